@@ -1,0 +1,203 @@
+"""The seam to JAX: the only module that imports JAX's inner interfaces.
+
+In: nothing of incrax. Out: the jaxpr vocabulary, an equation evaluator, readers for call-like and loop equations,
+and the ambient trace and configuration. It must not know about plans or saved values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.extend.core as jex_core
+import numpy as np
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import source_info_util as _source_info
+from jax._src.state.types import AbstractRef as _AbstractRef
+
+Var: TypeAlias = jex_core.Var
+Literal: TypeAlias = jex_core.Literal
+DropVar: TypeAlias = jex_core.DropVar
+Equation: TypeAlias = jex_core.JaxprEqn
+Jaxpr: TypeAlias = jex_core.Jaxpr
+Tracer: TypeAlias = jax.core.Tracer
+Atom: TypeAlias = Any  # Var | Literal
+
+
+class Body(NamedTuple):
+    """A jaxpr opened: `constvars` are bound to `consts`, `invars` to the arguments."""
+
+    invars: tuple[Var, ...]
+    constvars: tuple[Var, ...]
+    consts: tuple[Any, ...]
+    eqns: tuple[Equation, ...]
+    outvars: tuple[Atom, ...]
+
+
+def open_jaxpr(jaxpr: Any) -> Body:
+    """The parts of an open or closed jaxpr (one class since JAX 0.12, two before)."""
+    consts = tuple(getattr(jaxpr, "consts", ()))
+    inner = jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
+    return Body(tuple(inner.invars), tuple(inner.constvars), consts, tuple(inner.eqns), tuple(inner.outvars))
+
+
+def trace_body(fun: Callable[..., Any], *args: Any) -> Body:
+    """Trace `fun` on example arguments or avals."""
+    return open_jaxpr(jax.make_jaxpr(fun)(*args))
+
+
+def closed_jaxpr(body: Body) -> Any:
+    """Rebuild a closed jaxpr that evaluates `body`."""
+    effects = frozenset().union(*(eqn.effects for eqn in body.eqns))
+    debug_info = _core.DebugInfo("incrax", "incrax", None, None)
+    jaxpr = _core.Jaxpr(
+        list(body.constvars), list(body.invars), list(body.outvars), list(body.eqns), effects, debug_info
+    )
+    return jex_core.ClosedJaxpr(jaxpr, list(body.consts))
+
+
+def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
+    """Bind each equation in order, reading from and writing to `env`; keeps each equation's context and source."""
+    for eqn in eqns:
+        values = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
+        name_stack = _source_info.current_name_stack() + eqn.source_info.name_stack
+        with _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
+            results = _bind(eqn, values)
+        env.update(zip(eqn.outvars, results, strict=True))
+
+
+def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
+    params = eqn.primitive.get_bind_params(eqn.params)
+    if isinstance(params, tuple):  # JAX before 0.9.2 returned (subfuns, params)
+        subfuns, params = params
+        values = [*subfuns, *values]
+    results = eqn.primitive.bind(*values, **params)
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def read(atom: Atom, env: dict[Var, Any]) -> Any:
+    """The value of an atom."""
+    return atom.val if isinstance(atom, Literal) else env[atom]
+
+
+def new_var(aval: Any) -> Var:
+    """A fresh variable of the given type."""
+    return _core.Var(aval)
+
+
+def literal(value: Any, aval: Any) -> Literal:
+    """A scalar constant written into an equation."""
+    return Literal(np.asarray(value, aval.dtype), aval)
+
+
+# --- call-like equations ------------------------------------------------------------------------------------------
+
+_CALL_PARAMS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+}
+
+
+def called_jaxpr(eqn: Equation) -> Any | None:
+    """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay closed."""
+    param = _CALL_PARAMS.get(eqn.primitive.name)
+    if param is None or eqn.effects & _ordered_effects(eqn):
+        return None
+    if eqn.primitive.name in ("jit", "pjit") and not _is_plain_jit(eqn.params):
+        return None
+    return eqn.params[param]
+
+
+def _ordered_effects(eqn: Equation) -> set[Any]:
+    return {effect for effect in eqn.effects if "Ref" in type(effect).__name__}
+
+
+def _is_plain_jit(params: dict[str, Any]) -> bool:
+    constrained = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
+    has_layouts = any(x is not None for x in [*params.get("in_layouts", ()), *params.get("out_layouts", ())])
+    return all(_is_unspecified(s) for s in constrained) and not has_layouts and not params.get("compiler_options_kvs")
+
+
+def _is_unspecified(sharding: Any) -> bool:
+    return type(sharding).__name__ == "UnspecifiedValue"
+
+
+# --- loops and branches -------------------------------------------------------------------------------------------
+
+
+def scan_counts(eqn: Equation) -> tuple[int, int]:
+    """(number of constants, number of carries) of a scan equation."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()
+    return len(list(consts.vals)), len(list(carry.vals))
+
+
+def sub_bodies(eqn: Equation) -> list[Body]:
+    """The jaxprs inside an equation's parameters, opened."""
+    return [open_jaxpr(jaxpr) for jaxpr in jex_core.jaxprs_in_params(eqn.params)]
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+
+
+def is_ref(aval: Any) -> bool:
+    """Whether an aval is a mutable reference."""
+    return isinstance(aval, _AbstractRef)
+
+
+def aval_bytes(aval: Any) -> int:
+    """Size of a value of this type, bytes; 0 for tokens and references."""
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or not hasattr(aval, "shape"):
+        return 0
+    return aval_size(aval) * int(getattr(dtype, "itemsize", 8))
+
+
+def aval_size(aval: Any) -> int:
+    """Number of elements of a value of this type."""
+    shape = getattr(aval, "shape", ())
+    return int(np.prod(shape)) if all(isinstance(n, int) for n in shape) else 1
+
+
+def is_key_dtype(dtype: Any) -> bool:
+    """Whether a dtype is that of a typed random key."""
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+# --- ambient state ------------------------------------------------------------------------------------------------
+
+is_top_level = _core.trace_state_clean
+
+
+def config_key() -> Hashable:
+    """Everything outside the arguments that changes how a function is traced and compiled."""
+    return _config.trace_context(), _config.debug_nans.value, _config.debug_infs.value, _config.disable_jit.value
+
+
+def source_line(eqn: Equation) -> str:
+    """`file:line (function)` of the user code that made the equation."""
+    return _source_info.summarize(eqn.source_info)
+
+
+def gather_numbers(eqn: Equation, shape: tuple[int, ...], indices: np.ndarray) -> np.ndarray:
+    """Which element of an operand of `shape` each output of a gather reads; -1 where it is filled."""
+    numbers = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
+    params = {**eqn.params, "fill_value": -1}
+    with jax.ensure_compile_time_eval():
+        return np.asarray(eqn.primitive.bind(numbers, indices, **params))
+
+
+def is_mutable_array(x: Any) -> bool:
+    """Whether a leaf is a mutable array reference (`jax.Ref`)."""
+    return isinstance(x, _core.Ref)

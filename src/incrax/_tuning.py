@@ -1,0 +1,44 @@
+"""Settings of the engine that change speed, never results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Planner = Literal["cost", "minimal"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How plans are chosen. The defaults are for production; tests of counters use `planner="minimal"`.
+
+    Args:
+        planner: `"cost"` weighs bytes moved against arithmetic and may choose the whole program; `"minimal"` runs
+            exactly the dirty equations, saves every value at a change of dependency set and measures nothing.
+        race: time a new plan against the whole program on its first uses and keep the faster (`"cost"` only).
+        race_rounds: timed uses of each candidate in a race.
+        hot_after: how often a dirty set must be seen before a plan of its own is compiled.
+        max_plans: compiled plans kept per signature; other dirty sets run the whole program.
+        max_tracked: elements up to which an input array is tracked element by element.
+        max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per function.
+        calibrate: measure the machine once for the cost model, instead of using built-in figures.
+    """
+
+    planner: Planner = "cost"
+    race: bool = True
+    race_rounds: int = 3
+    hot_after: int = 2
+    max_plans: int = 64
+    max_tracked: int = 256
+    max_signatures: int = 16
+    calibrate: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        if self.planner not in ("cost", "minimal"):
+            raise ValueError(f'`Tuning(planner=...)` got {self.planner!r}; use "cost" or "minimal".')
+        for name in ("race_rounds", "hot_after", "max_plans", "max_signatures"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`Tuning({name}=...)` got {getattr(self, name)}; it must be at least 1.")
+        if self.max_tracked < 0:
+            raise ValueError(f"`Tuning(max_tracked=...)` got {self.max_tracked}; it must not be negative.")

@@ -1,0 +1,253 @@
+"""Stage 4, cost: FLOPs and bytes of an equation, and the seconds that a machine needs for them.
+
+In: equations. Out: `Cost` per equation and estimated seconds under a `Calibration`. Estimates only rank plans; the
+race between compiled plans has the last word. It must not know what is dirty.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation, Literal
+from incrax.facts.program import written_vars
+
+
+class Cost(NamedTuple):
+    """Arithmetic of one evaluation: FLOPs, transcendental evaluations, and bytes if nothing is fused."""
+
+    flops: float
+    transcendentals: float
+    bytes: float
+
+    def __add__(self, other: object) -> Cost:
+        """The cost of both, one after the other."""
+        if not isinstance(other, Cost):
+            return NotImplemented
+        return Cost(self.flops + other.flops, self.transcendentals + other.transcendentals, self.bytes + other.bytes)
+
+    def times(self, n: float) -> Cost:
+        """The cost of `n` evaluations."""
+        return Cost(self.flops * n, self.transcendentals * n, self.bytes * n)
+
+
+ZERO = Cost(0.0, 0.0, 0.0)
+
+UNKNOWN_TRIPS = 100
+"""Iterations assumed for a while loop, whose trip count no one knows before it runs."""
+
+CALLBACK_S = 1e-3
+"""Seconds assumed for a call to the host."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds per unit of work on one machine and backend.
+
+    Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per byte written, per
+    extra argument of an executable, and per matrix-product FLOP.
+    """
+
+    flop_s: float = 3e-10
+    transcendental_s: float = 3e-9
+    read_s: float = 1e-10
+    write_s: float = 2e-10
+    argument_s: float = 5e-7
+    dot_flop_s: float = 1e-10
+
+    def seconds(self, eqn: Equation) -> float:
+        """Estimated seconds of one equation inside a fused program."""
+        cost = equation_cost(eqn)
+        name = eqn.primitive.name
+        flop_s = self.dot_flop_s if name in ("dot_general", "conv_general_dilated") else self.flop_s
+        traffic = cost.bytes * self.read_s if name in _UNFUSED else 0.0
+        callbacks = CALLBACK_S if "callback" in name else 0.0
+        return 1e-9 + cost.flops * flop_s + cost.transcendentals * self.transcendental_s + traffic + callbacks
+
+    def load_seconds(self, num_bytes: int) -> float:
+        """Estimated seconds to hand a saved value to a program and read it there."""
+        return self.argument_s + num_bytes * self.read_s
+
+    def save_seconds(self, num_bytes: int) -> float:
+        """Estimated seconds to return a value from a program instead of keeping it fused."""
+        return self.argument_s + num_bytes * self.write_s
+
+
+# --- work of one equation -----------------------------------------------------------------------------------------
+
+_FREE = frozenset(
+    """broadcast_in_dim reshape squeeze expand_dims copy copy_p iota stop_gradient convert_element_type real imag
+    complex transpose slice rev bitcast_convert_type optimization_barrier""".split()
+)
+_TRANSCENDENTAL = {
+    **dict.fromkeys("exp exp2 expm1 log log1p".split(), 1.0),
+    **dict.fromkeys("sin cos tan tanh sinh cosh logistic cbrt".split(), 2.0),
+    **dict.fromkeys("pow atan2 asin acos atan asinh acosh atanh erf erfc erf_inv".split(), 4.0),
+    **dict.fromkeys("lgamma digamma bessel_i0e bessel_i1e".split(), 10.0),
+    **dict.fromkeys("igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma".split(), 100.0),
+}
+_DIVISIONS = {**dict.fromkeys("div rem sqrt rsqrt".split(), 4.0)}
+_CUBIC = {"cholesky": 1 / 3, "lu": 2 / 3, "triangular_solve": 1.0, "qr": 4 / 3, "geqrf": 4 / 3, "eigh": 9.0, "svd": 20.0}
+_UNFUSED = frozenset(
+    """gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
+    dynamic_update_slice cumsum cumprod cummax cummin cumlogsumexp concatenate random_bits threefry2x32""".split()
+)
+
+
+def equation_cost(eqn: Equation) -> Cost:
+    """FLOPs, transcendentals and bytes of one equation."""
+    rule = _cost_rules.get(eqn.primitive.name, _default_cost)
+    return rule(eqn)
+
+
+def total_cost(eqns: Iterable[Equation]) -> Cost:
+    """The cost of equations run one after the other."""
+    total = ZERO
+    for eqn in eqns:
+        total += equation_cost(eqn)
+    return total
+
+
+def _bytes(eqn: Equation) -> float:
+    atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
+    return float(sum(_jax.aval_bytes(atom.aval) for atom in [*atoms, *written_vars(eqn)]))
+
+
+def _out_size(eqn: Equation) -> float:
+    return float(sum(_jax.aval_size(var.aval) for var in eqn.outvars))
+
+
+def _in_size(eqn: Equation) -> float:
+    return float(sum(_jax.aval_size(atom.aval) for atom in eqn.invars))
+
+
+def _complex_factor(eqn: Equation) -> float:
+    return 4.0 if any(np.dtype(getattr(v.aval, "dtype", np.int32)).kind == "c" for v in eqn.outvars) else 1.0
+
+
+def _default_cost(eqn: Equation) -> Cost:
+    """Elementwise where outputs are as large as inputs; one FLOP per input element for reductions."""
+    name = eqn.primitive.name
+    if name in _FREE:
+        return Cost(0.0, 0.0, _bytes(eqn))
+    bodies = _jax.sub_bodies(eqn)
+    if bodies:
+        return total_cost(eqn for body in bodies for eqn in body.eqns)
+    size = max(_out_size(eqn), _in_size(eqn) if name not in ("gather", "dynamic_slice") else 0.0)
+    if name in _TRANSCENDENTAL:
+        return Cost(0.0, size * _TRANSCENDENTAL[name] * _key_safe_factor(eqn), _bytes(eqn))
+    return Cost(size * _DIVISIONS.get(name, 1.0) * _key_safe_factor(eqn), 0.0, _bytes(eqn))
+
+
+def _key_safe_factor(eqn: Equation) -> float:
+    dtypes = [getattr(var.aval, "dtype", None) for var in eqn.outvars]
+    return 1.0 if any(dtype is None or _jax.is_key_dtype(dtype) for dtype in dtypes) else _complex_factor(eqn)
+
+
+def _dot_cost(eqn: Equation) -> Cost:
+    (contract, _), _ = eqn.params["dimension_numbers"]
+    depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
+    return Cost(2.0 * depth * _out_size(eqn) * _key_safe_factor(eqn), 0.0, _bytes(eqn))
+
+
+def _conv_cost(eqn: Equation) -> Cost:
+    kernel = eqn.invars[1].aval.shape
+    out_features = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
+    return Cost(2.0 * _out_size(eqn) * math.prod(kernel) / max(out_features, 1), 0.0, _bytes(eqn))
+
+
+def _matrix_cost(eqn: Equation) -> Cost:
+    shape = eqn.invars[0].aval.shape
+    rows, cols = shape[-2:] if len(shape) >= 2 else (1, 1)
+    columns = eqn.invars[1].aval.shape[-1] if eqn.primitive.name == "triangular_solve" else cols
+    batch = math.prod(shape[:-2])
+    return Cost(_CUBIC[eqn.primitive.name] * batch * rows * cols * columns, 0.0, _bytes(eqn))
+
+
+def _sort_cost(eqn: Equation) -> Cost:
+    size = _in_size(eqn)
+    return Cost(4.0 * size * math.log2(max(size, 2.0)), 0.0, _bytes(eqn))
+
+
+def _random_cost(eqn: Equation) -> Cost:
+    return Cost(40.0 * _out_size(eqn), 0.0, _bytes(eqn))
+
+
+def _scan_cost(eqn: Equation) -> Cost:
+    return total_cost(_jax.open_jaxpr(eqn.params["jaxpr"]).eqns).times(eqn.params["length"])
+
+
+def _while_cost(eqn: Equation) -> Cost:
+    bodies = _jax.sub_bodies(eqn)
+    return total_cost(inner for body in bodies for inner in body.eqns).times(UNKNOWN_TRIPS)
+
+
+def _cond_cost(eqn: Equation) -> Cost:
+    costs = [total_cost(body.eqns) for body in _jax.sub_bodies(eqn)]
+    return max(costs, default=ZERO)
+
+
+_cost_rules: dict[str, Callable[[Equation], Cost]] = {
+    "dot_general": _dot_cost,
+    "conv_general_dilated": _conv_cost,
+    "scan": _scan_cost,
+    "while": _while_cost,
+    "cond": _cond_cost,
+    "sort": _sort_cost,
+    "fft": _sort_cost,
+    **dict.fromkeys("random_bits threefry2x32 random_gamma random_wrap random_unwrap".split(), _random_cost),
+    **dict.fromkeys(_CUBIC, _matrix_cost),
+}
+
+
+# --- calibration --------------------------------------------------------------------------------------------------
+
+_calibrations: dict[str, Calibration] = {}
+
+
+def calibrate() -> Calibration:
+    """Measure this machine's default backend once (about 0.2 s) and remember the result."""
+    backend = jax.default_backend()
+    if backend not in _calibrations:
+        _calibrations[backend] = _measure()
+    return _calibrations[backend]
+
+
+def _measure() -> Calibration:
+    size = 200_000
+    x = jax.numpy.linspace(0.5, 1.5, size, dtype=np.float32)
+    y, z = x + 1, x + 2
+    base = _best_seconds(lambda x: jax.numpy.sum(x * 0.5), x)
+    extra_reads = _best_seconds(lambda x, y, z: jax.numpy.sum(x * y + z), x, y, z)
+    transcendental = _best_seconds(lambda x: jax.numpy.sum(jax.numpy.log(x)), x)
+    written = _best_seconds(lambda x: (jax.numpy.sum(x * 0.5), x * 0.5), x)
+    read_s = max((extra_reads - base) / (2 * x.nbytes), 2e-12)
+    write_s = max((written - base) / x.nbytes, read_s)
+    transcendental_s = max((transcendental - base) / size, 1e-10)
+    return Calibration(
+        flop_s=min(max(base / size / 4, 2e-12), transcendental_s),
+        transcendental_s=transcendental_s,
+        read_s=read_s,
+        write_s=write_s,
+        dot_flop_s=min(max(base / size / 8, 1e-12), transcendental_s),
+    )
+
+
+def _best_seconds(fun: Callable[..., object], *args: object, repeats: int = 7) -> float:
+    compiled = jax.jit(fun)
+    jax.block_until_ready(compiled(*args))
+    times: Sequence[float] = [_seconds(compiled, args) for _ in range(repeats)]
+    return min(times)
+
+
+def _seconds(compiled: Callable[..., object], args: Sequence[object]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*args))
+    return time.perf_counter() - start

@@ -1,0 +1,68 @@
+"""Stage 1, trace: a function and example leaves become a `Program`, a flat list of equations.
+
+In: a function of flat arrays. Out: a `Program`. It must not know which inputs will change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Var
+
+
+@dataclass(frozen=True)
+class Program:
+    """A jaxpr as data: `outvars` computed from `invars` and the closed-over `consts` by `eqns`, in order."""
+
+    invars: tuple[Var, ...]
+    constvars: tuple[Var, ...]
+    consts: tuple[Any, ...]
+    eqns: tuple[Equation, ...]
+    outvars: tuple[Atom, ...]
+
+    def with_eqns(self, eqns: list[Equation] | tuple[Equation, ...], outvars: tuple[Atom, ...] | None = None) -> Program:
+        """The same program with other equations (and outputs)."""
+        return replace(self, eqns=tuple(eqns), outvars=self.outvars if outvars is None else outvars)
+
+    def as_jaxpr(self) -> Any:
+        """The program as a closed jaxpr, for printing and for evaluation by JAX."""
+        return _jax.closed_jaxpr(_jax.Body(self.invars, self.constvars, self.consts, self.eqns, self.outvars))
+
+    def __str__(self) -> str:
+        return str(self.as_jaxpr())
+
+
+def trace(fun: Callable[..., Any], *leaves: Any) -> Program:
+    """Trace a function of flat leaves that returns flat outputs."""
+    return from_jaxpr(_jax.trace_body(fun, *leaves))
+
+
+def from_jaxpr(jaxpr: Any) -> Program:
+    """A `Program` that evaluates an open body or a jaxpr of JAX."""
+    body = jaxpr if isinstance(jaxpr, _jax.Body) else _jax.open_jaxpr(jaxpr)
+    return Program(body.invars, body.constvars, body.consts, body.eqns, body.outvars)
+
+
+def evaluator(program: Program) -> Callable[..., list[Any]]:
+    """A function `(consts, *leaves) -> outputs` that evaluates the program's equations one by one."""
+
+    def run(consts: tuple[Any, ...], *leaves: Any) -> list[Any]:
+        env: dict[Var, Any] = dict(zip(program.constvars, consts, strict=True))
+        env.update(zip(program.invars, leaves, strict=True))
+        _jax.evaluate(program.eqns, env)
+        return [_jax.read(atom, env) for atom in program.outvars]
+
+    return run
+
+
+def read_vars(eqn: Equation) -> Iterator[Var]:
+    """The variables that an equation reads, literals left out."""
+    return (atom for atom in eqn.invars if isinstance(atom, Var))
+
+
+def written_vars(eqn: Equation) -> Iterator[Var]:
+    """The variables that an equation writes, dropped ones left out."""
+    return (var for var in eqn.outvars if not isinstance(var, _jax.DropVar))

@@ -1,0 +1,1 @@
+"""What ran, why, and what it cost."""

@@ -1,0 +1,67 @@
+"""Which work depends on which input: a table of leaves with equations, FLOPs and estimated seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from incrax.facts.cost import total_cost
+from incrax.report.table import Printable, Table
+from incrax.running.engine import Engine
+
+
+@dataclass(frozen=True)
+class LeafDependence:
+    """Work that must run again when one input leaf changes.
+
+    Fields: path; number of elements tracked one by one (1: as a whole); equations reached; their FLOPs and
+    transcendentals; estimated seconds in one fused program, and the share of the whole function's.
+    """
+
+    path: str
+    elements: int
+    equations: int
+    flops: float
+    transcendentals: float
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class DependenceTable(Printable):
+    """The dependence of a function's work on its inputs, one row a leaf."""
+
+    rows: tuple[LeafDependence, ...]
+    num_equations: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The table for programs."""
+        return {"num_equations": self.num_equations, "leaves": [asdict(row) for row in self.rows]}
+
+    def tables(self) -> list[Table]:
+        """The table for people."""
+        rows = [
+            (r.path, str(r.elements), str(r.equations), f"{r.flops:.3g}", f"{r.transcendentals:.3g}", f"{r.share:.0%}")
+            for r in self.rows
+        ]
+        header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
+        return [Table(f"{self.num_equations} equations", header, rows)]
+
+
+def dependence_table(engine: Engine) -> DependenceTable:
+    """The dependence table of a traced function."""
+    facts, layout = engine.facts, engine.layout
+    eqns = facts.program.eqns
+    whole_s = sum(facts.equation_seconds) or 1.0
+    rows = []
+    for index, path in enumerate(engine.paths):
+        mask = layout.leaf_mask(index)
+        reached = [n for n, m in enumerate(facts.equation_masks) if m & mask]
+        cost = total_cost(eqns[n] for n in reached)
+        seconds = sum(facts.equation_seconds[n] for n in reached)
+        rows.append(
+            LeafDependence(
+                path, layout.widths[index], len(reached), cost.flops, cost.transcendentals, seconds, seconds / whole_s
+            )
+        )
+    return DependenceTable(tuple(rows), len(eqns))

@@ -1,0 +1,149 @@
+"""What a call did and why: changed leaves, equations run, values loaded, the plan and what it won against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from incrax import _jax
+from incrax.facts.cost import Cost, total_cost
+from incrax.report.table import Printable, Table
+from incrax.running.engine import Engine, Record
+
+NUM_LISTED = 30
+
+
+@dataclass(frozen=True)
+class Explanation(Printable):
+    """Report of one call.
+
+    Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
+    "whole") and why; equations run and avoided as (primitive, source line); loaded and filled values as (type, bytes);
+    FLOPs run and avoided; uses and times of the dirty set's candidates in seconds.
+    """
+
+    is_dry_run: bool
+    changed: tuple[tuple[str, str], ...]
+    served_by: str
+    why: str
+    ran: tuple[tuple[str, str], ...]
+    num_equations: int
+    loaded: tuple[tuple[str, int], ...]
+    filled: tuple[tuple[str, int], ...]
+    cost_ran: Cost
+    cost_avoided: Cost
+    times: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "is_dry_run": self.is_dry_run,
+            "changed": dict(self.changed),
+            "served_by": self.served_by,
+            "why": self.why,
+            "ran": [{"primitive": name, "source": source} for name, source in self.ran],
+            "num_ran": len(self.ran),
+            "num_equations": self.num_equations,
+            "loaded": [{"type": name, "bytes": size} for name, size in self.loaded],
+            "loaded_bytes": sum(size for _, size in self.loaded),
+            "filled": [{"type": name, "bytes": size} for name, size in self.filled],
+            "flops_ran": self.cost_ran.flops,
+            "flops_avoided": self.cost_avoided.flops,
+            "transcendentals_avoided": self.cost_avoided.transcendentals,
+            "seconds": dict(self.times),
+        }
+
+    def tables(self) -> list[Table]:
+        """The report for people."""
+        verb = "would run" if self.is_dry_run else "ran"
+        loaded_bytes = sum(size for _, size in self.loaded)
+        summary = [
+            ("served by", f"{self.served_by}: {self.why}"),
+            (f"equations {verb}", f"{len(self.ran)} of {self.num_equations}"),
+            ("saved values loaded", f"{len(self.loaded)} ({_bytes(loaded_bytes)})"),
+            ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
+            ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
+            ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
+            *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
+        ]
+        changed = [*self.changed] or [("nothing", "all leaves have the bits of the last call")]
+        equations = [(name, source) for name, source in self.ran[:NUM_LISTED]]
+        if len(self.ran) > NUM_LISTED:
+            equations.append((f"... {len(self.ran) - NUM_LISTED} more", ""))
+        return [
+            Table("dry run" if self.is_dry_run else "last call", ("", ""), summary),
+            Table("changed inputs", ("input", "why"), changed),
+            Table(f"equations that {verb}", ("primitive", "source"), equations),
+        ]
+
+
+def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
+    """Explain the last call, or a call with these leaves without evaluating it."""
+    record = engine.last if leaves is None else engine.dry_run(leaves)
+    if record is None:
+        record = Record(engine.layout.full, "whole", None, len(engine.facts.program.eqns), (), (), is_first=True)
+    facts = engine.facts
+    eqns = facts.program.eqns
+    numbers = _numbers_run(engine, record)
+    ran, rest = [eqns[n] for n in numbers], [eqn for n, eqn in enumerate(eqns) if n not in set(numbers)]
+    return Explanation(
+        is_dry_run=leaves is not None,
+        changed=tuple(_changed(engine, record)),
+        served_by=record.candidate,
+        why=_why(record),
+        ran=tuple((eqn.primitive.name, _jax.source_line(eqn)) for eqn in ran),
+        num_equations=len(eqns),
+        loaded=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.loads),
+        filled=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.filled),
+        cost_ran=total_cost(ran),
+        cost_avoided=total_cost(rest),
+        times=_times(record),
+    )
+
+
+def _numbers_run(engine: Engine, record: Record) -> Sequence[int]:
+    if record.candidate == "saved outputs":
+        return ()
+    if record.candidate == "plan" and record.entry is not None and record.entry.plan is not None:
+        return record.entry.plan.run
+    return range(len(engine.facts.program.eqns))
+
+
+def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
+    if record.is_first:
+        return [(path, "first call with this signature") for path in engine.paths]
+    found = []
+    for index, elements in engine.layout.leaves_of(record.dirty):
+        path = engine.paths[index]
+        names = [path] if elements is None else [f"{path}[{k}]" for k in elements]
+        found += [(name, "its bits differ from those at the baseline") for name in names]
+    return found
+
+
+def _why(record: Record) -> str:
+    if record.candidate == "saved outputs":
+        return "no input changed"
+    if record.is_first:
+        return "first call with this signature"
+    return record.entry.reason if record.entry is not None else "no saved values serve this change"
+
+
+def _times(record: Record) -> dict[str, float]:
+    entry = record.entry
+    if entry is None:
+        return {}
+    times = {} if entry.plan is None else {"plan, estimated": entry.plan.seconds}
+    if entry.plan_times:
+        times["plan, measured"] = min(entry.plan_times)
+    if entry.whole_times:
+        times["whole, measured"] = min(entry.whole_times)
+    return times
+
+
+def _type(var: Any) -> str:
+    return var.aval.str_short(short_dtypes=True)
+
+
+def _bytes(num: int) -> str:
+    return f"{num / 1e6:.3g} MB" if num >= 1e5 else f"{num} bytes"

@@ -1,0 +1,32 @@
+"""Counters that users and tests may assert on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Stats:
+    """Counts since the function was made or `clear` was called with `stats=True`.
+
+    Fields: calls; calls with nothing changed; equations run; saved values loaded; equations run to fill missing saved
+    values; programs compiled; saved values evicted; traces; calls under another transformation; calls that raised;
+    races decided; bytes of saved values now.
+    """
+
+    calls: int = 0
+    unchanged: int = 0
+    ran: int = 0
+    loaded: int = 0
+    filled: int = 0
+    compiles: int = 0
+    evicted: int = 0
+    traces: int = 0
+    transparent: int = 0
+    aborted: int = 0
+    races: int = 0
+    saved_bytes: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name."""
+        return asdict(self)

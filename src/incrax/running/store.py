@@ -1,0 +1,126 @@
+"""Stage 10, store: saved values, keyed by the input values that they depend on, under a byte budget.
+
+A `State` is one version: input values, outputs, and saved values that are current for exactly these inputs. The store
+keeps a few states, most recently used last.
+
+Invariants, checked by `check_invariants`:
+- every saved value of a state is current for the state's input values;
+- no saved value depends on what must run at every call;
+- the bytes of distinct saved buffers never exceed the budget between calls;
+- there are at most `versions` states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from incrax._jax import Var
+from incrax.facts.dependence import ALWAYS
+from incrax.running.leaves import LeafValue
+
+
+class State:
+    """One version of everything that depends on the inputs.
+
+    Fields: leaf values; outputs; saved values; the dirty set of the call that made it; how many variables were wanted
+    by plans then; how often it was a baseline since.
+    """
+
+    __slots__ = ("made_by", "num_wanted", "outputs", "saved", "uses", "values")
+
+    def __init__(
+        self, values: tuple[LeafValue, ...], outputs: list[Any], saved: dict[Var, Any], made_by: int, num_wanted: int
+    ) -> None:
+        self.values = values
+        self.outputs = outputs
+        self.saved = saved
+        self.made_by = made_by
+        self.num_wanted = num_wanted
+        self.uses = 0
+
+    def copy(self) -> State:
+        """The same version for another store: arrays are shared, the table is not."""
+        return State(self.values, self.outputs, dict(self.saved), self.made_by, self.num_wanted)
+
+
+class Store:
+    """The only mutable holder of saved values of one traced signature."""
+
+    __slots__ = ("bound_bytes", "budget_bytes", "evicted", "seconds", "sizes", "states", "versions")
+
+    def __init__(self, versions: int, budget_bytes: int, seconds: dict[Var, float], sizes: dict[Var, int]) -> None:
+        self.states: list[State] = []
+        self.versions = versions
+        self.budget_bytes = budget_bytes
+        self.seconds = seconds
+        self.sizes = sizes
+        self.bound_bytes = 0
+        self.evicted = 0
+
+    def expect(self, saved: Iterable[Var]) -> None:
+        """Announce which variables may be saved: while all of them fit, no account is kept per call."""
+        self.bound_bytes = self.versions * sum(self.sizes[var] for var in saved)
+
+    def commit(self, state: State, used: State | None) -> None:
+        """Add a version; keep the one that it was made from, then the most recently used others."""
+        if used is not None:
+            used.uses += 1
+        others = [s for s in self.states if s is not used]
+        kept = others if used is None else [*others, used]
+        self._set([*kept, state])
+
+    def touch(self, state: State) -> None:
+        """Mark a version as the most recently used."""
+        if self.states[-1] is not state:
+            self.states = [*(s for s in self.states if s is not state), state]
+
+    def add(self, state: State, filled: dict[Var, Any]) -> None:
+        """Add values computed for an existing version."""
+        state.saved = {**state.saved, **filled}
+        self._fit()
+
+    def clear(self) -> None:
+        """Drop every version."""
+        self.states = []
+
+    def _set(self, states: list[State]) -> None:
+        self.states = states[-self.versions :]
+        self._fit()
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of the distinct saved buffers."""
+        return sum({id(x): self.sizes[v] for state in self.states for v, x in state.saved.items()}.values())
+
+    def _fit(self) -> None:
+        """Evict until the budget holds: oldest versions first, least seconds saved per byte first."""
+        if self.bound_bytes <= self.budget_bytes or self.saved_bytes <= self.budget_bytes:
+            return
+        for state in self.states:
+            for var in sorted(state.saved, key=lambda v: self.seconds.get(v, 0.0) / max(self.sizes[v], 1)):
+                if self.saved_bytes <= self.budget_bytes:
+                    return
+                state.saved = {v: x for v, x in state.saved.items() if v is not var}
+                self.evicted += 1
+
+
+def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
+    """A saved value that is current under one of the (state, dirty set) pairs and still has its buffer."""
+    for state, dirty in states:
+        if not mask & dirty:
+            value = state.saved.get(var)
+            if value is not None and not (isinstance(value, jax.Array) and value.is_deleted()):
+                return value
+    return None
+
+
+def check_invariants(store: Store, masks: dict[Var, int]) -> None:
+    """Raise AssertionError where an invariant of the store does not hold."""
+    assert len(store.states) <= store.versions
+    assert store.saved_bytes <= store.budget_bytes
+    for state in store.states:
+        assert not any(masks[var] & ALWAYS for var in state.saved)
+        assert not any(isinstance(x, jax.core.Tracer) for x in [*state.outputs, *state.saved.values()])
