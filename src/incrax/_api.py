@@ -51,11 +51,11 @@ class Incremental(Generic[P, R]):
         with self._lock:
             self._stats.calls += 1
             try:
-                traced = self._traced_for(leaves, treedef, args, kwargs)
+                traced, changed = self._traced_for(leaves, treedef, args, kwargs)
                 if traced is None:
                     self._stats.transparent += 1
                     return self._fun(*args, **kwargs)
-                outputs = traced.engine.call(traced.signature.dynamic_leaves(leaves))
+                outputs = traced.engine.call(traced.signature.dynamic_leaves(leaves), changed)
             except BaseException:
                 self._stats.aborted += 1
                 raise
@@ -63,22 +63,24 @@ class Incremental(Generic[P, R]):
 
     def _traced_for(
         self, leaves: Sequence[Any], treedef: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Traced | None:
-        """The trace for these arguments; None where the function must be called as it is."""
+    ) -> tuple[_Traced | None, list[int] | None]:
+        """The trace for these arguments (None: call the function as it is), and which leaves are other objects."""
         latest = self._latest
-        if latest is not None and latest.serves(leaves, treedef):
-            return latest
+        if latest is not None and latest.serves(treedef):
+            changed = latest.changed_leaves(leaves)
+            if changed is not None:
+                return latest, changed
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return None
+            return None, None
         signature = make_signature(self._fun, args, kwargs)
         found = self._traced.get(signature.key)
         if found is None:
             found = self._trace(signature, leaves)
         self._traced.move_to_end(signature.key)
         if has_mutable_inputs(found.analysis):
-            return None
+            return None, None
         self._latest = found
-        return found
+        return found, found.engine.changed_leaves(signature.dynamic_leaves(leaves))
 
     def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
         dynamic = signature.dynamic_leaves(leaves)
@@ -111,7 +113,7 @@ class Incremental(Generic[P, R]):
         with self._lock:
             if args or kwargs:
                 leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                traced = self._traced_for(leaves, treedef, args, kwargs)
+                traced, _ = self._traced_for(leaves, treedef, args, kwargs)
                 if traced is None:
                     raise not_called("explain()")
                 return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
@@ -128,7 +130,7 @@ class Incremental(Generic[P, R]):
         with self._lock:
             if args or kwargs:
                 leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                traced = self._traced_for(leaves, treedef, args, kwargs)
+                traced, _ = self._traced_for(leaves, treedef, args, kwargs)
             else:
                 traced = self._latest
             if traced is None:
@@ -154,7 +156,7 @@ class Incremental(Generic[P, R]):
         self(*args, **kwargs)
         with self._lock:
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-            traced = self._traced_for(leaves, treedef, args, kwargs)
+            traced, _ = self._traced_for(leaves, treedef, args, kwargs)
             if traced is not None:
                 warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
 
@@ -162,7 +164,7 @@ class Incremental(Generic[P, R]):
         """Evaluate from scratch; saved values are neither read nor written."""
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._lock:
-            traced = self._traced_for(leaves, treedef, args, kwargs) if _jax.is_top_level() else None
+            traced = self._traced_for(leaves, treedef, args, kwargs)[0] if _jax.is_top_level() else None
         if traced is None:
             return self._fun(*args, **kwargs)
         outputs = traced.engine.fresh(traced.signature.dynamic_leaves(leaves))
@@ -202,23 +204,21 @@ class _Traced:
         self.analysis = analysis
         self.engine = engine
 
-    def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
-        """Whether a call has this signature."""
-        signature = self.signature
-        if treedef != signature.treedef or _jax.config_key() != signature.config:
-            return False
-        return signature.matches(leaves, self._anchors())
+    def serves(self, treedef: Any) -> bool:
+        """Whether a call may have this signature: same tree and configuration."""
+        return treedef == self.signature.treedef and _jax.config_key() == self.signature.config
 
-    def _anchors(self) -> Sequence[Any]:
+    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
+        """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""
+        signature = self.signature
+        if signature.statics and not signature.same_statics(leaves):
+            return None
+        dynamic = signature.dynamic_leaves(leaves)
+        changed = self.engine.changed_leaves(dynamic)
+        numbers = range(len(dynamic)) if changed is None else changed
         states = self.engine.store.states
-        if not states:
-            values: list[Any] = [None] * len(self.signature.is_dynamic)
-        else:
-            values = [value.anchor for value in states[-1].values]
-        if not self.signature.statics:
-            return values
-        dynamic, statics = iter(values), iter(self.signature.statics)
-        return [next(dynamic, None) if is_value else next(statics) for is_value in self.signature.is_dynamic]
+        anchors = states[-1].anchors if states else ()
+        return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
 
 
 @overload

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.extend.core as jex_core
 import numpy as np
+from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
@@ -23,6 +24,8 @@ DropVar: TypeAlias = jex_core.DropVar
 Equation: TypeAlias = jex_core.JaxprEqn
 Jaxpr: TypeAlias = jex_core.Jaxpr
 Tracer: TypeAlias = jax.core.Tracer
+ArrayImpl = _array.ArrayImpl
+"""The class of concrete arrays; tracers are instances of `jax.Array` but not of this."""
 Atom: TypeAlias = Any  # Var | Literal
 
 
@@ -172,7 +175,7 @@ def aval_size(aval: Any) -> int:
 
 def is_key_dtype(dtype: Any) -> bool:
     """Whether a dtype is that of a typed random key."""
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return not isinstance(dtype, np.dtype) and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 # --- ambient state ------------------------------------------------------------------------------------------------

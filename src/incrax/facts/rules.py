@@ -6,6 +6,8 @@ costs speed, never correctness: the walk's default is that every output depends 
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -46,8 +48,8 @@ def as_array(masks: Masks, aval: Any) -> np.ndarray:
     return array
 
 
-def _as_list(mask: np.ndarray) -> Masks:
-    """A scalar's mask as an int."""
+def _as_masks(mask: np.ndarray) -> Masks:
+    """An array of masks; a scalar's as an int."""
     return mask.item() if isinstance(mask, np.ndarray) and mask.ndim == 0 else mask
 
 
@@ -56,14 +58,12 @@ def _as_list(mask: np.ndarray) -> Masks:
 
 def _elementwise(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
     shape = eqn.outvars[0].aval.shape
+    if shape == ():
+        return functools.reduce(operator.or_, map(join, inputs), 0)
     result = np.zeros(shape, object)
     for masks in inputs:
-        result = np.bitwise_or(result, masks)
-    return _as_list(np.asarray(result, object).reshape(shape))
-
-
-def _elementwise_all(eqn: Equation, inputs: Sequence[Masks], known: Known) -> Masks:
-    return [_elementwise(eqn, inputs, known)] * len(eqn.outvars)
+        result = np.bitwise_or(result, np.asarray(masks, object))
+    return result
 
 
 ELEMENTWISE = """
@@ -80,7 +80,7 @@ optimization_barrier_single
 
 def _move(move: Callable[..., np.ndarray]) -> ElementRule:
     def rule(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
-        return _as_list(np.asarray(move(as_array(inputs[0], eqn.invars[0].aval), **eqn.params), object))
+        return _as_masks(np.asarray(move(as_array(inputs[0], eqn.invars[0].aval), **eqn.params), object))
 
     return rule
 
@@ -109,7 +109,7 @@ def _split(eqn: Equation, inputs: Sequence[Masks], _: Known) -> list[Masks]:
 
 def _unstack(eqn: Equation, inputs: Sequence[Masks], _: Known) -> list[Masks]:
     x = as_array(inputs[0], eqn.invars[0].aval)
-    return [_as_list(np.asarray(part, object)) for part in np.moveaxis(x, eqn.params["axis"], 0)]
+    return [_as_masks(np.asarray(part, object)) for part in np.moveaxis(x, eqn.params["axis"], 0)]
 
 
 def _stack(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
@@ -138,7 +138,7 @@ def _select_n(eqn: Equation, inputs: Sequence[Masks], known: Known) -> Masks:
     result = np.empty(which.shape, object)
     for index in np.ndindex(*which.shape):
         result[index] = cases[which[index]][index]
-    return _as_list(result)
+    return _as_masks(result)
 
 
 def _value(atom: Any, known: Known) -> np.ndarray | None:
@@ -183,7 +183,7 @@ def _gather(eqn: Equation, inputs: Sequence[Masks], known: Known) -> Masks | Non
     result = np.empty(numbers.shape, object)
     for index in np.ndindex(*numbers.shape):
         result[index] = flat[numbers[index]]
-    return _as_list(result)
+    return _as_masks(result)
 
 
 # --- reductions and products --------------------------------------------------------------------------------------
@@ -193,10 +193,10 @@ def _reduce(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
     x = as_array(inputs[0], eqn.invars[0].aval)
     axes = tuple(eqn.params["axes"])
     if x.size == 0 or not axes:
-        return _as_list(x) if not axes else 0
+        return _as_masks(x) if not axes else 0
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     rows = np.transpose(x, (*kept, *axes)).reshape(*(x.shape[a] for a in kept), -1)
-    return _as_list(np.asarray(np.bitwise_or.reduce(rows, axis=-1), object))
+    return _as_masks(np.asarray(np.bitwise_or.reduce(rows, axis=-1), object))
 
 
 def _cumulative(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
@@ -215,7 +215,7 @@ def _dot_general(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
     num_left, num_right = lhs.ndim - num_batch, rhs.ndim - num_batch
     left = lhs.reshape(lhs.shape + (1,) * num_right)
     right = rhs.reshape(rhs.shape[:num_batch] + (1,) * num_left + rhs.shape[num_batch:])
-    return _as_list(np.asarray(np.bitwise_or(left, right), object))
+    return _as_masks(np.asarray(np.bitwise_or(left, right), object))
 
 
 def _rows(x: np.ndarray, contract: Sequence[int], batch: Sequence[int]) -> np.ndarray:

@@ -52,13 +52,13 @@ def dependence_table(engine: Engine) -> DependenceTable:
     """The dependence table of a traced function."""
     facts, layout = engine.facts, engine.layout
     eqns = facts.program.eqns
-    whole_s = sum(facts.equation_seconds) or 1.0
+    whole_s = sum(map(facts.seconds, eqns)) or 1.0
     rows = []
     for index, path in enumerate(engine.paths):
         mask = layout.leaf_mask(index)
         reached = [n for n, m in enumerate(facts.equation_masks) if m & mask]
         cost = total_cost(eqns[n] for n in reached)
-        seconds = sum(facts.equation_seconds[n] for n in reached)
+        seconds = sum(facts.seconds(eqns[n]) for n in reached)
         rows.append(
             LeafDependence(
                 path, layout.widths[index], len(reached), cost.flops, cost.transcendentals, seconds, seconds / whole_s

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from incrax import _jax
+from incrax._jax import Equation
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
 from incrax.running.engine import Engine, Record
@@ -85,8 +86,9 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         record = Record(engine.layout.full, "whole", None, len(engine.facts.program.eqns), (), (), is_first=True)
     facts = engine.facts
     eqns = facts.program.eqns
-    numbers = _numbers_run(engine, record)
-    ran, rest = [eqns[n] for n in numbers], [eqn for n, eqn in enumerate(eqns) if n not in set(numbers)]
+    ran = _equations_run(engine, record)
+    ran_ids = {id(eqn) for eqn in ran}
+    rest = [eqn for eqn in eqns if id(eqn) not in ran_ids]
     return Explanation(
         is_dry_run=leaves is not None,
         changed=tuple(_changed(engine, record)),
@@ -102,12 +104,12 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     )
 
 
-def _numbers_run(engine: Engine, record: Record) -> Sequence[int]:
+def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
     if record.candidate == "saved outputs":
         return ()
     if record.candidate == "plan" and record.entry is not None and record.entry.plan is not None:
-        return record.entry.plan.run
-    return range(len(engine.facts.program.eqns))
+        return record.entry.plan.eqns
+    return engine.facts.program.eqns
 
 
 def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from incrax.facts.cost import Calibration, calibrate
 from incrax.facts.dependence import depend, make_layout
 from incrax.facts.program import Program, trace
 from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
-from incrax.planning.plan import Facts
+from incrax.planning.facts import Facts
 from incrax.running.signature import Signature
 
 PASSES = (inline, fold_constants, merge_equal, drop_dead)

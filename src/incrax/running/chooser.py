@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from incrax import _jax
 from incrax._jax import Var
 from incrax._tuning import Tuning
-from incrax.planning.plan import Facts, Plan, plan_dirty, plan_fill
+from incrax.planning.facts import Facts
+from incrax.planning.plan import Plan, plan_dirty, plan_fill
 from incrax.running.choice import MIN_GAIN, MIN_GAIN_S, RACE_FREE_S, RACE_SHARE, Entry
 from incrax.running.compiled import Executable, compile_plan, device_constants
 from incrax.running.stats import Stats
@@ -43,7 +44,7 @@ class Chooser:
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.fills: OrderedDict[tuple[Var, ...], tuple[Plan, Executable]] = OrderedDict()
         self.wanted: dict[Var, None] = dict.fromkeys(facts.cut_set) if facts.is_minimal else {}
-        self.whole_estimate_s = sum(facts.equation_seconds)
+        self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
         self.started_s = time.perf_counter()
         self.race_s = 0.0
 
@@ -109,12 +110,16 @@ class Chooser:
             self._adopt(entry, plan, *self._first_status())
 
     def _affordable(self, entry: Entry) -> Plan | None:
-        saves = tuple(self.wanted) if entry.is_saving else ()
+        saves = tuple(self._savable_for_others()) if entry.is_saving else ()
         for price in LOAD_PRICES:
             plan = plan_dirty(self.facts, entry.dirty, wanted=self.wanted, saves=saves, load_price=price)
             if self._bytes({*self.wanted, *plan.loads}) <= self.budget_bytes:
                 return plan
         return None
+
+    def _savable_for_others(self) -> list[Var]:
+        """Wanted values that a plan may save; a matrix of rows is only worth making in a fill."""
+        return [var for var in self.wanted if not self.facts.derived.is_stack(var)]
 
     @staticmethod
     def _bytes(variables: Iterable[Var]) -> int:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._jax import Var
 from incrax.facts.program import Program, evaluator, read_vars
-from incrax.planning.plan import Facts, Plan
+from incrax.planning.facts import Facts
+from incrax.planning.plan import Plan
 
 EMBED_BYTES = 4096
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile time)."""
@@ -51,7 +52,7 @@ def _on_device(const: Any) -> Any:
 def compile_plan(facts: Facts, plan: Plan, constants: dict[Var, Any]) -> Executable:
     """An executable that returns the plan's outputs, then its saves."""
     program = facts.program
-    eqns = [program.eqns[number] for number in plan.run]
+    eqns = plan.eqns
     targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
     used = {var for eqn in eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
     leaves = tuple(i for i, var in enumerate(program.invars) if var in used)

@@ -19,13 +19,20 @@ from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.facts.dependence import ALWAYS
 from incrax.facts.program import Program
-from incrax.planning.plan import Facts, Plan
+from incrax.planning.facts import Facts
+from incrax.planning.plan import Plan
 from incrax.running.choice import Entry
 from incrax.running.chooser import Chooser
 from incrax.running.compiled import Executable, compile_whole
 from incrax.running.leaves import LeafValue, changed_elements, same_value
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, available_in
+
+RESTLESS = 8
+"""New objects in a row with new bits, after which a leaf's new objects count as changed without their bits being read."""
+
+RECHECK = 16
+"""The bits of a restless leaf are read again every so many calls."""
 
 Pairs = list[tuple[State, int]]
 
@@ -49,6 +56,9 @@ class Record(NamedTuple):
     is_first: bool
 
 
+_UNCHANGED = Record(0, "saved outputs", None, 0, (), (), is_first=False)
+
+
 class Engine:
     """Evaluates one traced program incrementally."""
 
@@ -62,15 +72,16 @@ class Engine:
         self.layout = facts.dependence.layout
         self.chooser = Chooser(facts, tuning, stats, limits.budget_bytes)
         self.whole = compile_whole(traced, len(facts.program.eqns))
-        self.always = ALWAYS if facts.must_run or any(mask & ALWAYS for mask in facts.masks.values()) else 0
+        self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.is_whole_warm = False
-        self.whole_s = sum(facts.equation_seconds)
+        self.whole_s = self.chooser.whole_estimate_s
         self.last: Record | None = None
-        seconds = {v: s for eqn, s in zip(facts.program.eqns, facts.equation_seconds, strict=True) for v in eqn.outvars}
-        sizes = {var: _jax.aval_bytes(var.aval) for var in facts.saveable}
-        self.store = Store(limits.versions, limits.budget_bytes, seconds, sizes)
+        self.restless = [0] * len(paths)
+        self.num_resolved = 0
+        seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
+        self.store = Store(limits.versions, limits.budget_bytes, seconds)
         self.store.expect(self.chooser.wanted)
 
     def fork(self, stats: Stats) -> Engine:
@@ -78,63 +89,95 @@ class Engine:
         other = Engine.__new__(Engine)
         other.__dict__.update(self.__dict__)
         other.stats = stats
+        other.restless = list(self.restless)
         other.chooser = self.chooser.fork(stats)
         store = self.store
-        other.store = Store(store.versions, store.budget_bytes, store.seconds, store.sizes)
+        other.store = Store(store.versions, store.budget_bytes, store.seconds)
         other.store.bound_bytes = store.bound_bytes
         other.store.states = [state.copy() for state in store.states]
         return other
 
     # --- one call ------------------------------------------------------------------------------------------------
 
-    def call(self, leaves: Sequence[Any]) -> list[Any]:
-        """Outputs at these leaves, evaluated incrementally."""
-        values, pairs = self.compare(leaves)
+    def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
+        """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
+        values = self.resolve(leaves, changed)
+        self._check_alive(values)
+        pairs = self._compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
-        if base is not None and not dirty and not _any_deleted(base.outputs):
-            self.stats.unchanged += 1
-            self.store.touch(base)
-            self.last = Record(0, "saved outputs", None, 0, (), (), is_first=False)
-            return base.outputs
         if base is not None and not dirty:
+            if not _any_deleted(base.outputs):
+                self.stats.unchanged += 1
+                self.store.touch(base)
+                self.last = _UNCHANGED
+                return base.outputs
             dirty = self.layout.full
         return self._evaluate(values, pairs, base, dirty)
 
-    def compare(self, leaves: Sequence[Any]) -> tuple[tuple[LeafValue, ...], Pairs]:
-        """The leaves as values, and each state with its dirty set, the best baseline last."""
-        values = self._resolve(leaves)
-        for index in [i for i, value in enumerate(values) if value.is_deleted()]:
-            raise deleted_input(self.paths[index])
-        pairs = [(state, self._dirty(values, state)) for state in self.store.states]
-        if len(pairs) > 1:
-            pairs.sort(key=self._rank, reverse=True)
-        return values, pairs
+    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
+        """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
+        states = self.store.states
+        if not states:
+            return None
+        return [i for i, (x, anchor) in enumerate(zip(leaves, states[-1].anchors, strict=True)) if x is not anchor]
 
-    def _resolve(self, leaves: Sequence[Any]) -> tuple[LeafValue, ...]:
+    def resolve(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
         """Each leaf as the stored value that it equals, or as a new one."""
-        if not self.store.states:
+        states = self.store.states
+        if changed is None or not states:
             return tuple([LeafValue(x) for x in leaves])
-        latest = self.store.states[-1].values
-        return tuple(
-            [v if x is v.anchor else self._resolve_leaf(i, x) for i, (x, v) in enumerate(zip(leaves, latest, strict=True))]
-        )
+        if not changed:
+            return states[-1].values
+        values = list(states[-1].values)
+        self.num_resolved += 1
+        for index in changed:
+            values[index] = self._resolve_leaf(index, leaves[index])
+        if self.num_resolved % RECHECK == 0:
+            for value in values:
+                value.settle(self.num_resolved)
+        return tuple(values)
 
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
-        tried: list[LeafValue] = []
+        """The stored value with these bits, or a new one; a restless leaf's bits are read only now and then."""
+        for state in self.store.states:
+            if state.anchors[index] is x:
+                return state.values[index]
+        new = LeafValue(x)
+        if self.restless[index] >= RESTLESS and self.num_resolved % RECHECK and not self.facts.is_minimal:
+            return new
+        tried = None
         for state in reversed(self.store.states):
-            value = state.values[index]
-            if not any(value is other for other in tried):
-                if same_value(value, x):
-                    return value
-                tried.append(value)
-        return LeafValue(x)
+            old = state.values[index]
+            if old is not tried and same_value(old, new):
+                self.restless[index] = 0
+                return old
+            tried = old
+        self.restless[index] += 1
+        return new
+
+    def _check_alive(self, values: tuple[LeafValue, ...]) -> None:
+        for index in [i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()]:
+            raise deleted_input(self.paths[index])
+
+    def _compare(self, values: tuple[LeafValue, ...]) -> Pairs:
+        """Each state with its dirty set, the best baseline last."""
+        states = self.store.states
+        if states and values is states[-1].values:
+            return [(states[-1], 0)]
+        pairs = [(state, self._dirty(values, state)) for state in states]
+        if len(pairs) > 1:
+            pairs.sort(key=self._rank, reverse=True)
+        return pairs
 
     def _dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
         dirty = 0
         offsets, widths = self.layout.offsets, self.layout.widths
         for index in [i for i, (v, w) in enumerate(zip(values, state.values, strict=True)) if v is not w]:
-            dirty |= changed_elements(values[index], state.values[index], widths[index]) << offsets[index]
+            if widths[index] == 1:
+                dirty |= 1 << offsets[index]
+            else:
+                dirty |= changed_elements(values[index], state.values[index], widths[index]) << offsets[index]
         return dirty
 
     def _rank(self, pair: tuple[State, int]) -> tuple[float, int, int]:
@@ -174,24 +217,24 @@ class Engine:
 
     def dry_run(self, leaves: Sequence[Any]) -> Record | None:
         """What a call would do, without running anything or touching the store; None before the first call."""
-        _, pairs = self.compare(leaves)
+        pairs = self._compare(self.resolve(leaves, self.changed_leaves(leaves)))
         if not pairs:
             return None
         base, dirty = pairs[-1]
         dirty |= self.always
         if not dirty:
-            return Record(0, "saved outputs", None, 0, (), (), is_first=False)
+            return _UNCHANGED
         entry = self.chooser.seen(dirty)
         plan = entry.plan if entry is not None and entry.next_candidate() == "plan" else None
         if plan is None:
             return Record(dirty, "whole", entry, len(self.facts.program.eqns), (), (), is_first=False)
-        missing = tuple(v for v in plan.loads if available_in(pairs, v, self.facts.masks[v]) is None)
-        return Record(dirty, "plan", entry, len(plan.run), plan.loads, missing, is_first=False)
+        missing = tuple(v for v in plan.loads if available_in(pairs, v, self.facts.mask(v)) is None)
+        return Record(dirty, "plan", entry, len(plan.eqns), plan.loads, missing, is_first=False)
 
     def prepare(self, leaves: Sequence[Any], dirty: int) -> None:
         """Plan, compile and fill for a dirty set, with the state at these leaves as baseline."""
         dirty |= self.always
-        _, pairs = self.compare(leaves)
+        pairs = self._compare(self.resolve(leaves, self.changed_leaves(leaves)))
         entry = self.chooser.entry(dirty)
         if entry.status == "cold":
             entry.count = max(entry.count, self.tuning.hot_after)
@@ -215,8 +258,8 @@ class Engine:
             return None, {}
         if len(plan.outputs) < len(self.facts.program.outvars) and (base is None or _any_deleted(base.outputs)):
             return None, {}
-        found = [available_in(pairs, var, self.facts.masks[var]) for var in plan.loads]
-        missing = tuple(var for var, value in zip(plan.loads, found, strict=True) if value is None)
+        found = [available_in(pairs, var, self.facts.mask(var)) for var in plan.loads]
+        missing = tuple([var for var, value in zip(plan.loads, found, strict=True) if value is None])
         if not missing:
             return found, {}
         if not self.facts.is_minimal and not entry.may_fill():
@@ -231,8 +274,8 @@ class Engine:
         if at_base and base is not None and not self.facts.is_minimal:
             feeds = [value.feed for value in base.values]
             missing = tuple(var for var in self.chooser.wanted if var not in saved)
-        masks, dirty = self.facts.masks, entry.dirty
-        usable = {v: x for v, x in saved.items() if (at_base and not self.facts.is_minimal) or not masks[v] & dirty}
+        mask, dirty = self.facts.mask, entry.dirty
+        usable = {v: x for v, x in saved.items() if (at_base and not self.facts.is_minimal) or not mask(v) & dirty}
         usable = {v: x for v, x in usable.items() if not x.is_deleted()}
         plan, executable = self.chooser.fill_program(missing, frozenset(usable))
         start = time.perf_counter()
@@ -293,9 +336,9 @@ class Engine:
         plan: Plan | None,
         filled: dict[Var, Any],
     ) -> State:
-        masks, wanted = self.facts.masks, self.chooser.wanted
+        mask, wanted = self.facts.mask, self.chooser.wanted
         kept = filled if base is None else base.saved
-        saved = {var: x for var, x in kept.items() if not masks[var] & dirty}
+        saved = {var: x for var, x in kept.items() if not mask(var) & dirty}
         if plan is None:
             outputs = results
         else:
@@ -310,7 +353,7 @@ class Engine:
         self, entry: Entry, dirty: int, plan: Plan | None, filled: dict[Var, Any], *, is_first: bool
     ) -> None:
         stats = self.stats
-        num_ran = len(self.facts.program.eqns) if plan is None else len(plan.run)
+        num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran
         stats.loaded += 0 if plan is None else len(plan.loads)
         stats.evicted += self.store.evicted

@@ -26,6 +26,11 @@ SMALL_BYTES = 2048
 """Bytes up to which a NumPy leaf is handed to XLA from host memory at each call."""
 
 _PYTHON_SCALARS = (bool, int, float, complex)
+_ARRAY = _jax.ArrayImpl
+_UNREAD = object()
+NO_ANCHOR = object()
+"""Stands for an object whose identity proves nothing, because its owner may change it in place."""
+
 _frozen: dict[int, weakref.ref[jax.Array]] = {}
 
 
@@ -84,6 +89,14 @@ def descriptor(x: Any) -> Hashable:
     return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
 
 
+def has_type_of(x: Any, anchor: Any) -> bool:
+    """Whether an array shares its very type object with another one: enough, and faster than to compare types."""
+    kind = type(x)
+    if kind is not type(anchor) or kind is not _ARRAY:
+        return False
+    return x.aval is anchor.aval and not x.committed and not anchor.committed
+
+
 def check_dynamic(x: Any, path: str) -> None:
     """Refuse arrays that JAX has no type for."""
     if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "OSUMm" or isinstance(x, np.void):
@@ -96,62 +109,72 @@ def check_dynamic(x: Any, path: str) -> None:
 class LeafValue:
     """One value of one leaf.
 
-    Fields: `anchor`, an immutable object whose identity proves the value (None for NumPy arrays); `bits`, a private
-    copy of its bits on the host (None where only identity counts, False where not read yet); `feed`, what to hand to
-    a compiled program.
+    Fields: `anchor`, an immutable object whose identity proves the value (`NO_ANCHOR` for NumPy arrays); `bits`, a
+    private copy of its bits on the host (None where only identity counts); `feed`, what to hand to a compiled program;
+    `array`, the feed if it is a `jax.Array` of a user, whose buffer its owner may delete.
     """
 
-    __slots__ = ("_bits", "anchor", "feed")
+    __slots__ = ("_bits", "_seen_at", "anchor", "array", "feed")
 
     def __init__(self, x: Any) -> None:
+        self.anchor = self.feed = x
+        self.array = x if isinstance(x, jax.Array) else None
+        self._bits: Any = _UNREAD
+        self._seen_at: int | None = None
         if isinstance(x, np.ndarray):
             snapshot = np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)
-            self.anchor = None
-            self._bits: Any = snapshot
+            self.anchor = NO_ANCHOR
+            self._bits = snapshot
             self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jnp.asarray(snapshot)
-        else:
-            self.anchor = x
-            self._bits = False
-            self.feed = x
 
     @property
     def bits(self) -> np.ndarray | None:
         """The value on the host, read once; None where it is compared by identity only."""
-        if self._bits is False:
+        if self._bits is _UNREAD:
             self._bits = _read_bits(self.anchor)
         return self._bits
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the private snapshot."""
-        return self._bits.nbytes if isinstance(self._bits, np.ndarray) and self.anchor is None else 0
-
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
-        return isinstance(self.feed, jax.Array) and self.feed.is_deleted()
+        return self.array is not None and self.array.is_deleted()
+
+
+    def settle(self, now: int) -> None:
+        """Move a host value that stays in use to the device, so that it is not transferred at every call."""
+        if self._seen_at is not None and self._seen_at != now and not isinstance(self.feed, jax.Array):
+            self.feed = jnp.asarray(self.feed)
+        self._seen_at = now
 
 
 def _read_bits(x: Any) -> np.ndarray | None:
     if isinstance(x, jax.Array):
-        if is_frozen(x) or not x.is_fully_addressable or len(x.sharding.device_set) > 1:
+        if (_frozen and is_frozen(x)) or not _is_on_one_device(x):
             return None
-        return np.asarray(jax.random.key_data(x) if _jax.is_key_dtype(x.dtype) else x)
-    return np.asarray(x) if not isinstance(x, int) or isinstance(x, bool) else _python_int(x)
+        return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
+    return _python_int(x) if type(x) is int else np.asarray(x)
+
+
+def _is_on_one_device(x: jax.Array) -> bool:
+    return type(x.sharding) is jax.sharding.SingleDeviceSharding or len(x.sharding.device_set) == 1
 
 
 def _python_int(x: int) -> np.ndarray:
-    return np.frombuffer(struct.pack("<q", x), np.int64) if -(2**63) <= x < 2**63 else np.frombuffer(str(x).encode(), "B")
+    if -(2**63) <= x < 2**63:
+        return np.asarray(x, np.int64)
+    return np.frombuffer(str(x).encode(), np.uint8)
 
 
-def same_value(value: LeafValue, x: Any) -> bool:
-    """Whether `x`, of the same descriptor, has the bits of a value."""
-    if value.anchor is x and x is not None:
+def same_value(old: LeafValue, new: LeafValue) -> bool:
+    """Whether two values of one descriptor have the same bits."""
+    a, b = old.anchor, new.anchor
+    if a is b and a is not NO_ANCHOR:
         return True
-    if isinstance(x, jax.Array) and _is_large_on_device(x):
-        return _same_on_device(value, x)
-    old = value.bits
-    new = _read_bits(x) if not isinstance(x, np.ndarray) else x
-    return old is not None and new is not None and same_bits(old, new)
+    if type(a) is float and type(b) is float and a == a and b == b and not a == b == 0.0:
+        return a == b
+    if new.array is not None and _is_large_on_device(new.array):
+        return _same_on_device(old, new.array)
+    old_bits, new_bits = old.bits, new.bits
+    return old_bits is not None and new_bits is not None and same_bits(old_bits, new_bits)
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -187,13 +210,13 @@ def _elements(a: np.ndarray, width: int) -> np.ndarray:
 
 
 def _is_large_on_device(x: jax.Array) -> bool:
-    return x.nbytes > SMALL_BYTES and x.is_fully_addressable and next(iter(x.sharding.device_set)).platform != "cpu"
+    return x.ndim > 0 and x.size * x.dtype.itemsize > SMALL_BYTES and x.is_fully_addressable and next(iter(x.sharding.device_set)).platform != "cpu"
 
 
 def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
     """Compare where the data are; only one boolean comes to the host."""
     old = value.feed
-    if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or len(x.sharding.device_set) > 1:
+    if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or not _is_on_one_device(x):
         return False
     return bool(_equal_on_device(old, x))
 

@@ -6,15 +6,16 @@ In: the arguments of a call. Out: a hashable key, the dynamic leaves, and names 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 
 from incrax import _jax
 from incrax._errors import unhashable_static
-from incrax.running.leaves import check_dynamic, descriptor, is_dynamic
+from incrax.running.leaves import check_dynamic, descriptor, has_type_of, is_dynamic
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,33 @@ class Signature:
         """The leaves that are values."""
         return leaves if not self.statics else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
 
-    def matches(self, leaves: Sequence[Any], anchors: Sequence[Any]) -> bool:
-        """Whether leaves of the same tree have this signature; identical anchors need no look at their type."""
-        for index in [i for i, (x, anchor) in enumerate(zip(leaves, anchors, strict=True)) if x is not anchor]:
-            x = leaves[index]
-            if self.is_dynamic[index]:
-                if not is_dynamic(x) or isinstance(x, jax.core.Tracer) or descriptor(x) != self.descriptors[index]:
-                    return False
-            elif type(x) is not type(anchors[index]) or x != anchors[index]:
+    def same_statics(self, leaves: Sequence[Any]) -> bool:
+        """Whether leaves of the same tree have the same static values in the same places."""
+        if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
+            return False
+        statics = [x for x, is_value in zip(leaves, self.is_dynamic, strict=True) if not is_value]
+        return all(type(x) is type(y) and (x is y or x == y) for x, y in zip(statics, self.statics, strict=True))
+
+    def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
+        """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
+        for index in numbers:
+            x = dynamic[index]
+            if type(x) is self.python_types[index] or (anchors and has_type_of(x, anchors[index])):
+                continue
+            if isinstance(x, jax.core.Tracer) or not is_dynamic(x) or descriptor(x) != self.dynamic_types[index]:
                 return False
         return True
+
+    @cached_property
+    def dynamic_types(self) -> tuple[Hashable, ...]:
+        """Descriptors of the dynamic leaves."""
+        return tuple(d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value)
+
+    @cached_property
+    def python_types(self) -> tuple[type | None, ...]:
+        """Python types that decide a leaf's descriptor alone (float, int, ...), None for others."""
+        known = {descriptor(kind()): kind for kind in (bool, int, float, complex)}
+        return tuple(known.get(d) for d in self.dynamic_types)
 
     def rebuild(self, dynamic: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments from the dynamic leaves."""

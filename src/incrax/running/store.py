@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from incrax._jax import Var
+from incrax._jax import Var, aval_bytes
 from incrax.facts.dependence import ALWAYS
 from incrax.running.leaves import LeafValue
 
@@ -25,16 +25,17 @@ from incrax.running.leaves import LeafValue
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values; outputs; saved values; the dirty set of the call that made it; how many variables were wanted
+    Fields: leaf values and their anchors; outputs; saved values; the dirty set of the call that made it; how many variables were wanted
     by plans then; how often it was a baseline since.
     """
 
-    __slots__ = ("made_by", "num_wanted", "outputs", "saved", "uses", "values")
+    __slots__ = ("anchors", "made_by", "num_wanted", "outputs", "saved", "uses", "values")
 
     def __init__(
         self, values: tuple[LeafValue, ...], outputs: list[Any], saved: dict[Var, Any], made_by: int, num_wanted: int
     ) -> None:
         self.values = values
+        self.anchors = tuple([value.anchor for value in values])
         self.outputs = outputs
         self.saved = saved
         self.made_by = made_by
@@ -49,20 +50,19 @@ class State:
 class Store:
     """The only mutable holder of saved values of one traced signature."""
 
-    __slots__ = ("bound_bytes", "budget_bytes", "evicted", "seconds", "sizes", "states", "versions")
+    __slots__ = ("bound_bytes", "budget_bytes", "evicted", "seconds", "states", "versions")
 
-    def __init__(self, versions: int, budget_bytes: int, seconds: dict[Var, float], sizes: dict[Var, int]) -> None:
+    def __init__(self, versions: int, budget_bytes: int, seconds: dict[Var, float]) -> None:
         self.states: list[State] = []
         self.versions = versions
         self.budget_bytes = budget_bytes
         self.seconds = seconds
-        self.sizes = sizes
         self.bound_bytes = 0
         self.evicted = 0
 
     def expect(self, saved: Iterable[Var]) -> None:
         """Announce which variables may be saved: while all of them fit, no account is kept per call."""
-        self.bound_bytes = self.versions * sum(self.sizes[var] for var in saved)
+        self.bound_bytes = self.versions * sum(aval_bytes(var.aval) for var in saved)
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
@@ -93,14 +93,14 @@ class Store:
     @property
     def saved_bytes(self) -> int:
         """Bytes of the distinct saved buffers."""
-        return sum({id(x): self.sizes[v] for state in self.states for v, x in state.saved.items()}.values())
+        return sum({id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()}.values())
 
     def _fit(self) -> None:
         """Evict until the budget holds: oldest versions first, least seconds saved per byte first."""
         if self.bound_bytes <= self.budget_bytes or self.saved_bytes <= self.budget_bytes:
             return
         for state in self.states:
-            for var in sorted(state.saved, key=lambda v: self.seconds.get(v, 0.0) / max(self.sizes[v], 1)):
+            for var in sorted(state.saved, key=lambda v: self.seconds.get(v, 0.0) / max(aval_bytes(v.aval), 1)):
                 if self.saved_bytes <= self.budget_bytes:
                     return
                 state.saved = {v: x for v, x in state.saved.items() if v is not var}

@@ -1,0 +1,194 @@
+"""Values that plans save although the program does not name them: partial sums and stacked rows.
+
+A derived variable has a recipe, equations that compute it from variables of the program. It is made once per set of
+inputs, so that plans for different dirty sets share it.
+
+`regroup`: in a sum with clean and dirty terms, the clean ones become one value, sum_i t_i = R + sum_dirty t_i.
+`stack_rows`: reductions sum_n u[n] r_k[n] over one dirty u and loaded rows r_k become one product M u (a reverse pass
+over k scalars ends in k such reductions, which XLA on CPU runs one by one).
+Both change the order of summation, by a few units in the last place of the largest term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation, Var
+from incrax.facts.chains import Chain
+from incrax.facts.program import read_vars, written_vars
+
+MIN_ROWS = 2
+MIN_ROW_SIZE = 1024
+"""Elements below which a reduction is left alone."""
+
+
+class DerivedTable:
+    """Recipes of derived variables, interned by what they are made of."""
+
+    def __init__(self) -> None:
+        self.recipes: dict[Var, tuple[Equation, ...]] = {}
+        self._made: dict[Hashable, Var] = {}
+        self._stacks: set[Var] = set()
+
+    def make(self, kind: str, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
+        """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
+        key = (kind, tuple(inputs))
+        if key not in self._made:
+            outputs, eqns = traced_equations(fun, inputs)
+            self.recipes[outputs[0]] = eqns
+            self._made[key] = outputs[0]
+            if kind == "stack":
+                self._stacks.add(outputs[0])
+        return self._made[key]
+
+    def is_stack(self, var: Var) -> bool:
+        """Whether a variable is a matrix of stacked rows."""
+        return var in self._stacks
+
+    def recipe(self, variables: Iterable[Var]) -> list[Equation]:
+        """The equations that compute the derived ones among some variables."""
+        return [eqn for var in variables for eqn in self.recipes.get(var, ())]
+
+
+def traced_equations(
+    fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var] | None = None
+) -> tuple[list[Var], tuple[Equation, ...]]:
+    """The equations of a function applied to variables; it may write to given output variables."""
+    body = _jax.trace_body(fun, *[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs])
+    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
+    if outputs is not None:
+        names.update(zip(body.outvars, outputs, strict=True))
+    eqns = []
+    for eqn in body.eqns:
+        for var in eqn.outvars:
+            names.setdefault(var, _jax.new_var(var.aval))
+        invars = [names.get(atom, atom) if isinstance(atom, Var) else atom for atom in eqn.invars]
+        eqns.append(eqn.replace(invars=invars, outvars=[names[var] for var in eqn.outvars]))
+    return [names[var] for var in body.outvars], tuple(eqns)
+
+
+# --- partial sums -------------------------------------------------------------------------------------------------
+
+
+def regroup(
+    eqns: Sequence[Equation], chains: Sequence[Chain], table: DerivedTable, is_clean: Callable[[Var], bool]
+) -> tuple[Equation, ...]:
+    """The equations with the clean terms of each partly dirty sum added up first."""
+    replaced: dict[int, tuple[Equation, ...]] = {}
+    for chain in chains:
+        clean = [var for var in chain.terms if is_clean(var)]
+        if len(clean) < 2 or len(clean) == len(chain.terms):
+            continue
+        dirty = [var for var in chain.terms if not is_clean(var)]
+        partial = table.make("sum", clean, _sum)
+        _, additions = traced_equations(_sum, [partial, *dirty], [eqns[chain.last].outvars[0]])
+        replaced.update({number: () for number in chain.eqns})
+        replaced[chain.last] = (*table.recipes[partial], *additions)
+    if not replaced:
+        return tuple(eqns)
+    return tuple(new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,)))
+
+
+def _sum(*terms: Any) -> Any:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+# --- stacked rows -------------------------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    rows: list[Var]
+    reductions: list[int]
+
+
+def stack_rows(
+    eqns: Sequence[Equation], loads: Sequence[Var], kept: Iterable[Var], table: DerivedTable
+) -> tuple[tuple[Equation, ...], tuple[Var, ...]]:
+    """Merge reductions over loaded rows into matrix products; returns the new equations and loads."""
+    producer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
+    groups = {u: g for u, g in _groups(eqns, set(loads), producer).items() if len(set(g.rows)) >= MIN_ROWS}
+    if not groups:
+        return tuple(eqns), tuple(loads)
+    inserted: dict[int, list[Equation]] = {}
+    removed: set[int] = set()
+    slices: dict[Var, tuple[Equation, ...]] = {}
+    matrices: list[Var] = []
+    for shared, group in groups.items():
+        rows = list(dict.fromkeys(group.rows))
+        matrix = table.make("stack", rows, _stack)
+        matrices.append(matrix)
+        for index, row in enumerate(rows):
+            slices.setdefault(row, traced_equations(_row(index, row.aval.shape), [matrix], [row])[1])
+        outputs = [eqns[number].outvars[0] for number in group.reductions]
+        order = [rows.index(row) for row in group.rows]
+        inserted[group.reductions[0]] = list(traced_equations(_products(order), [matrix, shared], outputs)[1])
+        removed.update(group.reductions)
+    body = [new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))]
+    body = _live([*(eqn for part in slices.values() for eqn in part), *body], {*kept})
+    used = {var for eqn in body for var in read_vars(eqn)}
+    written = {var for eqn in body for var in written_vars(eqn)}
+    return tuple(body), tuple(v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written)
+
+
+def _groups(eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int]) -> dict[Var, _Group]:
+    """Full reductions of a product of one computed and one loaded array, by the computed one."""
+    groups: dict[Var, _Group] = {}
+    for number, eqn in enumerate(eqns):
+        if not _is_full_sum(eqn) or eqn.invars[0] not in producer:
+            continue
+        product = eqns[producer[eqn.invars[0]]]
+        if product.primitive.name != "mul":
+            continue
+        factors = [atom for atom in product.invars if isinstance(atom, Var)]
+        rows = [var for var in factors if var in loads]
+        shared = [var for var in factors if var in producer and var not in loads]
+        if len(rows) == 1 and len(shared) == 1 and rows[0].aval.shape == shared[0].aval.shape:
+            group = groups.setdefault(shared[0], _Group([], []))
+            group.rows.append(rows[0])
+            group.reductions.append(number)
+    return groups
+
+
+def _is_full_sum(eqn: Equation) -> bool:
+    if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var):
+        return False
+    aval = eqn.invars[0].aval
+    is_wide = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in "fc" and aval.dtype.itemsize >= 4
+    return is_wide and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
+
+
+def _live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
+    """Equations whose results are read later or kept."""
+    needed, live = set(kept), []
+    for eqn in reversed(eqns):
+        if eqn.effects or any(var in needed for var in written_vars(eqn)):
+            needed.update(read_vars(eqn))
+            live.append(eqn)
+    return live[::-1]
+
+
+def _stack(*rows: Any) -> Any:
+    return jnp.stack([row.ravel() for row in rows])
+
+
+def _row(index: int, shape: tuple[int, ...]) -> Callable[..., Any]:
+    return lambda matrix: jax.lax.index_in_dim(matrix, index, keepdims=False).reshape(shape)
+
+
+def _products(order: Sequence[int]) -> Callable[..., Any]:
+    def products(matrix: Any, shared: Any) -> list[Any]:
+        sums = jnp.matmul(matrix, shared.ravel(), precision=jax.lax.Precision.HIGHEST)
+        return [jax.lax.index_in_dim(sums, index, keepdims=False) for index in order]
+
+    return products
+
+

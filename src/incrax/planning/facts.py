@@ -1,0 +1,98 @@
+"""All that planning needs to know of a program: its dependence, prices, sums and derived values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from incrax._jax import Equation, Var
+from incrax.facts.chains import Chain, find_chains
+from incrax.facts.cost import Calibration
+from incrax.facts.dependence import ALWAYS, Dependence
+from incrax.facts.program import Program, read_vars, written_vars
+from incrax.planning.derived import DerivedTable
+
+
+@dataclass(frozen=True)
+class Facts:
+    """An analysed program.
+
+    Fields: the simplified program; its dependence; the prices of this machine; whether the planner runs exactly the
+    dirty equations; derived variables made so far.
+    """
+
+    program: Program
+    dependence: Dependence
+    calibration: Calibration
+    is_minimal: bool
+    derived: DerivedTable = field(default_factory=DerivedTable)
+    _masks: dict[Var, int] = field(default_factory=dict)
+    _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
+
+    def mask(self, var: Var) -> int:
+        """The inputs that a variable of the program or a derived one depends on."""
+        mask = self.dependence.masks.get(var)
+        if mask is None:
+            mask = self._masks.get(var)
+        if mask is None:
+            for eqn in self.derived.recipes[var]:
+                inputs = 0
+                for read in read_vars(eqn):
+                    inputs |= self._masks[read] if read in self._masks else self.dependence.masks[read]
+                self._masks.update((written, inputs) for written in written_vars(eqn))
+            mask = self._masks[var]
+        return mask
+
+    def seconds(self, eqn: Equation) -> float:
+        """Estimated seconds of an equation."""
+        known = self._seconds.get(id(eqn))
+        if known is None or known[0] is not eqn:
+            known = self._seconds[id(eqn)] = (eqn, self.calibration.seconds(eqn))
+        return known[1]
+
+    def is_saveable(self, var: Var) -> bool:
+        """Whether a value can be kept: a derived one, or an array that an equation writes and no effect touches."""
+        return var in self.saveable or var in self.derived.recipes
+
+    @cached_property
+    def equation_masks(self) -> tuple[int, ...]:
+        """The dependence mask of each equation."""
+        return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)
+
+    @cached_property
+    def has_effects(self) -> bool:
+        """Whether some equation must run at every call."""
+        masks = self.dependence.masks.values()
+        return any(eqn.effects for eqn in self.program.eqns) or any(mask & ALWAYS for mask in masks)
+
+    @cached_property
+    def chains(self) -> tuple[Chain, ...]:
+        """The sums of many terms."""
+        return find_chains(self.program.eqns, self.program.outvars)
+
+    @cached_property
+    def saveable(self) -> frozenset[Var]:
+        """Variables whose value can be kept."""
+        masks = self.dependence.masks
+        written = (var for eqn in self.program.eqns for var in written_vars(eqn))
+        return frozenset(var for var in written if not masks[var] & ALWAYS and _is_array(var))
+
+    @cached_property
+    def cut_set(self) -> tuple[Var, ...]:
+        """Every value that is read by an equation of another dependency set: what the minimal planner keeps."""
+        found: dict[Var, None] = {}
+        masks = self.dependence.masks
+        for eqn, mask in zip(self.program.eqns, self.equation_masks, strict=True):
+            found.update({var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask})
+        return tuple(found)
+
+    def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
+        """Output positions that a dirty set reaches; all of them if every input is dirty."""
+        full = self.dependence.layout.full
+        if dirty & full == full:
+            return tuple(range(len(self.program.outvars)))
+        return tuple(i for i, atom in enumerate(self.program.outvars) if self.dependence.of(atom) & dirty)
+
+
+def _is_array(var: Var) -> bool:
+    return hasattr(var.aval, "shape") and hasattr(var.aval, "dtype")
