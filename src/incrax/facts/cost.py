@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
@@ -55,12 +56,12 @@ class Calibration:
     extra argument of an executable, and per matrix-product FLOP.
     """
 
-    flop_s: float = 3e-10
-    transcendental_s: float = 3e-9
-    read_s: float = 1e-10
-    write_s: float = 2e-10
+    flop_s: float = 5e-11
+    transcendental_s: float = 5e-10
+    read_s: float = 2e-11
+    write_s: float = 4e-11
     argument_s: float = 5e-7
-    dot_flop_s: float = 1e-10
+    dot_flop_s: float = 2e-11
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
@@ -209,42 +210,44 @@ _cost_rules: dict[str, Callable[[Equation], Cost]] = {
 
 # --- calibration --------------------------------------------------------------------------------------------------
 
-_calibrations: dict[str, Calibration] = {}
+_calibrations: dict[tuple[str, str], Calibration] = {}
+
+_SIZE = 250_000
+_REPEATS = 9
 
 
 def calibrate() -> Calibration:
-    """Measure this machine's default backend once (about 0.2 s) and remember the result."""
-    backend = jax.default_backend()
-    if backend not in _calibrations:
-        _calibrations[backend] = _measure()
-    return _calibrations[backend]
+    """Measure this machine's default backend once (a few tenths of a second) and remember the result."""
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    key = (jax.default_backend(), dtype.name)
+    if key not in _calibrations:
+        _calibrations[key] = _measure(dtype)
+    return _calibrations[key]
 
 
-def _measure() -> Calibration:
-    size = 200_000
-    x = jax.numpy.linspace(0.5, 1.5, size, dtype=np.float32)
-    y, z = x + 1, x + 2
-    base = _best_seconds(lambda x: jax.numpy.sum(x * 0.5), x)
-    extra_reads = _best_seconds(lambda x, y, z: jax.numpy.sum(x * y + z), x, y, z)
-    transcendental = _best_seconds(lambda x: jax.numpy.sum(jax.numpy.log(x)), x)
-    written = _best_seconds(lambda x: (jax.numpy.sum(x * 0.5), x * 0.5), x)
-    read_s = max((extra_reads - base) / (2 * x.nbytes), 2e-12)
-    write_s = max((written - base) / x.nbytes, read_s)
-    transcendental_s = max((transcendental - base) / size, 1e-10)
+def _measure(dtype: np.dtype) -> Calibration:
+    """Time one-loop programs that differ in one kind of work; each figure is a difference of two of them."""
+    w, x, y, z = (jnp.linspace(0.5, 1.0 + k, _SIZE, dtype=dtype) for k in range(4))
+    base_s = _best_seconds(lambda x: jnp.sum(x), x)
+    reads_s = _best_seconds(lambda w, x, y, z: jnp.sum(w + x + y + z), w, x, y, z)
+    flops_s = _best_seconds(lambda x: jnp.sum(((x * 0.3 + 0.1) * x + 0.2) * (x - 0.4) * x + 0.7), x)
+    exps_s = _best_seconds(lambda x: jnp.sum(jnp.exp(0.1 * jnp.log(x))), x)
+    writes_s = _best_seconds(lambda x: (x * 0.5, x + 1.0, x - 2.0), x)
+    read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
+    flop_s = max(flops_s - base_s, 0.1 * base_s) / (9 * _SIZE)
     return Calibration(
-        flop_s=min(max(base / size / 4, 2e-12), transcendental_s),
-        transcendental_s=transcendental_s,
+        flop_s=flop_s,
+        transcendental_s=max(exps_s - base_s, 0.5 * base_s) / (2 * _SIZE),
         read_s=read_s,
-        write_s=write_s,
-        dot_flop_s=min(max(base / size / 8, 1e-12), transcendental_s),
+        write_s=max(writes_s / (3 * x.nbytes), read_s),
+        dot_flop_s=flop_s / 4,
     )
 
 
-def _best_seconds(fun: Callable[..., object], *args: object, repeats: int = 7) -> float:
+def _best_seconds(fun: Callable[..., object], *args: object) -> float:
     compiled = jax.jit(fun)
     jax.block_until_ready(compiled(*args))
-    times: Sequence[float] = [_seconds(compiled, args) for _ in range(repeats)]
-    return min(times)
+    return min(_seconds(compiled, args) for _ in range(_REPEATS))
 
 
 def _seconds(compiled: Callable[..., object], args: Sequence[object]) -> float:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax.facts.program import Program
 from incrax.planning.derived import regroup, stack_rows
 from incrax.planning.facts import Facts
 from incrax.planning.frontier import choose_frontier
@@ -52,8 +52,15 @@ def _type(var: Var) -> str:
     return var.aval.str_short(short_dtypes=True)
 
 
+class Prices(NamedTuple):
+    """Factors on the calibrated prices of loading a value and of running an equation."""
+
+    load: float = 1.0
+    run: float = 1.0
+
+
 def plan_dirty(
-    facts: Facts, dirty: int, *, wanted: Iterable[Var] = (), saves: Iterable[Var] = (), load_price: float = 1.0
+    facts: Facts, dirty: int, *, wanted: Iterable[Var] = (), saves: Iterable[Var] = (), prices: Prices = Prices()
 ) -> Plan:
     """Plan for a dirty set: compute the reached outputs from clean saved values.
 
@@ -62,7 +69,7 @@ def plan_dirty(
         dirty: mask of the changed inputs.
         wanted: values that other plans load already; loading them again costs a little less here.
         saves: values to save as well, as far as the dirty set reaches them.
-        load_price: factor on the price of loading; larger means fewer saved bytes.
+        prices: factors on the calibrated prices.
     """
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
@@ -74,14 +81,14 @@ def plan_dirty(
             return None
         if facts.is_minimal:
             return MIN_LOAD_S
-        price = facts.calibration.load_seconds(_jax.aval_bytes(var.aval)) * load_price
+        price = facts.calibration.load_seconds(_jax.aval_bytes(var.aval)) * prices.load
         return price * KNOWN_DISCOUNT if var in known else price
 
     eqns: tuple[Equation, ...] = facts.program.eqns
     if not facts.is_minimal:
         eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
-    return _plan(facts, dirty, eqns, targets, load_seconds, reached_saves, outputs)
+    return _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
 
 
 def plan_fill(facts: Facts, missing: Iterable[Var], available: Iterable[Var]) -> Plan:
@@ -94,7 +101,7 @@ def plan_fill(facts: Facts, missing: Iterable[Var], available: Iterable[Var]) ->
         return MIN_LOAD_S if facts.is_minimal else facts.calibration.load_seconds(_jax.aval_bytes(var.aval))
 
     eqns = (*facts.program.eqns, *facts.derived.recipe(missing))
-    return _plan(facts, 0, eqns, list(missing), load_seconds, missing, ())
+    return _plan(facts, 0, eqns, list(missing), load_seconds, 1.0, missing, ())
 
 
 def _plan(
@@ -103,26 +110,25 @@ def _plan(
     eqns: Sequence[Equation],
     targets: Sequence[Atom],
     load_seconds: Callable[[Var], float | None],
+    run_price: float,
     saves: tuple[Var, ...],
     outputs: tuple[int, ...],
 ) -> Plan:
     must_run = [number for number, eqn in enumerate(eqns) if eqn.effects] if dirty else []
     wanted = [atom for atom in targets if isinstance(atom, Var)]
-    seconds = [1.0] * len(eqns) if facts.is_minimal else [facts.seconds(eqn) for eqn in eqns]
+    seconds = [1.0] * len(eqns) if facts.is_minimal else [facts.seconds(eqn) * run_price for eqn in eqns]
     frontier = choose_frontier(eqns, wanted, must_run, load_seconds, seconds.__getitem__)
     ran, loads = tuple(eqns[number] for number in frontier.run), frontier.load
     if dirty and not facts.is_minimal:
         ran, loads = stack_rows(ran, loads, wanted, facts.derived)
-    return Plan(dirty, loads, ran, saves, outputs, _estimate(facts, ran, loads, saves))
+    return Plan(dirty, loads, ran, saves, outputs, _estimate(facts, ran, loads, saves, run_price))
 
 
-def _estimate(facts: Facts, eqns: Iterable[Equation], loads: Iterable[Var], saves: Iterable[Var]) -> float:
+def _estimate(
+    facts: Facts, eqns: Iterable[Equation], loads: Iterable[Var], saves: Iterable[Var], run_price: float
+) -> float:
     calibration = facts.calibration
-    seconds = sum(facts.seconds(eqn) for eqn in eqns)
+    seconds = sum(facts.seconds(eqn) for eqn in eqns) * run_price
     seconds += sum(calibration.load_seconds(_jax.aval_bytes(var.aval)) for var in loads)
     return seconds + sum(calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in saves)
 
-
-def whole_plan_seconds(facts: Facts, program: Program) -> float:
-    """Estimated seconds of the whole program."""
-    return sum(facts.seconds(eqn) for eqn in program.eqns)

@@ -14,7 +14,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.planning.facts import Facts
-from incrax.planning.plan import Plan, plan_dirty, plan_fill
+from incrax.planning.plan import Plan, Prices, plan_dirty, plan_fill
 from incrax.running.choice import MIN_GAIN, MIN_GAIN_S, RACE_FREE_S, RACE_SHARE, Entry
 from incrax.running.compiled import Executable, compile_plan, device_constants
 from incrax.running.stats import Stats
@@ -27,6 +27,9 @@ MAX_ENTRIES = 1024
 MAX_FILL_PROGRAMS = 32
 LOAD_PRICES = (1.0, 8.0, 64.0)
 """Factors on the price of loading, tried until a plan's loads fit the budget."""
+
+MAX_RUN_PRICE = 10.0
+"""Bound of the measured factor on the estimated seconds of equations, either way."""
 
 REFILL_RATE = 0.3
 """Share of an entry's uses that must be followed by a fill before it saves what others load."""
@@ -45,6 +48,7 @@ class Chooser:
         self.fills: OrderedDict[tuple[Var, ...], tuple[Plan, Executable]] = OrderedDict()
         self.wanted: dict[Var, None] = dict.fromkeys(facts.cut_set) if facts.is_minimal else {}
         self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
+        self.whole_s = self.whole_estimate_s
         self.started_s = time.perf_counter()
         self.race_s = 0.0
 
@@ -99,10 +103,10 @@ class Chooser:
             self._adopt(entry, plan, "plan", "minimal planner")
             return
         plan = self._affordable(entry)
-        gain_s = self.whole_estimate_s - (plan.seconds if plan else self.whole_estimate_s)
+        gain_s = self.whole_s - (plan.seconds if plan else self.whole_s)
         if plan is None:
             self._settle(entry, "whole", f"its saved values do not fit the budget of {self.budget_bytes} bytes")
-        elif not is_saving and gain_s < max(MIN_GAIN * self.whole_estimate_s, MIN_GAIN_S):
+        elif not is_saving and gain_s < max(MIN_GAIN * self.whole_s, MIN_GAIN_S):
             self._settle(entry, "whole", f"nothing to win: plan estimated {plan.seconds:.2g} s")
         elif self._is_full(entry):
             entry.reason = f"all {self.tuning.max_plans} plans are taken by dirty sets seen more often"
@@ -111,11 +115,17 @@ class Chooser:
 
     def _affordable(self, entry: Entry) -> Plan | None:
         saves = tuple(self._savable_for_others()) if entry.is_saving else ()
-        for price in LOAD_PRICES:
-            plan = plan_dirty(self.facts, entry.dirty, wanted=self.wanted, saves=saves, load_price=price)
+        run = self._run_price()
+        for load in LOAD_PRICES:
+            plan = plan_dirty(self.facts, entry.dirty, wanted=self.wanted, saves=saves, prices=Prices(load, run))
             if self._bytes({*self.wanted, *plan.loads}) <= self.budget_bytes:
                 return plan
         return None
+
+    def _run_price(self) -> float:
+        """How much slower this program is than its equations add up to (what XLA does not fuse well), measured."""
+        factor = self.whole_s / max(self.whole_estimate_s, 1e-12)
+        return min(max(factor, 1.0 / MAX_RUN_PRICE), MAX_RUN_PRICE)
 
     def _savable_for_others(self) -> list[Var]:
         """Wanted values that a plan may save; a matrix of rows is only worth making in a fill."""

@@ -76,7 +76,7 @@ class Engine:
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.is_whole_warm = False
-        self.whole_s = self.chooser.whole_estimate_s
+        self.num_whole_timed = 0 if tuning.race and not facts.is_minimal else tuning.race_rounds
         self.last: Record | None = None
         self.restless = [0] * len(paths)
         self.num_resolved = 0
@@ -186,10 +186,10 @@ class Engine:
         if not dirty:
             return (-1.0, 0, 0)
         entry = self.chooser.seen(dirty | self.always)
-        expected_s = self.whole_s
+        expected_s = self.chooser.whole_s
         if entry is not None and entry.plan is not None and entry.status in ("plan", "race"):
             if all(var in state.saved for var in entry.plan.loads):
-                expected_s = min(entry.expected_s, self.whole_s)
+                expected_s = min(entry.expected_s, self.chooser.whole_s)
         return (expected_s, dirty.bit_count(), -state.uses)
 
     def _evaluate(
@@ -297,13 +297,14 @@ class Engine:
     # --- running -------------------------------------------------------------------------------------------------
 
     def _run_whole(self, entry: Entry, feeds: list[Any]) -> list[Any]:
-        if entry.status != "race" or not self.is_whole_warm:
-            if not self.is_whole_warm:
-                self.stats.compiles += 1
+        if not self.is_whole_warm:
+            self.stats.compiles += 1
             results = self.whole(feeds, ())
             self.is_whole_warm = True
             return results
-        return self._time("whole", entry, self.whole, feeds, [])
+        if entry.status == "race" or self.num_whole_timed < self.tuning.race_rounds:
+            return self._time("whole", entry, self.whole, feeds, [])
+        return self.whole(feeds, ())
 
     def _run_plan(self, entry: Entry, feeds: list[Any], loads: list[Any]) -> list[Any]:
         executable = entry.executable
@@ -322,9 +323,12 @@ class Engine:
         results = executable(feeds, loads)
         jax.block_until_ready(results)
         seconds = time.perf_counter() - start
-        self.chooser.record(entry, candidate, seconds)
         if candidate == "whole":
-            self.whole_s = min(self.whole_s, seconds)
+            is_first = self.num_whole_timed == 0
+            self.num_whole_timed += 1
+            self.chooser.whole_s = seconds if is_first else min(self.chooser.whole_s, seconds)
+        if entry.status == "race":
+            self.chooser.record(entry, candidate, seconds)
         return results
 
     def _new_state(
