@@ -29,9 +29,7 @@ R = TypeVar("R")
 class Incremental(Generic[P, R]):
     """A function that is re-evaluated only where its inputs changed. Made by `incremental`."""
 
-    def __init__(
-        self, fun: Callable[P, R], *, memory: int | None, versions: int, tuning: Tuning
-    ) -> None:
+    def __init__(self, fun: Callable[P, R], *, memory: int | None, versions: int, tuning: Tuning) -> None:
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
         self._tuning = tuning
@@ -80,7 +78,7 @@ class Incremental(Generic[P, R]):
         if has_mutable_inputs(found.analysis):
             return None, None
         self._latest = found
-        return found, found.engine.changed_leaves(signature.dynamic_leaves(leaves))
+        return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
 
     def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
         dynamic = signature.dynamic_leaves(leaves)
@@ -214,7 +212,7 @@ class _Traced:
         if signature.statics and not signature.same_statics(leaves):
             return None
         dynamic = signature.dynamic_leaves(leaves)
-        changed = self.engine.changed_leaves(dynamic)
+        changed = self.engine.comparison.changed_leaves(dynamic)
         numbers = range(len(dynamic)) if changed is None else changed
         states = self.engine.store.states
         anchors = states[-1].anchors if states else ()
@@ -289,5 +287,3 @@ def incremental(
     if f is None:
         return lambda fun: Incremental(fun, memory=memory, versions=versions, tuning=settings)
     return Incremental(f, memory=memory, versions=versions, tuning=settings)
-
-

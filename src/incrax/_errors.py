@@ -59,8 +59,10 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
 
 def not_called(method: str) -> NotCalledError:
     """A report without a call."""
-    return NotCalledError(f"`{method}` needs a call to report on, and this function has not been called yet. Call it "
-                          f"once, or give `{method}` example arguments.")
+    return NotCalledError(
+        f"`{method}` needs a call to report on, and this function has not been called yet. Call it "
+        f"once, or give `{method}` example arguments."
+    )
 
 
 def deleted_input(path: str) -> DeletedInputError:

@@ -114,15 +114,11 @@ _CALL_PARAMS = {
 def called_jaxpr(eqn: Equation) -> Any | None:
     """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay closed."""
     param = _CALL_PARAMS.get(eqn.primitive.name)
-    if param is None or eqn.effects & _ordered_effects(eqn):
+    if param is None or any("Ref" in type(effect).__name__ for effect in eqn.effects):
         return None
     if eqn.primitive.name in ("jit", "pjit") and not _is_plain_jit(eqn.params):
         return None
     return eqn.params[param]
-
-
-def _ordered_effects(eqn: Equation) -> set[Any]:
-    return {effect for effect in eqn.effects if "Ref" in type(effect).__name__}
 
 
 def _is_plain_jit(params: dict[str, Any]) -> bool:

@@ -95,11 +95,24 @@ _TRANSCENDENTAL = {
     **dict.fromkeys("igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma".split(), 100.0),
 }
 _DIVISIONS = {**dict.fromkeys("div rem sqrt rsqrt".split(), 4.0)}
-_CUBIC = {"cholesky": 1 / 3, "lu": 2 / 3, "triangular_solve": 1.0, "qr": 4 / 3, "geqrf": 4 / 3, "eigh": 9.0, "svd": 20.0}
+_CUBIC = {
+    "cholesky": 1 / 3,
+    "lu": 2 / 3,
+    "triangular_solve": 1.0,
+    "qr": 4 / 3,
+    "geqrf": 4 / 3,
+    "eigh": 9.0,
+    "svd": 20.0,
+}
 _UNFUSED = frozenset(
     """gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
     dynamic_update_slice cumsum cumprod cummax cummin cumlogsumexp concatenate random_bits threefry2x32""".split()
 )
+
+
+def is_free(eqn: Equation) -> bool:
+    """Whether an equation only moves or relabels data."""
+    return eqn.primitive.name in _FREE
 
 
 def equation_cost(eqn: Equation) -> Cost:

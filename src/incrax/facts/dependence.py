@@ -17,7 +17,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.constants import evaluate_equation, known_values
 from incrax.facts.program import Program, written_vars
-from incrax.facts.rules import Masks, Known, element_rules, join, nested_rules, spread
+from incrax.facts.rules import Known, Masks, element_rules, join, nested_rules, spread
 
 MAX_TRACKED = 1024
 """Elements above which a value has one mask for the whole array."""
@@ -137,5 +137,7 @@ def _is_tracked(eqn: Equation, inputs: Sequence[Masks]) -> bool:
     return all(_jax.aval_size(atom.aval) <= MAX_TRACKED for atom in [*eqn.invars, *eqn.outvars])
 
 
-_BUILDERS = frozenset({"concatenate", "pad", "select_n", "dynamic_update_slice", "add_any", "add", "scatter", "scatter-add"})
+_BUILDERS = frozenset(
+    {"concatenate", "pad", "select_n", "dynamic_update_slice", "add_any", "add", "scatter", "scatter-add"}
+)
 """Primitives that can make a split value from unsplit ones."""

@@ -23,7 +23,9 @@ class Program:
     eqns: tuple[Equation, ...]
     outvars: tuple[Atom, ...]
 
-    def with_eqns(self, eqns: list[Equation] | tuple[Equation, ...], outvars: tuple[Atom, ...] | None = None) -> Program:
+    def with_eqns(
+        self, eqns: list[Equation] | tuple[Equation, ...], outvars: tuple[Atom, ...] | None = None
+    ) -> Program:
         """The same program with other equations (and outputs)."""
         return replace(self, eqns=tuple(eqns), outvars=self.outvars if outvars is None else outvars)
 

@@ -190,5 +190,3 @@ def _products(order: Sequence[int]) -> Callable[..., Any]:
         return [jax.lax.index_in_dim(sums, index, keepdims=False) for index in order]
 
     return products
-
-

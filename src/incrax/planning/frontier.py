@@ -4,7 +4,8 @@ In: a program, the variables wanted, and the price of loading each. Out: the che
 It must not know why a variable may be loaded.
 
 A[v] = 1 if variable v is available in the program, R[e] = 1 if equation e runs. With prices load(v) and run(e),
-minimise  sum_e run(e) R[e] + sum_v load(v) A[v] (1 - R[eqn of v])  subject to  A[wanted] = 1  and  R[e] <= A[inputs of e].
+minimise  sum_e run(e) R[e] + sum_v load(v) A[v] (1 - R[equation of v])
+subject to  A[wanted] = 1  and  R[e] <= A[u] for each input u of e.
 All terms are submodular, so a minimum cut between a source (0) and a sink (1) finds the optimum:
     source -> R[e] of capacity run(e),   R[e] -> A[v] of capacity load(v),   A[u] -> R[e] infinite for each input u,
     A[wanted] -> sink infinite,          source -> A[input] of capacity load(input).
@@ -135,9 +136,7 @@ def _source_side(edges: list[tuple[int, int, float]], num_nodes: int) -> set[int
     return set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
 
 
-def _trim(
-    eqns: Sequence[Equation], frontier: Frontier, targets: Sequence[Var], must_run: Sequence[int]
-) -> Frontier:
+def _trim(eqns: Sequence[Equation], frontier: Frontier, targets: Sequence[Var], must_run: Sequence[int]) -> Frontier:
     """Drop equations and loads that nothing in the choice reads (ties of the cut can leave some)."""
     loads, needed = set(frontier.load), set(targets)
     kept = []

@@ -77,7 +77,7 @@ def plan_dirty(
     known = frozenset(wanted)
 
     def load_seconds(var: Var) -> float | None:
-        if facts.mask(var) & dirty or not facts.is_saveable(var):
+        if not facts.is_saveable(var) or facts.mask(var) & dirty:
             return None
         if facts.is_minimal:
             return MIN_LOAD_S
@@ -131,4 +131,3 @@ def _estimate(
     seconds = sum(facts.seconds(eqn) for eqn in eqns) * run_price
     seconds += sum(calibration.load_seconds(_jax.aval_bytes(var.aval)) for var in loads)
     return seconds + sum(calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in saves)
-

@@ -12,12 +12,13 @@ from incrax import _jax
 from incrax._tuning import Tuning
 from incrax.facts.cost import Calibration, calibrate
 from incrax.facts.dependence import depend, make_layout
+from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
 from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
 from incrax.planning.facts import Facts
 from incrax.running.signature import Signature
 
-PASSES = (inline, fold_constants, merge_equal, drop_dead)
+PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,9 @@ class Chooser:
     def make_plan(self, entry: Entry, *, is_saving: bool = False) -> None:
         """Plan and compile a dirty set, or settle that the whole program serves it."""
         entry.is_saving = is_saving or self.facts.is_minimal
+        if self._is_full(entry):
+            entry.reason = f"all {self.tuning.max_plans} plans are taken by dirty sets seen as often"
+            return
         if self.facts.is_minimal:
             plan = plan_dirty(self.facts, entry.dirty, saves=self.wanted)
             self._adopt(entry, plan, "plan", "minimal planner")
@@ -108,8 +111,6 @@ class Chooser:
             self._settle(entry, "whole", f"its saved values do not fit the budget of {self.budget_bytes} bytes")
         elif not is_saving and gain_s < max(MIN_GAIN * self.whole_s, MIN_GAIN_S):
             self._settle(entry, "whole", f"nothing to win: plan estimated {plan.seconds:.2g} s")
-        elif self._is_full(entry):
-            entry.reason = f"all {self.tuning.max_plans} plans are taken by dirty sets seen more often"
         else:
             self._adopt(entry, plan, *self._first_status())
 
@@ -207,4 +208,3 @@ class Chooser:
         if before == "race" and entry.status != "race":
             self.stats.races += 1
             logger.debug("dirty set %x: %s", entry.dirty, entry.reason)
-

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from incrax import _jax
 from incrax._errors import deleted_input
 from incrax._jax import Var
 from incrax._tuning import Tuning
@@ -23,16 +22,11 @@ from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
 from incrax.running.choice import Entry
 from incrax.running.chooser import Chooser
+from incrax.running.comparison import Comparison
 from incrax.running.compiled import Executable, compile_whole
-from incrax.running.leaves import LeafValue, changed_elements, same_value
+from incrax.running.leaves import LeafValue
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, available_in
-
-RESTLESS = 8
-"""New objects in a row with new bits, after which a leaf's new objects count as changed without their bits being read."""
-
-RECHECK = 16
-"""The bits of a restless leaf are read again every so many calls."""
 
 Pairs = list[tuple[State, int]]
 
@@ -78,30 +72,29 @@ class Engine:
         self.is_whole_warm = False
         self.num_whole_timed = 0 if tuning.race and not facts.is_minimal else tuning.race_rounds
         self.last: Record | None = None
-        self.restless = [0] * len(paths)
-        self.num_resolved = 0
         seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
         self.store = Store(limits.versions, limits.budget_bytes, seconds)
         self.store.expect(self.chooser.wanted)
+        self.comparison = Comparison(self.store, self.layout, skips=not facts.is_minimal)
 
     def fork(self, stats: Stats) -> Engine:
         """An independent engine that shares values and programs so far."""
         other = Engine.__new__(Engine)
         other.__dict__.update(self.__dict__)
         other.stats = stats
-        other.restless = list(self.restless)
         other.chooser = self.chooser.fork(stats)
         store = self.store
         other.store = Store(store.versions, store.budget_bytes, store.seconds)
         other.store.bound_bytes = store.bound_bytes
         other.store.states = [state.copy() for state in store.states]
+        other.comparison = Comparison(other.store, self.layout, skips=not self.facts.is_minimal)
         return other
 
     # --- one call ------------------------------------------------------------------------------------------------
 
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
-        values = self.resolve(leaves, changed)
+        values = self.comparison.resolve(leaves, changed)
         self._check_alive(values)
         pairs = self._compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
@@ -113,48 +106,11 @@ class Engine:
                 self.last = _UNCHANGED
                 return base.outputs
             dirty = self.layout.full
-        return self._evaluate(values, pairs, base, dirty)
-
-    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
-        """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
-        states = self.store.states
-        if not states:
-            return None
-        return [i for i, (x, anchor) in enumerate(zip(leaves, states[-1].anchors, strict=True)) if x is not anchor]
-
-    def resolve(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
-        """Each leaf as the stored value that it equals, or as a new one."""
-        states = self.store.states
-        if changed is None or not states:
-            return tuple([LeafValue(x) for x in leaves])
-        if not changed:
-            return states[-1].values
-        values = list(states[-1].values)
-        self.num_resolved += 1
-        for index in changed:
-            values[index] = self._resolve_leaf(index, leaves[index])
-        if self.num_resolved % RECHECK == 0:
-            for value in values:
-                value.settle(self.num_resolved)
-        return tuple(values)
-
-    def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
-        """The stored value with these bits, or a new one; a restless leaf's bits are read only now and then."""
-        for state in self.store.states:
-            if state.anchors[index] is x:
-                return state.values[index]
-        new = LeafValue(x)
-        if self.restless[index] >= RESTLESS and self.num_resolved % RECHECK and not self.facts.is_minimal:
-            return new
-        tried = None
-        for state in reversed(self.store.states):
-            old = state.values[index]
-            if old is not tried and same_value(old, new):
-                self.restless[index] = 0
-                return old
-            tried = old
-        self.restless[index] += 1
-        return new
+        try:
+            return self._evaluate(values, pairs, base, dirty)
+        except Exception:
+            self.store.drop_broken()
+            raise
 
     def _check_alive(self, values: tuple[LeafValue, ...]) -> None:
         for index in [i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()]:
@@ -165,20 +121,10 @@ class Engine:
         states = self.store.states
         if states and values is states[-1].values:
             return [(states[-1], 0)]
-        pairs = [(state, self._dirty(values, state)) for state in states]
+        pairs = [(state, self.comparison.dirty(values, state)) for state in states]
         if len(pairs) > 1:
             pairs.sort(key=self._rank, reverse=True)
         return pairs
-
-    def _dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
-        dirty = 0
-        offsets, widths = self.layout.offsets, self.layout.widths
-        for index in [i for i, (v, w) in enumerate(zip(values, state.values, strict=True)) if v is not w]:
-            if widths[index] == 1:
-                dirty |= 1 << offsets[index]
-            else:
-                dirty |= changed_elements(values[index], state.values[index], widths[index]) << offsets[index]
-        return dirty
 
     def _rank(self, pair: tuple[State, int]) -> tuple[float, int, int]:
         """Expected seconds, then the number of changed inputs, then how seldom the state was a baseline before."""
@@ -192,9 +138,7 @@ class Engine:
                 expected_s = min(entry.expected_s, self.chooser.whole_s)
         return (expected_s, dirty.bit_count(), -state.uses)
 
-    def _evaluate(
-        self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int
-    ) -> list[Any]:
+    def _evaluate(self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int) -> list[Any]:
         entry = self.chooser.entry(dirty)
         feeds = [value.feed for value in values]
         loads, filled = self._choose(entry, pairs, base, feeds)
@@ -217,7 +161,7 @@ class Engine:
 
     def dry_run(self, leaves: Sequence[Any]) -> Record | None:
         """What a call would do, without running anything or touching the store; None before the first call."""
-        pairs = self._compare(self.resolve(leaves, self.changed_leaves(leaves)))
+        pairs = self._compare(self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves)))
         if not pairs:
             return None
         base, dirty = pairs[-1]
@@ -234,7 +178,7 @@ class Engine:
     def prepare(self, leaves: Sequence[Any], dirty: int) -> None:
         """Plan, compile and fill for a dirty set, with the state at these leaves as baseline."""
         dirty |= self.always
-        pairs = self._compare(self.resolve(leaves, self.changed_leaves(leaves)))
+        pairs = self._compare(self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves)))
         entry = self.chooser.entry(dirty)
         if entry.status == "cold":
             entry.count = max(entry.count, self.tuning.hot_after)
@@ -265,10 +209,12 @@ class Engine:
         if not self.facts.is_minimal and not entry.may_fill():
             return None, {}
         filled = self._fill(entry, missing, base, feeds)
-        return [filled.get(var) if value is None else value for var, value in zip(plan.loads, found, strict=True)], filled
+        return [
+            filled.get(var) if value is None else value for var, value in zip(plan.loads, found, strict=True)
+        ], filled
 
     def _fill(self, entry: Entry, missing: tuple[Var, ...], base: State | None, feeds: list[Any]) -> dict[Var, Any]:
-        """Compute missing values: at the baseline together with all that plans want there, else only what is missing."""
+        """Compute missing values: at the baseline with all that plans want there, else only what is missing."""
         at_base = base is not None and not any(value.is_deleted() for value in base.values)
         saved = base.saved if base is not None else {}
         if at_base and base is not None and not self.facts.is_minimal:
@@ -353,9 +299,7 @@ class Engine:
         saved.update((var, outputs[i]) for i, var in self.out_vars if var in wanted and var in self.facts.saveable)
         return State(values, outputs, saved, dirty, len(wanted))
 
-    def _account(
-        self, entry: Entry, dirty: int, plan: Plan | None, filled: dict[Var, Any], *, is_first: bool
-    ) -> None:
+    def _account(self, entry: Entry, dirty: int, plan: Plan | None, filled: dict[Var, Any], *, is_first: bool) -> None:
         stats = self.stats
         num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran

@@ -7,7 +7,6 @@ It must not know plans or saved values.
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections.abc import Hashable
 from enum import Enum
@@ -86,7 +85,9 @@ def descriptor(x: Any) -> Hashable:
         return x.shape, jax.dtypes.canonicalize_dtype(x.dtype), False, None
     if _jax.is_mutable_array(x):
         return "ref", str(x.aval)
-    return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
+    if type(x) is _ARRAY:
+        return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
+    return x.shape, x.dtype, False, x.sharding if getattr(x, "committed", False) else None
 
 
 def has_type_of(x: Any, anchor: Any) -> bool:
@@ -137,7 +138,6 @@ class LeafValue:
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
         return self.array is not None and self.array.is_deleted()
-
 
     def settle(self, now: int) -> None:
         """Move a host value that stays in use to the device, so that it is not transferred at every call."""
@@ -210,7 +210,12 @@ def _elements(a: np.ndarray, width: int) -> np.ndarray:
 
 
 def _is_large_on_device(x: jax.Array) -> bool:
-    return x.ndim > 0 and x.size * x.dtype.itemsize > SMALL_BYTES and x.is_fully_addressable and next(iter(x.sharding.device_set)).platform != "cpu"
+    return (
+        x.ndim > 0
+        and x.size * x.dtype.itemsize > SMALL_BYTES
+        and x.is_fully_addressable
+        and next(iter(x.sharding.device_set)).platform != "cpu"
+    )
 
 
 def _same_on_device(value: LeafValue, x: jax.Array) -> bool:

@@ -37,7 +37,9 @@ class Signature:
 
     def dynamic_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The leaves that are values."""
-        return leaves if not self.statics else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
+        return (
+            leaves if not self.statics else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
+        )
 
     def same_statics(self, leaves: Sequence[Any]) -> bool:
         """Whether leaves of the same tree have the same static values in the same places."""

@@ -12,7 +12,7 @@ Invariants, checked by `check_invariants`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -25,8 +25,8 @@ from incrax.running.leaves import LeafValue
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values and their anchors; outputs; saved values; the dirty set of the call that made it; how many variables were wanted
-    by plans then; how often it was a baseline since.
+    Fields: leaf values and their anchors; outputs; saved values; the dirty set of the call that made it; how many
+    variables were wanted by plans then; how often it was a baseline since.
     """
 
     __slots__ = ("anchors", "made_by", "num_wanted", "outputs", "saved", "uses", "values")
@@ -82,6 +82,12 @@ class Store:
         state.saved = {**state.saved, **filled}
         self._fit()
 
+    def drop_broken(self) -> None:
+        """Drop values whose computation failed after they were saved (errors of asynchronous programs come late)."""
+        for state in self.states:
+            state.saved = {var: x for var, x in state.saved.items() if _is_sound(x)}
+        self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
+
     def clear(self) -> None:
         """Drop every version."""
         self.states = []
@@ -107,6 +113,16 @@ class Store:
                 self.evicted += 1
 
 
+def _is_sound(x: Any) -> bool:
+    if not isinstance(x, jax.Array) or x.is_deleted():
+        return True
+    try:
+        x.block_until_ready()
+    except Exception:
+        return False
+    return True
+
+
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
     """A saved value that is current under one of the (state, dirty set) pairs and still has its buffer."""
     for state, dirty in states:
@@ -117,10 +133,10 @@ def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> An
     return None
 
 
-def check_invariants(store: Store, masks: dict[Var, int]) -> None:
+def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
     """Raise AssertionError where an invariant of the store does not hold."""
     assert len(store.states) <= store.versions
     assert store.saved_bytes <= store.budget_bytes
     for state in store.states:
-        assert not any(masks[var] & ALWAYS for var in state.saved)
+        assert not any(mask(var) & ALWAYS for var in state.saved)
         assert not any(isinstance(x, jax.core.Tracer) for x in [*state.outputs, *state.saved.values()])

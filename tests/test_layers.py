@@ -1,0 +1,87 @@
+"""The order of the modules: each imports only modules before it, and JAX's inner interfaces only in `_jax.py`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import incrax
+
+ROOT = Path(incrax.__file__).parent
+
+ORDER = """
+_errors _jax _tuning
+facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
+planning.frontier planning.derived planning.facts planning.plan
+running.stats running.leaves running.signature running.limits running.analysis running.compiled running.store
+running.comparison running.choice running.chooser running.engine running.warming
+report.table report.deps report.explain
+_api
+""".split()
+PACKAGES = {"facts", "planning", "running", "report", "demo"}
+APPLICATIONS = ("cli", "__main__", "demo")
+INNER = ("jax._src", "jax.extend", "jax.interpreters")
+MAX_LINES = 350
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+ENGINE = {name: path for name, path in FILES.items() if name in ORDER}
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(module, is inside a function) of every import."""
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) not in top) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            found += [(name, id(node) not in top) for name in names]
+    return found
+
+
+def test_every_file_has_a_layer():
+    known = {*ORDER, "__init__", *APPLICATIONS}
+    unknown = [
+        n for n in FILES if n not in known and not n.endswith(".__init__") and n.split(".")[0] not in APPLICATIONS
+    ]
+    assert not unknown
+    assert set(ORDER) <= set(FILES)
+
+
+@pytest.mark.parametrize("name", sorted(ENGINE))
+def test_a_module_imports_only_modules_before_it(name):
+    allowed = set(ORDER[: ORDER.index(name)])
+    for module, is_inner in imports(ENGINE[name]):
+        assert not is_inner, f"{name} imports {module} inside a function"
+        if module.startswith("incrax."):
+            short = module.removeprefix("incrax.")
+            owner = short if short in FILES or short in PACKAGES else short.rpartition(".")[0]
+            assert owner in allowed or owner in {"", *PACKAGES}, f"{name} imports {module}, which is not before it"
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_inner_interfaces_of_jax_are_imported_in_one_file(name):
+    inner = [module for module, _ in imports(FILES[name]) if module.startswith(INNER)]
+    assert name == "_jax" or not inner
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(FILES) if n.split(".")[0] in APPLICATIONS])
+def test_applications_use_public_names_only(name):
+    for module, _ in imports(FILES[name]):
+        if module.startswith("incrax."):
+            owner = module.split(".")[1]
+            assert owner in {*APPLICATIONS, *dir(incrax)} - {"facts", "planning", "running", "report", "_api"}
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_modules_are_short(name):
+    assert len(FILES[name].read_text().splitlines()) <= MAX_LINES
