@@ -90,9 +90,12 @@ def new_var(aval: Any) -> Var:
     return _core.Var(aval)
 
 
-def literal(value: Any, aval: Any) -> Literal:
-    """A scalar constant written into an equation."""
-    return Literal(np.asarray(value, aval.dtype), aval)
+def literal(value: Any, aval: Any) -> Literal | None:
+    """A scalar constant written into an equation; None where a Python scalar cannot carry its weak type."""
+    if not getattr(aval, "weak_type", False):
+        return Literal(np.asarray(value, aval.dtype), aval)
+    scalar = np.asarray(value, aval.dtype).item()
+    return Literal(scalar, aval) if jax.dtypes.canonicalize_dtype(type(scalar)) == aval.dtype else None
 
 
 # --- call-like equations ------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _fresh(var: Var) -> Var:
 
 def fold_constants(program: Program) -> Program:
     """Replace small values that depend on no input, and whose arithmetic NumPy does exactly, by constants."""
-    known = known_values(program)
+    known = {var: value for var, value in known_values(program).items() if _is_foldable(var, value)}
     kept = [eqn for eqn in program.eqns if eqn.effects or not all(var in known for var in written_vars(eqn))]
     used = {var for eqn in kept for var in read_vars(eqn)} | {a for a in program.outvars if isinstance(a, Var)}
     literals = {v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()}
@@ -92,6 +92,13 @@ def fold_constants(program: Program) -> Program:
     constvars = (*program.constvars, *arrays)
     consts = (*program.consts, *(np.asarray(known[v], v.aval.dtype) for v in arrays))
     return Program(program.invars, constvars, consts, tuple(kept), outvars)
+
+
+def _is_foldable(var: Var, value: np.ndarray) -> bool:
+    """A weakly typed value is a Python scalar or stays computed."""
+    if not getattr(var.aval, "weak_type", False):
+        return True
+    return var.aval.shape == () and _jax.literal(value, var.aval) is not None
 
 
 # --- merge --------------------------------------------------------------------------------------------------------
