@@ -23,6 +23,9 @@ from incrax._jax import Equation, Var
 from incrax.facts.chains import Chain
 from incrax.facts.program import read_vars, written_vars
 
+MIN_CLEAN_TERMS = 4
+"""Clean terms from which on a partial sum is worth a value of its own; a change of any of them makes it stale."""
+
 MIN_ROWS = 2
 MIN_ROW_SIZE = 1024
 """Elements below which a reduction is left alone."""
@@ -34,7 +37,6 @@ class DerivedTable:
     def __init__(self) -> None:
         self.recipes: dict[Var, tuple[Equation, ...]] = {}
         self._made: dict[Hashable, Var] = {}
-        self._stacks: set[Var] = set()
 
     def make(self, kind: str, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
@@ -43,13 +45,7 @@ class DerivedTable:
             outputs, eqns = traced_equations(fun, inputs)
             self.recipes[outputs[0]] = eqns
             self._made[key] = outputs[0]
-            if kind == "stack":
-                self._stacks.add(outputs[0])
         return self._made[key]
-
-    def is_stack(self, var: Var) -> bool:
-        """Whether a variable is a matrix of stacked rows."""
-        return var in self._stacks
 
     def recipe(self, variables: Iterable[Var]) -> list[Equation]:
         """The equations that compute the derived ones among some variables."""
@@ -83,7 +79,7 @@ def regroup(
     replaced: dict[int, tuple[Equation, ...]] = {}
     for chain in chains:
         clean = [var for var in chain.terms if is_clean(var)]
-        if len(clean) < 2 or len(clean) == len(chain.terms):
+        if len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
         partial = table.make("sum", clean, _sum)

@@ -19,8 +19,11 @@ from incrax.planning.facts import Facts
 from incrax.planning.frontier import choose_frontier
 
 MIN_LOAD_S = 1e-12
-KNOWN_DISCOUNT = 0.9
-"""Price of loading a value that another plan loads already, relative to a new one."""
+NEW_VALUE_S = 5e-6
+"""Price of keeping one more value: a segment of its own to compile and to start when the value is stale."""
+
+SAVE_SHARE = 0.3
+"""Share of the price of saving a new value that each use bears."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Plan:
     """What to load, run, save and return for one dirty set.
 
     Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order; variables to save;
-    positions of the program outputs that are computed (the others are kept); estimated seconds.
+    positions of the program outputs that are computed (the others are kept); estimated seconds; the loads before
+    rows were stacked.
     """
 
     dirty: int
@@ -37,6 +41,7 @@ class Plan:
     saves: tuple[Var, ...]
     outputs: tuple[int, ...]
     seconds: float
+    base_loads: tuple[Var, ...]
 
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""
@@ -60,7 +65,13 @@ class Prices(NamedTuple):
 
 
 def plan_dirty(
-    facts: Facts, dirty: int, *, wanted: Iterable[Var] = (), saves: Iterable[Var] = (), prices: Prices = Prices()
+    facts: Facts,
+    dirty: int,
+    *,
+    wanted: Iterable[Var] = (),
+    saves: Iterable[Var] = (),
+    prices: Prices = Prices(),
+    only_wanted: bool = False,
 ) -> Plan:
     """Plan for a dirty set: compute the reached outputs from clean saved values.
 
@@ -70,6 +81,7 @@ def plan_dirty(
         wanted: values that other plans load already; loading them again costs a little less here.
         saves: values to save as well, as far as the dirty set reaches them.
         prices: factors on the calibrated prices.
+        only_wanted: load nothing but wanted values and values derived from them.
     """
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
@@ -79,16 +91,33 @@ def plan_dirty(
     def load_seconds(var: Var) -> float | None:
         if not facts.is_saveable(var) or facts.mask(var) & dirty:
             return None
+        if only_wanted and var not in known and var not in facts.derived.recipes:
+            return None
         if facts.is_minimal:
             return MIN_LOAD_S
-        price = facts.calibration.load_seconds(_jax.aval_bytes(var.aval)) * prices.load
-        return price * KNOWN_DISCOUNT if var in known else price
+        size = _jax.aval_bytes(var.aval)
+        price = facts.calibration.load_seconds(size)
+        if var not in known:
+            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(size)
+        return price * prices.load
 
     eqns: tuple[Equation, ...] = facts.program.eqns
     if not facts.is_minimal:
         eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
     return _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
+
+
+def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
+    """Plan that computes all outputs from the inputs and the wanted values."""
+    known = frozenset(wanted)
+    outputs = tuple(range(len(facts.program.outvars)))
+
+    def load_seconds(var: Var) -> float | None:
+        return facts.calibration.load_seconds(_jax.aval_bytes(var.aval)) if var in known else None
+
+    full = facts.dependence.layout.full
+    return _plan(facts, full, facts.program.eqns, facts.program.outvars, load_seconds, 1.0, (), outputs)
 
 
 def plan_fill(facts: Facts, missing: Iterable[Var], available: Iterable[Var]) -> Plan:
@@ -119,9 +148,10 @@ def _plan(
     seconds = [1.0] * len(eqns) if facts.is_minimal else [facts.seconds(eqn) * run_price for eqn in eqns]
     frontier = choose_frontier(eqns, wanted, must_run, load_seconds, seconds.__getitem__)
     ran, loads = tuple(eqns[number] for number in frontier.run), frontier.load
+    base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
     if dirty and not facts.is_minimal:
         ran, loads = stack_rows(ran, loads, wanted, facts.derived)
-    return Plan(dirty, loads, ran, saves, outputs, _estimate(facts, ran, loads, saves, run_price))
+    return Plan(dirty, loads, ran, saves, outputs, _estimate(facts, ran, loads, saves, run_price), base_loads)
 
 
 def _estimate(

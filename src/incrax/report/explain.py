@@ -20,7 +20,7 @@ class Explanation(Printable):
     """Report of one call.
 
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
-    "whole") and why; equations run and avoided as (primitive, source line); loaded and filled values as (type, bytes);
+    "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
     FLOPs run and avoided; uses and times of the dirty set's candidates in seconds.
     """
 
@@ -83,7 +83,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     """Explain the last call, or a call with these leaves without evaluating it."""
     record = engine.last if leaves is None else engine.dry_run(leaves)
     if record is None:
-        record = Record(engine.layout.full, "whole", None, len(engine.facts.program.eqns), (), (), is_first=True)
+        record = Record(engine.layout.full, "whole", None, None, (), (), is_first=True)
     facts = engine.facts
     eqns = facts.program.eqns
     ran = _equations_run(engine, record)
@@ -107,9 +107,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
 def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
     if record.candidate == "saved outputs":
         return ()
-    if record.candidate == "plan" and record.entry is not None and record.entry.plan is not None:
-        return record.entry.plan.eqns
-    return engine.facts.program.eqns
+    return engine.facts.program.eqns if record.plan is None else record.plan.eqns
 
 
 def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
@@ -135,11 +133,8 @@ def _times(record: Record) -> dict[str, float]:
     entry = record.entry
     if entry is None:
         return {}
-    times = {} if entry.plan is None else {"plan, estimated": entry.plan.seconds}
-    if entry.plan_times:
-        times["plan, measured"] = min(entry.plan_times)
-    if entry.whole_times:
-        times["whole, measured"] = min(entry.whole_times)
+    times = {} if record.plan is None else {f"{record.candidate}, estimated": record.plan.seconds}
+    times.update({f"{name}, measured": min(seconds) for name, seconds in entry.times.items() if seconds})
     return times
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from incrax._jax import Var
 from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
+
+Constants: TypeAlias = dict[Var, Any]
 
 EMBED_BYTES = 4096
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile time)."""
@@ -49,7 +51,7 @@ def _on_device(const: Any) -> Any:
     return const if isinstance(const, jax.Array) or _jax.is_mutable_array(const) else jnp.asarray(const)
 
 
-def compile_plan(facts: Facts, plan: Plan, constants: dict[Var, Any]) -> Executable:
+def compile_plan(facts: Facts, plan: Plan, constants: Constants) -> Executable:
     """An executable that returns the plan's outputs, then its saves."""
     program = facts.program
     eqns = plan.eqns

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -20,11 +19,12 @@ from incrax.facts.dependence import ALWAYS
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
-from incrax.running.choice import Entry
+from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
-from incrax.running.compiled import Executable, compile_whole
+from incrax.running.compiled import compile_whole
 from incrax.running.leaves import LeafValue
+from incrax.running.saved import SavedValues
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, available_in
 
@@ -44,13 +44,13 @@ class Record(NamedTuple):
     dirty: int
     candidate: str
     entry: Entry | None
-    num_ran: int
+    plan: Plan | None
     loads: tuple[Var, ...]
     filled: tuple[Var, ...]
     is_first: bool
 
 
-_UNCHANGED = Record(0, "saved outputs", None, 0, (), (), is_first=False)
+_UNCHANGED = Record(0, "saved outputs", None, None, (), (), is_first=False)
 
 
 class Engine:
@@ -70,11 +70,12 @@ class Engine:
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.is_whole_warm = False
+        self.num_whole_runs = 0
         self.num_whole_timed = 0 if tuning.race and not facts.is_minimal else tuning.race_rounds
         self.last: Record | None = None
         seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
         self.store = Store(limits.versions, limits.budget_bytes, seconds)
-        self.store.expect(self.chooser.wanted)
+        self.store.expect(self.chooser.savable)
         self.comparison = Comparison(self.store, self.layout, skips=not facts.is_minimal)
 
     def fork(self, stats: Stats) -> Engine:
@@ -124,7 +125,17 @@ class Engine:
         pairs = [(state, self.comparison.dirty(values, state)) for state in states]
         if len(pairs) > 1:
             pairs.sort(key=self._rank, reverse=True)
+            self._prefer_fewer_changes(pairs)
         return pairs
+
+    def _prefer_fewer_changes(self, pairs: Pairs) -> None:
+        """Move a baseline to the end whose dirty set is part of the best one's and that has no record to rank it by."""
+        for number, (_, dirty) in enumerate(pairs[:-1]):
+            best = pairs[-1][1]
+            entry = self.chooser.seen(dirty | self.always)
+            if dirty != best and not dirty & ~best and (entry is None or not entry.is_planned):
+                pairs.append(pairs.pop(number))
+                return
 
     def _rank(self, pair: tuple[State, int]) -> tuple[float, int, int]:
         """Expected seconds, then the number of changed inputs, then how seldom the state was a baseline before."""
@@ -132,28 +143,133 @@ class Engine:
         if not dirty:
             return (-1.0, 0, 0)
         entry = self.chooser.seen(dirty | self.always)
-        expected_s = self.chooser.whole_s
-        if entry is not None and entry.plan is not None and entry.status in ("plan", "race"):
-            if all(var in state.saved for var in entry.plan.loads):
-                expected_s = min(entry.expected_s, self.chooser.whole_s)
+        expected_s = whole_s = self.chooser.whole_s
+        if entry is not None and entry.candidates != ("whole",):
+            loads = self.chooser.segments.wanted if entry.plan is None else entry.plan.loads
+            if all([var in state.saved for var in loads if not self.facts.mask(var) & dirty]):
+                expected_s = min(entry.seconds(entry.candidates[-1], 0.5 * whole_s), whole_s)
         return (expected_s, dirty.bit_count(), -state.uses)
 
     def _evaluate(self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int) -> list[Any]:
         entry = self.chooser.entry(dirty)
-        feeds = [value.feed for value in values]
-        loads, filled = self._choose(entry, pairs, base, feeds)
-        if loads is None:
-            results = self._run_whole(entry, feeds)
-        else:
-            results = self._run_plan(entry, feeds, loads)
-        if self.must_wait:
+        saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
+        candidate = self._candidate(entry, saved)
+        is_timed = entry.is_racing or (candidate == "whole" and not self._knows_whole())
+        start = time.perf_counter()
+        results = self._run(candidate, entry, saved)
+        if self.must_wait or is_timed:
             jax.block_until_ready(results)
-        plan = None if loads is None else entry.plan
-        state = self._new_state(values, base, dirty, results, plan, filled)
-        self.store.expect(self.chooser.wanted)
+        if is_timed:
+            self._note_time(candidate, entry, time.perf_counter() - start)
+        entry.warm.add(candidate)
+        state = self._new_state(values, base, dirty, candidate, entry, saved, results)
+        self.store.expect(self.chooser.savable)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
-        self._account(entry, dirty, plan, filled, is_first=base is None)
+        self._account(candidate, entry, saved, is_first=base is None)
         return state.outputs
+
+    def _knows_whole(self) -> bool:
+        return self.num_whole_timed >= self.tuning.race_rounds
+
+    def _note_time(self, candidate: Candidate, entry: Entry, seconds: float) -> None:
+        """Record a timed use; first uses compile and are left out."""
+        if candidate == "whole":
+            if not self.is_whole_warm:
+                self.is_whole_warm = True
+                self.chooser.compile_s = max(seconds / 2, 0.05)
+                return
+            is_first = self.num_whole_timed == 0
+            self.num_whole_timed += 1
+            self.chooser.whole_s = seconds if is_first else min(self.chooser.whole_s, seconds)
+        elif candidate not in entry.warm:
+            return
+        if entry.is_racing:
+            self.chooser.record(entry, candidate, seconds)
+
+    # --- choosing ------------------------------------------------------------------------------------------------
+
+    def _candidate(self, entry: Entry, saved: SavedValues) -> Candidate:
+        """What serves this call: the entry's next candidate, or the whole program where it lacks too much."""
+        candidate = entry.next_candidate()
+        if candidate == "whole":
+            return "whole"
+        if candidate == "plan":
+            plan = entry.plan
+            if plan is None or entry.executable is None or not saved.has_outputs(plan):
+                return "whole"
+            missing = saved.missing(plan.loads)
+        else:
+            missing = saved.missing(self.chooser.segments.wanted, clean_only=True)
+        if not missing or self.facts.is_minimal:
+            return candidate
+        culprit = saved.base.culprit if saved.base is not None else None
+        culprit_entry = None if culprit is None else self.chooser.seen(culprit)
+        return candidate if self.chooser.pays_to_fill(entry, candidate, missing, culprit_entry) else "whole"
+
+    # --- running -------------------------------------------------------------------------------------------------
+
+    def _run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
+        if candidate == "whole":
+            if not self.num_whole_runs:
+                self.stats.compiles += 1
+            self.num_whole_runs += 1
+            return self.whole(saved.feeds, ())
+        if candidate == "segments":
+            plan, executable = self.chooser.segments.top()
+            return executable(saved.feeds, [saved.get(var) for var in plan.loads])
+        assert entry.plan is not None
+        assert entry.executable is not None
+        if self.facts.is_minimal:
+            saved.fill_exactly(saved.missing(entry.plan.loads))
+        return entry.executable(saved.feeds, [saved.get(var) for var in entry.plan.loads])
+
+    def _new_state(
+        self,
+        values: tuple[LeafValue, ...],
+        base: State | None,
+        dirty: int,
+        candidate: Candidate,
+        entry: Entry,
+        saved: SavedValues,
+        results: list[Any],
+    ) -> State:
+        mask, savable = self.facts.mask, self.chooser.savable
+        kept = {} if base is None else {var: x for var, x in base.saved.items() if not mask(var) & dirty}
+        kept.update(saved.computed)
+        outputs = results
+        if candidate == "plan" and entry.plan is not None:
+            plan = entry.plan
+            outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
+            for position, value in zip(plan.outputs, results, strict=False):
+                outputs[position] = value
+            kept.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        kept.update((var, outputs[i]) for i, var in self.out_vars if var in savable and var in self.facts.saveable)
+        return State(values, outputs, kept, self._culprit(candidate, base, entry))
+
+    @staticmethod
+    def _culprit(candidate: Candidate, base: State | None, entry: Entry) -> int | None:
+        """The dirty set to blame for stale values: this one if it chose the whole program, else its baseline's."""
+        is_forced = entry.candidates[0] != "whole" and base is not None
+        return entry.dirty if candidate == "whole" and not is_forced else base.culprit if base is not None else None
+
+    def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
+        stats = self.stats
+        self.chooser.note_use(entry, candidate)
+        plan = self._plan_of(candidate, entry)
+        num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
+        stats.ran += num_ran
+        stats.loaded += 0 if plan is None else len(plan.loads)
+        stats.evicted += self.store.evicted
+        self.store.evicted = 0
+        loads = plan.loads if plan is not None else ()
+        self.last = Record(entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), is_first)
+
+    def _plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
+        if candidate == "segments":
+            return self.chooser.segments.top()[0]
+        return entry.plan if candidate == "plan" else None
+
+    # --- without a result ----------------------------------------------------------------------------------------
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
@@ -169,145 +285,29 @@ class Engine:
         if not dirty:
             return _UNCHANGED
         entry = self.chooser.seen(dirty)
-        plan = entry.plan if entry is not None and entry.next_candidate() == "plan" else None
+        candidate: Candidate = "whole" if entry is None else entry.next_candidate()
+        plan = None if entry is None else self._plan_of(candidate, entry)
         if plan is None:
-            return Record(dirty, "whole", entry, len(self.facts.program.eqns), (), (), is_first=False)
+            return Record(dirty, "whole", entry, None, (), (), is_first=False)
         missing = tuple(v for v in plan.loads if available_in(pairs, v, self.facts.mask(v)) is None)
-        return Record(dirty, "plan", entry, len(plan.eqns), plan.loads, missing, is_first=False)
+        return Record(dirty, candidate, entry, plan, plan.loads, missing, is_first=False)
 
     def prepare(self, leaves: Sequence[Any], dirty: int) -> None:
-        """Plan, compile and fill for a dirty set, with the state at these leaves as baseline."""
+        """Plan, compile and compute saved values for a dirty set, with the state at these leaves as baseline."""
         dirty |= self.always
-        pairs = self._compare(self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves)))
+        values = self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves))
+        pairs = self._compare(values)
         entry = self.chooser.entry(dirty)
-        if entry.status == "cold":
+        if not entry.is_planned:
             entry.count = max(entry.count, self.tuning.hot_after)
             self.chooser.make_plan(entry)
-        if entry.plan is None or entry.executable is None or not pairs:
-            return
-        feeds = [LeafValue(x).feed for x in leaves]
-        loads, _ = self._choose(entry, pairs, pairs[-1][0], feeds)
-        if loads is not None:
-            jax.block_until_ready(entry.executable(feeds, loads))
-            entry.is_warm = True
-
-    # --- choosing and loading ------------------------------------------------------------------------------------
-
-    def _choose(
-        self, entry: Entry, pairs: Pairs, base: State | None, feeds: list[Any]
-    ) -> tuple[list[Any] | None, dict[Var, Any]]:
-        """Loaded values if the plan runs, None if the whole program does; and what was filled for it."""
-        plan = entry.plan
-        if plan is None or entry.executable is None or entry.next_candidate() == "whole":
-            return None, {}
-        if len(plan.outputs) < len(self.facts.program.outvars) and (base is None or _any_deleted(base.outputs)):
-            return None, {}
-        found = [available_in(pairs, var, self.facts.mask(var)) for var in plan.loads]
-        missing = tuple([var for var, value in zip(plan.loads, found, strict=True) if value is None])
-        if not missing:
-            return found, {}
-        if not self.facts.is_minimal and not entry.may_fill():
-            return None, {}
-        filled = self._fill(entry, missing, base, feeds)
-        return [
-            filled.get(var) if value is None else value for var, value in zip(plan.loads, found, strict=True)
-        ], filled
-
-    def _fill(self, entry: Entry, missing: tuple[Var, ...], base: State | None, feeds: list[Any]) -> dict[Var, Any]:
-        """Compute missing values: at the baseline with all that plans want there, else only what is missing."""
-        at_base = base is not None and not any(value.is_deleted() for value in base.values)
-        saved = base.saved if base is not None else {}
-        if at_base and base is not None and not self.facts.is_minimal:
-            feeds = [value.feed for value in base.values]
-            missing = tuple(var for var in self.chooser.wanted if var not in saved)
-        mask, dirty = self.facts.mask, entry.dirty
-        usable = {v: x for v, x in saved.items() if (at_base and not self.facts.is_minimal) or not mask(v) & dirty}
-        usable = {v: x for v, x in usable.items() if not x.is_deleted()}
-        plan, executable = self.chooser.fill_program(missing, frozenset(usable))
-        start = time.perf_counter()
-        results = executable(feeds, [usable[var] for var in plan.loads])
-        jax.block_until_ready(results)
-        seconds = time.perf_counter() - start
-        filled = dict(zip(plan.saves, results, strict=True))
-        if base is not None:
-            self.store.expect(self.chooser.wanted)
-            self.store.add(base, filled)
-            if any(var in filled for var in islice(self.chooser.wanted, base.num_wanted)):
-                self.chooser.note_refill(base.made_by, seconds)
-            base.num_wanted = 0
-        entry.fills += 1
-        entry.won_s -= seconds
-        self.stats.filled += executable.num_eqns
-        return filled
-
-    # --- running -------------------------------------------------------------------------------------------------
-
-    def _run_whole(self, entry: Entry, feeds: list[Any]) -> list[Any]:
-        if not self.is_whole_warm:
-            self.stats.compiles += 1
-            results = self.whole(feeds, ())
-            self.is_whole_warm = True
-            return results
-        if entry.status == "race" or self.num_whole_timed < self.tuning.race_rounds:
-            return self._time("whole", entry, self.whole, feeds, [])
-        return self.whole(feeds, ())
-
-    def _run_plan(self, entry: Entry, feeds: list[Any], loads: list[Any]) -> list[Any]:
-        executable = entry.executable
-        assert executable is not None
-        if entry.status != "race" or not entry.is_warm:
-            results = executable(feeds, loads)
-            entry.is_warm = True
-            entry.won_s += entry.gain_s
-            return results
-        return self._time("plan", entry, executable, feeds, loads)
-
-    def _time(
-        self, candidate: str, entry: Entry, executable: Executable, feeds: list[Any], loads: list[Any]
-    ) -> list[Any]:
-        start = time.perf_counter()
-        results = executable(feeds, loads)
-        jax.block_until_ready(results)
-        seconds = time.perf_counter() - start
-        if candidate == "whole":
-            is_first = self.num_whole_timed == 0
-            self.num_whole_timed += 1
-            self.chooser.whole_s = seconds if is_first else min(self.chooser.whole_s, seconds)
-        if entry.status == "race":
-            self.chooser.record(entry, candidate, seconds)
-        return results
-
-    def _new_state(
-        self,
-        values: tuple[LeafValue, ...],
-        base: State | None,
-        dirty: int,
-        results: list[Any],
-        plan: Plan | None,
-        filled: dict[Var, Any],
-    ) -> State:
-        mask, wanted = self.facts.mask, self.chooser.wanted
-        kept = filled if base is None else base.saved
-        saved = {var: x for var, x in kept.items() if not mask(var) & dirty}
-        if plan is None:
-            outputs = results
-        else:
-            outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
-            for position, value in zip(plan.outputs, results, strict=False):
-                outputs[position] = value
-            saved.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        saved.update((var, outputs[i]) for i, var in self.out_vars if var in wanted and var in self.facts.saveable)
-        return State(values, outputs, saved, dirty, len(wanted))
-
-    def _account(self, entry: Entry, dirty: int, plan: Plan | None, filled: dict[Var, Any], *, is_first: bool) -> None:
-        stats = self.stats
-        num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
-        stats.ran += num_ran
-        stats.loaded += 0 if plan is None else len(plan.loads)
-        stats.evicted += self.store.evicted
-        self.store.evicted = 0
-        candidate = "whole" if plan is None else "plan"
-        self.last = Record(dirty, candidate, entry, num_ran, plan.loads if plan else (), tuple(filled), is_first)
+        base = pairs[-1][0] if pairs else None
+        saved = SavedValues(self, [(state, dirty) for state, _ in pairs[-1:]], base, dirty, [v.feed for v in values])
+        for candidate in entry.candidates:
+            if candidate != "plan" or (entry.plan is not None and saved.has_outputs(entry.plan)):
+                jax.block_until_ready(self._run(candidate, entry, saved))
+                entry.warm.add(candidate)
+        self.is_whole_warm = self.num_whole_runs > 0
 
 
 def _any_deleted(outputs: list[Any]) -> bool:

@@ -25,26 +25,25 @@ from incrax.running.leaves import LeafValue
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values and their anchors; outputs; saved values; the dirty set of the call that made it; how many
-    variables were wanted by plans then; how often it was a baseline since.
+    Fields: leaf values and their anchors; outputs; saved values; the dirty set whose whole evaluation left saved
+    values stale, if any; how often it was a baseline since.
     """
 
-    __slots__ = ("anchors", "made_by", "num_wanted", "outputs", "saved", "uses", "values")
+    __slots__ = ("anchors", "culprit", "outputs", "saved", "uses", "values")
 
     def __init__(
-        self, values: tuple[LeafValue, ...], outputs: list[Any], saved: dict[Var, Any], made_by: int, num_wanted: int
+        self, values: tuple[LeafValue, ...], outputs: list[Any], saved: dict[Var, Any], culprit: int | None
     ) -> None:
         self.values = values
         self.anchors = tuple([value.anchor for value in values])
         self.outputs = outputs
         self.saved = saved
-        self.made_by = made_by
-        self.num_wanted = num_wanted
+        self.culprit = culprit
         self.uses = 0
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
-        return State(self.values, self.outputs, dict(self.saved), self.made_by, self.num_wanted)
+        return State(self.values, self.outputs, dict(self.saved), self.culprit)
 
 
 class Store:

@@ -1,0 +1,92 @@
+"""The saved values that one call reads: found in the store, or computed by their segments on the way.
+
+In: the store's states with their dirty sets. Out: values, and what had to be computed, also stored with every state
+for which it is current. It must not know which candidate asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from incrax._jax import Var
+from incrax.planning.facts import Facts
+from incrax.planning.plan import Plan, plan_fill
+from incrax.running.chooser import Chooser
+from incrax.running.compiled import compile_plan
+from incrax.running.stats import Stats
+from incrax.running.store import State, Store, available_in
+
+
+class Owner(Protocol):
+    """What an engine offers here."""
+
+    facts: Facts
+    chooser: Chooser
+    store: Store
+    stats: Stats
+
+
+class SavedValues:
+    """Values for one call: `pairs` are states with their dirty sets, `computed` is what this call had to compute."""
+
+    def __init__(
+        self, owner: Owner, pairs: list[tuple[State, int]], base: State | None, dirty: int, feeds: list[Any]
+    ) -> None:
+        self.owner = owner
+        self.pairs = pairs
+        self.base = base
+        self.dirty = dirty
+        self.feeds = feeds
+        self.computed: dict[Var, Any] = {}
+
+    def has_outputs(self, plan: Plan) -> bool:
+        """Whether the outputs that a plan does not compute are at hand."""
+        if len(plan.outputs) == len(self.owner.facts.program.outvars):
+            return True
+        return self.base is not None and not any([getattr(x, "is_deleted", bool)() for x in self.base.outputs])
+
+    def find(self, var: Var) -> Any | None:
+        """A value that is current for this call, or None."""
+        value = self.computed.get(var)
+        return available_in(self.pairs, var, self.owner.facts.mask(var)) if value is None else value
+
+    def missing(self, variables: Iterable[Var], *, clean_only: bool = False) -> tuple[Var, ...]:
+        """The variables without a current value; `clean_only` leaves out those that the change reaches anyway."""
+        mask, dirty = self.owner.facts.mask, self.dirty
+        return tuple([v for v in variables if not (clean_only and mask(v) & dirty) and self.find(v) is None])
+
+    def get(self, var: Var) -> Any:
+        """A current value; computes its segment where there is none."""
+        value = self.find(var)
+        if value is None:
+            self._compute(self.owner.chooser.segments.group_of(var))
+            value = self.computed[var]
+        return value
+
+    def _compute(self, group: tuple[Var, ...]) -> None:
+        plan, executable = self.owner.chooser.segments.program(group)
+        results = executable(self.feeds, [self.get(var) for var in plan.loads])
+        self._keep(plan, results)
+
+    def fill_exactly(self, missing: tuple[Var, ...]) -> None:
+        """Compute just these values, by a program of their own (minimal planner)."""
+        if not missing:
+            return
+        facts = self.owner.facts
+        available = [var for var in facts.cut_set if var not in missing and self.find(var) is not None]
+        plan = plan_fill(facts, missing, available)
+        executable = compile_plan(facts, plan, self.owner.chooser.constants)
+        self.owner.stats.compiles += 1
+        self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))
+
+    def _keep(self, plan: Plan, results: list[Any]) -> None:
+        """Note computed values, for this call and for every state for which they are current too."""
+        filled = dict(zip(plan.saves, results, strict=True))
+        self.computed.update(filled)
+        self.owner.stats.filled += len(plan.eqns)
+        mask = self.owner.facts.mask
+        for state, dirty in self.pairs:
+            clean = {var: x for var, x in filled.items() if not mask(var) & dirty}
+            if clean:
+                self.owner.store.add(state, clean)
