@@ -47,12 +47,17 @@ def same_array(x: Any, y: Any, factor: float) -> None:
 
 
 def check_calls(
-    fun: Callable[..., Any], calls: Iterable[tuple[Any, ...]], *, tuning: incrax.Tuning, **options: Any
+    fun: Callable[..., Any],
+    calls: Iterable[tuple[Any, ...]],
+    *,
+    tuning: incrax.Tuning,
+    factor: float = 64.0,
+    **options: Any,
 ) -> Any:
     """Every call of `incremental(fun)` equals `jax.jit(fun)`, and the store keeps its invariants."""
     ours, plain = incrax.incremental(fun, tuning=tuning, **options), jax.jit(fun)
     for args in calls:
-        same(ours(*args), plain(*args))
+        same(ours(*args), plain(*args), factor=factor)
         check(ours)
     return ours
 

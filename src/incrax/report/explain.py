@@ -133,9 +133,8 @@ def _times(record: Record) -> dict[str, float]:
     entry = record.entry
     if entry is None:
         return {}
-    times = {} if record.plan is None else {f"{record.candidate}, estimated": record.plan.seconds}
-    times.update({f"{name}, measured": min(seconds) for name, seconds in entry.times.items() if seconds})
-    return times
+    how = "measured" if entry.is_final else "expected"
+    return {f"{name}, {how}": seconds for name, seconds in entry.seconds.items()}
 
 
 def _type(var: Any) -> str:

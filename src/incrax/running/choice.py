@@ -1,74 +1,78 @@
-"""Which candidate serves a dirty set: its own plan, the segments, or the whole function. A race on first uses decides.
+"""Which candidate serves a dirty set: its own plan, the segments, or the whole program.
 
 In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. It must not know values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from incrax.planning.plan import Plan
-from incrax.running.compiled import Executable
+from incrax.running.timing import TimedProgram
 
 Candidate = Literal["whole", "segments", "plan"]
 
 MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""
 
+MIN_BLAMED_USES = 3
+"""Whole evaluations of a dirty set over which their cost to later calls is spread at least."""
+
+RETRY_USES = 256
+"""Uses of what is slower than the whole program, but spares later calls, until the whole program is tried again."""
+
 
 @dataclass
 class Entry:
     """What is known of one dirty set.
 
-    Fields: uses; the plan and its executable; candidates still in the race (one: decided); seconds of their timed
-    uses, with what it took to compute missing values; candidates that ran once (compiled); why the choice is so; uses
-    of the present choice; seconds that later calls lost because the whole program left saved values stale.
+    Fields: how often it was seen; whether its needs are among the wanted values; its own plan, compiled; the present
+    candidate and why; seconds by candidate; whether the choice is final, for which version of the segments; uses since
+    the last retry; how many of them ran the whole program by choice; seconds that these cost later calls, for saved
+    values they left stale.
     """
 
     dirty: int
     count: int = 0
     is_planned: bool = False
-    plan: Plan | None = None
-    executable: Executable | None = None
-    candidates: tuple[Candidate, ...] = ("whole",)
-    times: dict[str, list[float]] = field(default_factory=dict)
-    warm: set[str] = field(default_factory=set)
+    program: TimedProgram | None = None
+    candidate: Candidate = "whole"
     reason: str = "seen for the first time"
+    seconds: dict[Candidate, float] = field(default_factory=dict)
+    is_final: bool = False
+    version: int = -1
     uses: int = 0
+    whole_uses: int = 0
     blame_s: float = 0.0
 
     def copy(self) -> Entry:
         """An independent record."""
-        return replace(self, times={name: list(times) for name, times in self.times.items()}, warm=set(self.warm))
-
-    @property
-    def is_racing(self) -> bool:
-        """Whether several candidates are still being timed."""
-        return len(self.candidates) > 1
-
-    def next_candidate(self) -> Candidate:
-        """The winner, or in a race the candidate that was timed least often."""
-        if not self.is_racing:
-            return self.candidates[0]
-        return min(self.candidates, key=lambda name: (len(self.times.get(name, ())), name not in self.warm))
-
-    def record(self, candidate: Candidate, seconds: float, rounds: int) -> bool:
-        """Note a timed use; True if that decides the race."""
-        self.times.setdefault(candidate, []).append(seconds)
-        if not self.is_racing or any(len(self.times.get(name, ())) < rounds for name in self.candidates):
-            return False
-        best = min(self.candidates, key=lambda name: min(self.times[name]) * (1 + MIN_GAIN * (name != "whole")))
-        shown = ", ".join(f"{name} {min(self.times[name]) * 1e3:.3g} ms" for name in self.candidates)
-        self.settle(best, f"race: {shown}")
-        return True
+        program = None if self.program is None else self.program.copy()
+        return replace(self, seconds=dict(self.seconds), program=program)
 
     def settle(self, candidate: Candidate, reason: str) -> None:
-        """End the race."""
-        self.candidates = (candidate,)
-        self.reason = reason
-        self.uses, self.blame_s = 0, 0.0
+        """Choose, for the time being."""
+        self.candidate, self.reason = candidate, reason
 
-    def seconds(self, candidate: Candidate, estimate: float) -> float:
-        """Measured seconds of a candidate, or an estimate."""
-        return min(self.times.get(candidate, ()), default=estimate)
+    @property
+    def blame_per_use_s(self) -> float:
+        """Seconds that one evaluation of the whole program costs later calls."""
+        return self.blame_s / max(self.whole_uses, MIN_BLAMED_USES)
+
+    def choose(self, seconds: Mapping[Candidate, float]) -> None:
+        """Take the fastest candidate; the whole program bears what it costs later calls, and wins ties."""
+        self.seconds = dict(seconds)
+        total = {name: s * (1 + MIN_GAIN) for name, s in seconds.items()}
+        total["whole"] = seconds["whole"] + self.blame_per_use_s
+        shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
+        if self.blame_s:
+            shown += f"; a whole evaluation costs later calls {self.blame_per_use_s * 1e3:.2g} ms"
+        self.settle(min(total, key=total.__getitem__), shown)
+
+    def note_use(self, candidate: Candidate) -> None:
+        """Count a use; now and then forget the blame, so that a change of habit is noticed."""
+        self.uses += 1
+        self.whole_uses += candidate == "whole" == self.candidate
+        if self.blame_s and self.uses % RETRY_USES == 0:
+            self.blame_s, self.whole_uses, self.is_final = 0.0, 0, False

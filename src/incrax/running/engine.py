@@ -7,7 +7,7 @@ end: an exception leaves the store as it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,6 @@ from incrax.planning.plan import Plan
 from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
-from incrax.running.compiled import compile_whole
 from incrax.running.leaves import LeafValue
 from incrax.running.saved import SavedValues
 from incrax.running.stats import Stats
@@ -50,6 +49,9 @@ class Record(NamedTuple):
     is_first: bool
 
 
+MAX_TRIES = 16
+"""Evaluations for which `prepare` waits until the choice among candidates is final."""
+
 _UNCHANGED = Record(0, "saved outputs", None, None, (), (), is_first=False)
 
 
@@ -64,14 +66,10 @@ class Engine:
         self.tuning = tuning
         self.stats = stats
         self.layout = facts.dependence.layout
-        self.chooser = Chooser(facts, tuning, stats, limits.budget_bytes)
-        self.whole = compile_whole(traced, len(facts.program.eqns))
+        self.chooser = Chooser(facts, traced, tuning, stats, limits.budget_bytes)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
-        self.is_whole_warm = False
-        self.num_whole_runs = 0
-        self.num_whole_timed = 0 if tuning.race and not facts.is_minimal else tuning.race_rounds
         self.last: Record | None = None
         seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
         self.store = Store(limits.versions, limits.budget_bytes, seconds)
@@ -129,11 +127,16 @@ class Engine:
         return pairs
 
     def _prefer_fewer_changes(self, pairs: Pairs) -> None:
-        """Move a baseline to the end whose dirty set is part of the best one's and that has no record to rank it by."""
-        for number, (_, dirty) in enumerate(pairs[:-1]):
+        """Move a baseline to the end whose dirty set is part of the best one's, unless values are missing there.
+
+        Estimates of the two need not agree on which is cheaper; a new dirty set must be tried to be known.
+        """
+        for number, (state, dirty) in enumerate(pairs[:-1]):
             best = pairs[-1][1]
+            if dirty == best or dirty & ~best:
+                continue
             entry = self.chooser.seen(dirty | self.always)
-            if dirty != best and not dirty & ~best and (entry is None or not entry.is_planned):
+            if entry is None or not entry.is_planned or self._has_values(state, dirty):
                 pairs.append(pairs.pop(number))
                 return
 
@@ -142,86 +145,70 @@ class Engine:
         state, dirty = pair
         if not dirty:
             return (-1.0, 0, 0)
-        entry = self.chooser.seen(dirty | self.always)
-        expected_s = whole_s = self.chooser.whole_s
-        if entry is not None and entry.candidates != ("whole",):
-            loads = self.chooser.segments.wanted if entry.plan is None else entry.plan.loads
-            if all([var in state.saved for var in loads if not self.facts.mask(var) & dirty]):
-                expected_s = min(entry.seconds(entry.candidates[-1], 0.5 * whole_s), whole_s)
+        expected_s = self.chooser.expected_s(dirty | self.always)
+        if not self._has_values(state, dirty):
+            expected_s = self.chooser.whole_s
         return (expected_s, dirty.bit_count(), -state.uses)
 
+    def _has_values(self, state: State, dirty: int) -> bool:
+        """Whether a state holds what serves a change of it."""
+        entry = self.chooser.seen(dirty | self.always)
+        if entry is not None and entry.candidate == "plan" and entry.program is not None:
+            loads: Iterable[Var] = entry.program.executable.loads
+        else:
+            loads = self.chooser.segments.route(dirty | self.always).clean if self.chooser.segments.wanted else ()
+        return all([var in state.saved for var in loads])
+
     def _evaluate(self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int) -> list[Any]:
+        num_compiled = self.stats.compiles
         entry = self.chooser.entry(dirty)
         saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
         candidate = self._candidate(entry, saved)
-        is_timed = entry.is_racing or (candidate == "whole" and not self._knows_whole())
         start = time.perf_counter()
         results = self._run(candidate, entry, saved)
-        if self.must_wait or is_timed:
+        if self.must_wait or not entry.is_final:
             jax.block_until_ready(results)
-        if is_timed:
-            self._note_time(candidate, entry, time.perf_counter() - start)
-        entry.warm.add(candidate)
+        elapsed_s = None if entry.is_final or num_compiled < self.stats.compiles else time.perf_counter() - start
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
         self.store.expect(self.chooser.savable)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         self._account(candidate, entry, saved, is_first=base is None)
+        self.chooser.note_use(entry, candidate, elapsed_s)
         return state.outputs
-
-    def _knows_whole(self) -> bool:
-        return self.num_whole_timed >= self.tuning.race_rounds
-
-    def _note_time(self, candidate: Candidate, entry: Entry, seconds: float) -> None:
-        """Record a timed use; first uses compile and are left out."""
-        if candidate == "whole":
-            if not self.is_whole_warm:
-                self.is_whole_warm = True
-                self.chooser.compile_s = max(seconds / 2, 0.05)
-                return
-            is_first = self.num_whole_timed == 0
-            self.num_whole_timed += 1
-            self.chooser.whole_s = seconds if is_first else min(self.chooser.whole_s, seconds)
-        elif candidate not in entry.warm:
-            return
-        if entry.is_racing:
-            self.chooser.record(entry, candidate, seconds)
 
     # --- choosing ------------------------------------------------------------------------------------------------
 
     def _candidate(self, entry: Entry, saved: SavedValues) -> Candidate:
-        """What serves this call: the entry's next candidate, or the whole program where it lacks too much."""
-        candidate = entry.next_candidate()
+        """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
+        candidate = entry.candidate
         if candidate == "whole":
             return "whole"
         if candidate == "plan":
-            plan = entry.plan
-            if plan is None or entry.executable is None or not saved.has_outputs(plan):
+            plan = self._plan_of(candidate, entry)
+            if plan is None or not saved.has_outputs(plan):
                 return "whole"
             missing = saved.missing(plan.loads)
         else:
-            missing = saved.missing(self.chooser.segments.wanted, clean_only=True)
+            missing = saved.missing(self.chooser.segments.route(entry.dirty).clean)
         if not missing or self.facts.is_minimal:
             return candidate
         culprit = saved.base.culprit if saved.base is not None else None
         culprit_entry = None if culprit is None else self.chooser.seen(culprit)
-        return candidate if self.chooser.pays_to_fill(entry, candidate, missing, culprit_entry) else "whole"
+        return candidate if self.chooser.pays_to_fill(entry, missing, culprit_entry) else "whole"
 
     # --- running -------------------------------------------------------------------------------------------------
 
     def _run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
         if candidate == "whole":
-            if not self.num_whole_runs:
+            if not self.chooser.whole.num_runs:
                 self.stats.compiles += 1
-            self.num_whole_runs += 1
-            return self.whole(saved.feeds, ())
-        if candidate == "segments":
-            plan, executable = self.chooser.segments.top()
-            return executable(saved.feeds, [saved.get(var) for var in plan.loads])
-        assert entry.plan is not None
-        assert entry.executable is not None
+            return self.chooser.whole(saved.feeds, ())
+        program = self.chooser.segments.top() if candidate == "segments" else entry.program
+        assert program is not None
+        loads = program.executable.loads
         if self.facts.is_minimal:
-            saved.fill_exactly(saved.missing(entry.plan.loads))
-        return entry.executable(saved.feeds, [saved.get(var) for var in entry.plan.loads])
+            saved.fill_exactly(saved.missing(loads))
+        return program(saved.feeds, [saved.get(var) for var in loads])
 
     def _new_state(
         self,
@@ -235,10 +222,11 @@ class Engine:
     ) -> State:
         mask, savable = self.facts.mask, self.chooser.savable
         kept = {} if base is None else {var: x for var, x in base.saved.items() if not mask(var) & dirty}
+        kept.update(saved.found)
         kept.update(saved.computed)
         outputs = results
-        if candidate == "plan" and entry.plan is not None:
-            plan = entry.plan
+        plan = self._plan_of(candidate, entry)
+        if candidate == "plan" and plan is not None:
             outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
             for position, value in zip(plan.outputs, results, strict=False):
                 outputs[position] = value
@@ -249,12 +237,11 @@ class Engine:
     @staticmethod
     def _culprit(candidate: Candidate, base: State | None, entry: Entry) -> int | None:
         """The dirty set to blame for stale values: this one if it chose the whole program, else its baseline's."""
-        is_forced = entry.candidates[0] != "whole" and base is not None
+        is_forced = entry.candidate != "whole" and base is not None
         return entry.dirty if candidate == "whole" and not is_forced else base.culprit if base is not None else None
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
         stats = self.stats
-        self.chooser.note_use(entry, candidate)
         plan = self._plan_of(candidate, entry)
         num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran
@@ -266,14 +253,14 @@ class Engine:
 
     def _plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         if candidate == "segments":
-            return self.chooser.segments.top()[0]
-        return entry.plan if candidate == "plan" else None
+            return self.chooser.segments.top_plan()
+        return entry.program.plan if candidate == "plan" and entry.program is not None else None
 
     # --- without a result ----------------------------------------------------------------------------------------
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
-        return self.whole([LeafValue(x).feed for x in leaves], ())
+        return self.chooser.whole.executable([LeafValue(x).feed for x in leaves], ())
 
     def dry_run(self, leaves: Sequence[Any]) -> Record | None:
         """What a call would do, without running anything or touching the store; None before the first call."""
@@ -285,7 +272,7 @@ class Engine:
         if not dirty:
             return _UNCHANGED
         entry = self.chooser.seen(dirty)
-        candidate: Candidate = "whole" if entry is None else entry.next_candidate()
+        candidate: Candidate = "whole" if entry is None else entry.candidate
         plan = None if entry is None else self._plan_of(candidate, entry)
         if plan is None:
             return Record(dirty, "whole", entry, None, (), (), is_first=False)
@@ -298,16 +285,17 @@ class Engine:
         values = self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves))
         pairs = self._compare(values)
         entry = self.chooser.entry(dirty)
+        entry.count = max(entry.count, self.tuning.hot_after)
         if not entry.is_planned:
-            entry.count = max(entry.count, self.tuning.hot_after)
-            self.chooser.make_plan(entry)
+            self.chooser.plan(entry)
         base = pairs[-1][0] if pairs else None
         saved = SavedValues(self, [(state, dirty) for state, _ in pairs[-1:]], base, dirty, [v.feed for v in values])
-        for candidate in entry.candidates:
-            if candidate != "plan" or (entry.plan is not None and saved.has_outputs(entry.plan)):
-                jax.block_until_ready(self._run(candidate, entry, saved))
-                entry.warm.add(candidate)
-        self.is_whole_warm = self.num_whole_runs > 0
+        for _ in range(MAX_TRIES):
+            entry = self.chooser.entry(dirty)
+            jax.block_until_ready(self._run(self._candidate(entry, saved), entry, saved))
+            saved.forget(dirty)
+            if entry.is_final:
+                return
 
 
 def _any_deleted(outputs: list[Any]) -> bool:

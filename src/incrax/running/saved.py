@@ -28,7 +28,7 @@ class Owner(Protocol):
 
 
 class SavedValues:
-    """Values for one call: `pairs` are states with their dirty sets, `computed` is what this call had to compute."""
+    """Values for one call: `pairs` are states with their dirty sets, `computed` and `found` is what it read."""
 
     def __init__(
         self, owner: Owner, pairs: list[tuple[State, int]], base: State | None, dirty: int, feeds: list[Any]
@@ -39,6 +39,7 @@ class SavedValues:
         self.dirty = dirty
         self.feeds = feeds
         self.computed: dict[Var, Any] = {}
+        self.found: dict[Var, Any] = {}
 
     def has_outputs(self, plan: Plan) -> bool:
         """Whether the outputs that a plan does not compute are at hand."""
@@ -49,12 +50,19 @@ class SavedValues:
     def find(self, var: Var) -> Any | None:
         """A value that is current for this call, or None."""
         value = self.computed.get(var)
-        return available_in(self.pairs, var, self.owner.facts.mask(var)) if value is None else value
+        if value is None:
+            value = available_in(self.pairs, var, self.owner.facts.mask(var))
+            if value is not None:
+                self.found[var] = value
+        return value
 
-    def missing(self, variables: Iterable[Var], *, clean_only: bool = False) -> tuple[Var, ...]:
-        """The variables without a current value; `clean_only` leaves out those that the change reaches anyway."""
-        mask, dirty = self.owner.facts.mask, self.dirty
-        return tuple([v for v in variables if not (clean_only and mask(v) & dirty) and self.find(v) is None])
+    def missing(self, variables: Iterable[Var]) -> tuple[Var, ...]:
+        """The variables without a current value."""
+        return tuple([v for v in variables if self.find(v) is None])
+
+    def forget(self, dirty: int) -> None:
+        """Drop computed values that a dirty set reaches, as if it had changed again."""
+        self.computed = {var: x for var, x in self.computed.items() if not self.owner.facts.mask(var) & dirty}
 
     def get(self, var: Var) -> Any:
         """A current value; computes its segment where there is none."""
@@ -65,9 +73,10 @@ class SavedValues:
         return value
 
     def _compute(self, group: tuple[Var, ...]) -> None:
-        plan, executable = self.owner.chooser.segments.program(group)
-        results = executable(self.feeds, [self.get(var) for var in plan.loads])
-        self._keep(plan, results)
+        program = self.owner.chooser.segments.program(group)
+        assert program.plan is not None
+        results = program(self.feeds, [self.get(var) for var in program.executable.loads])
+        self._keep(program.plan, results)
 
     def fill_exactly(self, missing: tuple[Var, ...]) -> None:
         """Compute just these values, by a program of their own (minimal planner)."""

@@ -4,42 +4,60 @@ The wanted values are grouped by what they depend on; a segment computes one gro
 depend on less, and the top computes the outputs from the wanted values. Any change is served by the segments that it
 reaches, then the top: the number of programs is bounded by the number of distinct dependency sets.
 
-In: `Facts` and wanted variables. Out: plans with executables. It must not know values.
+In: `Facts` and wanted variables. Out: programs, and for a dirty set its route. It must not know values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from incrax._jax import Var
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, plan_fill, plan_top
-from incrax.running.compiled import Constants, Executable, compile_plan
+from incrax.running.compiled import Constants, compile_plan
 from incrax.running.stats import Stats
+from incrax.running.timing import TimedProgram
 
-Segment = tuple[Plan, Executable]
+Group = tuple[Var, ...]
+
+MAX_ROUTES = 4096
+
+
+class Route(NamedTuple):
+    """How segments serve a dirty set: groups to compute, and unchanged saved values that are read."""
+
+    groups: tuple[Group, ...]
+    clean: tuple[Var, ...]
 
 
 class Segments:
-    """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them."""
+    """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them.
 
-    def __init__(self, facts: Facts, constants: Constants, stats: Stats) -> None:
+    `version` counts the changes of the wanted values.
+    """
+
+    def __init__(self, facts: Facts, constants: Constants, stats: Stats, rounds: int) -> None:
         self.facts = facts
         self.constants = constants
         self.stats = stats
+        self.rounds = rounds
+        self.version = 0
         self.wanted: dict[Var, None] = {}
-        self.groups: dict[int, tuple[Var, ...]] = {}
-        self._programs: dict[tuple[Var, ...], Segment] = {}
-        self._plans: dict[tuple[Var, ...], Plan] = {}
+        self.groups: dict[int, Group] = {}
+        self._plans: dict[Group, Plan] = {}
+        self._programs: dict[Group, TimedProgram] = {}
+        self._routes: dict[int, Route] = {}
         self._top_plan: Plan | None = None
-        self._top: Segment | None = None
+        self._top: TimedProgram | None = None
 
     def fork(self, stats: Stats) -> Segments:
         """An independent table with the same compiled programs."""
-        other = Segments(self.facts, self.constants, stats)
-        other.wanted, other.groups = dict(self.wanted), dict(self.groups)
-        other._plans, other._programs = dict(self._plans), dict(self._programs)
-        other._top_plan, other._top = self._top_plan, self._top
+        other = Segments(self.facts, self.constants, stats, self.rounds)
+        other.version, other.wanted, other.groups = self.version, dict(self.wanted), dict(self.groups)
+        other._plans, other._routes = dict(self._plans), dict(self._routes)
+        other._programs = {group: program.copy() for group, program in self._programs.items()}
+        other._top_plan, other._top = self._top_plan, None if self._top is None else self._top.copy()
         return other
 
     def want(self, variables: Iterable[Var]) -> None:
@@ -47,21 +65,27 @@ class Segments:
         new = [var for var in variables if var not in self.wanted and var not in self.facts.derived.recipes]
         if not new:
             return
+        self.version += 1
         self.wanted.update(dict.fromkeys(new))
         masks = sorted({self.facts.mask(var) for var in self.wanted}, key=lambda mask: (mask.bit_count(), mask))
         self.groups = {mask: tuple(v for v in self.wanted if self.facts.mask(v) == mask) for mask in masks}
-        self._plans, self._top_plan, self._top = self._unchanged_plans(), None, None
+        self._forget_changed_groups()
+        self._routes, self._top_plan, self._top = {}, None, None
 
-    def _unchanged_plans(self) -> dict[tuple[Var, ...], Plan]:
-        """Plans of groups that stay as they are keep their programs, even where a new value could serve them."""
+    def _forget_changed_groups(self) -> None:
+        """Groups that stay as they are keep their programs, even where a new value could serve them."""
         groups = set(self.groups.values())
-        return {group: plan for group, plan in self._plans.items() if group in groups or len(group) == 1}
+        for table in (self._plans, self._programs):
+            for group in [g for g in table if g not in groups and g[0] not in self.facts.derived.recipes]:
+                del table[group]
 
-    def group_of(self, var: Var) -> tuple[Var, ...]:
+    # --- plans and programs --------------------------------------------------------------------------------------
+
+    def group_of(self, var: Var) -> Group:
         """The variables that one segment computes together; a derived variable is alone."""
         return (var,) if var in self.facts.derived.recipes else self.groups.get(self.facts.mask(var), (var,))
 
-    def plan(self, group: tuple[Var, ...]) -> Plan:
+    def plan(self, group: Group) -> Plan:
         """The plan of one group: from the inputs and from wanted values that depend on less."""
         found = self._plans.get(group)
         if found is None:
@@ -71,18 +95,16 @@ class Segments:
             found = self._plans[group] = plan_fill(self.facts, group, smaller)
         return found
 
-    def program(self, group: tuple[Var, ...]) -> Segment:
-        """The plan of one group, compiled."""
-        plan = self.plan(group)
-        found = self._programs.get(plan.saves)
-        if found is None or found[0] is not plan:
-            found = self._programs[plan.saves] = (plan, compile_plan(self.facts, plan, self.constants))
-            self.stats.compiles += 1
-        return found
-
     @staticmethod
     def _is_below(mask: int, other: int, is_derived: bool) -> bool:
         return not mask & ~other and (mask != other or is_derived)
+
+    def program(self, group: Group) -> TimedProgram:
+        """The program of one group."""
+        found = self._programs.get(group)
+        if found is None:
+            found = self._programs[group] = self._compile(self.plan(group))
+        return found
 
     def top_plan(self) -> Plan:
         """The plan from the wanted values to the outputs."""
@@ -90,25 +112,61 @@ class Segments:
             self._top_plan = plan_top(self.facts, self.wanted)
         return self._top_plan
 
-    def top(self) -> Segment:
+    def top(self) -> TimedProgram:
         """The program from the wanted values to the outputs."""
-        plan = self.top_plan()
         if self._top is None:
-            self._top = (plan, compile_plan(self.facts, plan, self.constants))
-            self.stats.compiles += 1
+            self._top = self._compile(self.top_plan())
         return self._top
 
-    def seconds(self, dirty: int) -> float:
-        """Estimated seconds of the segments that a change reaches, and of the top."""
-        groups = [group for mask, group in self.groups.items() if mask & dirty]
-        return sum(self.plan(group).seconds for group in groups) + self.top_plan().seconds
+    def _compile(self, plan: Plan) -> TimedProgram:
+        self.stats.compiles += 1
+        return TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.rounds)
 
-    def are_compiled(self, dirty: int) -> bool:
+    # --- dirty sets ----------------------------------------------------------------------------------------------
+
+    def route(self, dirty: int) -> Route:
+        """What a change makes run and read, from the outputs backwards."""
+        found = self._routes.get(dirty)
+        if found is None:
+            if len(self._routes) >= MAX_ROUTES:
+                self._routes = {}
+            found = self._routes[dirty] = self._find_route(dirty)
+        return found
+
+    def _find_route(self, dirty: int) -> Route:
+        groups: dict[Group, None] = {}
+        clean: dict[Var, None] = {}
+        pending = list(self.top_plan().loads)
+        while pending:
+            var = pending.pop()
+            if not self.facts.mask(var) & dirty:
+                clean[var] = None
+            elif (group := self.group_of(var)) not in groups:
+                groups[group] = None
+                pending += self.plan(group).loads
+        return Route(tuple(groups), tuple(clean))
+
+    def is_compiled(self, dirty: int) -> bool:
         """Whether a change is served without compiling anything."""
-        groups = [group for mask, group in self.groups.items() if mask & dirty]
-        return self._top is not None and all(group in self._programs for group in groups)
+        return self._top is not None and all(group in self._programs for group in self.route(dirty).groups)
 
-    def fill_seconds(self, missing: Iterable[Var]) -> float:
-        """Estimated seconds to compute missing values."""
-        groups = dict.fromkeys(self.group_of(var) for var in missing)
-        return sum(self.plan(group).seconds for group in groups)
+    def is_settled(self, dirty: int) -> bool:
+        """Whether all programs of a route were timed."""
+        programs = [self._top, *map(self._programs.get, self.route(dirty).groups)]
+        return all(program is not None and program.is_settled for program in programs)
+
+    def seconds(self, dirty: int, price: float) -> float:
+        """Seconds of the segments that a change reaches, and of the top; estimates times `price` if not measured."""
+        top = self._top.seconds if self._top is not None else None
+        top_s = self.top_plan().seconds * price if top is None else top
+        return top_s + sum(self.group_seconds(group, price) for group in self.route(dirty).groups)
+
+    def group_seconds(self, group: Group, price: float) -> float:
+        """Seconds of one segment."""
+        program = self._programs.get(group)
+        measured = None if program is None else program.seconds
+        return self.plan(group).seconds * price if measured is None else measured
+
+    def fill_seconds(self, missing: Iterable[Var], price: float) -> float:
+        """Seconds to compute missing values."""
+        return sum(self.group_seconds(group, price) for group in dict.fromkeys(map(self.group_of, missing)))
