@@ -83,7 +83,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     """Explain the last call, or a call with these leaves without evaluating it."""
     record = engine.last if leaves is None else engine.dry_run(leaves)
     if record is None:
-        record = Record(engine.layout.full, "whole", None, None, (), (), is_first=True)
+        record = Record(engine.layout.full, "whole", None, None, (), (), (), is_first=True)
     facts = engine.facts
     eqns = facts.program.eqns
     ran = _equations_run(engine, record)
@@ -107,7 +107,8 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
 def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
     if record.candidate == "saved outputs":
         return ()
-    return engine.facts.program.eqns if record.plan is None else record.plan.eqns
+    eqns = engine.facts.program.eqns if record.plan is None else record.plan.eqns
+    return [*(eqn for plan in record.segments for eqn in plan.eqns), *eqns]
 
 
 def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:

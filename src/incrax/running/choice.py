@@ -63,12 +63,12 @@ class Entry:
     def choose(self, seconds: Mapping[Candidate, float]) -> None:
         """Take the fastest candidate; the whole program bears what it costs later calls, and wins ties."""
         self.seconds = dict(seconds)
-        total = {name: s * (1 + MIN_GAIN) for name, s in seconds.items()}
+        total: dict[Candidate, float] = {name: s * (1 + MIN_GAIN) for name, s in seconds.items()}
         total["whole"] = seconds["whole"] + self.blame_per_use_s
         shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
         if self.blame_s:
             shown += f"; a whole evaluation costs later calls {self.blame_per_use_s * 1e3:.2g} ms"
-        self.settle(min(total, key=total.__getitem__), shown)
+        self.settle(min(total, key=lambda name: total[name]), shown)
 
     def note_use(self, candidate: Candidate) -> None:
         """Count a use; now and then forget the blame, so that a change of habit is noticed."""

@@ -38,7 +38,7 @@ class Limits(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The last call, for `explain`."""
+    """The last call, for `explain`: `segments` are the plans that computed `filled`, before `plan` ran."""
 
     dirty: int
     candidate: str
@@ -46,13 +46,14 @@ class Record(NamedTuple):
     plan: Plan | None
     loads: tuple[Var, ...]
     filled: tuple[Var, ...]
+    segments: tuple[Plan, ...]
     is_first: bool
 
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
 
-_UNCHANGED = Record(0, "saved outputs", None, None, (), (), is_first=False)
+_UNCHANGED = Record(0, "saved outputs", None, None, (), (), (), is_first=False)
 
 
 class Engine:
@@ -249,7 +250,9 @@ class Engine:
         stats.evicted += self.store.evicted
         self.store.evicted = 0
         loads = plan.loads if plan is not None else ()
-        self.last = Record(entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), is_first)
+        self.last = Record(
+            entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), tuple(saved.plans), is_first
+        )
 
     def _plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         if candidate == "segments":
@@ -275,9 +278,21 @@ class Engine:
         candidate: Candidate = "whole" if entry is None else entry.candidate
         plan = None if entry is None else self._plan_of(candidate, entry)
         if plan is None:
-            return Record(dirty, "whole", entry, None, (), (), is_first=False)
-        missing = tuple(v for v in plan.loads if available_in(pairs, v, self.facts.mask(v)) is None)
-        return Record(dirty, candidate, entry, plan, plan.loads, missing, is_first=False)
+            return Record(dirty, "whole", entry, None, (), (), (), is_first=False)
+        missing, plans = self._would_fill(pairs, plan)
+        return Record(dirty, candidate, entry, plan, plan.loads, missing, plans, is_first=False)
+
+    def _would_fill(self, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
+        """The values that a plan would find missing, those that they need included, and the plans that compute them."""
+        segments, mask = self.chooser.segments, self.facts.mask
+        groups: dict[tuple[Var, ...], None] = {}
+        pending = list(plan.loads)
+        while pending:
+            var = pending.pop()
+            if available_in(pairs, var, mask(var)) is None and segments.group_of(var) not in groups:
+                groups[segments.group_of(var)] = None
+                pending += segments.plan(segments.group_of(var)).loads
+        return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
 
     def prepare(self, leaves: Sequence[Any], dirty: int) -> None:
         """Plan, compile and compute saved values for a dirty set, with the state at these leaves as baseline."""

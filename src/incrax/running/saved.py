@@ -40,6 +40,7 @@ class SavedValues:
         self.feeds = feeds
         self.computed: dict[Var, Any] = {}
         self.found: dict[Var, Any] = {}
+        self.plans: list[Plan] = []
 
     def has_outputs(self, plan: Plan) -> bool:
         """Whether the outputs that a plan does not compute are at hand."""
@@ -93,6 +94,7 @@ class SavedValues:
         """Note computed values, for this call and for every state for which they are current too."""
         filled = dict(zip(plan.saves, results, strict=True))
         self.computed.update(filled)
+        self.plans.append(plan)
         self.owner.stats.filled += len(plan.eqns)
         mask = self.owner.facts.mask
         for state, dirty in self.pairs:
