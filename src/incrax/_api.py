@@ -68,7 +68,7 @@ class Incremental(Generic[P, R]):
             changed = latest.changed_leaves(leaves)
             if changed is not None:
                 return latest, changed
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if any(isinstance(leaf, _jax.Tracer) for leaf in leaves):
             return None, None
         signature = make_signature(self._fun, args, kwargs)
         found = self._traced.get(signature.key)
@@ -137,7 +137,7 @@ class Incremental(Generic[P, R]):
 
     # --- control -------------------------------------------------------------------------------------------------
 
-    def warm_up(self, *args: P.args, changing: Iterable[str | Sequence[str]] = (), **kwargs: P.kwargs) -> None:
+    def warm_up(self, *args: Any, changing: Iterable[str | Sequence[str]] = (), **kwargs: Any) -> None:
         """Trace, compile and fill for the named changes, so that the first calls are fast already.
 
         Args:

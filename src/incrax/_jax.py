@@ -7,10 +7,12 @@ and the ambient trace and configuration. It must not know about plans or saved v
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
+import jax.dtypes
 import jax.extend.core as jex_core
+import jax.numpy as jnp
 import numpy as np
 from jax._src import array as _array
 from jax._src import config as _config
@@ -18,15 +20,38 @@ from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.state.types import AbstractRef as _AbstractRef
 
-Var: TypeAlias = jex_core.Var
-Literal: TypeAlias = jex_core.Literal
-DropVar: TypeAlias = jex_core.DropVar
-Equation: TypeAlias = jex_core.JaxprEqn
-Jaxpr: TypeAlias = jex_core.Jaxpr
-Tracer: TypeAlias = jax.core.Tracer
+Atom: TypeAlias = Any  # Var | Literal
+
+if TYPE_CHECKING:
+    # What incrax reads of these classes; JAX declares their fields too generally for a checker.
+    class Var:
+        aval: Any
+
+    class DropVar(Var): ...
+
+    class Literal:
+        aval: Any
+        val: Any
+
+        def __init__(self, val: Any, aval: Any) -> None: ...
+
+    class Equation:
+        primitive: Any
+        invars: list[Atom]
+        outvars: list[Var]
+        params: dict[str, Any]
+        effects: frozenset[Any]
+        source_info: Any
+        ctx: Any
+
+        def replace(self, **fields: Any) -> Equation: ...
+
+else:
+    Var, DropVar, Literal, Equation = jex_core.Var, jex_core.DropVar, jex_core.Literal, jex_core.JaxprEqn
+
+Tracer: TypeAlias = _core.Tracer
 ArrayImpl = _array.ArrayImpl
 """The class of concrete arrays; tracers are instances of `jax.Array` but not of this."""
-Atom: TypeAlias = Any  # Var | Literal
 
 
 class Body(NamedTuple):
@@ -55,9 +80,9 @@ def closed_jaxpr(body: Body) -> Any:
     """Rebuild a closed jaxpr that evaluates `body`."""
     effects = frozenset().union(*(eqn.effects for eqn in body.eqns))
     debug_info = _core.DebugInfo("incrax", "incrax", None, None)
-    jaxpr = _core.Jaxpr(
-        list(body.constvars), list(body.invars), list(body.outvars), list(body.eqns), effects, debug_info
-    )
+    parts = [list(part) for part in (body.constvars, body.invars, body.outvars, body.eqns)]
+    make_jaxpr: Any = _core.Jaxpr
+    jaxpr = make_jaxpr(*parts, effects, debug_info)
     return jex_core.ClosedJaxpr(jaxpr, list(body.consts))
 
 
@@ -87,7 +112,8 @@ def read(atom: Atom, env: dict[Var, Any]) -> Any:
 
 def new_var(aval: Any) -> Var:
     """A fresh variable of the given type."""
-    return _core.Var(aval)
+    var: Any = _core.Var(aval)
+    return var
 
 
 def literal(value: Any, aval: Any) -> Literal | None:
@@ -174,7 +200,7 @@ def aval_size(aval: Any) -> int:
 
 def is_key_dtype(dtype: Any) -> bool:
     """Whether a dtype is that of a typed random key."""
-    return not isinstance(dtype, np.dtype) and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 # --- ambient state ------------------------------------------------------------------------------------------------

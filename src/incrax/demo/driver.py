@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -101,7 +101,8 @@ class Driver:
         start = model.start(len(self.x))
         self.advance("fit", 0, 1)
         self.offset = self._evaluate(start)
-        minuit = Minuit(self._evaluate, start, grad=self._differentiate, name=model.NAMES)
+        evaluate: Any = self._evaluate
+        minuit = Minuit(evaluate, start, grad=cast("Any", self._differentiate), name=model.NAMES)
         minuit.errordef = Minuit.LIKELIHOOD
         minuit.limits = list(zip(model.LOWER, model.UPPER, strict=True))
         minuit.migrad()
@@ -110,7 +111,7 @@ class Driver:
         self.result.theta = np.array(minuit.values)
         self.result.errors = np.array(minuit.errors)
         self.result.covariance = np.array(minuit.covariance)
-        self.result.minimum = float(minuit.fval) + self.offset
+        self.result.minimum = float(cast("float", minuit.fval)) + self.offset
         self.result.is_valid = bool(minuit.valid)
         return minuit
 
@@ -128,7 +129,7 @@ class Driver:
             for k in side:
                 minuit.values[name] = grid[k]
                 minuit.migrad()
-                minima[k] = float(minuit.fval) + self.offset
+                minima[k] = float(cast("float", minuit.fval)) + self.offset
                 done += 1
                 self.advance("profiles", number * NUM_GRID + done, len(PROFILED) * NUM_GRID)
             minuit.fixed[name] = False

@@ -82,17 +82,17 @@ def print_differences(console: Console, ours: Result, plain: Result) -> bool:
 
 def fit_quality(result: Result, x: np.ndarray) -> tuple[float, int]:
     """Pearson's chi-square over one-minute bins with more than 5 expected flights, and the degrees of freedom."""
-    minutes, counts, expected = _histogram(result, x)
+    _, counts, expected = _histogram(result, x)
     used = expected > 5
     chi_square = float((((counts - expected) ** 2) / expected)[used].sum())
-    return chi_square, int(used.sum()) - len(minutes[:0]) - len(model.NAMES)
+    return chi_square, int(used.sum()) - len(model.NAMES)
 
 
 def _histogram(result: Result, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     minutes = np.arange(LOW + 0.5, HIGH)
     counts, _ = np.histogram(x, np.arange(LOW, HIGH + 1))
     parts = model.densities(jnp.asarray(result.theta), jnp.asarray(minutes))
-    return minutes, counts, sum(result.theta[k] * np.asarray(part) for k, part in enumerate(parts))
+    return minutes, counts, np.sum([result.theta[k] * np.asarray(part) for k, part in enumerate(parts)], axis=0)
 
 
 def plot(result: Result, x: np.ndarray, path: Path) -> None:

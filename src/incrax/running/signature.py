@@ -54,7 +54,7 @@ class Signature:
             x = dynamic[index]
             if type(x) is self.python_types[index] or (anchors and has_type_of(x, anchors[index])):
                 continue
-            if isinstance(x, jax.core.Tracer) or not is_dynamic(x) or descriptor(x) != self.dynamic_types[index]:
+            if isinstance(x, _jax.Tracer) or not is_dynamic(x) or descriptor(x) != self.dynamic_types[index]:
                 return False
         return True
 
@@ -119,5 +119,5 @@ def argument_names(fun: Callable[..., Any], num_args: int) -> list[str]:
 def leaf_path(names: Sequence[str], path: tuple[Any, ...]) -> str:
     """A leaf's name as users write it: `params['mu']`, `data`."""
     where, first, *rest = path
-    name = names[first.idx] if where.idx == 0 else str(first.key)
-    return name + jax.tree_util.keystr(tuple(rest))
+    name = names[first.idx] if where.idx == 0 else first.key
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"

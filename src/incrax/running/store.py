@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from incrax._jax import Var, aval_bytes
+from incrax._jax import Tracer, Var, aval_bytes
 from incrax.facts.dependence import ALWAYS
 from incrax.running.leaves import LeafValue
 
@@ -138,4 +138,4 @@ def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
     assert store.saved_bytes <= store.budget_bytes
     for state in store.states:
         assert not any(mask(var) & ALWAYS for var in state.saved)
-        assert not any(isinstance(x, jax.core.Tracer) for x in [*state.outputs, *state.saved.values()])
+        assert not any(isinstance(x, Tracer) for x in [*state.outputs, *state.saved.values()])
