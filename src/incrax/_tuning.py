@@ -26,7 +26,7 @@ class Tuning:
 
     planner: Planner = "cost"
     race: bool = True
-    race_rounds: int = 3
+    race_rounds: int = 4
     hot_after: int = 2
     max_plans: int = 64
     max_tracked: int = 256

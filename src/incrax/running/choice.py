@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from incrax.running.timing import TimedProgram
+from incrax.running.timing import Clock, TimedProgram
 
 Candidate = Literal["whole", "segments", "plan"]
 
@@ -20,7 +20,10 @@ MIN_BLAMED_USES = 3
 """Whole evaluations of a dirty set over which their cost to later calls is spread at least."""
 
 RETRY_USES = 256
-"""Uses of what is slower than the whole program, but spares later calls, until the whole program is tried again."""
+"""Uses after which the runner-up is timed again, and blame must prove itself again."""
+
+RETRY_FACTOR = 4.0
+"""A runner-up slower than the best by this factor is not tried again."""
 
 
 @dataclass
@@ -28,9 +31,8 @@ class Entry:
     """What is known of one dirty set.
 
     Fields: how often it was seen; whether its needs are among the wanted values; its own plan, compiled; the present
-    candidate and why; seconds by candidate; whether the choice is final, for which version of the segments; uses since
-    the last retry; how many of them ran the whole program by choice; seconds that these cost later calls, for saved
-    values they left stale.
+    candidate and why; seconds by candidate; whether they were measured, up to which tick of the clock; uses; how many
+    ran the whole program by choice; seconds that these cost later calls, for saved values they left stale.
     """
 
     dirty: int
@@ -41,14 +43,14 @@ class Entry:
     reason: str = "seen for the first time"
     seconds: dict[Candidate, float] = field(default_factory=dict)
     is_final: bool = False
-    version: int = -1
+    ticks: int = -1
     uses: int = 0
     whole_uses: int = 0
     blame_s: float = 0.0
 
-    def copy(self) -> Entry:
+    def copy(self, clock: Clock) -> Entry:
         """An independent record."""
-        program = None if self.program is None else self.program.copy()
+        program = None if self.program is None else self.program.copy(clock)
         return replace(self, seconds=dict(self.seconds), program=program)
 
     def settle(self, candidate: Candidate, reason: str) -> None:
@@ -69,6 +71,13 @@ class Entry:
         if self.blame_s:
             shown += f"; a whole evaluation costs later calls {self.blame_per_use_s * 1e3:.2g} ms"
         self.settle(min(total, key=lambda name: total[name]), shown)
+
+    def runner_up(self) -> Candidate | None:
+        """The second best candidate, if it is not hopeless."""
+        others = {name: s for name, s in self.seconds.items() if name != self.candidate}
+        second = min(others, key=lambda name: others[name], default=None)
+        is_close = second is not None and others[second] < RETRY_FACTOR * self.seconds[self.candidate]
+        return second if is_close else None
 
     def note_use(self, candidate: Candidate) -> None:
         """Count a use; now and then forget the blame, so that a change of habit is noticed."""

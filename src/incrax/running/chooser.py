@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
-from incrax.running.choice import MIN_GAIN, Candidate, Entry
+from incrax.running.choice import MIN_GAIN, RETRY_USES, Candidate, Entry
 from incrax.running.compiled import compile_plan, compile_whole, device_constants
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
-from incrax.running.timing import TimedProgram
+from incrax.running.timing import Clock, TimedProgram
 from incrax.running.wants import affordable_plan, needs_of_companions
 
 logger = logging.getLogger("incrax")
@@ -32,9 +32,6 @@ FREE_PLANS = 8
 
 FREE_PROGRAMS = 4
 """Dirty sets that get a program of their own as soon as they are hot; later ones must earn its compilation."""
-
-TRIED_SHARE = 0.9
-"""Share of the best other candidate's seconds that a program is taken to need until it was timed."""
 
 EARNED_SHARE = 0.3
 """Share of what serves a dirty set now that a program of its own is expected to save."""
@@ -58,11 +55,11 @@ class Chooser:
         self.tuning = tuning
         self.stats = stats
         self.budget_bytes = budget_bytes
-        self.rounds = tuning.race_rounds if tuning.race and not facts.is_minimal else 0
+        self.clock = Clock(tuning.race_rounds if tuning.race and not facts.is_minimal else 0)
         self.constants = device_constants(facts.program)
         self.entries: OrderedDict[int, Entry] = OrderedDict()
-        self.segments = Segments(facts, self.constants, stats, self.rounds)
-        self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.rounds)
+        self.segments = Segments(facts, self.constants, stats, self.clock)
+        self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.clock)
         self.loaded: dict[Var, None] = {}
         self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
         self.compile_s = 0.1
@@ -77,9 +74,10 @@ class Chooser:
         other = Chooser.__new__(Chooser)
         other.__dict__.update(self.__dict__)
         other.stats = stats
-        other.entries = OrderedDict((dirty, entry.copy()) for dirty, entry in self.entries.items())
-        other.segments = self.segments.fork(stats)
-        other.whole = self.whole.copy()
+        other.clock = clock = Clock(self.clock.rounds, self.clock.ticks)
+        other.entries = OrderedDict((dirty, entry.copy(clock)) for dirty, entry in self.entries.items())
+        other.segments = self.segments.fork(stats, clock)
+        other.whole = self.whole.copy(clock)
         other.loaded = dict(self.loaded)
         return other
 
@@ -130,11 +128,12 @@ class Chooser:
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
-        if entry.is_final and entry.version == self.segments.version and entry.program is not None:
-            return entry
         self._plan_if_due(entry)
         if not self.facts.is_minimal:
-            self._choose(entry)
+            if not entry.is_final or entry.ticks != self.clock.ticks:
+                self._choose(entry)
+            if entry.uses % RETRY_USES == RETRY_USES - 1 and entry.is_final:
+                self._retry(entry)
         return entry
 
     def seen(self, dirty: int) -> Entry | None:
@@ -150,34 +149,51 @@ class Chooser:
 
     def _choose(self, entry: Entry) -> None:
         """Choose by seconds; what was not timed yet is estimated."""
-        if entry.is_final and entry.version == self.segments.version:
-            return
         segments, dirty = self.segments, entry.dirty
         serve = bool(segments.wanted) and (entry.is_planned or segments.is_compiled(dirty))
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)
         if entry.program is not None:
-            seconds["plan"] = self._program_s(entry.program, seconds)
-        entry.version = segments.version
+            seconds["plan"] = self._program_s(entry.program)
+        entry.ticks = self.clock.ticks
         if len(seconds) > 1:
             entry.choose(seconds)
-        entry.is_final = entry.is_planned and self._is_timed(entry)
-        self.stats.races += entry.is_final and len(seconds) > 1
+        untimed = self._untimed(entry)
+        if untimed is not None and untimed != entry.candidate:
+            entry.settle(untimed, "being timed, to compare others with it")
+        was_final = entry.is_final
+        entry.is_final = entry.is_planned and untimed is None
+        self.stats.races += entry.is_final and not was_final and len(seconds) > 1
 
-    def _program_s(self, program: TimedProgram, others: Mapping[Candidate, float]) -> float:
-        """Seconds of a dirty set's own program; before it was timed, little enough that it is tried."""
-        if program.seconds is not None:
-            return program.seconds
+    def _untimed(self, entry: Entry) -> Candidate | None:
+        """The next candidate to be timed, as long as that loses little."""
+        if not self._is_exploring:
+            return None
+        if not self.whole.is_settled:
+            return "whole"
+        if entry.program is not None and not entry.program.is_settled:
+            return "plan"
+        segments_s = entry.seconds.get("segments", self.whole_s)
+        is_open = segments_s < self.whole_s and not self.segments.is_settled(entry.dirty)
+        return "segments" if is_open else None
+
+    def _retry(self, entry: Entry) -> None:
+        """Time the runner-up at this use: it may have been timed when the machine was busier."""
+        second = entry.runner_up()
+        if second is None:
+            return
+        entry.settle(second, "the second best, timed again")
+        entry.is_final = False
+        if second == "segments":
+            self.segments.retime(entry.dirty)
+        elif (program := self.whole if second == "whole" else entry.program) is not None:
+            program.retime()
+
+    def _program_s(self, program: TimedProgram) -> float:
+        """Seconds of a dirty set's own program, estimated before it was timed."""
         assert program.plan is not None
-        estimate_s = program.plan.seconds * self.run_price
-        return min(estimate_s, TRIED_SHARE * min(others.values())) if self._is_exploring else estimate_s
-
-    def _is_timed(self, entry: Entry) -> bool:
-        """Whether what the choice rests on was measured."""
-        if entry.program is not None and self._is_exploring and not entry.program.is_settled:
-            return False
-        return self.whole.is_settled and (entry.candidate != "segments" or self.segments.is_settled(entry.dirty))
+        return program.plan.seconds * self.run_price if program.seconds is None else program.seconds
 
     # --- plans ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +244,7 @@ class Chooser:
         self._compile(entry, plan)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        entry.program = TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.rounds)
+        entry.program = TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.clock)
         entry.is_final = False
         self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
@@ -257,12 +273,13 @@ class Chooser:
     def pays_to_fill(self, entry: Entry, missing: Iterable[Var], culprit: Entry | None) -> bool:
         """Whether to compute missing values now; the culprit, whose use left them stale, bears the cost either way.
 
-        At once where even with them the candidate beats the whole program; else after as many seconds were lost for
+        At once where even with them the candidate beats the whole program, or to time it; else after as many seconds were lost for
         want of them as they cost (ski rental: never worse than twice the best).
         """
         fill_s = self.segments.fill_seconds(missing, self.run_price)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
-        pays = fill_s + served_s < self.whole_s or self.regret_s >= fill_s
+        is_tried = not entry.is_final and self._is_exploring
+        pays = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s
         if culprit is not None:

@@ -17,7 +17,7 @@ from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, plan_fill, plan_top
 from incrax.running.compiled import Constants, compile_plan
 from incrax.running.stats import Stats
-from incrax.running.timing import TimedProgram
+from incrax.running.timing import Clock, TimedProgram
 
 Group = tuple[Var, ...]
 
@@ -32,17 +32,13 @@ class Route(NamedTuple):
 
 
 class Segments:
-    """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them.
+    """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them."""
 
-    `version` counts the changes of the wanted values.
-    """
-
-    def __init__(self, facts: Facts, constants: Constants, stats: Stats, rounds: int) -> None:
+    def __init__(self, facts: Facts, constants: Constants, stats: Stats, clock: Clock) -> None:
         self.facts = facts
         self.constants = constants
         self.stats = stats
-        self.rounds = rounds
-        self.version = 0
+        self.clock = clock
         self.wanted: dict[Var, None] = {}
         self.groups: dict[int, Group] = {}
         self._plans: dict[Group, Plan] = {}
@@ -51,13 +47,13 @@ class Segments:
         self._top_plan: Plan | None = None
         self._top: TimedProgram | None = None
 
-    def fork(self, stats: Stats) -> Segments:
+    def fork(self, stats: Stats, clock: Clock) -> Segments:
         """An independent table with the same compiled programs."""
-        other = Segments(self.facts, self.constants, stats, self.rounds)
-        other.version, other.wanted, other.groups = self.version, dict(self.wanted), dict(self.groups)
+        other = Segments(self.facts, self.constants, stats, clock)
+        other.wanted, other.groups = dict(self.wanted), dict(self.groups)
         other._plans, other._routes = dict(self._plans), dict(self._routes)
-        other._programs = {group: program.copy() for group, program in self._programs.items()}
-        other._top_plan, other._top = self._top_plan, None if self._top is None else self._top.copy()
+        other._programs = {group: program.copy(clock) for group, program in self._programs.items()}
+        other._top_plan, other._top = self._top_plan, None if self._top is None else self._top.copy(clock)
         return other
 
     def want(self, variables: Iterable[Var]) -> None:
@@ -65,7 +61,7 @@ class Segments:
         new = [var for var in variables if var not in self.wanted and var not in self.facts.derived.recipes]
         if not new:
             return
-        self.version += 1
+        self.clock.ticks += 1
         self.wanted.update(dict.fromkeys(new))
         masks = sorted({self.facts.mask(var) for var in self.wanted}, key=lambda mask: (mask.bit_count(), mask))
         self.groups = {mask: tuple(v for v in self.wanted if self.facts.mask(v) == mask) for mask in masks}
@@ -120,7 +116,7 @@ class Segments:
 
     def _compile(self, plan: Plan) -> TimedProgram:
         self.stats.compiles += 1
-        return TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.rounds)
+        return TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.clock)
 
     # --- dirty sets ----------------------------------------------------------------------------------------------
 
@@ -154,6 +150,11 @@ class Segments:
         """Whether all programs of a route were timed."""
         programs = [self._top, *map(self._programs.get, self.route(dirty).groups)]
         return all(program is not None and program.is_settled for program in programs)
+
+    def retime(self, dirty: int) -> None:
+        """Time the programs of a route at their next run."""
+        for program in (self.top(), *map(self.program, self.route(dirty).groups)):
+            program.retime()
 
     def seconds(self, dirty: int, price: float) -> float:
         """Seconds of the segments that a change reaches, and of the top; estimates times `price` if not measured."""

@@ -1,4 +1,7 @@
-"""A compiled program with its measured seconds: the first run compiles and does not count, the next few are timed.
+"""A compiled program with its measured seconds.
+
+The first run compiles and does not count; the next few are timed, then one in `SAMPLE`, so that a machine that became
+busier or quieter is noticed.
 
 In: a plan and its executable. Out: results, and `seconds`. It must not know what the program is for.
 """
@@ -6,6 +9,7 @@ In: a plan and its executable. Out: results, and `seconds`. It must not know wha
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,39 +18,63 @@ import jax
 from incrax.planning.plan import Plan
 from incrax.running.compiled import Executable
 
+SAMPLE = 32
+"""One in so many runs is timed after the first rounds."""
+
+WINDOW = 5
+"""Latest timed runs of which the least counts: noise only ever adds."""
+
+
+class Clock:
+    """Counts what may change a choice between programs: timed runs, and changes of the wanted values."""
+
+    __slots__ = ("rounds", "ticks")
+
+    def __init__(self, rounds: int, ticks: int = 0) -> None:
+        self.rounds = rounds
+        self.ticks = ticks
+
 
 class TimedProgram:
     """One executable; `plan` is None for the whole program, `seconds` is None until it was timed."""
 
-    __slots__ = ("executable", "num_runs", "plan", "rounds", "seconds")
+    __slots__ = ("clock", "executable", "num_runs", "plan", "seconds", "times")
 
-    def __init__(self, plan: Plan | None, executable: Executable, rounds: int) -> None:
+    def __init__(self, plan: Plan | None, executable: Executable, clock: Clock) -> None:
         self.plan = plan
         self.executable = executable
-        self.rounds = rounds
+        self.clock = clock
         self.num_runs = 0
+        self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
 
-    def copy(self) -> TimedProgram:
-        """The same executable with an independent clock."""
-        other = TimedProgram(self.plan, self.executable, self.rounds)
-        other.num_runs, other.seconds = self.num_runs, self.seconds
+    def copy(self, clock: Clock) -> TimedProgram:
+        """The same executable with times of its own."""
+        other = TimedProgram(self.plan, self.executable, clock)
+        other.num_runs, other.times, other.seconds = self.num_runs, self.times.copy(), self.seconds
         return other
 
     @property
     def is_settled(self) -> bool:
-        """Whether all timed runs were made."""
-        return self.num_runs > self.rounds
+        """Whether the first timed runs were made."""
+        return self.num_runs > self.clock.rounds
+
+    def retime(self) -> None:
+        """Time the next run."""
+        self.num_runs = min(self.num_runs, self.clock.rounds)
 
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
-        """Run; while it is timed, wait for what it reads before and for its results after."""
-        if self.num_runs > self.rounds:
+        """Run; where it is timed, wait for what it reads before and for its results after."""
+        rounds = self.clock.rounds
+        if self.num_runs > rounds and (self.num_runs % SAMPLE or not rounds):
+            self.num_runs += 1
             return self.executable(feeds, loads)
         jax.block_until_ready(loads)
         start = time.perf_counter()
         results = jax.block_until_ready(self.executable(feeds, loads))
-        elapsed = time.perf_counter() - start
         if self.num_runs:
-            self.seconds = elapsed if self.seconds is None else min(self.seconds, elapsed)
+            self.times.append(time.perf_counter() - start)
+            self.seconds = min(self.times)
+            self.clock.ticks += 1
         self.num_runs += 1
         return results
