@@ -105,7 +105,8 @@ _CUBIC = {
     "svd": 20.0,
 }
 _UNFUSED = frozenset(
-    """gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
+    """reduce_sum reduce_max reduce_min reduce_prod argmax argmin
+    gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
     dynamic_update_slice cumsum cumprod cummax cummin cumlogsumexp concatenate random_bits threefry2x32""".split()
 )
 
@@ -226,7 +227,10 @@ _cost_rules: dict[str, Callable[[Equation], Cost]] = {
 _calibrations: dict[tuple[str, str], Calibration] = {}
 
 _SIZE = 250_000
-_REPEATS = 9
+_REPEATS = 15
+
+_MAX_WRITE = 2.5
+"""Seconds per byte written, at most, relative to one read: more is another process's doing."""
 
 
 def calibrate() -> Calibration:
@@ -240,27 +244,35 @@ def calibrate() -> Calibration:
 
 def _measure(dtype: np.dtype) -> Calibration:
     """Time one-loop programs that differ in one kind of work; each figure is a difference of two of them."""
-    w, x, y, z = (jnp.linspace(0.5, 1.0 + k, _SIZE, dtype=dtype) for k in range(4))
-    base_s = _best_seconds(lambda x: jnp.sum(x), x)
-    reads_s = _best_seconds(lambda w, x, y, z: jnp.sum(w + x + y + z), w, x, y, z)
-    flops_s = _best_seconds(lambda x: jnp.sum(((x * 0.3 + 0.1) * x + 0.2) * (x - 0.4) * x + 0.7), x)
-    exps_s = _best_seconds(lambda x: jnp.sum(jnp.exp(0.1 * jnp.log(x))), x)
-    writes_s = _best_seconds(lambda x: (x * 0.5, x + 1.0, x - 2.0), x)
+    x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
+    arrays = (x, x + 0.25, x + 0.5, x + 0.75)
+    base_s, reads_s, flops_s, exps_s, writes_s = _best_seconds(_PROBES, arrays)
     read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
     flop_s = max(flops_s - base_s, 0.1 * base_s) / (9 * _SIZE)
     return Calibration(
         flop_s=flop_s,
         transcendental_s=max(exps_s - base_s, 0.5 * base_s) / (2 * _SIZE),
         read_s=read_s,
-        write_s=max(writes_s / (3 * x.nbytes), read_s),
+        write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
         dot_flop_s=flop_s / 4,
     )
 
 
-def _best_seconds(fun: Callable[..., object], *args: object) -> float:
-    compiled = jax.jit(fun)
-    jax.block_until_ready(compiled(*args))
-    return min(_seconds(compiled, args) for _ in range(_REPEATS))
+_PROBES: tuple[Callable[..., object], ...] = (
+    lambda x, *_: jnp.sum(x),
+    lambda x, y, z, w: jnp.sum(w + x + y + z),
+    lambda x, *_: jnp.sum(((x * 0.3 + 0.1) * x + 0.2) * (x - 0.4) * x + 0.7),
+    lambda x, *_: jnp.sum(jnp.exp(0.1 * jnp.log(x))),
+    lambda x, *_: (x * 0.5, x + 1.0, x - 2.0),
+)
+
+
+def _best_seconds(functions: Sequence[Callable[..., object]], args: Sequence[object]) -> list[float]:
+    """Least seconds of each function over alternating runs."""
+    compiled = [jax.jit(fun) for fun in functions]
+    jax.block_until_ready([fun(*args) for fun in compiled])
+    rounds = [[_seconds(fun, args) for fun in compiled] for _ in range(_REPEATS)]
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def _seconds(compiled: Callable[..., object], args: Sequence[object]) -> float:

@@ -32,13 +32,19 @@ MIN_ROW_SIZE = 1024
 
 
 class DerivedTable:
-    """Recipes of derived variables, interned by what they are made of."""
+    """Recipes of derived variables, interned by what they are made of.
+
+    `unlikely` holds equations, by `id`, whose cost hardly ever arises (the direct form of a guarded rewrite);
+    `matrices` those variables that only a matrix product reads.
+    """
 
     def __init__(self) -> None:
         self.recipes: dict[Var, tuple[Equation, ...]] = {}
+        self.unlikely: dict[int, Equation] = {}
+        self.matrices: set[Var] = set()
         self._made: dict[Hashable, Var] = {}
 
-    def make(self, kind: str, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
+    def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
         """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
         key = (kind, tuple(inputs))
         if key not in self._made:
@@ -57,6 +63,7 @@ def traced_equations(
 ) -> tuple[list[Var], tuple[Equation, ...]]:
     """The equations of a function applied to variables; it may write to given output variables."""
     body = _jax.trace_body(fun, *[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs])
+    assert not body.consts
     names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
     if outputs is not None:
         names.update(zip(body.outvars, outputs, strict=True))
@@ -121,6 +128,7 @@ def stack_rows(
     for shared, group in groups.items():
         rows = list(dict.fromkeys(group.rows))
         matrix = table.make("stack", rows, _stack)
+        table.matrices.add(matrix)
         matrices.append(matrix)
         for index, row in enumerate(rows):
             slices.setdefault(row, traced_equations(_row(index, row.aval.shape), [matrix], [row])[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.facts.chains import Chain, find_chains
 from incrax.facts.cost import Calibration
@@ -47,8 +48,14 @@ class Facts:
         """Estimated seconds of an equation."""
         known = self._seconds.get(id(eqn))
         if known is None or known[0] is not eqn:
-            known = self._seconds[id(eqn)] = (eqn, self.calibration.seconds(eqn))
+            seconds = 0.0 if id(eqn) in self.derived.unlikely else self.calibration.seconds(eqn)
+            known = self._seconds[id(eqn)] = (eqn, seconds)
         return known[1]
+
+    def load_seconds(self, var: Var) -> float:
+        """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself."""
+        size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
+        return self.calibration.load_seconds(size)
 
     def is_saveable(self, var: Var) -> bool:
         """Whether a value can be kept: a derived one, or an array that an equation writes and no effect touches."""
@@ -64,6 +71,12 @@ class Facts:
         """Whether some equation must run at every call."""
         masks = self.dependence.masks.values()
         return any(eqn.effects for eqn in self.program.eqns) or any(mask & ALWAYS for mask in masks)
+
+    @cached_property
+    def called_back(self) -> tuple[Var, ...]:
+        """What pure callbacks to the host return."""
+        pure = [eqn for eqn in self.program.eqns if eqn.primitive.name == "pure_callback"]
+        return tuple(var for eqn in pure for var in written_vars(eqn))
 
     @cached_property
     def chains(self) -> tuple[Chain, ...]:

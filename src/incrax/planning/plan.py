@@ -15,6 +15,7 @@ from typing import NamedTuple
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax.planning.derived import regroup, stack_rows
+from incrax.planning.factors import factor_reductions
 from incrax.planning.facts import Facts
 from incrax.planning.frontier import choose_frontier
 
@@ -22,7 +23,7 @@ MIN_LOAD_S = 1e-12
 NEW_VALUE_S = 5e-6
 """Price of keeping one more value: a segment of its own to compile and to start when the value is stale."""
 
-SAVE_SHARE = 0.3
+SAVE_SHARE = 0.1
 """Share of the price of saving a new value that each use bears."""
 
 
@@ -72,6 +73,7 @@ def plan_dirty(
     saves: Iterable[Var] = (),
     prices: Prices = Prices(),
     only_wanted: bool = False,
+    may_factor: bool = True,
 ) -> Plan:
     """Plan for a dirty set: compute the reached outputs from clean saved values.
 
@@ -82,6 +84,7 @@ def plan_dirty(
         saves: values to save as well, as far as the dirty set reaches them.
         prices: factors on the calibrated prices.
         only_wanted: load nothing but wanted values and values derived from them.
+        may_factor: also try to merge sibling reductions into matrix products, and take the cheaper plan.
     """
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
@@ -95,17 +98,23 @@ def plan_dirty(
             return None
         if facts.is_minimal:
             return MIN_LOAD_S
-        size = _jax.aval_bytes(var.aval)
-        price = facts.calibration.load_seconds(size)
+        price = facts.load_seconds(var)
         if var not in known:
-            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(size)
+            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(_jax.aval_bytes(var.aval))
         return price * prices.load
 
     eqns: tuple[Equation, ...] = facts.program.eqns
     if not facts.is_minimal:
         eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
-    return _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
+    plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
+    factored = None
+    if may_factor and not facts.is_minimal:
+        factored = factor_reductions(eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty))
+    if factored is None:
+        return plan
+    other = _plan(facts, dirty, factored, targets, load_seconds, prices.run, reached_saves, outputs)
+    return min(plan, other, key=lambda p: p.seconds)
 
 
 def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
@@ -114,7 +123,7 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     outputs = tuple(range(len(facts.program.outvars)))
 
     def load_seconds(var: Var) -> float | None:
-        return facts.calibration.load_seconds(_jax.aval_bytes(var.aval)) if var in known else None
+        return facts.load_seconds(var) if var in known else None
 
     full = facts.dependence.layout.full
     return _plan(facts, full, facts.program.eqns, facts.program.outvars, load_seconds, 1.0, (), outputs)
@@ -127,7 +136,7 @@ def plan_fill(facts: Facts, missing: Iterable[Var], available: Iterable[Var]) ->
     def load_seconds(var: Var) -> float | None:
         if var not in available or var in missing:
             return None
-        return MIN_LOAD_S if facts.is_minimal else facts.calibration.load_seconds(_jax.aval_bytes(var.aval))
+        return MIN_LOAD_S if facts.is_minimal else facts.load_seconds(var)
 
     eqns = (*facts.program.eqns, *facts.derived.recipe(missing))
     return _plan(facts, 0, eqns, list(missing), load_seconds, 1.0, missing, ())
@@ -159,5 +168,5 @@ def _estimate(
 ) -> float:
     calibration = facts.calibration
     seconds = sum(facts.seconds(eqn) for eqn in eqns) * run_price
-    seconds += sum(calibration.load_seconds(_jax.aval_bytes(var.aval)) for var in loads)
+    seconds += sum(map(facts.load_seconds, loads))
     return seconds + sum(calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in saves)

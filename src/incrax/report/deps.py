@@ -45,7 +45,7 @@ class DependenceTable(Printable):
             for r in self.rows
         ]
         header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
-        return [Table(f"{self.num_equations} equations", header, rows)]
+        return [Table(f"equations: {self.num_equations}", header, rows)]
 
 
 def dependence_table(engine: Engine) -> DependenceTable:

@@ -68,7 +68,9 @@ class Explanation(Printable):
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
         ]
-        changed = [*self.changed] or [("nothing", "all leaves have the bits of the last call")]
+        changed = list(self.changed[:NUM_LISTED]) or [("nothing", "all leaves have the bits of the last call")]
+        if len(self.changed) > NUM_LISTED:
+            changed.append((f"... {len(self.changed) - NUM_LISTED} more", ""))
         equations = [(name, source) for name, source in self.ran[:NUM_LISTED]]
         if len(self.ran) > NUM_LISTED:
             equations.append((f"... {len(self.ran) - NUM_LISTED} more", ""))

@@ -33,7 +33,7 @@ class Printable:
         console = Console(width=140, color_system=None, force_terminal=False)
         with console.capture() as capture:
             console.print(self.__rich__())
-        return capture.get().rstrip()
+        return "\n".join(line.rstrip() for line in capture.get().splitlines()).rstrip()
 
 
 def _rich_table(table: Table) -> RichTable:

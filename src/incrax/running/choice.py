@@ -5,6 +5,7 @@ In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. I
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -31,8 +32,9 @@ class Entry:
     """What is known of one dirty set.
 
     Fields: how often it was seen; whether its needs are among the wanted values; its own plan, compiled; the present
-    candidate and why; seconds by candidate; whether they were measured, up to which tick of the clock; uses; how many
-    ran the whole program by choice; seconds that these cost later calls, for saved values they left stale.
+    candidate and why; seconds estimated for a program of its own; seconds by candidate; whether they were measured, up
+    to which tick of the clock; uses; how many ran the whole program by choice; seconds that these cost later calls, for
+    saved values they left stale, and what is assumed of these at first.
     """
 
     dirty: int
@@ -41,12 +43,14 @@ class Entry:
     program: TimedProgram | None = None
     candidate: Candidate = "whole"
     reason: str = "seen for the first time"
+    promise_s: float = math.inf
     seconds: dict[Candidate, float] = field(default_factory=dict)
     is_final: bool = False
     ticks: int = -1
     uses: int = 0
     whole_uses: int = 0
     blame_s: float = 0.0
+    prior_s: float = 0.0
 
     def copy(self, clock: Clock) -> Entry:
         """An independent record."""
@@ -84,4 +88,4 @@ class Entry:
         self.uses += 1
         self.whole_uses += candidate == "whole" == self.candidate
         if self.blame_s and self.uses % RETRY_USES == 0:
-            self.blame_s, self.whole_uses, self.is_final = 0.0, 0, False
+            self.blame_s, self.whole_uses, self.is_final = self.prior_s, 0, False

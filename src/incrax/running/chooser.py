@@ -12,10 +12,11 @@ from collections.abc import Iterable
 
 from incrax._jax import Var
 from incrax._tuning import Tuning
+from incrax.facts.cost import CALLBACK_S
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
-from incrax.running.choice import MIN_GAIN, RETRY_USES, Candidate, Entry
+from incrax.running.choice import MIN_BLAMED_USES, MIN_GAIN, RETRY_USES, Candidate, Entry
 from incrax.running.compiled import compile_plan, compile_whole, device_constants
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
@@ -63,11 +64,14 @@ class Chooser:
         self.loaded: dict[Var, None] = {}
         self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
         self.compile_s = 0.1
+        self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.started_s = time.perf_counter()
         self.lost_s = 0.0
         self.regret_s = 0.0
         if facts.is_minimal:
             self.segments.want(facts.cut_set)
+        else:
+            self.segments.want(var for var in facts.called_back if var in facts.saveable)
 
     def fork(self, stats: Stats) -> Chooser:
         """An independent table with the same compiled programs."""
@@ -124,7 +128,7 @@ class Chooser:
         """The record of a dirty set that is used now, with its candidate chosen."""
         entry = self.entries.get(dirty)
         if entry is None:
-            entry = self.entries[dirty] = Entry(dirty)
+            entry = self.entries[dirty] = Entry(dirty, blame_s=self.callback_s, prior_s=self.callback_s)
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
@@ -150,7 +154,7 @@ class Chooser:
     def _choose(self, entry: Entry) -> None:
         """Choose by seconds; what was not timed yet is estimated."""
         segments, dirty = self.segments, entry.dirty
-        serve = bool(segments.wanted) and (entry.is_planned or segments.is_compiled(dirty))
+        serve = bool(segments.wanted) and (entry.is_planned or bool(self.callback_s) or segments.is_compiled(dirty))
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)
@@ -170,7 +174,7 @@ class Chooser:
         """The next candidate to be timed, as long as that loses little."""
         if not self._is_exploring:
             return None
-        if not self.whole.is_settled:
+        if not self.whole.is_settled and not self.callback_s:
             return "whole"
         if entry.program is not None and not entry.program.is_settled:
             return "plan"
@@ -207,11 +211,10 @@ class Chooser:
         elif not entry.is_planned:
             num_planned = sum(e.is_planned for e in self.entries.values())
             is_hot = entry.count >= self.tuning.hot_after
-            if is_hot and (num_planned < FREE_PLANS or self._has_earned(entry, self.whole_s)):
+            if is_hot and (num_planned < FREE_PLANS or self._has_earned(entry)):
                 self.plan(entry)
-        elif entry.program is None and entry.candidate == "segments":
-            if self._has_earned(entry, entry.seconds.get("segments", 0.0)) and self._has_room(entry):
-                self._compile_for_wanted(entry)
+        elif entry.program is None and self._has_earned(entry) and self._has_room(entry):
+            self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry) -> None:
         """Add what a dirty set needs to the wanted values, if that promises a gain."""
@@ -225,6 +228,7 @@ class Chooser:
         if self.whole_s - plan.seconds < max(MIN_GAIN * self.whole_s, MIN_GAIN_S):
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
+        entry.promise_s = plan.seconds
         needs = list(plan.base_loads)
         if not wanted:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
@@ -233,9 +237,12 @@ class Chooser:
         if sum(e.program is not None for e in self.entries.values()) < FREE_PROGRAMS:
             self._compile_for_wanted(entry)
 
-    def _has_earned(self, entry: Entry, served_s: float) -> bool:
+    def _has_earned(self, entry: Entry) -> bool:
         """Whether the gain expected over as many uses as there were would have paid a compilation."""
-        return entry.count * EARNED_SHARE * served_s > self.compile_s
+        served_s = entry.seconds.get(entry.candidate, self.whole_s)
+        is_promising = entry.candidate == "segments" or not entry.is_planned
+        gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
+        return entry.count * gain_s > self.compile_s
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are, that saves those which the change makes stale."""
@@ -273,8 +280,8 @@ class Chooser:
     def pays_to_fill(self, entry: Entry, missing: Iterable[Var], culprit: Entry | None) -> bool:
         """Whether to compute missing values now; the culprit, whose use left them stale, bears the cost either way.
 
-        At once where even with them the candidate beats the whole program, or to time it; else after as many seconds were lost for
-        want of them as they cost (ski rental: never worse than twice the best).
+        At once where even with them the candidate beats the whole program, or to time it; else after as many seconds
+        were lost for want of them as they cost (ski rental: never worse than twice the best).
         """
         fill_s = self.segments.fill_seconds(missing, self.run_price)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)

@@ -12,21 +12,16 @@ from incrax.facts.dependence import Layout
 from incrax.running.leaves import LeafValue, changed_elements, same_value
 from incrax.running.store import State, Store
 
-RESTLESS = 8
-"""New objects in a row with new bits, after which a leaf's new objects count as changed and their bits are not read."""
-
-RECHECK = 16
-"""The bits of a restless leaf are read again every so many calls."""
+SETTLE_EVERY = 16
+"""Calls between looks at which host values stayed in use."""
 
 
 class Comparison:
-    """Compares leaves with the states of one store; `skips` allows to skip the bits of restless leaves."""
+    """Compares leaves with the states of one store."""
 
-    def __init__(self, store: Store, layout: Layout, *, skips: bool) -> None:
+    def __init__(self, store: Store, layout: Layout) -> None:
         self.store = store
         self.layout = layout
-        self.skips = skips
-        self.restless = [0] * len(layout.offsets)
         self.num_resolved = 0
 
     def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
@@ -47,27 +42,23 @@ class Comparison:
         self.num_resolved += 1
         for index in changed:
             values[index] = self._resolve_leaf(index, leaves[index])
-        if self.num_resolved % RECHECK == 0:
+        if self.num_resolved % SETTLE_EVERY == 0:
             for value in values:
                 value.settle(self.num_resolved)
         return tuple(values)
 
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
-        """The stored value with these bits, or a new one; a restless leaf's bits are read only now and then."""
+        """The stored value with these bits, or a new one."""
         for state in self.store.states:
             if state.anchors[index] is x:
                 return state.values[index]
         new = LeafValue(x)
-        if self.restless[index] >= RESTLESS and self.num_resolved % RECHECK and self.skips:
-            return new
         tried = None
         for state in reversed(self.store.states):
             old = state.values[index]
             if old is not tried and same_value(old, new):
-                self.restless[index] = 0
                 return old
             tried = old
-        self.restless[index] += 1
         return new
 
     def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:

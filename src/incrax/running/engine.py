@@ -75,7 +75,7 @@ class Engine:
         seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
         self.store = Store(limits.versions, limits.budget_bytes, seconds)
         self.store.expect(self.chooser.savable)
-        self.comparison = Comparison(self.store, self.layout, skips=not facts.is_minimal)
+        self.comparison = Comparison(self.store, self.layout)
 
     def fork(self, stats: Stats) -> Engine:
         """An independent engine that shares values and programs so far."""
@@ -87,7 +87,7 @@ class Engine:
         other.store = Store(store.versions, store.budget_bytes, store.seconds)
         other.store.bound_bytes = store.bound_bytes
         other.store.states = [state.copy() for state in store.states]
-        other.comparison = Comparison(other.store, self.layout, skips=not self.facts.is_minimal)
+        other.comparison = Comparison(other.store, self.layout)
         return other
 
     # --- one call ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Stats:
-    """Counts since the function was made or `clear` was called with `stats=True`.
+    """Counts since the function was made; `clear` keeps them.
 
     Fields: calls; calls with nothing changed; equations run; saved values loaded; equations run to fill missing saved
     values; programs compiled; saved values evicted; traces; calls under another transformation; calls that raised;

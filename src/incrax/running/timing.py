@@ -21,6 +21,9 @@ from incrax.running.compiled import Executable
 SAMPLE = 32
 """One in so many runs is timed after the first rounds."""
 
+LONG_S = 0.03
+"""Seconds of timed runs in all after which no more are needed at the start."""
+
 WINDOW = 5
 """Latest timed runs of which the least counts: noise only ever adds."""
 
@@ -38,13 +41,14 @@ class Clock:
 class TimedProgram:
     """One executable; `plan` is None for the whole program, `seconds` is None until it was timed."""
 
-    __slots__ = ("clock", "executable", "num_runs", "plan", "seconds", "times")
+    __slots__ = ("clock", "executable", "is_due", "num_runs", "plan", "seconds", "times")
 
     def __init__(self, plan: Plan | None, executable: Executable, clock: Clock) -> None:
         self.plan = plan
         self.executable = executable
         self.clock = clock
         self.num_runs = 0
+        self.is_due = False
         self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
 
@@ -56,17 +60,17 @@ class TimedProgram:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the first timed runs were made."""
-        return self.num_runs > self.clock.rounds
+        """Whether the first timed runs were made, or took long enough to be believed."""
+        return self.num_runs > self.clock.rounds or sum(self.times) >= LONG_S
 
     def retime(self) -> None:
         """Time the next run."""
-        self.num_runs = min(self.num_runs, self.clock.rounds)
+        self.is_due = True
 
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
         rounds = self.clock.rounds
-        if self.num_runs > rounds and (self.num_runs % SAMPLE or not rounds):
+        if not self.is_due and self.is_settled and (self.num_runs % SAMPLE or not rounds):
             self.num_runs += 1
             return self.executable(feeds, loads)
         jax.block_until_ready(loads)
@@ -77,4 +81,5 @@ class TimedProgram:
             self.seconds = min(self.times)
             self.clock.ticks += 1
         self.num_runs += 1
+        self.is_due = False
         return results

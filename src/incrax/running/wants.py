@@ -6,6 +6,7 @@ In: `Facts`, dirty sets, prices. Out: plans that fit. It must not know which pro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
 from incrax import _jax
 from incrax._jax import Var
@@ -27,8 +28,8 @@ def affordable_plan(
 ) -> Plan | None:
     """A plan for a dirty set whose loads, with the wanted values and for two versions, fit the budget."""
     known = tuple(wanted)
-    for load_price in LOAD_PRICES:
-        plan = plan_dirty(facts, dirty, wanted=known, prices=Prices(load_price, run_price))
+    for may_factor, load_price in product((True, False), LOAD_PRICES):
+        plan = plan_dirty(facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor)
         if 2 * sum(_jax.aval_bytes(var.aval) for var in {*known, *plan.loads}) <= budget_bytes:
             return plan
     return None

@@ -1,0 +1,143 @@
+"""Seed 003, JuliaDiff/ReverseDiff.jl issue 234 (https://github.com/JuliaDiff/ReverseDiff.jl/issues/234).
+
+Guarded tapes and loops of any length are issue 5. Today's engine already holds the thread's main demand, that a
+compiled program with a branch never returns the wrong answer in silence; it keeps one trace per static value, as the
+thread's table of tapes does; and the body of a loop is compiled once.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL, check_calls, primitives_run, ran_by, same
+
+import incrax
+
+LOW, HIGH = np.array([0.1, 0.2, 0.3]), np.array([1.1, 1.2, 1.3])
+
+
+def python_branch(x):
+    return jnp.sum(x) ** 3 if jnp.sum(x) > 1 else jnp.sum(x) ** 2
+
+
+def traced_branch(x):
+    return jax.lax.cond(jnp.sum(x) > 1, lambda s: s**3, lambda s: s**2, jnp.sum(x))
+
+
+# --- branches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [LOW, HIGH], ids=["low", "high"])
+def test_a_python_branch_is_refused_and_never_wrong(first):
+    f = incrax.incremental(jax.grad(python_branch), tuning=MINIMAL)
+    for _ in range(2):
+        with pytest.raises(jax.errors.TracerBoolConversionError):
+            f(first)
+    assert f.stats.aborted == 2
+    assert f.stats.traces == 0
+
+
+@pytest.mark.parametrize("first", [LOW, HIGH], ids=["low", "high"])
+def test_gradients_are_right_on_both_sides_of_a_branch_wherever_it_was_traced(first):
+    f = check_calls(jax.grad(traced_branch), [(x,) for x in (first, LOW, HIGH, LOW, HIGH)], tuning=MINIMAL)
+    same(f(LOW), 2 * np.sum(LOW) * jnp.ones(3))
+    same(f(HIGH), 3 * np.sum(HIGH) ** 2 * jnp.ones(3))
+    assert f.stats.traces == 1
+
+
+def test_second_derivatives_pass_through_a_branch():
+    check_calls(jax.hessian(traced_branch), [(x,) for x in (LOW, HIGH, LOW)], tuning=MINIMAL)
+
+
+def test_a_branch_is_left_alone_while_its_inputs_stay():
+    def f(x, scale):
+        return scale * jax.lax.cond(jnp.sum(x) > 1, lambda s: jnp.exp(s), lambda s: jnp.sin(s), jnp.sum(x))
+
+    ours = incrax.incremental(f, tuning=MINIMAL)
+    ours(LOW, 1.0)
+    ours(LOW, 2.0)
+    assert "cond" not in primitives_run(ours)
+
+
+# --- a table of traces by static value -------------------------------------------------------------------------------
+
+
+def guarded_by_hand(x, side):
+    return x[0] ** 3 if side == "high" else x[0] ** 2
+
+
+def test_a_static_argument_selects_its_own_trace():
+    """The thread's sketch, with the guard evaluated by the caller."""
+    f = incrax.incremental(jax.grad(guarded_by_hand), tuning=MINIMAL)
+    traces = []
+    for value in (0.1, 1.1, 0.5, 1.2):
+        expected = 3 * value**2 if value > 1 else 2 * value
+        same(f(np.array([value]), "high" if value > 1 else "low"), np.array([expected]))
+        traces.append(f.stats.traces)
+    assert traces == [1, 2, 2, 2]
+
+
+def test_each_trace_keeps_its_own_values():
+    f = incrax.incremental(guarded_by_hand, tuning=MINIMAL)
+    x = np.array([1.5])
+    f(x, "high"), f(x, "low")
+    assert ran_by(f, x, "high") == ran_by(f, x, "low") == 0
+
+
+# --- programs inside programs ----------------------------------------------------------------------------------------
+
+
+def test_a_compiled_part_in_a_larger_function_changes_nothing():
+    inner = jax.jit(lambda x: jnp.sum(x**2))
+    check_calls(jax.value_and_grad(lambda x: 2 * inner(x)), [(LOW,), (HIGH,), (LOW,)], tuning=MINIMAL)
+    check_calls(jax.hessian(lambda x: 2 * inner(x)), [(LOW,), (HIGH,)], tuning=MINIMAL)
+
+
+def test_an_incremental_part_differentiates_to_any_order_in_a_larger_function():
+    part = incrax.incremental(lambda x: jnp.sum(x**3), tuning=MINIMAL)
+    same(jax.grad(lambda x: 2 * part(x))(LOW), 6 * LOW**2)
+    same(jax.hessian(lambda x: 2 * part(x))(LOW), np.diag(12 * LOW))
+    assert part.stats.ran == 0
+
+
+def test_a_custom_gradient_is_respected():
+    @jax.custom_vjp
+    def f(x):
+        return jnp.sum(x)
+
+    f.defvjp(lambda x: (jnp.sum(x), x), lambda x, ct: (ct * 100 * x,))
+    ours = check_calls(jax.value_and_grad(f), [(LOW,), (HIGH,)], tuning=MINIMAL)
+    same(ours(HIGH)[1], 100 * HIGH)
+
+
+# --- loops -----------------------------------------------------------------------------------------------------------
+
+
+def weighted_sum(xs):
+    body = lambda s, ix: (s + ix[0] * ix[1], None)
+    return jax.lax.scan(body, 0.0, (jnp.arange(1.0, len(xs) + 1), xs))[0]
+
+
+def test_inputs_of_another_length_get_the_gradient_of_their_length():
+    """The thread's loop; its tape answered five numbers for three."""
+    f = incrax.incremental(jax.grad(weighted_sum), tuning=MINIMAL)
+    for length in (5, 3, 10, 5):
+        same(f(np.ones(length)), jnp.arange(1.0, length + 1))
+    assert f.stats.traces == 3
+
+
+def test_what_does_not_change_in_a_loop_leaves_it_and_is_kept():
+    def f(h, w, scale):
+        core = lambda h, _: (jnp.tanh(h * jnp.sum(jnp.exp(w))) * scale, h)
+        return jax.lax.scan(core, h, None, length=6)
+
+    ours = incrax.incremental(f, tuning=MINIMAL)
+    ours(0.1, LOW, 1.0)
+    assert {"exp", "scan"} <= set(primitives_run(ours))
+    ours(0.3, LOW, 2.0)
+    assert "scan" in primitives_run(ours)
+    assert "exp" not in primitives_run(ours)
+    calls = [(0.1, LOW, 1.0), (0.1, LOW, 2.0), (0.3, HIGH, 2.0)]
+    check_calls(jax.grad(lambda *args: f(*args)[0]), calls, tuning=MINIMAL)

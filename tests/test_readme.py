@@ -1,0 +1,165 @@
+"""The README: its code prints what it shows, its commands are those of CI, its names and links exist."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import incrax
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)\)")
+INSTALL = re.compile(r"/pip['\"]? install (?:-q )?'\.\[(\w+)\]'")
+PYTEST = re.compile(r"-m pytest (.*)")
+
+
+def blocks() -> list[tuple[str, str]]:
+    """(language, text) of every fenced block."""
+    return [(match[1], match[2]) for match in BLOCK.finditer(README)]
+
+
+def shell_commands() -> list[str]:
+    return [text.strip() for language, text in blocks() if language == "sh"]
+
+
+def pytest_options(text: str) -> list[str]:
+    """Options of the test command, without those that only report."""
+    found = PYTEST.search(text)
+    assert found, text
+    return [word for word in shlex.split(found[1]) if not word.startswith("--durations")]
+
+
+def public_names() -> list[str]:
+    listed = getattr(incrax, "__all__", None)
+    names = vars(incrax) if listed is None else listed
+    return [n for n in names if not n.startswith("_") and not isinstance(getattr(incrax, n), ModuleType)]
+
+
+# --- code -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_code_prints_what_the_page_shows():
+    """Blocks run in order in one namespace; `...` in the output stands for anything."""
+    checker = doctest.OutputChecker()
+    namespace: dict[str, object] = {}
+    compared = 0
+    found = blocks()
+    for number, (language, text) in enumerate(found):
+        if language != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(text, "README.md", "exec"), namespace)
+        if number + 1 < len(found) and found[number + 1][0] == "text" and is_next(text, found[number + 1][1]):
+            expected, actual = stripped(found[number + 1][1]), stripped(printed.getvalue())
+            assert checker.check_output(expected, actual, doctest.ELLIPSIS), f"{text}\n--- printed\n{actual}"
+            compared += 1
+    assert compared >= 2
+
+
+def is_next(code: str, output: str) -> bool:
+    """Whether nothing but a blank line stands between two blocks."""
+    return f"```python\n{code}```\n\n```text\n{output}```" in README
+
+
+def stripped(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in text.rstrip().splitlines())
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_two_commands_one_for_the_demo_and_one_for_the_tests():
+    demo, tests = shell_commands()
+    for command in (demo, tests):
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+    assert INSTALL.findall(demo) == ["demo"]
+    assert demo.endswith("&& .venv/bin/incrax demo")
+    assert INSTALL.findall(tests) == ["test"]
+
+
+def test_the_commands_are_those_that_ci_runs():
+    demo, tests = shell_commands()
+    assert INSTALL.findall(CI)[0] == INSTALL.findall(tests)[0]
+    assert pytest_options(tests) == pytest_options(CI)
+    assert re.search(r'/bin/incrax" demo', CI)
+    assert f"incrax[{INSTALL.findall(demo)[0]}]" in EXTRAS["test"]  # what the demo needs is installed there too
+
+
+def test_every_extra_that_the_page_names_exists():
+    assert set(re.findall(r"\.\[(\w+)\]", README)) <= set(EXTRAS)
+
+
+# --- names and links --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_has_a_line(name):
+    assert re.search(rf"^\| `{name}[`(]", README, re.MULTILINE)
+
+
+def test_every_public_method_has_a_line():
+    methods = [name for name in vars(incrax.Incremental) if not name.startswith("_")]
+    assert len(methods) >= 7
+    for name in methods:
+        assert f"`Incremental.{name}" in README
+
+
+def test_every_name_in_the_table_exists():
+    for name in re.findall(r"^\| `([A-Za-z_.]+)", README, re.MULTILINE):
+        if name.startswith("benchmarks"):
+            continue
+        value = incrax
+        for part in name.split("."):
+            value = getattr(value, part)
+
+
+PAGES = ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md")))]
+
+
+@pytest.mark.parametrize("page", [*PAGES, "tests/seeds/README.md"])
+def test_every_relative_link_exists(page):
+    path = ROOT / page
+    links = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if "://" not in link]
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_every_module_of_the_engine_has_its_place_in_the_pipeline():
+    page = (ROOT / "docs" / "design" / "pipeline.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "incrax"
+    names = [".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")]
+    engine = [n for n in names if "__" not in n and not n.startswith("demo")]
+    assert [name for name in engine if f"`{name}`" not in page] == []
+
+
+def test_every_script_that_measured_exists():
+    scripts = set(re.findall(r"`(benchmarks/\w+\.py)`", README))
+    assert scripts
+    assert [script for script in scripts if not (ROOT / script).exists()] == []
+
+
+def test_every_test_that_the_page_of_the_seeds_names_exists():
+    folder = ROOT / "tests" / "seeds"
+    written = {
+        name for path in folder.glob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    named = set(re.findall(r"`(test_[a-z]\w+)`", (folder / "README.md").read_text(encoding="utf-8")))
+    assert named == written
+
+
+def test_the_page_names_no_machine():
+    """No absolute path and no host."""
+    assert re.findall(r"(?:^|[\s`'\"(=])/\w+", README) == []
+    assert re.findall(r"\w+://\S+|localhost|\b\d+\.\d+\.\d+\.\d+\b", README) == []
