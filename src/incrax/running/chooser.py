@@ -34,8 +34,14 @@ FREE_PLANS = 8
 FREE_PROGRAMS = 4
 """Dirty sets that get a program of their own as soon as they are hot; later ones must earn its compilation."""
 
-EARNED_SHARE = 0.3
+EARNED_SHARE = 0.1
 """Share of what serves a dirty set now that a program of its own is expected to save."""
+
+EARNED_FACTOR = 3.0
+"""Compilations that the gain over all uses so far must have been worth."""
+
+MIN_COMPILE_S = 0.05
+"""Seconds that a compilation is taken to need at least; what the whole program needed is the better guess."""
 
 MIN_GAIN_S = 2e-6
 """Seconds that a plan must be estimated to save to be considered."""
@@ -63,7 +69,6 @@ class Chooser:
         self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.clock)
         self.loaded: dict[Var, None] = {}
         self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
-        self.compile_s = 0.1
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.started_s = time.perf_counter()
         self.lost_s = 0.0
@@ -238,11 +243,11 @@ class Chooser:
             self._compile_for_wanted(entry)
 
     def _has_earned(self, entry: Entry) -> bool:
-        """Whether the gain expected over as many uses as there were would have paid a compilation."""
+        """Whether the gain expected over as many uses as there were would have paid for compiling."""
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
         is_promising = entry.candidate == "segments" or not entry.is_planned
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        return entry.count * gain_s > self.compile_s
+        return entry.count * gain_s > EARNED_FACTOR * max(self.whole.first_s, MIN_COMPILE_S)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are, that saves those which the change makes stale."""
