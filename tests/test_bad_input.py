@@ -104,7 +104,6 @@ def test_one_as_integer_float_and_boolean_inside_a_container():
 
 
 @pytest.mark.parametrize("base", [float, int])
-@pytest.mark.xfail(strict=True, reason="a subclass of float or int has no descriptor: AttributeError on .shape")
 def test_subclasses_of_numbers_are_numbers(base):
     kind = type("Minutes", (base,), {})
     check_like_jit(lambda x: x * 2, [(kind(2),), (kind(3),)])
@@ -206,7 +205,6 @@ def test_one_array_under_two_arguments(tuning):
 # --- deleted and donated buffers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="the bits of the former, deleted leaf are read: every later call fails")
 def test_deleting_a_former_input_does_not_disturb_the_next_call():
     f = incrax.incremental(scaled, tuning=MINIMAL)
     x = copies(X)
@@ -216,9 +214,6 @@ def test_deleting_a_former_input_does_not_disturb_the_next_call():
 
 
 @every_tuning
-@pytest.mark.xfail(
-    strict=True, reason="the bits of the former, donated leaf are read: the loop fails at its second call"
-)
 def test_loop_that_donates_its_input_to_the_next_step(tuning):
     f, plain = incrax.incremental(scaled, tuning=tuning), jax.jit(scaled)
     step = jax.jit(lambda x: x * 1.01, donate_argnums=0)
@@ -228,7 +223,6 @@ def test_loop_that_donates_its_input_to_the_next_step(tuning):
         x = step(x)
 
 
-@pytest.mark.xfail(strict=True, reason="an equal leaf is replaced by the stored one, whose buffer is gone")
 def test_equal_array_still_serves_after_the_first_one_is_deleted():
     f = incrax.incremental(scaled, tuning=MINIMAL)
     first, second = copies(X), copies(X)
@@ -239,7 +233,6 @@ def test_equal_array_still_serves_after_the_first_one_is_deleted():
     same(f(3.0, second), jax.jit(scaled)(3.0, second))
 
 
-@pytest.mark.xfail(strict=True, reason="the bits of the deleted leaf are read at the next call")
 def test_refusing_a_deleted_input_leaves_the_next_call_right():
     f = incrax.incremental(scaled, tuning=MINIMAL)
     x = copies(X)
@@ -387,12 +380,11 @@ def test_a_leaf_is_now_a_value_and_now_static():
 
 def test_fresh_functions_as_leaves_are_right_and_their_traces_bounded():
     f = incrax.incremental(lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=3))
-    for k in range(10):
-        assert float(f(1.0, lambda x, k=k: x * k)) == k
+    with pytest.warns(UserWarning, match="compared by identity"):
+        assert [float(f(1.0, lambda x, k=k: x * k)) for k in range(10)] == list(range(10))
     assert len(f._traced) == 3
 
 
-@pytest.mark.xfail(strict=True, reason="no such warning exists yet")
 def test_fresh_function_at_every_call_is_warned_about():
     f = incrax.incremental(lambda x, fun: fun(x), tuning=MINIMAL)
     functions = [lambda x, k=k: x * k for k in range(20)]
@@ -460,10 +452,9 @@ def test_results_are_right_without_jit():
             same(f(s, X[:5]), jax.jit(fun)(s, X[:5]))
             with jax.disable_jit():
                 same(f(s, X[:5]), fun(s, X[:5]))
-    assert f.stats.traces == 2
+    assert (f.stats.traces, f.stats.transparent) == (1, 6)
 
 
-@pytest.mark.xfail(strict=True, reason="the function is traced even where jax.disable_jit() asks for plain evaluation")
 def test_without_jit_python_may_branch_on_values():
     f = incrax.incremental(lambda x: x if x > 0 else -x, tuning=MINIMAL)
     with jax.disable_jit():
@@ -497,7 +488,6 @@ def test_kind_of_random_bits_is_part_of_the_key():
     assert f.stats.traces == 2
 
 
-@pytest.mark.xfail(strict=True, reason="jax.jit has no default_prng_impl in its key, and neither have we")
 def test_implementation_of_new_keys_is_part_of_the_key():
     f = incrax.incremental(lambda seed: jax.random.uniform(jax.random.key(seed)), tuning=MINIMAL)
     f(1)
@@ -778,7 +768,6 @@ def test_matrices_are_arrays_of_two_axes():
 
 
 @pytest.mark.parametrize("native_first", [True, False])
-@pytest.mark.xfail(strict=True, reason="byte-swapped arrays reach the tracer as they are, which refuses them")
 def test_byte_swapped_arrays_are_taken(native_first):
     f = incrax.incremental(lambda x: jnp.sum(x * x), tuning=MINIMAL)
     if native_first:
@@ -792,16 +781,15 @@ MASKED = np.ma.masked_array(np.full(4, 5.0), mask=[1, 0, 0, 0])
 
 def test_masked_arrays_are_refused():
     f = incrax.incremental(lambda x: jnp.sum(x), tuning=MINIMAL)
-    with pytest.raises(ValueError, match="masked arrays are not supported"):
+    with pytest.raises(incrax.UnsupportedLeafError, match="masked arrays are not supported"):
         f(MASKED)
     assert float(f(np.ones(4))) == 4.0
 
 
-@pytest.mark.xfail(strict=True, reason="after a plain array the mask is dropped without a word, as jax.jit does")
 def test_masked_arrays_are_refused_after_a_plain_array_too():
     f = incrax.incremental(lambda x: jnp.sum(x), tuning=MINIMAL)
     f(np.ones(4))
-    with pytest.raises(ValueError, match="masked arrays are not supported"):
+    with pytest.raises(incrax.UnsupportedLeafError, match="masked arrays are not supported"):
         f(MASKED)
 
 

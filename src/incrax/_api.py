@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -11,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 
 from incrax import _jax
-from incrax._errors import not_called
+from incrax._errors import many_functions, not_called, nothing_saved, wrong_option
 from incrax._tuning import Tuning
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
@@ -38,11 +39,12 @@ class Incremental(Generic[P, R]):
         self._lock = threading.RLock()
         self._traced: OrderedDict[Hashable, _Traced] = OrderedDict()
         self._latest: _Traced | None = None
+        self._has_warned = False
         functools.update_wrapper(self, fun, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
-        if not _jax.is_top_level():
+        if not _jax.is_top_level() or _jax.is_jit_disabled():
             self._stats.transparent += 1
             return self._fun(*args, **kwargs)
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
@@ -89,7 +91,17 @@ class Incremental(Generic[P, R]):
         traced = self._traced[signature.key] = _Traced(signature, analysis, engine)
         if len(self._traced) > self._tuning.max_signatures:
             self._traced.popitem(last=False)
+            self._warn_of_functions(signature)
         return traced
+
+    def _warn_of_functions(self, signature: Signature) -> None:
+        """Say once that functions among the arguments may be why so many traces are made."""
+        static = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if not is_value]
+        functions = [path for path, x in zip(static, signature.statics, strict=True) if callable(x)]
+        if functions and not self._has_warned:
+            self._has_warned = True
+            shown = ", ".join(f"`{path}`" for path in functions)
+            warnings.warn(many_functions(shown, self._tuning.max_signatures), UserWarning, stacklevel=5)
 
     # --- reports -------------------------------------------------------------------------------------------------
 
@@ -113,7 +125,7 @@ class Incremental(Generic[P, R]):
                 leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
                 traced, _ = self._traced_for(leaves, treedef, args, kwargs)
                 if traced is None:
-                    raise not_called("explain()")
+                    raise nothing_saved("explain()")
                 return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
             if self._latest is None:
                 raise not_called("explain()")
@@ -129,6 +141,8 @@ class Incremental(Generic[P, R]):
             if args or kwargs:
                 leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
                 traced, _ = self._traced_for(leaves, treedef, args, kwargs)
+                if traced is None:
+                    raise nothing_saved("deps()")
             else:
                 traced = self._latest
             if traced is None:
@@ -162,7 +176,8 @@ class Incremental(Generic[P, R]):
         """Evaluate from scratch; saved values are neither read nor written."""
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._lock:
-            traced = self._traced_for(leaves, treedef, args, kwargs)[0] if _jax.is_top_level() else None
+            is_plain = not _jax.is_top_level() or _jax.is_jit_disabled()
+            traced = None if is_plain else self._traced_for(leaves, treedef, args, kwargs)[0]
         if traced is None:
             return self._fun(*args, **kwargs)
         outputs = traced.engine.fresh(traced.signature.dynamic_leaves(leaves))
@@ -217,6 +232,10 @@ class _Traced:
         states = self.engine.store.states
         anchors = states[-1].anchors if states else ()
         return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
+
+
+def _is_integer(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
 
 
 @overload
@@ -279,6 +298,14 @@ def incremental(
     """
     if policy != "fast":
         raise ValueError(f'`incremental(policy=...)` got {policy!r}; this version knows "fast".')
+    if f is not None and not callable(f):
+        raise wrong_option("incremental(f)", f, "a function")
+    if memory is not None and not _is_integer(memory):
+        raise wrong_option("incremental(memory=...)", memory, "an integer number of bytes, or None")
+    if not _is_integer(versions):
+        raise wrong_option("incremental(versions=...)", versions, "an integer")
+    if tuning is not None and not isinstance(tuning, Tuning):
+        raise wrong_option("incremental(tuning=...)", tuning, "an incrax.Tuning, or None")
     if memory is not None and memory < 0:
         raise ValueError(f"`incremental(memory=...)` got {memory}; it is a number of bytes, at least 0.")
     if versions < 1:

@@ -39,6 +39,14 @@ def unsupported_dtype(path: str, dtype: Any) -> UnsupportedLeafError:
     )
 
 
+def masked_array(path: str) -> UnsupportedLeafError:
+    """A masked array, whose mask JAX would drop."""
+    return UnsupportedLeafError(
+        f"`incremental(f)` got `{path}` as a masked array; masked arrays are not supported. JAX has no masks, so what "
+        "is masked would count as data. Nothing was evaluated or stored. Fill it, or pass data and mask as two arrays."
+    )
+
+
 def unhashable_static(path: str, value: Any) -> UnsupportedLeafError:
     """A static leaf that cannot be part of a key."""
     return UnsupportedLeafError(
@@ -50,7 +58,7 @@ def unhashable_static(path: str, value: Any) -> UnsupportedLeafError:
 
 def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
     """A path that names no input leaf."""
-    shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "") if known else "none"
     return UnknownInputError(
         f"`{name}` names no input of this function; its inputs are: {shown}. Use a path as `explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
@@ -63,6 +71,28 @@ def not_called(method: str) -> NotCalledError:
         f"`{method}` needs a call to report on, and this function has not been called yet. Call it "
         f"once, or give `{method}` example arguments."
     )
+
+
+def nothing_saved(method: str) -> NotCalledError:
+    """A report on a call that is not tracked."""
+    return NotCalledError(
+        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, for "
+        "which the function is called as it is and nothing is saved. Give arguments without one."
+    )
+
+
+def many_functions(paths: str, max_signatures: int) -> str:
+    """A warning: functions among the arguments are compared by identity, and there were many."""
+    return (
+        f"`incremental(f)` was traced for more than {max_signatures} signatures and forgets the oldest. A function is "
+        f"among its arguments ({paths}), compared by identity: a lambda made anew at each call is another function "
+        "each time, and each call traces and compiles again. Pass the same function object."
+    )
+
+
+def wrong_option(option: str, value: Any, expected: str) -> TypeError:
+    """An option of a wrong type."""
+    return TypeError(f"`{option}` got {value!r} of type {type(value).__name__}; it must be {expected}.")
 
 
 def deleted_input(path: str) -> DeletedInputError:

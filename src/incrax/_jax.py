@@ -71,9 +71,9 @@ def open_jaxpr(jaxpr: Any) -> Body:
     return Body(tuple(inner.invars), tuple(inner.constvars), consts, tuple(inner.eqns), tuple(inner.outvars))
 
 
-def trace_body(fun: Callable[..., Any], *args: Any) -> Body:
+def trace_body(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Body:
     """Trace `fun` on example arguments or avals."""
-    return open_jaxpr(jax.make_jaxpr(fun)(*args))
+    return open_jaxpr(jax.make_jaxpr(fun)(*args, **kwargs))
 
 
 def closed_jaxpr(body: Body) -> Any:
@@ -210,7 +210,17 @@ is_top_level = _core.trace_state_clean
 
 def config_key() -> Hashable:
     """Everything outside the arguments that changes how a function is traced and compiled."""
-    return _config.trace_context(), _config.debug_nans.value, _config.debug_infs.value, _config.disable_jit.value
+    return (
+        _config.trace_context(),
+        _config.debug_nans.value,
+        _config.debug_infs.value,
+        _config.default_prng_impl.value,
+    )
+
+
+def is_jit_disabled() -> bool:
+    """Whether the user asked for plain evaluation, operation by operation."""
+    return _config.disable_jit.value
 
 
 def source_line(eqn: Equation) -> str:

@@ -37,9 +37,9 @@ class Program:
         return str(self.as_jaxpr())
 
 
-def trace(fun: Callable[..., Any], *leaves: Any) -> Program:
-    """Trace a function of flat leaves that returns flat outputs."""
-    return from_jaxpr(_jax.trace_body(fun, *leaves))
+def trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
+    """Trace a function of pytrees; the program's inputs and outputs are their leaves."""
+    return from_jaxpr(_jax.trace_body(fun, *args, **kwargs))
 
 
 def from_jaxpr(jaxpr: Any) -> Program:

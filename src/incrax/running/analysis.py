@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
 from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
 from incrax.planning.facts import Facts
+from incrax.running.leaves import LeafValue
 from incrax.running.signature import Signature
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
@@ -32,21 +34,28 @@ class Analysis:
 
 def analyse(fun: Callable[..., Any], signature: Signature, dynamic: Sequence[Any], tuning: Tuning) -> Analysis:
     """Trace and analyse a function for one signature."""
-    trees: list[Any] = []
-
-    def flat_fun(*leaves: Any) -> list[Any]:
-        args, kwargs = signature.rebuild(leaves)
-        outputs, out_tree = jax.tree.flatten(fun(*args, **kwargs))
-        trees.append(out_tree)
-        return outputs
-
-    traced = trace(flat_fun, *dynamic)
+    traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
     program = run_passes(traced, PASSES)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
     calibration = calibrate() if tuning.calibrate and not is_minimal else Calibration()
     facts = Facts(program, depend(program, layout), calibration, is_minimal)
-    return Analysis(traced, facts, trees[0])
+    return Analysis(traced, facts, out_tree)
+
+
+def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) -> tuple[Program, Any]:
+    """The program and its output tree; traced under the user's names where no leaf is static."""
+    trees: list[Any] = []
+
+    @functools.wraps(fun)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = signature.rebuild(jax.tree.leaves((args, kwargs)))
+        outputs = fun(*args, **kwargs)
+        trees.append(jax.tree.structure(outputs))
+        return outputs
+
+    args, kwargs = (tuple(feeds), {}) if signature.statics else signature.rebuild(feeds)
+    return trace(evaluate, *args, **kwargs), trees[0]
 
 
 def has_mutable_inputs(analysis: Analysis) -> bool:

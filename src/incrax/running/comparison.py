@@ -53,10 +53,12 @@ class Comparison:
             if state.anchors[index] is x:
                 return state.values[index]
         new = LeafValue(x)
+        if new.is_deleted():
+            return new
         tried = None
         for state in reversed(self.store.states):
             old = state.values[index]
-            if old is not tried and same_value(old, new):
+            if old is not tried and not old.is_deleted() and same_value(old, new):
                 return old
             tried = old
         return new

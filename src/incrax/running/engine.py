@@ -113,7 +113,7 @@ class Engine:
             raise
 
     def _check_alive(self, values: tuple[LeafValue, ...]) -> None:
-        for index in [i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()]:
+        for index in [i for i, v in enumerate(values) if v.array is not None and v.is_deleted()]:
             raise deleted_input(self.paths[index])
 
     def _compare(self, values: tuple[LeafValue, ...]) -> Pairs:
@@ -263,11 +263,15 @@ class Engine:
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
-        return self.chooser.whole.executable([LeafValue(x).feed for x in leaves], ())
+        values = tuple([LeafValue(x) for x in leaves])
+        self._check_alive(values)
+        return self.chooser.whole.executable([value.feed for value in values], ())
 
     def dry_run(self, leaves: Sequence[Any]) -> Record | None:
         """What a call would do, without running anything or touching the store; None before the first call."""
-        pairs = self._compare(self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves)))
+        values = self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves))
+        self._check_alive(values)
+        pairs = self._compare(values)
         if not pairs:
             return None
         base, dirty = pairs[-1]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import unsupported_dtype
+from incrax._errors import masked_array, unsupported_dtype
 
 T = TypeVar("T")
 
@@ -85,9 +85,13 @@ def descriptor(x: Any) -> Hashable:
     if kind in _PYTHON_SCALARS:
         return (), jax.dtypes.canonicalize_dtype(kind), True, None
     if isinstance(x, (np.ndarray, np.generic)):
+        if isinstance(x, np.ma.MaskedArray):
+            return "masked", x.shape, x.dtype
         return x.shape, jax.dtypes.canonicalize_dtype(x.dtype), False, None
     if _jax.is_mutable_array(x):
         return "ref", str(x.aval)
+    if isinstance(x, _PYTHON_SCALARS):
+        return descriptor(_plain_scalar(x))
     if type(x) is _ARRAY:
         return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
     return x.shape, x.dtype, False, x.sharding if getattr(x, "committed", False) else None
@@ -103,8 +107,20 @@ def has_type_of(x: Any, anchor: Any) -> bool:
 
 def check_dynamic(x: Any, path: str) -> None:
     """Refuse arrays that JAX has no type for."""
-    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "OSUMm" or isinstance(x, np.void):
+    if isinstance(x, np.ma.MaskedArray):
+        raise masked_array(path)
+    if isinstance(x, (np.ndarray, np.generic)) and not _has_jax_type(x.dtype):
         raise unsupported_dtype(path, x.dtype)
+
+
+def _has_jax_type(dtype: np.dtype) -> bool:
+    is_wide = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
+    return not (dtype.kind in "OSUMm" or dtype.names is not None or is_wide or dtype == np.void)
+
+
+def _plain_scalar(x: Any) -> Any:
+    """A value of a subclass of bool, int, float or complex as one of these."""
+    return next(kind(x) for kind in _PYTHON_SCALARS if isinstance(x, kind))
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -130,10 +146,12 @@ class LeafValue:
             self.anchor = NO_ANCHOR
             self._bits = snapshot
             self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jnp.asarray(snapshot)
+        elif isinstance(x, _PYTHON_SCALARS) and type(x) not in _PYTHON_SCALARS and not isinstance(x, np.generic):
+            self.feed = _plain_scalar(x)
 
     @property
     def bits(self) -> np.ndarray | None:
-        """The value on the host, read once; None where it is compared by identity only."""
+        """The value on the host, read once; None where it is compared by identity only, or was deleted unread."""
         if self._bits is _UNREAD:
             self._bits = _read_bits(self.anchor)
         return self._bits
@@ -151,7 +169,7 @@ class LeafValue:
 
 def _read_bits(x: Any) -> np.ndarray | None:
     if isinstance(x, jax.Array):
-        if (_frozen and is_frozen(x)) or not _is_on_one_device(x):
+        if x.is_deleted() or (_frozen and is_frozen(x)) or not _is_on_one_device(x):
             return None
         return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
     return _python_int(x) if type(x) is int else np.asarray(x)

@@ -18,6 +18,7 @@ _ELEMENT = re.compile(r"^(?P<path>.*)\[(?P<index>\d+)\]$")
 
 def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequence[str]]) -> None:
     """Plan, compile and fill every named change at these leaves."""
+    changing = [changing] if isinstance(changing, str) else changing
     groups = [(name,) if isinstance(name, str) else tuple(name) for name in changing]
     masks = [_mask(engine, group) for group in groups]
     console = Console(stderr=True)
@@ -48,7 +49,7 @@ def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
     element = _ELEMENT.match(name)
     if not mask and element is not None and element["path"] in paths:
         index, number = list(paths).index(element["path"]), int(element["index"])
-        if number < layout.widths[index]:
+        if 1 < layout.widths[index] > number:
             mask = 1 << (layout.offsets[index] + number)
     if not mask:
         raise unknown_input(name, paths)

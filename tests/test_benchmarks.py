@@ -1,0 +1,121 @@
+"""The problems of the benchmarks: every form hoisted by hand equals `jax.jit` of what the user writes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+harness = pytest.importorskip("harness", reason="the benchmarks are not part of the source distribution")
+
+from problems import amplitude, mixture  # noqa: E402
+
+RTOL = 1e-10
+NUM_EVENTS = 500
+NUM_AMPLITUDES = 5
+
+
+def agree(actual, expected) -> None:
+    """Same tree, every output to within `RTOL` of its largest element."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert harness.relative_error(x, y) <= RTOL
+
+
+# --- mixture ---------------------------------------------------------------------------------------------------------
+
+HOISTED = {
+    "value, n1": (mixture.hoisted_value_yield, mixture.nll, "n1"),
+    "value, mu1": (mixture.hoisted_value_mean, mixture.nll, "mu1"),
+    "gradient, n1": (mixture.hoisted_gradient_yield, jax.value_and_grad(mixture.nll), "n1"),
+    "gradient, mu1": (mixture.hoisted_gradient_mean, jax.value_and_grad(mixture.nll), "mu1"),
+    "closed gradient, mu1": (mixture.closed_gradient_mean, jax.value_and_grad(mixture.nll), "mu1"),
+}
+
+
+@pytest.mark.parametrize("name", HOISTED)
+def test_the_mixture_hoisted_by_hand_is_the_users_mixture(name):
+    hoist, function, changed = HOISTED[name]
+    p, x = mixture.truth(NUM_EVENTS), mixture.make_data(NUM_EVENTS)
+    hoisted = hoist(p, x)
+    for factor in (1.0, 1.03):
+        q = {**p, changed: p[changed] * factor}
+        agree(hoisted(q, x), jax.jit(function)(q, x))
+
+
+def test_the_flat_mixture_is_that_of_the_dict():
+    p, x = mixture.truth(NUM_EVENTS), mixture.make_data(NUM_EVENTS)
+    value, gradient = jax.jit(jax.value_and_grad(mixture.nll_flat))(np.array(list(p.values())), x)
+    expected, by_name = jax.jit(jax.value_and_grad(mixture.nll))(p, x)
+    agree(value, expected)
+    agree(list(gradient), [by_name[name] for name in mixture.NAMES])
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_the_mixture_describes_its_data(factor):
+    p, x = mixture.truth(50_000), mixture.make_data(50_000)
+    value = jax.jit(mixture.nll)
+    for name in mixture.NAMES:
+        assert value({**p, name: factor * p[name]}, x) > value(p, x)
+
+
+# --- amplitudes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return amplitude.make_inputs(NUM_AMPLITUDES, NUM_EVENTS)
+
+
+@pytest.fixture(scope="module")
+def couplings(inputs):
+    return {name: values * np.linspace(0.9, 1.2, len(values)) for name, values in inputs.couplings.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, couplings):
+    return jax.jit(jax.value_and_grad(amplitude.nll_vectorised))(couplings, *inputs[1:])
+
+
+def test_the_unrolled_amplitudes_are_the_vectorised_ones(inputs, couplings, expected):
+    agree(jax.jit(amplitude.nll_unrolled)(couplings, *inputs[1:]), expected[0])
+    agree(amplitude.in_two_programs()(couplings, *inputs[1:]), expected[0])
+
+
+@pytest.mark.parametrize("hoist", [amplitude.hoisted_couplings, amplitude.hoisted_couplings_real])
+def test_the_couplings_hoisted_by_hand(inputs, couplings, expected, hoist):
+    agree(hoist(inputs)(couplings, *inputs[1:]), expected[0])
+    agree(hoist(inputs, jax.value_and_grad)(couplings, *inputs[1:]), expected)
+
+
+@pytest.mark.parametrize("hoist", [amplitude.hoisted_width, amplitude.hoisted_width_real])
+def test_one_width_hoisted_by_hand(inputs, hoist):
+    width = inputs.shapes["width"][amplitude.WIDTH] * 1.1
+    widths = inputs.shapes["width"].copy()
+    widths[amplitude.WIDTH] = width
+    moved = (inputs.couplings, {**inputs.shapes, "width": widths}, *inputs[2:])
+    agree(hoist(inputs, with_gradient=False)(*moved), jax.jit(amplitude.nll_vectorised)(*moved))
+    by_width = jax.jit(jax.value_and_grad(amplitude.of_width(amplitude.nll_vectorised)))
+    agree(hoist(inputs, with_gradient=True)(width, *inputs), by_width(width, *inputs))
+
+
+# --- harness ---------------------------------------------------------------------------------------------------------
+
+
+def test_forms_that_disagree_stop_a_comparison():
+    forms = {"one": lambda x: np.float64(x), "two": lambda x: np.float64(x + 1e-3)}
+    with pytest.raises(AssertionError, match="'two' and 'one' differ by 0.001"):
+        harness.compare(forms, lambda _: (1.0,), rounds=1, warm=0)
+
+
+def test_a_line_says_what_was_reached():
+    timings = {"jax.jit": harness.Timing(3e-3, 2e-3, 4e-3), "incrax": harness.Timing(2e-3, 1e-3, 3e-3)}
+    line = harness.timing_line("case", timings, [harness.never_slower(), harness.Speed("jax.jit", 2.0)])
+    assert [check.target for check in line.checks] == ["<=1.05 t(jax.jit)", ">=2x jax.jit"]
+    assert line.verdict == "short: 1.50x jax.jit"
+    assert line.cells["jax.jit / incrax"] == "1.50"
