@@ -20,6 +20,15 @@ Advance = Callable[[str, int, int], None]
 PROFILED = ("tau_late", "tau_very_late")
 NUM_GRID = 7
 NUM_SWEEPS = 150
+MAX_STEPS = 40
+SLOW = 0.1
+"""Newton's decrement, relative to that of the step before, from which on the Hessian is computed anew."""
+
+MAX_HALVINGS = 12
+MIN_CURVATURE = 1e-6
+GAIN = 1e-7
+"""A descent ends when another step is expected to lower the negative log-likelihood by less."""
+
 STEP = 0.6
 """Proposal width of the chain, in conditional standard deviations of each parameter."""
 
@@ -61,19 +70,21 @@ class Driver:
     def __init__(self, make: Maker, x: jax.Array, seed: int, advance: Advance) -> None:
         self.value = make(model.negative_log_likelihood)
         self.gradient = make(jax.grad(model.negative_log_likelihood))
+        self.hessian = make(jax.hessian(model.negative_log_likelihood))
         self.x = x
         self.seed = seed
         self.advance = advance
         self.result = Result(functions=(self.value, self.gradient))
         self.offset = 0.0
+        self.precision = np.empty(0)
 
     def run(self, num_sweeps: int, reference: Result | None = None) -> Result:
         """All stages; the chain starts at the reference's minimum and uses its covariance, if one is given."""
         with self._stage("fit"):
-            minuit = self._fit()
+            self._fit()
         with self._stage("profiles"):
             for number, name in enumerate(PROFILED):
-                self.result.profiles[name] = self._profile(minuit, name, number)
+                self.result.profiles[name] = self._profile(name, number)
         with self._stage("chain"):
             self._sample(num_sweeps, self.result if reference is None else reference)
         return self.result
@@ -94,46 +105,90 @@ class Driver:
         self.result.stages[-1].gradients += 1
         return np.asarray(self.gradient(np.asarray(theta), self.x))
 
-    def _fit(self) -> Any:
-        """MIGRAD with our gradient, then HESSE, which changes one or two parameters at a time."""
+    def _second_derivative(self, theta: np.ndarray) -> np.ndarray:
+        return np.asarray(self.hessian(np.asarray(theta), self.x))
+
+    def _fit(self) -> None:
+        """MIGRAD with our gradient, then Newton steps to the bottom; the covariance is the inverse Hessian there."""
         from iminuit import Minuit
 
         start = model.start(len(self.x))
-        self.advance("fit", 0, 1)
+        self.advance("fit", 0, 2)
         self.offset = self._evaluate(start)
         evaluate: Any = self._evaluate
         minuit = Minuit(evaluate, start, grad=cast("Any", self._differentiate), name=model.NAMES)
         minuit.errordef = Minuit.LIKELIHOOD
         minuit.limits = list(zip(model.LOWER, model.UPPER, strict=True))
         minuit.migrad()
-        minuit.hesse()
-        self.advance("fit", 1, 1)
-        self.result.theta = np.array(minuit.values)
-        self.result.errors = np.array(minuit.errors)
-        self.result.covariance = np.array(minuit.covariance)
-        self.result.minimum = float(cast("float", minuit.fval)) + self.offset
-        self.result.is_valid = bool(minuit.valid)
-        return minuit
+        self.advance("fit", 1, 2)
+        theta = np.array(minuit.values)
+        free = np.ones(len(theta), bool)
+        theta, minimum, has_converged = self._descend(theta, self._second_derivative(theta), free)
+        precision = self._second_derivative(theta)
+        self.result.covariance = np.linalg.pinv(precision)
+        self.result.errors = np.sqrt(np.abs(np.diag(self.result.covariance)))
+        self.result.theta, self.result.minimum = theta, minimum + self.offset
+        is_minimum = bool(np.linalg.eigvalsh(scaled_to_unit_diagonal(precision)).min() > 0)
+        self.result.is_valid = has_converged and is_minimum
+        self.precision = precision
+        self.advance("fit", 2, 2)
 
-    def _profile(self, minuit: Any, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def _descend(self, theta: np.ndarray, precision: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        """Minimum over the free parameters by Newton steps, halved until the likelihood falls.
+
+        The Hessian is the given one, and a new one where a step gained little.
+
+        Returns the parameters, the minimum, and whether the expected gain of another step is below `GAIN`.
+        """
+        value = self._evaluate(theta)
+        previous = np.inf
+        for _ in range(MAX_STEPS):
+            gradient = self._differentiate(theta)
+            step = np.zeros(len(theta))
+            step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
+            decrement = gradient @ step
+            if 0 <= decrement < 2 * GAIN:
+                return theta, value, True
+            if decrement > SLOW * previous:
+                precision = self._second_derivative(theta)
+                step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
+            previous = decrement
+            theta, new, has_fallen = self._step(theta, step, value)
+            if not has_fallen:
+                return theta, value, False
+            value = new
+        return theta, value, False
+
+    def _step(self, theta: np.ndarray, step: np.ndarray, value: float) -> tuple[np.ndarray, float, bool]:
+        for _ in range(MAX_HALVINGS):
+            proposal = theta - step
+            new = self._evaluate(proposal) if self._is_inside(proposal) else np.inf
+            if new < value + GAIN:
+                return proposal, new, True
+            step = step / 2
+        return theta, value, False
+
+    def _profile(self, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Minima over the other parameters on a grid of +-2 errors, from the middle outwards."""
         index = model.NAMES.index(name)
-        center, error = self.result.theta[index], self.result.errors[index]
-        grid = center + error * np.linspace(-2, 2, NUM_GRID)
+        grid = self.result.theta[index] + self.result.errors[index] * np.linspace(-2, 2, NUM_GRID)
         minima = np.empty(NUM_GRID)
+        free = np.arange(len(model.NAMES)) != index
         middle = NUM_GRID // 2
         done = 0
         for side in (range(middle, NUM_GRID), range(middle - 1, -1, -1)):
-            minuit.values = self.result.theta
-            minuit.fixed[name] = True
+            theta = self.result.theta
             for k in side:
-                minuit.values[name] = grid[k]
-                minuit.migrad()
-                minima[k] = float(cast("float", minuit.fval)) + self.offset
+                theta = theta + self._tangent(index) * (grid[k] - theta[index])
+                theta, minimum, _ = self._descend(theta, self.precision, free)
+                minima[k] = minimum + self.offset
                 done += 1
                 self.advance("profiles", number * NUM_GRID + done, len(PROFILED) * NUM_GRID)
-            minuit.fixed[name] = False
         return grid, minima
+
+    def _tangent(self, index: int) -> np.ndarray:
+        """How the best values of the others move with one parameter, d theta / d theta_index = C[:, i] / C[i, i]."""
+        return self.result.covariance[:, index] / self.result.covariance[index, index]
 
     def _sample(self, num_sweeps: int, reference: Result) -> None:
         """Metropolis within Gibbs: each sweep proposes one parameter after the other."""
@@ -165,3 +220,16 @@ class Driver:
 def conditional_errors(covariance: np.ndarray) -> np.ndarray:
     """Standard deviation of each parameter with the others held fixed: 1 / sqrt of the precision's diagonal."""
     return 1.0 / np.sqrt(np.abs(np.diag(np.linalg.pinv(covariance))))
+
+
+def newton_step(precision: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """H^-1 g with the eigenvalues of H, in units in which its diagonal is one, taken as at least `MIN_CURVATURE`."""
+    scale = np.sqrt(np.abs(np.diag(precision)))
+    values, vectors = np.linalg.eigh(scaled_to_unit_diagonal(precision))
+    return vectors @ (vectors.T @ (gradient / scale) / np.maximum(np.abs(values), MIN_CURVATURE)) / scale
+
+
+def scaled_to_unit_diagonal(matrix: np.ndarray) -> np.ndarray:
+    """A symmetric matrix in units in which its diagonal is one."""
+    scale = np.sqrt(np.abs(np.diag(matrix)))
+    return matrix / np.outer(scale, scale)

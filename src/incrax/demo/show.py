@@ -69,7 +69,7 @@ def differences(ours: Result, plain: Result) -> dict[str, float]:
 def print_differences(console: Console, ours: Result, plain: Result) -> bool:
     """Say whether both ways agree; True if they do."""
     found = differences(ours, plain)
-    agrees = found["minimum"] < FIT_RTOL and found["parameters"] < 0.05 and found["profiles"] < 0.02
+    agrees = found["minimum"] < FIT_RTOL and found["parameters"] < 0.01 and found["profiles"] < 0.01
     console.print(
         f"same results as jax.jit: {'yes' if agrees else 'NO'} (minimum {found['minimum']:.1e} relative, parameters "
         f"{found['parameters']:.1e} errors, profiles {found['profiles']:.1e}; chains equal for "
