@@ -222,7 +222,7 @@ def test_incremental_gives_the_driver_what_jit_gives(settings, by_jit):
     result = driver.Driver(both, incrax.frozen(sample()), 1, silent).run(NUM_SWEEPS)
     for actual, expected in pairs:
         np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
-    assert len(pairs) == sum(stage.values + stage.gradients for stage in result.stages)
+    assert len(pairs) == sum(stage.values + stage.gradients + stage.hessians for stage in result.stages)
     value = values[0]
     assert value.stats.calls == sum(stage.values for stage in result.stages)
     assert value.stats.ran < value.stats.calls * value.explain().num_equations

@@ -35,11 +35,12 @@ STEP = 0.6
 
 @dataclass
 class Stage:
-    """One stage of the work: calls of the value and of the gradient, and seconds, compilation included."""
+    """One stage of the work: calls of the value, the gradient and the Hessian, and seconds, compilation included."""
 
     name: str
     values: int = 0
     gradients: int = 0
+    hessians: int = 0
     seconds: float = 0.0
 
 
@@ -106,6 +107,7 @@ class Driver:
         return np.asarray(self.gradient(np.asarray(theta), self.x))
 
     def _second_derivative(self, theta: np.ndarray) -> np.ndarray:
+        self.result.stages[-1].hessians += 1
         return np.asarray(self.hessian(np.asarray(theta), self.x))
 
     def _fit(self) -> None:

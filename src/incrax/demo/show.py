@@ -32,16 +32,15 @@ def print_parameters(console: Console, result: Result) -> None:
 def print_times(console: Console, ours: Result, plain: Result | None) -> None:
     """Calls and seconds of each stage, side by side."""
     table = Table(title="time, compilation included", title_justify="left")
-    for name in ("stage", "values", "gradients", "incrax s", "jax.jit s", "ratio"):
+    for name in ("stage", "values", "gradients", "Hessians", "incrax s", "jax.jit s", "ratio"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     for k, stage in enumerate(ours.stages):
         other = None if plain is None else plain.stages[k].seconds
-        table.add_row(
-            stage.name, str(stage.values), str(stage.gradients), f"{stage.seconds:.1f}", *_ratio(stage.seconds, other)
-        )
+        calls = (str(stage.values), str(stage.gradients), str(stage.hessians))
+        table.add_row(stage.name, *calls, f"{stage.seconds:.1f}", *_ratio(stage.seconds, other))
     total = sum(stage.seconds for stage in ours.stages)
     other = None if plain is None else sum(stage.seconds for stage in plain.stages)
-    table.add_row("all", "", "", f"{total:.1f}", *_ratio(total, other), style="bold")
+    table.add_row("all", "", "", "", f"{total:.1f}", *_ratio(total, other), style="bold")
     console.print(table)
 
 

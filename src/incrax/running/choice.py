@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from incrax.running.recycling import Pool
 from incrax.running.timing import Clock, TimedProgram
 
 Candidate = Literal["whole", "segments", "plan"]
@@ -18,13 +19,10 @@ MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""
 
 MIN_BLAMED_USES = 3
-"""Whole evaluations of a dirty set over which their cost to later calls is spread at least."""
+"""Uses of a dirty set over which their cost to later calls is spread at least."""
 
-RETRY_USES = 256
-"""Uses after which the runner-up is timed again, and blame must prove itself again."""
-
-RETRY_FACTOR = 4.0
-"""A runner-up slower than the best by this factor is not tried again."""
+RETRY_USES = (16, 64, 256)
+"""Uses after which the runner-up is timed again; after the last, every so many, when blame is forgotten too."""
 
 
 @dataclass
@@ -33,8 +31,8 @@ class Entry:
 
     Fields: how often it was seen; whether its needs are among the wanted values; its own plan, compiled; the present
     candidate and why; seconds estimated for a program of its own; seconds by candidate; whether they were measured, up
-    to which tick of the clock; uses; how many ran the whole program by choice; seconds that these cost later calls, for
-    saved values they left stale, and what is assumed of these at first.
+    to which tick of the clock; uses; how many left saved values stale by choice; seconds that these cost later calls,
+    and what is assumed of these at first.
     """
 
     dirty: int
@@ -48,13 +46,13 @@ class Entry:
     is_final: bool = False
     ticks: int = -1
     uses: int = 0
-    whole_uses: int = 0
+    stale_uses: int = 0
     blame_s: float = 0.0
     prior_s: float = 0.0
 
-    def copy(self, clock: Clock) -> Entry:
+    def copy(self, clock: Clock, pool: Pool) -> Entry:
         """An independent record."""
-        program = None if self.program is None else self.program.copy(clock)
+        program = None if self.program is None else self.program.copy(clock, pool)
         return replace(self, seconds=dict(self.seconds), program=program)
 
     def settle(self, candidate: Candidate, reason: str) -> None:
@@ -63,29 +61,45 @@ class Entry:
 
     @property
     def blame_per_use_s(self) -> float:
-        """Seconds that one evaluation of the whole program costs later calls."""
-        return self.blame_s / max(self.whole_uses, MIN_BLAMED_USES)
+        """Seconds that one use that leaves values stale costs later calls."""
+        return self.blame_s / max(self.stale_uses, MIN_BLAMED_USES)
+
+    def leaves_stale(self, candidate: Candidate) -> bool:
+        """Whether a candidate does not save anew the wanted values that the change makes stale."""
+        if candidate == "plan" and self.program is not None and self.program.plan is not None:
+            return not self.program.plan.saves
+        return candidate == "whole"
 
     def choose(self, seconds: Mapping[Candidate, float]) -> None:
-        """Take the fastest candidate; the whole program bears what it costs later calls, and wins ties."""
+        """Take the fastest candidate; what leaves values stale bears their cost, and the whole program wins ties."""
         self.seconds = dict(seconds)
-        total: dict[Candidate, float] = {name: s * (1 + MIN_GAIN) for name, s in seconds.items()}
-        total["whole"] = seconds["whole"] + self.blame_per_use_s
+        blame_s = self.blame_per_use_s
+        total: dict[Candidate, float] = {
+            name: s * (1 + MIN_GAIN * (name != "whole")) + blame_s * self.leaves_stale(name)
+            for name, s in seconds.items()
+        }
         shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
         if self.blame_s:
-            shown += f"; a whole evaluation costs later calls {self.blame_per_use_s * 1e3:.2g} ms"
+            shown += f"; values left stale cost later calls {blame_s * 1e3:.2g} ms"
         self.settle(min(total, key=lambda name: total[name]), shown)
 
     def runner_up(self) -> Candidate | None:
-        """The second best candidate, if it is not hopeless."""
+        """The second best candidate, unless it is slower than the best by the square root of the uses."""
         others = {name: s for name, s in self.seconds.items() if name != self.candidate}
         second = min(others, key=lambda name: others[name], default=None)
-        is_close = second is not None and others[second] < RETRY_FACTOR * self.seconds[self.candidate]
+        factor = math.sqrt(self.uses)
+        is_close = second is not None and others[second] < factor * self.seconds[self.candidate]
         return second if is_close else None
+
+    @property
+    def is_retry_due(self) -> bool:
+        """Whether the runner-up should be timed again at this use."""
+        is_time = self.uses in RETRY_USES or (self.uses > 0 and self.uses % RETRY_USES[-1] == 0)
+        return is_time and self.is_final
 
     def note_use(self, candidate: Candidate) -> None:
         """Count a use; now and then forget the blame, so that a change of habit is noticed."""
         self.uses += 1
-        self.whole_uses += candidate == "whole" == self.candidate
-        if self.blame_s and self.uses % RETRY_USES == 0:
-            self.blame_s, self.whole_uses, self.is_final = self.prior_s, 0, False
+        self.stale_uses += candidate == self.candidate and self.leaves_stale(candidate)
+        if self.blame_s and self.uses % RETRY_USES[-1] == 0:
+            self.blame_s, self.stale_uses, self.is_final = self.prior_s, 0, False

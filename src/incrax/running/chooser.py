@@ -16,22 +16,24 @@ from incrax.facts.cost import CALLBACK_S
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
-from incrax.running.choice import MIN_BLAMED_USES, MIN_GAIN, RETRY_USES, Candidate, Entry
+from incrax.running.choice import MIN_BLAMED_USES, MIN_GAIN, Candidate, Entry
 from incrax.running.compiled import compile_plan, compile_whole, device_constants
+from incrax.running.recycling import Pool, can_recycle
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
 from incrax.running.wants import affordable_plan, needs_of_companions
+from incrax.running.watch import Watch
 
 logger = logging.getLogger("incrax")
 
 MAX_ENTRIES = 1024
 """Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
 
-FREE_PLANS = 8
+FREE_PLANS = 12
 """Dirty sets whose needs are planned as soon as they are hot; later ones must earn it."""
 
-FREE_PROGRAMS = 4
+FREE_PROGRAMS = 12
 """Dirty sets that get a program of their own as soon as they are hot; later ones must earn its compilation."""
 
 EARNED_SHARE = 0.1
@@ -57,43 +59,55 @@ RACE_SHARE = 0.1
 class Chooser:
     """The table of dirty sets of one engine."""
 
-    def __init__(self, facts: Facts, traced: Program, tuning: Tuning, stats: Stats, budget_bytes: int) -> None:
+    def __init__(
+        self, facts: Facts, traced: Program, tuning: Tuning, stats: Stats, budget_bytes: int, pool: Pool
+    ) -> None:
         self.facts = facts
         self.tuning = tuning
         self.stats = stats
         self.budget_bytes = budget_bytes
+        self.pool = pool
         self.clock = Clock(tuning.race_rounds if tuning.race and not facts.is_minimal else 0)
         self.constants = device_constants(facts.program)
         self.entries: OrderedDict[int, Entry] = OrderedDict()
-        self.segments = Segments(facts, self.constants, stats, self.clock)
-        self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.clock)
+        self.segments = Segments(facts, self.constants, stats, self.clock, pool)
+        self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.clock, pool)
         self.loaded: dict[Var, None] = {}
+        self._savable: dict[Var, None] = {}
+        self._num_savable = (0, 0)
         self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.started_s = time.perf_counter()
+        self.num_planned = 0
+        self.num_programs = 0
         self.lost_s = 0.0
+        self.watch = Watch()
         self.regret_s = 0.0
         if facts.is_minimal:
             self.segments.want(facts.cut_set)
         else:
             self.segments.want(var for var in facts.called_back if var in facts.saveable)
 
-    def fork(self, stats: Stats) -> Chooser:
+    def fork(self, stats: Stats, pool: Pool) -> Chooser:
         """An independent table with the same compiled programs."""
         other = Chooser.__new__(Chooser)
         other.__dict__.update(self.__dict__)
-        other.stats = stats
+        other.stats, other.pool = stats, pool
         other.clock = clock = Clock(self.clock.rounds, self.clock.ticks)
-        other.entries = OrderedDict((dirty, entry.copy(clock)) for dirty, entry in self.entries.items())
-        other.segments = self.segments.fork(stats, clock)
-        other.whole = self.whole.copy(clock)
+        other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
+        other.segments = self.segments.fork(stats, clock, pool)
+        other.whole = self.whole.copy(clock, pool)
         other.loaded = dict(self.loaded)
+        other.watch = Watch()
         return other
 
     @property
     def savable(self) -> dict[Var, None]:
-        """All values that some candidate loads or saves."""
-        return {**self.segments.wanted, **self.loaded}
+        """All values that some candidate loads or saves; the same object while nothing was added."""
+        if self._num_savable != (len(self.segments.wanted), len(self.loaded)):
+            self._num_savable = (len(self.segments.wanted), len(self.loaded))
+            self._savable = {**self.segments.wanted, **self.loaded}
+        return self._savable
 
     # --- seconds -------------------------------------------------------------------------------------------------
 
@@ -141,7 +155,7 @@ class Chooser:
         if not self.facts.is_minimal:
             if not entry.is_final or entry.ticks != self.clock.ticks:
                 self._choose(entry)
-            if entry.uses % RETRY_USES == RETRY_USES - 1 and entry.is_final:
+            if entry.is_retry_due:
                 self._retry(entry)
         return entry
 
@@ -214,15 +228,15 @@ class Chooser:
                 self._compile(entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted))
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
-            num_planned = sum(e.is_planned for e in self.entries.values())
             is_hot = entry.count >= self.tuning.hot_after
-            if is_hot and (num_planned < FREE_PLANS or self._has_earned(entry)):
+            if is_hot and (self.num_planned < FREE_PLANS or self._has_earned(entry)):
                 self.plan(entry)
-        elif entry.program is None and self._has_earned(entry) and self._has_room(entry):
+        elif entry.program is None and (self._is_free(entry) or self._has_earned(entry)) and self._has_room(entry):
             self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry) -> None:
         """Add what a dirty set needs to the wanted values, if that promises a gain."""
+        self.num_planned += 1
         entry.is_planned, entry.is_final = True, False
         run_price, budget_bytes = self.run_price, self.budget_bytes
         wanted = self.segments.wanted
@@ -239,8 +253,12 @@ class Chooser:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
             needs = needs_of_companions(self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes)
         self.segments.want(needs)
-        if sum(e.program is not None for e in self.entries.values()) < FREE_PROGRAMS:
+        if self.num_programs < FREE_PROGRAMS:
             self._compile_for_wanted(entry)
+
+    def _is_free(self, entry: Entry) -> bool:
+        """Whether a program is compiled without proof of its worth: the first few, for what segments serve."""
+        return entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
 
     def _has_earned(self, entry: Entry) -> bool:
         """Whether the gain expected over as many uses as there were would have paid for compiling."""
@@ -250,23 +268,26 @@ class Chooser:
         return entry.count * gain_s > EARNED_FACTOR * max(self.whole.first_s, MIN_COMPILE_S)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
-        """A program for the wanted values as they are, that saves those which the change makes stale."""
+        """A program for the wanted values as they are; it saves those that become stale where that was missed."""
         prices, wanted = Prices(1.0, self.run_price), self.segments.wanted
-        plan = plan_dirty(self.facts, entry.dirty, wanted=wanted, saves=wanted, prices=prices, only_wanted=True)
+        saves = wanted if entry.blame_s else ()
+        plan = plan_dirty(self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True)
         self._compile(entry, plan)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        entry.program = TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.clock)
+        executable = compile_plan(self.facts, plan, self.constants, recycles=can_recycle())
+        entry.program = TimedProgram(plan, executable, self.clock, self.pool)
         entry.is_final = False
+        self.num_programs += 1
         self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
         logger.debug("dirty set %x: plan compiled", entry.dirty)
 
     def _has_room(self, entry: Entry) -> bool:
         """Whether a program can be added; one that is used less often than this entry makes room."""
-        programs = [e for e in self.entries.values() if e.program is not None]
-        if len(programs) < self.tuning.max_plans:
+        if self.num_programs < self.tuning.max_plans:
             return True
+        programs = [e for e in self.entries.values() if e.program is not None]
         victim = min(programs, key=lambda e: e.count)
         if victim.count >= entry.count:
             return False
@@ -274,6 +295,7 @@ class Chooser:
         return True
 
     def _drop_program(self, entry: Entry) -> None:
+        self.num_programs -= 1
         entry.program, entry.is_final, entry.count = None, False, 0
         entry.is_planned = not self.facts.is_minimal
         entry.settle("whole", "its program made room for another")
@@ -302,5 +324,7 @@ class Chooser:
     def note_use(self, entry: Entry, candidate: Candidate, elapsed_s: float | None) -> None:
         """Count a use; what a try of another candidate lost against the whole program counts against more tries."""
         entry.note_use(candidate)
+        if not self.callback_s:
+            self.watch.note(self.clock.spent_s, self.whole_s if self.whole.is_settled else None)
         if elapsed_s is not None and candidate != "whole":
             self.lost_s += max(elapsed_s - self.whole_s, 0.0)

@@ -17,6 +17,7 @@ from incrax._jax import Var
 from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
+from incrax.running.recycling import is_recyclable
 
 Constants: TypeAlias = dict[Var, Any]
 
@@ -28,7 +29,8 @@ EMBED_BYTES = 4096
 class Executable:
     """A compiled plan and where its arguments come from.
 
-    Fields: the jitted function of (leaves, constants, loads), leaf numbers, constants, loads, number of equations.
+    Fields: the jitted function of (leaves, constants, loads, donated buffers), leaf numbers, constants, loads, number
+    of equations, types of the buffers to donate.
     """
 
     call: Callable[..., list[Any]]
@@ -36,10 +38,11 @@ class Executable:
     constants: tuple[Any, ...]
     loads: tuple[Var, ...]
     num_eqns: int
+    donated: tuple[Any, ...] = ()
 
-    def __call__(self, feeds: Sequence[Any], loaded: Sequence[Any]) -> list[Any]:
-        """Run on the leaves' feeds (all of them, by number) and the loaded values, in order."""
-        return self.call(*[feeds[i] for i in self.leaves], *self.constants, *loaded)
+    def __call__(self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()) -> list[Any]:
+        """Run on the leaves' feeds (all of them, by number), the loaded values in order, and buffers to overwrite."""
+        return self.call(*[feeds[i] for i in self.leaves], *self.constants, *loaded, *donated)
 
 
 def device_constants(program: Program) -> dict[Var, Any]:
@@ -51,8 +54,8 @@ def _on_device(const: Any) -> Any:
     return const if isinstance(const, jax.Array) or _jax.is_mutable_array(const) else jnp.asarray(const)
 
 
-def compile_plan(facts: Facts, plan: Plan, constants: Constants) -> Executable:
-    """An executable that returns the plan's outputs, then its saves."""
+def compile_plan(facts: Facts, plan: Plan, constants: Constants, *, recycles: bool = False) -> Executable:
+    """An executable that returns the plan's outputs, then its saves; these in donated buffers if it recycles."""
     program = facts.program
     eqns = plan.eqns
     targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
@@ -62,12 +65,24 @@ def compile_plan(facts: Facts, plan: Plan, constants: Constants) -> Executable:
     embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
     names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
 
-    def run_plan(*values: Any) -> list[Any]:
-        env = {**embedded, **dict(zip(names, values, strict=True))}
-        _jax.evaluate(eqns, env)
-        return [_jax.read(atom, env) for atom in targets]
+    donated = tuple(var.aval for var in plan.saves if recycles and is_recyclable(var.aval))
 
-    return Executable(jax.jit(run_plan), leaves, tuple(constants[v] for v in passed), plan.loads, len(eqns))
+    def run_plan(*values: Any) -> list[Any]:
+        inputs = values[: len(names)]
+        env = {**embedded, **dict(zip(names, inputs, strict=True))}
+        _jax.evaluate(eqns, env)
+        results = [_jax.read(atom, env) for atom in targets]
+        outputs, saves = results[: len(plan.outputs)], results[len(plan.outputs) :]
+        return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves]
+
+    numbers = tuple(range(len(names), len(names) + len(donated)))
+    call = jax.jit(run_plan, donate_argnums=numbers, keep_unused=True) if donated else jax.jit(run_plan)
+    return Executable(call, leaves, tuple(constants[v] for v in passed), plan.loads, len(eqns), donated)
+
+
+def _as_own(x: Any, others: Sequence[Any]) -> Any:
+    """A value to save; a copy where it would share the buffer of an argument or an output."""
+    return jnp.array(x, copy=True) if any(x is other for other in others) and not _jax.is_key_dtype(x.dtype) else x
 
 
 def compile_whole(program: Program, num_eqns: int) -> Executable:

@@ -23,6 +23,7 @@ from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
 from incrax.running.leaves import LeafValue
+from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, available_in
@@ -67,14 +68,15 @@ class Engine:
         self.tuning = tuning
         self.stats = stats
         self.layout = facts.dependence.layout
-        self.chooser = Chooser(facts, traced, tuning, stats, limits.budget_bytes)
+        pool = Pool()
+        self.chooser = Chooser(facts, traced, tuning, stats, limits.budget_bytes, pool)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.last: Record | None = None
         seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
-        self.store = Store(limits.versions, limits.budget_bytes, seconds)
-        self.store.expect(self.chooser.savable)
+        kept_out = frozenset(var for _, var in self.out_vars)
+        self.store = Store(limits.versions, limits.budget_bytes, seconds, pool, kept_out)
         self.comparison = Comparison(self.store, self.layout)
 
     def fork(self, stats: Stats) -> Engine:
@@ -82,11 +84,8 @@ class Engine:
         other = Engine.__new__(Engine)
         other.__dict__.update(self.__dict__)
         other.stats = stats
-        other.chooser = self.chooser.fork(stats)
-        store = self.store
-        other.store = Store(store.versions, store.budget_bytes, store.seconds)
-        other.store.bound_bytes = store.bound_bytes
-        other.store.states = [state.copy() for state in store.states]
+        other.store = self.store.fork()
+        other.chooser = self.chooser.fork(stats, other.store.pool)
         other.comparison = Comparison(other.store, self.layout)
         return other
 
@@ -171,7 +170,6 @@ class Engine:
             jax.block_until_ready(results)
         elapsed_s = None if entry.is_final or num_compiled < self.stats.compiles else time.perf_counter() - start
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
-        self.store.expect(self.chooser.savable)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         self._account(candidate, entry, saved, is_first=base is None)
         self.chooser.note_use(entry, candidate, elapsed_s)
@@ -182,7 +180,7 @@ class Engine:
     def _candidate(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
         candidate = entry.candidate
-        if candidate == "whole":
+        if candidate == "whole" or (self.chooser.watch.is_resting and not self.facts.is_minimal):
             return "whole"
         if candidate == "plan":
             plan = self._plan_of(candidate, entry)
@@ -222,6 +220,7 @@ class Engine:
         results: list[Any],
     ) -> State:
         mask, savable = self.facts.mask, self.chooser.savable
+        self.store.expect(savable)
         kept = {} if base is None else {var: x for var, x in base.saved.items() if not mask(var) & dirty}
         kept.update(saved.found)
         kept.update(saved.computed)
@@ -237,9 +236,11 @@ class Engine:
 
     @staticmethod
     def _culprit(candidate: Candidate, base: State | None, entry: Entry) -> int | None:
-        """The dirty set to blame for stale values: this one if it chose the whole program, else its baseline's."""
-        is_forced = entry.candidate != "whole" and base is not None
-        return entry.dirty if candidate == "whole" and not is_forced else base.culprit if base is not None else None
+        """The dirty set to blame for stale values: this one if it chose to leave them so, else its baseline's."""
+        is_forced = entry.candidate != candidate and base is not None
+        if entry.leaves_stale(candidate) and not is_forced:
+            return entry.dirty
+        return base.culprit if base is not None else None
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
         stats = self.stats

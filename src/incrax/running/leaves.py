@@ -224,8 +224,14 @@ def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
     a, b = new.bits, old.bits
     if a is None or b is None or a.dtype != b.dtype:
         return (1 << width) - 1
-    differs = (_elements(a, width) != _elements(b, width)).any(axis=1)
-    return int.from_bytes(np.packbits(differs, bitorder="little").tobytes(), "little")
+    if a.dtype.itemsize == 8:
+        different = np.flatnonzero(a.reshape(-1).view(np.uint64) != b.reshape(-1).view(np.uint64)).tolist()
+    else:
+        different = np.flatnonzero((_elements(a, width) != _elements(b, width)).any(axis=1)).tolist()
+    mask = 0
+    for number in different:
+        mask |= 1 << number
+    return mask
 
 
 def _elements(a: np.ndarray, width: int) -> np.ndarray:

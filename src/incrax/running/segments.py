@@ -16,6 +16,7 @@ from incrax._jax import Var
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, plan_fill, plan_top
 from incrax.running.compiled import Constants, compile_plan
+from incrax.running.recycling import Pool, can_recycle
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
 
@@ -34,11 +35,12 @@ class Route(NamedTuple):
 class Segments:
     """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them."""
 
-    def __init__(self, facts: Facts, constants: Constants, stats: Stats, clock: Clock) -> None:
+    def __init__(self, facts: Facts, constants: Constants, stats: Stats, clock: Clock, pool: Pool) -> None:
         self.facts = facts
         self.constants = constants
         self.stats = stats
         self.clock = clock
+        self.pool = pool
         self.wanted: dict[Var, None] = {}
         self.groups: dict[int, Group] = {}
         self._plans: dict[Group, Plan] = {}
@@ -47,13 +49,13 @@ class Segments:
         self._top_plan: Plan | None = None
         self._top: TimedProgram | None = None
 
-    def fork(self, stats: Stats, clock: Clock) -> Segments:
+    def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
         """An independent table with the same compiled programs."""
-        other = Segments(self.facts, self.constants, stats, clock)
+        other = Segments(self.facts, self.constants, stats, clock, pool)
         other.wanted, other.groups = dict(self.wanted), dict(self.groups)
         other._plans, other._routes = dict(self._plans), dict(self._routes)
-        other._programs = {group: program.copy(clock) for group, program in self._programs.items()}
-        other._top_plan, other._top = self._top_plan, None if self._top is None else self._top.copy(clock)
+        other._programs = {group: program.copy(clock, pool) for group, program in self._programs.items()}
+        other._top_plan, other._top = self._top_plan, None if self._top is None else self._top.copy(clock, pool)
         return other
 
     def want(self, variables: Iterable[Var]) -> None:
@@ -116,7 +118,8 @@ class Segments:
 
     def _compile(self, plan: Plan) -> TimedProgram:
         self.stats.compiles += 1
-        return TimedProgram(plan, compile_plan(self.facts, plan, self.constants), self.clock)
+        executable = compile_plan(self.facts, plan, self.constants, recycles=can_recycle())
+        return TimedProgram(plan, executable, self.clock, self.pool)
 
     # --- dirty sets ----------------------------------------------------------------------------------------------
 

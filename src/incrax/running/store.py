@@ -20,6 +20,7 @@ import jax
 from incrax._jax import Tracer, Var, aval_bytes
 from incrax.facts.dependence import ALWAYS
 from incrax.running.leaves import LeafValue
+from incrax.running.recycling import Pool
 
 
 class State:
@@ -49,18 +50,48 @@ class State:
 class Store:
     """The only mutable holder of saved values of one traced signature."""
 
-    __slots__ = ("bound_bytes", "budget_bytes", "evicted", "seconds", "states", "versions")
+    __slots__ = (
+        "bound_bytes",
+        "budget_bytes",
+        "evicted",
+        "expected",
+        "outputs",
+        "pool",
+        "seconds",
+        "shared",
+        "states",
+        "versions",
+    )
 
-    def __init__(self, versions: int, budget_bytes: int, seconds: dict[Var, float]) -> None:
+    def __init__(
+        self, versions: int, budget_bytes: int, seconds: dict[Var, float], pool: Pool, outputs: frozenset[Var]
+    ) -> None:
         self.states: list[State] = []
         self.versions = versions
         self.budget_bytes = budget_bytes
         self.seconds = seconds
+        self.pool = pool
+        self.outputs = outputs
+        self.shared: frozenset[int] = frozenset()
         self.bound_bytes = 0
+        self.expected: Iterable[Var] = ()
         self.evicted = 0
+
+    def fork(self) -> Store:
+        """A store with the same values; buffers that both hold are never recycled."""
+        other = Store(self.versions, self.budget_bytes, self.seconds, Pool(), self.outputs)
+        other.states = [state.copy() for state in self.states]
+        other.bound_bytes, other.expected = self.bound_bytes, self.expected
+        ids = frozenset(id(x) for state in self.states for x in state.saved.values())
+        self.shared |= ids
+        other.shared = self.shared
+        return other
 
     def expect(self, saved: Iterable[Var]) -> None:
         """Announce which variables may be saved: while all of them fit, no account is kept per call."""
+        if saved is self.expected:
+            return
+        self.expected = saved
         self.bound_bytes = self.versions * sum(aval_bytes(var.aval) for var in saved)
 
     def commit(self, state: State, used: State | None) -> None:
@@ -92,8 +123,20 @@ class Store:
         self.states = []
 
     def _set(self, states: list[State]) -> None:
+        dropped = states[: -self.versions]
         self.states = states[-self.versions :]
+        if dropped:
+            self._recycle(dropped)
         self._fit()
+
+    def _recycle(self, dropped: list[State]) -> None:
+        """Give away buffers of dropped versions that no version, no other store and no user holds."""
+        kept = {id(x) for state in self.states for x in state.saved.values()}
+        for state in dropped:
+            free = [x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs]
+            self.pool.give([x for x in free if id(x) not in self.shared], len(state.saved))
+            kept.update(map(id, free))
+            state.saved = {}
 
     @property
     def saved_bytes(self) -> int:

@@ -17,56 +17,70 @@ import jax
 
 from incrax.planning.plan import Plan
 from incrax.running.compiled import Executable
+from incrax.running.recycling import Pool
 
 SAMPLE = 32
 """One in so many runs is timed after the first rounds."""
 
-LONG_S = 0.03
+LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
 WINDOW = 5
-"""Latest timed runs of which the least counts: noise only ever adds."""
+"""Latest timed runs, of which the median counts."""
 
 
 class Clock:
-    """Counts what may change a choice between programs: timed runs, and changes of the wanted values."""
+    """What the programs of one engine share.
 
-    __slots__ = ("rounds", "ticks")
+    Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
+    changes of the wanted values); seconds spent in programs so far, measured or as measured before.
+    """
+
+    __slots__ = ("rounds", "spent_s", "ticks")
 
     def __init__(self, rounds: int, ticks: int = 0) -> None:
         self.rounds = rounds
         self.ticks = ticks
+        self.spent_s = 0.0
 
 
 class TimedProgram:
     """One executable; `plan` is None for the whole program, `seconds` is None until it was timed.
 
-    `first_s` are the seconds of the first run, compilation included.
+    `first_s` are the seconds of the first run, compilation included; `is_settled` says that the first timed runs were
+    made, or took long enough to be believed.
     """
 
-    __slots__ = ("clock", "executable", "first_s", "is_due", "num_runs", "plan", "seconds", "times")
+    __slots__ = (
+        "clock",
+        "executable",
+        "first_s",
+        "is_due",
+        "is_settled",
+        "num_runs",
+        "plan",
+        "pool",
+        "seconds",
+        "times",
+    )
 
-    def __init__(self, plan: Plan | None, executable: Executable, clock: Clock) -> None:
+    def __init__(self, plan: Plan | None, executable: Executable, clock: Clock, pool: Pool) -> None:
         self.plan = plan
         self.executable = executable
         self.clock = clock
+        self.pool = pool
         self.num_runs = 0
-        self.is_due = False
+        self.is_settled = self.is_due = False
         self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
         self.first_s = 0.0
 
-    def copy(self, clock: Clock) -> TimedProgram:
+    def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
         """The same executable with times of its own."""
-        other = TimedProgram(self.plan, self.executable, clock)
+        other = TimedProgram(self.plan, self.executable, clock, pool)
         other.num_runs, other.times, other.seconds = self.num_runs, self.times.copy(), self.seconds
-        other.first_s = self.first_s
+        other.first_s, other.is_settled = self.first_s, self.is_settled
         return other
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the first timed runs were made, or took long enough to be believed."""
-        return self.num_runs > self.clock.rounds or (len(self.times) > 1 and sum(self.times) >= LONG_S)
 
     def retime(self) -> None:
         """Time the next run."""
@@ -75,19 +89,23 @@ class TimedProgram:
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
         rounds = self.clock.rounds
+        donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
         if not self.is_due and self.is_settled and (self.num_runs % SAMPLE or not rounds):
             self.num_runs += 1
-            return self.executable(feeds, loads)
+            self.clock.spent_s += self.seconds or 0.0
+            return self.executable(feeds, loads, donated)
         jax.block_until_ready(loads)
         start = time.perf_counter()
-        results = jax.block_until_ready(self.executable(feeds, loads))
+        results = jax.block_until_ready(self.executable(feeds, loads, donated))
         elapsed = time.perf_counter() - start
         if self.num_runs:
             self.times.append(elapsed)
-            self.seconds = min(self.times)
+            self.seconds = sorted(self.times)[len(self.times) // 2]
             self.clock.ticks += 1
+            self.clock.spent_s += elapsed
         else:
             self.first_s = elapsed
         self.num_runs += 1
+        self.is_settled = self.num_runs > rounds or (len(self.times) > 1 and sum(self.times) >= LONG_S)
         self.is_due = False
         return results

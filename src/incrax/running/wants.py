@@ -19,6 +19,9 @@ NUM_COMPANIONS = 16
 COMPANION_EQNS = 1500
 """Equations above which a program is too large to plan for companions in advance."""
 
+NUM_COPIES = 3
+"""Buffers per saved value: two versions, and one to be overwritten."""
+
 LOAD_PRICES = (1.0, 8.0, 64.0)
 """Factors on the price of loading, tried until the saved values fit the budget."""
 
@@ -26,11 +29,11 @@ LOAD_PRICES = (1.0, 8.0, 64.0)
 def affordable_plan(
     facts: Facts, dirty: int, wanted: Iterable[Var], *, run_price: float, budget_bytes: int
 ) -> Plan | None:
-    """A plan for a dirty set whose loads, with the wanted values and for two versions, fit the budget."""
+    """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the budget."""
     known = tuple(wanted)
     for may_factor, load_price in product((True, False), LOAD_PRICES):
         plan = plan_dirty(facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor)
-        if 2 * sum(_jax.aval_bytes(var.aval) for var in {*known, *plan.loads}) <= budget_bytes:
+        if NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in {*known, *plan.loads}) <= budget_bytes:
             return plan
     return None
 

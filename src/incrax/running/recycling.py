@@ -1,0 +1,54 @@
+"""Buffers of saved values that nothing needs any more, given to the programs that save new ones.
+
+On CPUs a large array that was just freed goes back to the system, and its pages come back one fault at a time: four
+arrays of 1.6 MB cost 2.4 ms as new outputs, 0.25 ms in recycled buffers (donated to XLA, which writes them there).
+
+In: arrays that only the store held. Out: arrays to donate. It must not know what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+
+MIN_BYTES = 1 << 16
+"""Arrays below this size are cheap to allocate."""
+
+
+def is_recyclable(aval: Any) -> bool:
+    """Whether values of a type are kept in recycled buffers."""
+    return isinstance(getattr(aval, "dtype", None), np.dtype) and _jax.aval_bytes(aval) >= MIN_BYTES
+
+
+def can_recycle() -> bool:
+    """Whether this process has one CPU device, so that any buffer of the right type serves."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+class Pool:
+    """Buffers by shape and dtype; at most as many bytes as one version of the saved values."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[tuple[int, ...], np.dtype], list[jax.Array]] = {}
+
+    def give(self, arrays: Iterable[Any], limit: int) -> None:
+        """Add arrays that nobody else holds; at most `limit` of one type stay."""
+        for array in arrays:
+            if isinstance(array, jax.Array) and is_recyclable(array.aval) and not array.is_deleted():
+                free = self._free.setdefault((array.shape, array.dtype), [])
+                if len(free) < limit:
+                    free.append(array)
+
+    def take(self, avals: Iterable[Any]) -> list[jax.Array]:
+        """One buffer for each type, an old one or a new one."""
+        taken = []
+        for aval in avals:
+            free = self._free.get((aval.shape, aval.dtype))
+            taken.append(free.pop() if free else jnp.zeros(aval.shape, aval.dtype))
+        return taken
