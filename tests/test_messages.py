@@ -337,8 +337,8 @@ def test_text_of_an_option_of_a_wrong_type(options, text):
 def test_text_of_the_warning_of_functions_made_anew():
     text = (
         "`incremental(f)` was traced for more than 2 signatures and forgets the oldest. A function is among its "
-        "arguments (`fun`), compared by identity: a lambda made anew at each call is another function each time, and each call "
-        "traces and compiles again. Pass the same function object."
+        "arguments (`fun`), compared by identity: a lambda made anew at each call is another function each time, and "
+        "each call traces and compiles again. Pass the same function object."
     )
     f = incrax.incremental(lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=2))
     with pytest.warns(UserWarning, match="forgets") as caught:

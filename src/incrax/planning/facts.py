@@ -8,7 +8,7 @@ from functools import cached_property
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.facts.chains import Chain, find_chains
-from incrax.facts.cost import Calibration
+from incrax.facts.cost import Calibration, calibrate
 from incrax.facts.dependence import ALWAYS, Dependence
 from incrax.facts.program import Program, read_vars, written_vars
 from incrax.planning.derived import DerivedTable
@@ -18,13 +18,13 @@ from incrax.planning.derived import DerivedTable
 class Facts:
     """An analysed program.
 
-    Fields: the simplified program; its dependence; the prices of this machine; whether the planner runs exactly the
-    dirty equations; derived variables made so far.
+    Fields: the simplified program; its dependence; the prices to plan with (None: this machine's, measured when they
+    are first needed); whether the planner runs exactly the dirty equations; derived variables made so far.
     """
 
     program: Program
     dependence: Dependence
-    calibration: Calibration
+    given_prices: Calibration | None
     is_minimal: bool
     derived: DerivedTable = field(default_factory=DerivedTable)
     _masks: dict[Var, int] = field(default_factory=dict)
@@ -43,6 +43,11 @@ class Facts:
                 self._masks.update((written, inputs) for written in written_vars(eqn))
             mask = self._masks[var]
         return mask
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The prices to plan with."""
+        return calibrate() if self.given_prices is None else self.given_prices
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of an equation."""
@@ -65,6 +70,11 @@ class Facts:
     def equation_masks(self) -> tuple[int, ...]:
         """The dependence mask of each equation."""
         return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)
+
+    @cached_property
+    def value_seconds(self) -> dict[Var, float]:
+        """Estimated seconds of the equation that computes each variable."""
+        return {var: self.seconds(eqn) for eqn in self.program.eqns for var in written_vars(eqn)}
 
     @cached_property
     def has_effects(self) -> bool:

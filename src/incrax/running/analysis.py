@@ -11,7 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._tuning import Tuning
-from incrax.facts.cost import Calibration, calibrate
+from incrax.facts.cost import Calibration
 from incrax.facts.dependence import depend, make_layout
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
@@ -38,8 +38,8 @@ def analyse(fun: Callable[..., Any], signature: Signature, dynamic: Sequence[Any
     program = run_passes(traced, PASSES)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
-    calibration = calibrate() if tuning.calibrate and not is_minimal else Calibration()
-    facts = Facts(program, depend(program, layout), calibration, is_minimal)
+    prices = None if tuning.calibrate and not is_minimal else Calibration()
+    facts = Facts(program, depend(program, layout), prices, is_minimal)
     return Analysis(traced, facts, out_tree)
 
 

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import cached_property
 
 from incrax._jax import Var
 from incrax._tuning import Tuning
@@ -75,7 +76,6 @@ class Chooser:
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = (0, 0)
-        self.whole_estimate_s = sum(map(facts.seconds, facts.program.eqns))
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.started_s = time.perf_counter()
         self.num_planned = 0
@@ -108,6 +108,11 @@ class Chooser:
             self._num_savable = (len(self.segments.wanted), len(self.loaded))
             self._savable = {**self.segments.wanted, **self.loaded}
         return self._savable
+
+    @cached_property
+    def whole_estimate_s(self) -> float:
+        """Seconds of the whole program as its equations add up."""
+        return sum(map(self.facts.seconds, self.facts.program.eqns))
 
     # --- seconds -------------------------------------------------------------------------------------------------
 
@@ -172,6 +177,8 @@ class Chooser:
 
     def _choose(self, entry: Entry) -> None:
         """Choose by seconds; what was not timed yet is estimated."""
+        if not entry.is_planned and not self.segments.wanted:
+            return
         segments, dirty = self.segments, entry.dirty
         serve = bool(segments.wanted) and (entry.is_planned or bool(self.callback_s) or segments.is_compiled(dirty))
         seconds: dict[Candidate, float] = {"whole": self.whole_s}

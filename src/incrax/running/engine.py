@@ -74,9 +74,8 @@ class Engine:
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.last: Record | None = None
-        seconds = {var: facts.seconds(eqn) for eqn in facts.program.eqns for var in eqn.outvars}
         kept_out = frozenset(var for _, var in self.out_vars)
-        self.store = Store(limits.versions, limits.budget_bytes, seconds, pool, kept_out)
+        self.store = Store(limits.versions, limits.budget_bytes, lambda: facts.value_seconds, pool, kept_out)
         self.comparison = Comparison(self.store, self.layout)
 
     def fork(self, stats: Stats) -> Engine:

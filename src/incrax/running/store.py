@@ -12,7 +12,7 @@ Invariants, checked by `check_invariants`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -64,7 +64,12 @@ class Store:
     )
 
     def __init__(
-        self, versions: int, budget_bytes: int, seconds: dict[Var, float], pool: Pool, outputs: frozenset[Var]
+        self,
+        versions: int,
+        budget_bytes: int,
+        seconds: Callable[[], Mapping[Var, float]],
+        pool: Pool,
+        outputs: frozenset[Var],
     ) -> None:
         self.states: list[State] = []
         self.versions = versions
@@ -147,8 +152,9 @@ class Store:
         """Evict until the budget holds: oldest versions first, least seconds saved per byte first."""
         if self.bound_bytes <= self.budget_bytes or self.saved_bytes <= self.budget_bytes:
             return
+        seconds = self.seconds()
         for state in self.states:
-            for var in sorted(state.saved, key=lambda v: self.seconds.get(v, 0.0) / max(aval_bytes(v.aval), 1)):
+            for var in sorted(state.saved, key=lambda v: seconds.get(v, 0.0) / max(aval_bytes(v.aval), 1)):
                 if self.saved_bytes <= self.budget_bytes:
                     return
                 state.saved = {v: x for v, x in state.saved.items() if v is not var}
