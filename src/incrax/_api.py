@@ -82,13 +82,28 @@ class Incremental(Generic[P, R]):
         self._latest = found
         return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
 
-    def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
-        dynamic = signature.dynamic_leaves(leaves)
-        analysis = analyse(self._fun, signature, dynamic, self._tuning)
-        self._stats.traces += 1
+    def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> tuple[_Traced, list[Any]]:
+        """The trace for these arguments and their leaves, for a report: nothing is stored or forgotten."""
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, _jax.Tracer) for leaf in leaves):
+            raise nothing_saved(method)
+        signature = make_signature(self._fun, args, kwargs)
+        traced = self._traced.get(signature.key)
+        if traced is None:
+            traced = self._make_trace(signature, leaves, Stats())
+        if has_mutable_inputs(traced.analysis):
+            raise nothing_saved(method)
+        return traced, leaves
+
+    def _make_trace(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> _Traced:
+        analysis = analyse(self._fun, signature, signature.dynamic_leaves(leaves), self._tuning)
         paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
-        engine = Engine(analysis.facts, analysis.traced, paths, self._tuning, self._stats, self._limits)
-        traced = self._traced[signature.key] = _Traced(signature, analysis, engine)
+        engine = Engine(analysis.facts, analysis.traced, paths, self._tuning, stats, self._limits)
+        return _Traced(signature, analysis, engine)
+
+    def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
+        traced = self._traced[signature.key] = self._make_trace(signature, leaves, self._stats)
+        self._stats.traces += 1
         if len(self._traced) > self._tuning.max_signatures:
             self._traced.popitem(last=False)
             self._warn_of_functions(signature)
@@ -122,10 +137,7 @@ class Incremental(Generic[P, R]):
         """
         with self._lock:
             if args or kwargs:
-                leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                traced, _ = self._traced_for(leaves, treedef, args, kwargs)
-                if traced is None:
-                    raise nothing_saved("explain()")
+                traced, leaves = self._looked_up(args, kwargs, "explain()")
                 return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
             if self._latest is None:
                 raise not_called("explain()")
@@ -139,15 +151,10 @@ class Incremental(Generic[P, R]):
         """
         with self._lock:
             if args or kwargs:
-                leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                traced, _ = self._traced_for(leaves, treedef, args, kwargs)
-                if traced is None:
-                    raise nothing_saved("deps()")
-            else:
-                traced = self._latest
-            if traced is None:
+                return dependence_table(self._looked_up(args, kwargs, "deps()")[0].engine)
+            if self._latest is None:
                 raise not_called("deps()")
-            return dependence_table(traced.engine)
+            return dependence_table(self._latest.engine)
 
     # --- control -------------------------------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ _CALL_PARAMS = {
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
@@ -147,7 +148,7 @@ def called_jaxpr(eqn: Equation) -> Any | None:
         return None
     if eqn.primitive.name in ("jit", "pjit") and not _is_plain_jit(eqn.params):
         return None
-    return eqn.params[param]
+    return eqn.params.get(param)
 
 
 def _is_plain_jit(params: dict[str, Any]) -> bool:
@@ -216,6 +217,11 @@ def config_key() -> Hashable:
         _config.debug_infs.value,
         _config.default_prng_impl.value,
     )
+
+
+def checks_values() -> bool:
+    """Whether JAX raises on a NaN or an infinity in any output of a program."""
+    return _config.debug_nans.value or _config.debug_infs.value
 
 
 def is_jit_disabled() -> bool:

@@ -87,7 +87,9 @@ def _iota(*, dtype: Any, shape: tuple[int, ...], dimension: int, **_: Any) -> np
 
 
 def _select(which: np.ndarray, *cases: np.ndarray, **_: Any) -> np.ndarray:
-    return np.choose(which.astype(int), cases) if which.ndim else cases[int(which)]
+    if not which.ndim:
+        return cases[int(which)]
+    return np.take_along_axis(np.stack(cases), which.astype(int)[None], axis=0)[0]
 
 
 def _slice(x: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any, **_: Any) -> np.ndarray:
@@ -109,7 +111,9 @@ constant_rules: dict[str, Rule] = {
     "iota": _iota,
     "select_n": _select,
     "slice": _slice,
-    "reshape": lambda x, *, new_sizes, **_: x.reshape(new_sizes),
+    "reshape": lambda x, *, new_sizes, dimensions=None, **_: (
+        np.transpose(x, dimensions).reshape(new_sizes) if dimensions is not None else x.reshape(new_sizes)
+    ),
     "squeeze": lambda x, *, dimensions, **_: np.squeeze(x, tuple(dimensions)),
     "expand_dims": lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions)),
     "transpose": lambda x, *, permutation, **_: np.transpose(x, permutation),
@@ -136,6 +140,6 @@ constant_rules: dict[str, Rule] = {
     "min": _integer_only(np.minimum),
     "clamp": _integer_only(lambda low, x, high: np.minimum(np.maximum(x, low), high)),
     "reduce_sum": lambda x, *, axes, **_: x.sum(tuple(axes)) if x.dtype.kind in "iub" else None,
-    "reduce_max": lambda x, *, axes, **_: x.max(tuple(axes)) if x.dtype.kind in "iu" else None,
-    "reduce_min": lambda x, *, axes, **_: x.min(tuple(axes)) if x.dtype.kind in "iu" else None,
+    "reduce_max": lambda x, *, axes, **_: x.max(tuple(axes)) if x.dtype.kind in "iu" and x.size else None,
+    "reduce_min": lambda x, *, axes, **_: x.min(tuple(axes)) if x.dtype.kind in "iu" and x.size else None,
 }

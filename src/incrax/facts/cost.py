@@ -44,6 +44,9 @@ ZERO = Cost(0.0, 0.0, 0.0)
 UNKNOWN_TRIPS = 100
 """Iterations assumed for a while loop, whose trip count no one knows before it runs."""
 
+TRANSCENDENTAL_FLOPS = 10.0
+"""FLOPs that a transcendental is worth, where branches are compared without a machine in mind."""
+
 CALLBACK_S = 1e-3
 """Seconds assumed for a call to the host."""
 
@@ -104,6 +107,10 @@ _CUBIC = {
     "eigh": 9.0,
     "svd": 20.0,
 }
+_SCATTERS = (
+    *("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-sub", "scatter_sub"),
+    *("scatter-min", "scatter_min", "scatter-max", "scatter_max"),
+)
 _UNFUSED = frozenset(
     """reduce_sum reduce_max reduce_min reduce_prod argmax argmin
     gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
@@ -143,6 +150,10 @@ def _in_size(eqn: Equation) -> float:
     return float(sum(_jax.aval_size(atom.aval) for atom in eqn.invars))
 
 
+def _largest_input(eqn: Equation) -> float:
+    return float(max((_jax.aval_size(atom.aval) for atom in eqn.invars), default=0))
+
+
 def _complex_factor(eqn: Equation) -> float:
     return 4.0 if any(np.dtype(getattr(v.aval, "dtype", np.int32)).kind == "c" for v in eqn.outvars) else 1.0
 
@@ -155,7 +166,7 @@ def _default_cost(eqn: Equation) -> Cost:
     bodies = _jax.sub_bodies(eqn)
     if bodies:
         return total_cost(eqn for body in bodies for eqn in body.eqns)
-    size = max(_out_size(eqn), _in_size(eqn) if name not in ("gather", "dynamic_slice") else 0.0)
+    size = max(_out_size(eqn), _largest_input(eqn) if name not in ("gather", "dynamic_slice") else 0.0)
     if name in _TRANSCENDENTAL:
         return Cost(0.0, size * _TRANSCENDENTAL[name] * _key_safe_factor(eqn), _bytes(eqn))
     return Cost(size * _DIVISIONS.get(name, 1.0) * _key_safe_factor(eqn), 0.0, _bytes(eqn))
@@ -206,7 +217,11 @@ def _while_cost(eqn: Equation) -> Cost:
 
 def _cond_cost(eqn: Equation) -> Cost:
     costs = [total_cost(body.eqns) for body in _jax.sub_bodies(eqn)]
-    return max(costs, default=ZERO)
+    return max(costs, key=lambda cost: cost.flops + TRANSCENDENTAL_FLOPS * cost.transcendentals, default=ZERO)
+
+
+def _scatter_cost(eqn: Equation) -> Cost:
+    return Cost(float(_jax.aval_size(eqn.invars[2].aval)), 0.0, _bytes(eqn))
 
 
 _cost_rules: dict[str, Callable[[Equation], Cost]] = {
@@ -215,6 +230,7 @@ _cost_rules: dict[str, Callable[[Equation], Cost]] = {
     "scan": _scan_cost,
     "while": _while_cost,
     "cond": _cond_cost,
+    **dict.fromkeys(_SCATTERS, _scatter_cost),
     "sort": _sort_cost,
     "fft": _sort_cost,
     **dict.fromkeys("random_bits threefry2x32 random_gamma random_wrap random_unwrap".split(), _random_cost),

@@ -16,7 +16,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.constants import evaluate_equation, known_values
-from incrax.facts.program import Program, written_vars
+from incrax.facts.program import STATEFUL, Program, written_vars
 from incrax.facts.rules import Known, Masks, element_rules, join, nested_rules, spread
 
 MAX_TRACKED = 1024
@@ -124,7 +124,7 @@ def equation_masks(eqn: Equation, env: dict[Var, Masks], known: Known) -> list[M
         result = element_rules[name](eqn, inputs, known)
         if result is not None:
             return result if isinstance(result, list) else [result]
-    mask = ALWAYS if eqn.effects else 0
+    mask = ALWAYS if eqn.effects or name in STATEFUL else 0
     for masks in inputs:
         mask |= join(masks)
     return [mask] * len(eqn.outvars)
@@ -138,6 +138,6 @@ def _is_tracked(eqn: Equation, inputs: Sequence[Masks]) -> bool:
 
 
 _BUILDERS = frozenset(
-    {"concatenate", "pad", "select_n", "dynamic_update_slice", "add_any", "add", "scatter", "scatter-add"}
+    {"concatenate", "stack", "pad", "select_n", "dynamic_update_slice", "add_any", "add", "scatter", "scatter-add"}
 )
 """Primitives that can make a split value from unsplit ones."""

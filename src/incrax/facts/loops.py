@@ -19,7 +19,12 @@ from incrax.facts.simplify import drop_dead, inline, merge_equal, run_passes
 
 
 def hoist_invariants(program: Program) -> Program:
-    """Move what does not change between iterations in front of each loop, inner loops first."""
+    """Move what does not change between iterations in front of each loop, inner loops first.
+
+    Not where JAX checks every value for NaN: a body that never runs would then raise.
+    """
+    if _jax.checks_values():
+        return program
     eqns: list[Equation] = []
     for eqn in program.eqns:
         rewrite = _rewrites.get(eqn.primitive.name)
@@ -40,12 +45,16 @@ def _simplified(jaxpr: Any) -> Program:
     return run_passes(from_jaxpr(jaxpr), (inline, hoist_invariants, merge_equal, drop_dead))
 
 
-def _split(body: Program, invariants: Iterable[Var]) -> _Split | None:
-    """Split a body by what depends on invariant inputs alone; None where nothing worth its while does."""
+def _split(body: Program, invariants: Iterable[Var], *, may_run: bool = True) -> _Split | None:
+    """Split a body by what depends on invariant inputs alone; None where nothing worth its while does.
+
+    A body that may never run (`may_run=False`) keeps its calls to the host.
+    """
     fixed = {*invariants, *body.constvars}
     hoisted = []
     for eqn in body.eqns:
-        if not eqn.effects and all(var in fixed for var in read_vars(eqn)):
+        is_kept = eqn.effects or (not may_run and "callback" in eqn.primitive.name)
+        if not is_kept and all(var in fixed for var in read_vars(eqn)):
             hoisted.append(eqn)
             fixed.update(eqn.outvars)
     hoisted = _without_free_ends(hoisted)
@@ -72,7 +81,7 @@ def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
 def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
     num_consts, num_carry = _jax.scan_counts(eqn)
     body = _simplified(eqn.params["jaxpr"])
-    split = _split(body, body.invars[:num_consts])
+    split = _split(body, body.invars[:num_consts], may_run=eqn.params["length"] > 0)
     if split is None:
         return None
     params = {name: eqn.params[name] for name in ("length", "reverse", "unroll") if name in eqn.params}
@@ -101,8 +110,8 @@ def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
 def _rewrite_while(eqn: Equation) -> list[Equation] | None:
     num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond, body = _simplified(eqn.params["cond_jaxpr"]), _simplified(eqn.params["body_jaxpr"])
-    split = _split(body, body.invars[:num_body])
-    if split is None:
+    split = _split(body, body.invars[:num_body], may_run=False)
+    if split is None or cond.outvars[0].aval.shape != ():
         return None
 
     def loop(*values: Any) -> Sequence[Any]:

@@ -12,6 +12,9 @@ from typing import Any
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 
+STATEFUL = frozenset({"rng_uniform"})
+"""Primitives that give another result each time although they declare no effect."""
+
 
 @dataclass(frozen=True)
 class Program:

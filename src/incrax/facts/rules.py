@@ -96,6 +96,12 @@ def _broadcast(x: np.ndarray, *, shape: tuple[int, ...], broadcast_dimensions: A
     return np.broadcast_to(x.reshape(tuple(spread_shape)), shape)
 
 
+def _reshape(
+    x: np.ndarray, *, new_sizes: tuple[int, ...], dimensions: tuple[int, ...] | None = None, **_: Any
+) -> np.ndarray:
+    return (x if dimensions is None else np.transpose(x, dimensions)).reshape(new_sizes)
+
+
 def _concatenate(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
     parts = [as_array(masks, atom.aval) for masks, atom in zip(inputs, eqn.invars, strict=True)]
     return np.concatenate(parts, eqn.params["dimension"])
@@ -232,7 +238,7 @@ element_rules: dict[str, ElementRule] = {
     "slice": _move(_slice),
     "squeeze": _move(lambda x, *, dimensions, **_: np.squeeze(x, tuple(dimensions))),
     "expand_dims": _move(lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions))),
-    "reshape": _move(lambda x, *, new_sizes, **_: x.reshape(new_sizes)),
+    "reshape": _move(_reshape),
     "transpose": _move(lambda x, *, permutation, **_: np.transpose(x, permutation)),
     "rev": _move(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions))),
     "broadcast_in_dim": _move(_broadcast),

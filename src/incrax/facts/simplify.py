@@ -14,7 +14,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.constants import known_values
-from incrax.facts.program import Program, read_vars, written_vars
+from incrax.facts.program import STATEFUL, Program, read_vars, written_vars
 
 Pass = Callable[[Program], Program]
 
@@ -111,7 +111,7 @@ def merge_equal(program: Program) -> Program:
     eqns = []
     for eqn in program.eqns:
         eqn = eqn.replace(invars=[names.get(a, a) if isinstance(a, Var) else a for a in eqn.invars])
-        key = None if eqn.effects else _equation_key(eqn)
+        key = None if eqn.effects or eqn.primitive.name in STATEFUL else _equation_key(eqn)
         if key is not None and key in seen:
             names.update(zip(eqn.outvars, seen[key], strict=True))
             continue

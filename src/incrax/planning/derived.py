@@ -11,6 +11,7 @@ Both change the order of summation, by a few units in the last place of the larg
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -76,15 +77,45 @@ def traced_equations(
     return [names[var] for var in body.outvars], tuple(eqns)
 
 
+def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
+    """The equations sorted so that each reads what was written before; None where they depend on each other."""
+    writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
+    needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
+    readers: list[list[int]] = [[] for _ in eqns]
+    for number, needed in enumerate(needs):
+        for other in needed:
+            readers[other].append(number)
+    ready = [number for number, needed in enumerate(needs) if not needed]
+    heapq.heapify(ready)
+    missing = [len(needed) for needed in needs]
+    order: list[Equation] = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(eqns[number])
+        for reader in readers[number]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return tuple(order) if len(order) == len(eqns) else None
+
+
 # --- partial sums -------------------------------------------------------------------------------------------------
 
 
 def regroup(
-    eqns: Sequence[Equation], chains: Sequence[Chain], table: DerivedTable, is_clean: Callable[[Var], bool]
+    eqns: Sequence[Equation],
+    chains: Sequence[Chain],
+    table: DerivedTable,
+    is_clean: Callable[[Var], bool],
+    kept: Iterable[Var] = (),
 ) -> tuple[Equation, ...]:
-    """The equations with the clean terms of each partly dirty sum added up first."""
+    """The equations with the clean terms of each partly dirty sum added up first; `kept` sums stay as they are."""
     replaced: dict[int, tuple[Equation, ...]] = {}
+    partials: dict[Var, None] = {}
+    kept = frozenset(kept)
     for chain in chains:
+        if any(eqns[number].outvars[0] in kept for number in chain.eqns if number != chain.last):
+            continue
         clean = [var for var in chain.terms if is_clean(var)]
         if len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
             continue
@@ -92,10 +123,12 @@ def regroup(
         partial = table.make("sum", clean, _sum)
         _, additions = traced_equations(_sum, [partial, *dirty], [eqns[chain.last].outvars[0]])
         replaced.update({number: () for number in chain.eqns})
-        replaced[chain.last] = (*table.recipes[partial], *additions)
+        replaced[chain.last] = additions
+        partials[partial] = None
     if not replaced:
         return tuple(eqns)
-    return tuple(new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,)))
+    new = [new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,))]
+    return in_order([*new, *table.recipe(partials)]) or tuple(eqns)
 
 
 def _sum(*terms: Any) -> Any:

@@ -12,7 +12,6 @@ In: equations and what is dirty. Out: equations, and matrices in the table of de
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -23,8 +22,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax.facts.program import read_vars, written_vars
-from incrax.planning.derived import MIN_ROW_SIZE, MIN_ROWS, DerivedTable, traced_equations
+from incrax.facts.program import written_vars
+from incrax.planning.derived import MIN_ROW_SIZE, MIN_ROWS, DerivedTable, in_order, traced_equations
 
 Factor: TypeAlias = tuple[Atom, bool]
 """An atom, and whether the product is divided by it."""
@@ -67,7 +66,7 @@ def factor_reductions(
             replaced[group[0].number] = _merged(eqns, group, table)
     if not replaced:
         return None
-    return _in_order([new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,))])
+    return in_order([new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,))])
 
 
 def _key(factors: Iterable[Factor]) -> tuple[tuple[int, bool], ...]:
@@ -205,28 +204,3 @@ def _is_safe(scale: Any, u: Any, sums: Any) -> Any:
 
 def _is_within(x: Any, least: float) -> Any:
     return jnp.all((jnp.abs(x) >= least) & (jnp.abs(x) <= 1 / least))
-
-
-# --- order --------------------------------------------------------------------------------------------------------
-
-
-def _in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
-    """The equations sorted so that each reads what was written before; None where they depend on each other."""
-    writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
-    needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
-    readers: list[list[int]] = [[] for _ in eqns]
-    for number, needed in enumerate(needs):
-        for other in needed:
-            readers[other].append(number)
-    ready = [number for number, needed in enumerate(needs) if not needed]
-    heapq.heapify(ready)
-    missing = [len(needed) for needed in needs]
-    order: list[Equation] = []
-    while ready:
-        number = heapq.heappop(ready)
-        order.append(eqns[number])
-        for reader in readers[number]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, reader)
-    return tuple(order) if len(order) == len(eqns) else None

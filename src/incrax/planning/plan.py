@@ -105,7 +105,7 @@ def plan_dirty(
 
     eqns: tuple[Equation, ...] = facts.program.eqns
     if not facts.is_minimal:
-        eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty)
+        eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty, reached_saves)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
     plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
     factored = None

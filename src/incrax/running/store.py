@@ -149,16 +149,30 @@ class Store:
         return sum({id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()}.values())
 
     def _fit(self) -> None:
-        """Evict until the budget holds: oldest versions first, least seconds saved per byte first."""
+        """Evict until the budget holds: oldest versions first, least seconds saved per byte first.
+
+        A buffer that a newer version shares goes last, and then from all of them.
+        """
         if self.bound_bytes <= self.budget_bytes or self.saved_bytes <= self.budget_bytes:
             return
+        for only_own in (True, False):
+            for number, state in enumerate(self.states):
+                newer = {id(x) for other in self.states[number + 1 :] for x in other.saved.values()}
+                for var in self._cheapest_first(state):
+                    if not only_own or id(state.saved[var]) not in newer:
+                        self._evict(state.saved[var])
+                    if self.saved_bytes <= self.budget_bytes:
+                        return
+
+    def _cheapest_first(self, state: State) -> list[Var]:
         seconds = self.seconds()
+        return sorted(state.saved, key=lambda v: seconds.get(v, 0.0) / max(aval_bytes(v.aval), 1))
+
+    def _evict(self, value: Any) -> None:
+        """Drop one buffer from every version."""
         for state in self.states:
-            for var in sorted(state.saved, key=lambda v: seconds.get(v, 0.0) / max(aval_bytes(v.aval), 1)):
-                if self.saved_bytes <= self.budget_bytes:
-                    return
-                state.saved = {v: x for v, x in state.saved.items() if v is not var}
-                self.evicted += 1
+            state.saved = {var: x for var, x in state.saved.items() if x is not value}
+        self.evicted += 1
 
 
 def _is_sound(x: Any) -> bool:

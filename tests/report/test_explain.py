@@ -1,0 +1,272 @@
+"""What `explain` says of the last call and of one that was not made, as data and as text."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL, check, ran_by
+
+import incrax
+
+X = np.linspace(0.1, 2.0, 300)
+KEYS = {
+    "is_dry_run",
+    "changed",
+    "served_by",
+    "why",
+    "ran",
+    "num_ran",
+    "num_equations",
+    "loaded",
+    "loaded_bytes",
+    "filled",
+    "flops_ran",
+    "flops_avoided",
+    "transcendentals_avoided",
+    "seconds",
+}
+
+
+def model(params, x):
+    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(jnp.sin(params["b"] * x)) * params["c"]
+
+
+PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
+
+
+def called(*calls, fun=model, tuning=MINIMAL):
+    f = incrax.incremental(fun, tuning=tuning)
+    for args in calls:
+        f(*args)
+    return f
+
+
+def snapshot(f):
+    """Counters, and the identity of all that is stored."""
+    stored = [
+        (id(state), state.uses, [id(x) for x in state.outputs], {var: id(x) for var, x in state.saved.items()})
+        for traced in f._traced.values()
+        for state in traced.engine.store.states
+    ]
+    return f.stats.as_dict(), stored
+
+
+# --- the last call --------------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_these_keys():
+    report = called((PARAMS, X)).explain().as_dict()
+    assert set(report) == KEYS
+    assert set(report["ran"][0]) == {"primitive", "source"}
+
+
+def test_the_first_call_runs_everything():
+    report = called((PARAMS, X)).explain().as_dict()
+    assert not report["is_dry_run"]
+    assert report["why"] == "first call with this signature"
+    assert set(report["changed"]) == {"params['a']", "params['b']", "params['c']", "x"}
+    assert report["num_ran"] == report["num_equations"] == len(report["ran"])
+    assert report["loaded"] == []
+    assert report["flops_avoided"] == report["transcendentals_avoided"] == 0
+
+
+def test_a_later_call_names_what_changed_and_what_ran():
+    f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X))
+    report = f.explain().as_dict()
+    assert report["changed"] == {"params['c']": "its bits differ from those at the baseline"}
+    assert [step["primitive"] for step in report["ran"]] == ["mul", "add"]
+    assert report["num_ran"] == 2
+    assert report["num_equations"] > 2
+    assert report["loaded_bytes"] == sum(value["bytes"] for value in report["loaded"]) == 16
+    assert report["transcendentals_avoided"] >= 2 * X.size
+
+
+def test_ran_and_avoided_work_add_up_to_the_whole():
+    f = called((PARAMS, X))
+    whole = f.explain().as_dict()
+    for name in PARAMS:
+        f({**PARAMS, name: np.float64(9.0)}, X)
+        report = f.explain().as_dict()
+        assert report["flops_ran"] + report["flops_avoided"] == pytest.approx(whole["flops_ran"])
+        assert report["num_ran"] == len(report["ran"]) < whole["num_ran"]
+
+
+def test_a_call_with_nothing_changed_ran_nothing():
+    report = called((PARAMS, X), (PARAMS, X)).explain().as_dict()
+    assert report["served_by"] == "saved outputs"
+    assert report["why"] == "no input changed"
+    assert report["changed"] == {}
+    assert report["ran"] == []
+    assert report["flops_ran"] == 0
+
+
+def test_the_source_of_an_equation_is_a_line_of_the_user():
+    report = called((PARAMS, X), ({**PARAMS, "a": np.float64(4.0)}, X)).explain().as_dict()
+    (exp,) = [step for step in report["ran"] if step["primitive"] == "exp"]
+    assert "test_explain.py" in exp["source"]
+    assert "model" in exp["source"]
+
+
+def test_elements_of_a_small_vector_are_named():
+    f = called((np.ones(3), X), (np.array([1.0, 2.0, 1.0]), X), fun=lambda t, x: t[0] * t[1] + t[2] * jnp.sum(x))
+    assert set(f.explain().as_dict()["changed"]) == {"t[1]"}
+
+
+def test_values_that_were_missing_are_listed_as_filled():
+    f = incrax.incremental(model, memory=0, tuning=MINIMAL)
+    f(PARAMS, X)
+    assert f.explain().as_dict()["filled"] == []
+    f({**PARAMS, "c": np.float64(4.0)}, X)
+    report = f.explain().as_dict()
+    assert report["filled"] == report["loaded"]
+    assert {value["type"] for value in report["filled"]} == {"f64[]"}
+    assert f.stats.filled > 0
+
+
+# --- a call that was not made ---------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_a_call_would_do():
+    f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X))
+    report = f.explain({**PARAMS, "c": np.float64(5.0)}, X).as_dict()
+    assert report["is_dry_run"]
+    assert set(report["changed"]) == {"params['c']"}
+    assert [step["primitive"] for step in report["ran"]] == ["mul", "add"]
+    f({**PARAMS, "c": np.float64(5.0)}, X)
+    made = f.explain().as_dict()
+    assert {k: made[k] for k in ("changed", "ran", "loaded")} == {k: report[k] for k in ("changed", "ran", "loaded")}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (PARAMS, X),
+        ({**PARAMS, "c": np.float64(5.0)}, X),
+        ({**PARAMS, "a": np.float64(5.0), "b": np.float64(1.0)}, X),
+        (PARAMS, X + 1),
+    ],
+)
+@pytest.mark.parametrize("tuning", [MINIMAL, incrax.Tuning(race=False, calibrate=False, hot_after=1)])
+def test_a_dry_run_leaves_the_store_as_it_was(args, tuning):
+    f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X), tuning=tuning)
+    before = snapshot(f)
+    f.explain(*args)
+    assert snapshot(f) == before
+    check(f)
+    assert ran_by(f, {**PARAMS, "c": np.float64(4.0)}, X) == 0
+
+
+def test_a_dry_run_of_what_is_stored_would_run_nothing():
+    f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X))
+    report = f.explain(PARAMS, X).as_dict()
+    assert report["served_by"] == "saved outputs"
+    assert report["ran"] == []
+
+
+def test_a_dry_run_before_the_first_call_evaluates_nothing():
+    calls = []
+
+    def fun(x):
+        return jax.pure_callback(lambda x: (calls.append(None), x)[1], jax.ShapeDtypeStruct((), np.float64), x)
+
+    f = incrax.incremental(fun, tuning=MINIMAL)
+    report = f.explain(1.0).as_dict()
+    assert report["why"] == "first call with this signature"
+    assert report["num_ran"] == report["num_equations"]
+    assert f.stats.calls == 0
+    assert calls == []
+
+
+def test_a_dry_run_does_not_hide_the_last_call():
+    f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X))
+    last = f.explain().as_dict()
+    f.explain({**PARAMS, "a": np.float64(4.0)}, X)
+    assert f.explain().as_dict() == last
+
+
+@pytest.mark.parametrize("method", ["explain", "deps"])
+def test_a_report_on_another_signature_does_not_hide_the_last_call(method):
+    f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X))
+    last = f.explain().as_dict()
+    getattr(f, method)(PARAMS, X[:10])
+    assert f.explain().as_dict() == last
+
+
+def test_a_report_on_another_signature_drops_no_values():
+    f = called((PARAMS, X), tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+    f.explain(PARAMS, X[:10])
+    assert ran_by(f, PARAMS, X) == 0
+
+
+def test_without_a_call_there_is_nothing_to_explain():
+    with pytest.raises(incrax.NotCalledError, match=r"`explain\(\)`"):
+        incrax.incremental(model).explain()
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_has_no_colours_and_no_trailing_blanks():
+    text = str(called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X)).explain())
+    assert "\x1b" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+    assert all(len(line) <= 140 for line in text.splitlines())
+
+
+def test_the_text_says_what_changed_what_ran_and_what_was_loaded():
+    text = str(called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X)).explain())
+    for part in (
+        "last call",
+        "params['c']",
+        "its bits differ from those at the baseline",
+        "equations ran",
+        "2 of",
+        "16 bytes",
+        "mul",
+        "test_explain.py",
+        "FLOPs avoided",
+    ):
+        assert part in text
+    assert "params['a']" not in text
+
+
+def test_the_text_of_a_dry_run_says_would():
+    f = called((PARAMS, X))
+    text = str(f.explain({**PARAMS, "c": np.float64(4.0)}, X))
+    assert "dry run" in text
+    assert "would run" in text
+    assert "last call" not in text.splitlines()[0]
+
+
+def test_the_text_of_a_call_with_nothing_changed():
+    text = str(called((PARAMS, X), (PARAMS, X)).explain())
+    assert "nothing" in text
+    assert "no input changed" in text
+    assert "0 of" in text
+
+
+def test_long_lists_are_cut():
+    def fun(t, x):
+        total = 0.0
+        for k in range(35):
+            total = total + jnp.sum(jnp.sin(t[k] * x))
+        return total
+
+    f = called((np.ones(35), X), fun=fun)
+    report = f.explain()
+    assert len(report.as_dict()["ran"]) > 100
+    text = str(report)
+    assert "more" in text
+    assert text.count(" sin ") <= 30
+
+
+def test_brackets_in_names_are_no_markup():
+    f = called(({"[bold]": 1.0}, X), ({"[bold]": 2.0}, X), fun=lambda p, x: p["[bold]"] * jnp.sum(x))
+    assert "p['[bold]']" in str(f.explain())
+
+
+def test_the_representation_of_the_function_counts_calls():
+    f = called((PARAMS, X), (PARAMS, X))
+    assert repr(f) == "incremental(model): 2 calls, 1 unchanged"
