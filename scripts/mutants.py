@@ -1,0 +1,222 @@
+"""Break the engine on purpose, one way at a time, and see whether the tests notice.
+
+Each mutant replaces one piece of source. The tests run against a copy of the package; a mutant that they let live is a
+hole in the suite, and the exit code is 1. `tests/test_mutants.py` holds that every piece still occurs in the source.
+
+Usage: python scripts/mutants.py [--only TEXT] [--jobs 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 900
+TESTS = "tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
+
+
+class Mutant(NamedTuple):
+    """A name, a file of the package, a piece of it, and what replaces the piece."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = [
+    Mutant(
+        "dependency edge dropped",
+        "facts/dependence.py",
+        "    for masks in inputs:\n        mask |= join(masks)",
+        "    for masks in inputs[:1]:\n        mask |= join(masks)",
+    ),
+    Mutant(
+        "floats compared by ==",
+        "running/leaves.py",
+        "and a == a and b == b and not a == b == 0.0:",
+        "and a == a and b == b:",
+    ),
+    Mutant(
+        "small arrays compared by ==",
+        "running/leaves.py",
+        "return a.tobytes() == b.tobytes()",
+        "return bool(np.array_equal(a, b))",
+    ),
+    Mutant(
+        "tolerance",
+        "running/leaves.py",
+        "return a.tobytes() == b.tobytes()",
+        "return bool(np.allclose(a, b, rtol=2e-3)) if a.dtype.kind == 'f' else a.tobytes() == b.tobytes()",
+    ),
+    Mutant(
+        "hash as the only key",
+        "running/leaves.py",
+        "return a.tobytes() == b.tobytes()",
+        "return hash(a.tobytes()) % 16 == hash(b.tobytes()) % 16",
+    ),
+    Mutant(
+        "large arrays compared by a sample",
+        "running/leaves.py",
+        "np.array_equal(x[::step], y[::step]) and np.array_equal(x, y)",
+        "np.array_equal(x[::step], y[::step])",
+    ),
+    Mutant(
+        "snapshot by reference",
+        "running/leaves.py",
+        'snapshot = np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)',
+        'snapshot = np.asarray(x, dtype=x.dtype.newbyteorder("="))',
+    ),
+    Mutant(
+        "changed element taken for the first one",
+        "running/leaves.py",
+        "[1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y]",
+        "{1 for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y}",
+    ),
+    Mutant(
+        "commit before the end",
+        "running/engine.py",
+        "        try:\n            return self._evaluate(values, pairs, base, dirty)",
+        "        if base is not None:\n"
+        "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), base)\n"
+        "        try:\n            return self._evaluate(values, pairs, base, dirty)",
+    ),
+    Mutant("configuration missing in the key", "_jax.py", "        _config.trace_context(),\n", "        0,\n"),
+    Mutant("type of static leaves missing in the key", "running/signature.py", "(type(x), x) for x in", "x for x in"),
+    Mutant(
+        "weak type missing in the key",
+        "running/leaves.py",
+        "return x.shape, x.dtype, x.weak_type, x.sharding",
+        "return x.shape, x.dtype, False, x.sharding",
+    ),
+    Mutant(
+        "structure missing in the fast look-up",
+        "_api.py",
+        "return treedef == self.signature.treedef and",
+        "return",
+    ),
+    Mutant(
+        "residual reused across a parameter",
+        "running/engine.py",
+        "{var: x for var, x in base.saved.items() if not mask(var) & dirty}",
+        "dict(base.saved)",
+    ),
+    Mutant(
+        "stale value taken for current",
+        "running/store.py",
+        "        if not mask & dirty:\n            value",
+        "        if True:\n            value",
+    ),
+    Mutant(
+        "deleted result handed out again",
+        "running/engine.py",
+        "return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])",
+        "return False",
+    ),
+    Mutant(
+        "effects run once",
+        "running/engine.py",
+        "self.always = ALWAYS if facts.has_effects else 0",
+        "self.always = 0",
+    ),
+    Mutant(
+        "0.0 and -0.0 merged",
+        "facts/simplify.py",
+        'getattr(atom.aval, "weak_type", False), value.dtype, value.tobytes()',
+        'getattr(atom.aval, "weak_type", False), value.dtype, str(abs(value))',
+    ),
+    Mutant(
+        "a carry taken for loop-invariant",
+        "facts/loops.py",
+        "split = _split(body, body.invars[:num_consts], may_run",
+        "split = _split(body, body.invars[: num_consts + 1], may_run",
+    ),
+    Mutant(
+        "buffers recycled while a version holds them",
+        "running/store.py",
+        "if id(x) not in kept and var not in self.outputs]",
+        "if var not in self.outputs]",
+    ),
+    Mutant(
+        "buffers of results recycled",
+        "running/store.py",
+        "if id(x) not in kept and var not in self.outputs]",
+        "if id(x) not in kept]",
+    ),
+    Mutant(
+        "buffers recycled that a fork holds",
+        "running/store.py",
+        "[x for x in free if id(x) not in self.shared]",
+        "free",
+    ),
+    Mutant(
+        "sums of products merged without a guard",
+        "planning/factors.py",
+        "    return bounded & (",
+        "    return True | bounded & (",
+    ),
+    Mutant(
+        "scalar factors forgotten",
+        "planning/factors.py",
+        "lambda: scale * sums, direct)",
+        "lambda: sums, direct)",
+    ),
+    Mutant(
+        "partial sum loses a term",
+        "planning/derived.py",
+        'partial = table.make("sum", clean, _sum)',
+        'partial = table.make("sum", clean[1:], _sum)',
+    ),
+    Mutant(
+        "an output that changed is kept",
+        "planning/facts.py",
+        "if self.dependence.of(atom) & dirty)",
+        "if i and self.dependence.of(atom) & dirty)",
+    ),
+]
+
+
+def survives(mutant: Mutant) -> tuple[bool, float]:
+    """Whether the tests pass with a mutant, and the seconds that it took to know."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "src" / "incrax", Path(folder) / "incrax")
+        path = Path(folder) / "incrax" / mutant.file
+        path.write_text(path.read_text().replace(mutant.old, mutant.new))
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS.split()]
+        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return False, time.perf_counter() - start
+    if run.returncode not in (0, 1):
+        raise RuntimeError(f"{mutant.name}: the tests did not run\n{run.stdout.decode()[-2000:]}")
+    return run.returncode == 0, time.perf_counter() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="only mutants whose name contains this")
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    alive = []
+    with ThreadPoolExecutor(options.jobs) as executor:
+        for mutant, (lives, seconds) in zip(chosen, executor.map(survives, chosen), strict=True):
+            print(f"{'ALIVE ' if lives else 'killed'} {seconds:5.0f} s  {mutant.name}", flush=True)
+            alive += [mutant.name] if lives else []
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} mutants killed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
