@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import same_array
+from helpers import EAGER, check_calls, same_array
 from properties.corpus import CORPUS
 from properties.timelines import change_all, change_element
 
@@ -191,6 +191,12 @@ def test_two_sums_with_the_same_clean_terms():
     facts = facts_of(fun, *start, calibration=Calibration())
     new = [*start[:4], start[4] * 2, start[5] * 3]
     check_law(plan_dirty(facts, dirty_between(facts, start, new)), facts, fun, environment(facts, start), new)
+
+
+def test_two_sums_with_the_same_clean_terms_that_change_together():
+    fun = lambda a, b, c, d, p, q, x: (p + a + b + c + d, q + a + b + c + d, p[0] * jnp.sum(jnp.exp(jnp.sin(x))))
+    start = [X + k for k in range(4)]
+    check_calls(fun, [(*start, X * k, X * 2 * k, LARGE) for k in range(1, 7)], tuning=EAGER)
 
 
 # --- what is run and loaded -----------------------------------------------------------------------------------------

@@ -85,11 +85,9 @@ class Entry:
 
     def runner_up(self) -> Candidate | None:
         """The second best candidate, unless it is slower than the best by the square root of the uses."""
-        others = {name: s for name, s in self.seconds.items() if name != self.candidate}
-        second = min(others, key=lambda name: others[name], default=None)
-        factor = math.sqrt(self.uses)
-        is_close = second is not None and others[second] < factor * self.seconds[self.candidate]
-        return second if is_close else None
+        best_s = self.seconds[self.candidate]
+        others = sorted((s, name) for name, s in self.seconds.items() if name != self.candidate)
+        return others[0][1] if others and others[0][0] < math.sqrt(self.uses) * best_s else None
 
     @property
     def is_retry_due(self) -> bool:

@@ -123,7 +123,8 @@ def _has_jax_type(dtype: np.dtype) -> bool:
 
 def _plain_scalar(x: Any) -> Any:
     """A value of a subclass of bool, int, float or complex as one of these."""
-    return next(kind(x) for kind in _PYTHON_SCALARS if isinstance(x, kind))
+    kind: Any = next(kind for kind in _PYTHON_SCALARS if isinstance(x, kind))
+    return kind(x)
 
 
 # --- values -------------------------------------------------------------------------------------------------------
