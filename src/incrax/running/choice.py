@@ -85,9 +85,10 @@ class Entry:
 
     def runner_up(self) -> Candidate | None:
         """The second best candidate, unless it is slower than the best by the square root of the uses."""
-        best_s = self.seconds[self.candidate]
-        others = sorted((s, name) for name, s in self.seconds.items() if name != self.candidate)
-        return others[0][1] if others and others[0][0] < math.sqrt(self.uses) * best_s else None
+        others: list[Candidate] = sorted(self.seconds, key=lambda name: self.seconds[name])
+        others = [name for name in others if name != self.candidate]
+        limit_s = math.sqrt(self.uses) * self.seconds.get(self.candidate, 0.0)
+        return others[0] if others and self.seconds[others[0]] < limit_s else None
 
     @property
     def is_retry_due(self) -> bool:
