@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import cached_property
 
+from incrax import _jax
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.facts.cost import CALLBACK_S
@@ -78,6 +79,8 @@ class Chooser:
         self._num_savable = (0, 0)
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.started_s = time.perf_counter()
+        # A saved NaN is an output to JAX, which raises on it where a value inside a program may be NaN.
+        self.only_whole = _jax.checks_values()
         self.num_planned = 0
         self.num_programs = 0
         self.lost_s = 0.0
@@ -229,6 +232,8 @@ class Chooser:
 
     def _plan_if_due(self, entry: Entry) -> None:
         """Plan what a hot dirty set needs, then compile a program of its own, each when free or earned."""
+        if self.only_whole:
+            return
         if self.facts.is_minimal:
             if not entry.is_planned and self._has_room(entry):
                 entry.is_planned = True

@@ -159,8 +159,9 @@ class Store:
             for number, state in enumerate(self.states):
                 newer = {id(x) for other in self.states[number + 1 :] for x in other.saved.values()}
                 for var in self._cheapest_first(state):
-                    if not only_own or id(state.saved[var]) not in newer:
-                        self._evict(state.saved[var])
+                    value = state.saved.get(var)
+                    if value is not None and not (only_own and id(value) in newer):
+                        self._evict(value)
                     if self.saved_bytes <= self.budget_bytes:
                         return
 
