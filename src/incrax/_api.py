@@ -19,6 +19,7 @@ from incrax.report.explain import Explanation, explain_call
 from incrax.running.analysis import Analysis, analyse, has_mutable_inputs
 from incrax.running.engine import Engine, Limits
 from incrax.running.limits import default_budget_bytes
+from incrax.running.recycling import can_recycle
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
 from incrax.running.warming import warm_up
@@ -98,7 +99,8 @@ class Incremental(Generic[P, R]):
     def _make_trace(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> _Traced:
         analysis = analyse(self._fun, signature, signature.dynamic_leaves(leaves), self._tuning)
         paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
-        engine = Engine(analysis.facts, analysis.traced, paths, self._tuning, stats, self._limits)
+        limits = self._limits._replace(recycles=can_recycle() and not signature.has_committed_leaves)
+        engine = Engine(analysis.facts, analysis.traced, paths, self._tuning, stats, limits)
         return _Traced(signature, analysis, engine)
 
     def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
@@ -172,8 +174,8 @@ class Incremental(Generic[P, R]):
 
         Cost: one evaluation and, per named change, up to two compilations; shows progress on a terminal.
         """
-        self(*args, **kwargs)
         with self._lock:
+            self(*args, **kwargs)
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
             traced, _ = self._traced_for(leaves, treedef, args, kwargs)
             if traced is not None:

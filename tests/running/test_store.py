@@ -35,7 +35,7 @@ def state(*saved, inputs=(0.0,), outputs=()):
 
 def store_of(versions=2, budget_kb=1000, seconds=None, expected=()):
     """An empty store."""
-    store = Store(versions, budget_kb * 1024, lambda: seconds or {}, Pool(), frozenset())
+    store = Store(versions, budget_kb * 1024, lambda: seconds or {}, Pool(is_active=True), frozenset())
     store.expect(expected)
     return store
 

@@ -20,7 +20,7 @@ from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
 from incrax.running.choice import MIN_BLAMED_USES, MIN_GAIN, Candidate, Entry
 from incrax.running.compiled import compile_plan, compile_whole, device_constants
-from incrax.running.recycling import Pool, can_recycle
+from incrax.running.recycling import Pool
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
@@ -76,7 +76,7 @@ class Chooser:
         self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.clock, pool)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
-        self._num_savable = (0, 0)
+        self._num_savable = 0
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.started_s = time.perf_counter()
         # A saved NaN is an output to JAX, which raises on it where a value inside a program may be NaN.
@@ -107,8 +107,8 @@ class Chooser:
     @property
     def savable(self) -> dict[Var, None]:
         """All values that some candidate loads or saves; the same object while nothing was added."""
-        if self._num_savable != (len(self.segments.wanted), len(self.loaded)):
-            self._num_savable = (len(self.segments.wanted), len(self.loaded))
+        if self._num_savable != len(self.segments.wanted):
+            self._num_savable = len(self.segments.wanted)
             self._savable = {**self.segments.wanted, **self.loaded}
         return self._savable
 
@@ -287,12 +287,13 @@ class Chooser:
         self._compile(entry, plan)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        executable = compile_plan(self.facts, plan, self.constants, recycles=can_recycle())
+        executable = compile_plan(self.facts, plan, self.constants, recycles=self.pool.is_active)
         entry.program = TimedProgram(plan, executable, self.clock, self.pool)
         entry.is_final = False
         self.num_programs += 1
         self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
+        self._num_savable = -1
         logger.debug("dirty set %x: plan compiled", entry.dirty)
 
     def _has_room(self, entry: Entry) -> bool:
@@ -313,6 +314,7 @@ class Chooser:
         entry.settle("whole", "its program made room for another")
         plans = [e.program.plan for e in self.entries.values() if e.program is not None]
         self.loaded = {var: None for plan in plans if plan is not None for var in plan.loads}
+        self._num_savable = -1
 
     # --- stale values --------------------------------------------------------------------------------------------
 

@@ -65,7 +65,9 @@ def compile_plan(facts: Facts, plan: Plan, constants: Constants, *, recycles: bo
     embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
     names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
 
-    donated = tuple(var.aval for var in plan.saves if recycles and is_recyclable(var.aval))
+    returned = {atom for atom in program.outvars if isinstance(atom, Var)}
+    saves = [var for var in plan.saves if recycles and var not in returned]
+    donated = tuple(var.aval for var in saves if is_recyclable(var.aval))
 
     def run_plan(*values: Any) -> list[Any]:
         inputs = values[: len(names)]

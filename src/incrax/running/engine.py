@@ -32,10 +32,11 @@ Pairs = list[tuple[State, int]]
 
 
 class Limits(NamedTuple):
-    """What the store may keep: versions, and bytes of saved values."""
+    """What the store may keep: versions, bytes of saved values; whether buffers of dropped ones are recycled."""
 
     versions: int
     budget_bytes: int
+    recycles: bool = False
 
 
 class Record(NamedTuple):
@@ -68,7 +69,7 @@ class Engine:
         self.tuning = tuning
         self.stats = stats
         self.layout = facts.dependence.layout
-        pool = Pool()
+        pool = Pool(is_active=limits.recycles)
         self.chooser = Chooser(facts, traced, tuning, stats, limits.budget_bytes, pool)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
@@ -307,8 +308,9 @@ class Engine:
         entry.count = max(entry.count, self.tuning.hot_after)
         if not entry.is_planned:
             self.chooser.plan(entry)
+        pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
         base = pairs[-1][0] if pairs else None
-        saved = SavedValues(self, [(state, dirty) for state, _ in pairs[-1:]], base, dirty, [v.feed for v in values])
+        saved = SavedValues(self, pairs, base, dirty, [v.feed for v in values])
         for _ in range(MAX_TRIES):
             entry = self.chooser.entry(dirty)
             jax.block_until_ready(self._run(self._candidate(entry, saved), entry, saved))

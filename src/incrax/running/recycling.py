@@ -8,6 +8,7 @@ In: arrays that only the store held. Out: arrays to donate. It must not know wha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,12 +35,13 @@ def can_recycle() -> bool:
 class Pool:
     """Buffers by shape and dtype; at most as many bytes as one version of the saved values."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_active: bool) -> None:
+        self.is_active = is_active
         self._free: dict[tuple[tuple[int, ...], np.dtype], list[jax.Array]] = {}
 
     def give(self, arrays: Iterable[Any], limit: int) -> None:
         """Add arrays that nobody else holds; at most `limit` of one type stay."""
-        for array in arrays:
+        for array in arrays if self.is_active else ():
             if isinstance(array, jax.Array) and is_recyclable(array.aval) and not array.is_deleted():
                 free = self._free.setdefault((array.shape, array.dtype), [])
                 if len(free) < limit:
@@ -50,5 +52,15 @@ class Pool:
         taken = []
         for aval in avals:
             free = self._free.get((aval.shape, aval.dtype))
-            taken.append(free.pop() if free else jnp.zeros(aval.shape, aval.dtype))
+            taken.append(free.pop() if free else _new_buffer(aval.shape, aval.dtype))
         return taken
+
+    def clear(self) -> None:
+        """Let go of every buffer."""
+        self._free = {}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _new_buffer(shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Compiled, so that nothing is transferred from the host."""
+    return jnp.zeros(shape, dtype)

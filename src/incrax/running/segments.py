@@ -16,7 +16,7 @@ from incrax._jax import Var
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, plan_fill, plan_top
 from incrax.running.compiled import Constants, compile_plan
-from incrax.running.recycling import Pool, can_recycle
+from incrax.running.recycling import Pool
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
 
@@ -118,7 +118,7 @@ class Segments:
 
     def _compile(self, plan: Plan) -> TimedProgram:
         self.stats.compiles += 1
-        executable = compile_plan(self.facts, plan, self.constants, recycles=can_recycle())
+        executable = compile_plan(self.facts, plan, self.constants, recycles=self.pool.is_active)
         return TimedProgram(plan, executable, self.clock, self.pool)
 
     # --- dirty sets ----------------------------------------------------------------------------------------------

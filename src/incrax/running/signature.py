@@ -63,6 +63,11 @@ class Signature:
         """Descriptors of the dynamic leaves."""
         return tuple(d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value)
 
+    @property
+    def has_committed_leaves(self) -> bool:
+        """Whether some array is bound to a device or a sharding."""
+        return any(isinstance(d, tuple) and len(d) == 4 and d[3] is not None for d in self.dynamic_types)
+
     @cached_property
     def python_types(self) -> tuple[type | None, ...]:
         """Python types that decide a leaf's descriptor alone (float, int, ...), None for others."""

@@ -84,7 +84,7 @@ class Store:
 
     def fork(self) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
-        other = Store(self.versions, self.budget_bytes, self.seconds, Pool(), self.outputs)
+        other = Store(self.versions, self.budget_bytes, self.seconds, Pool(is_active=self.pool.is_active), self.outputs)
         other.states = [state.copy() for state in self.states]
         other.bound_bytes, other.expected = self.bound_bytes, self.expected
         ids = frozenset(id(x) for state in self.states for x in state.saved.values())
@@ -126,6 +126,7 @@ class Store:
     def clear(self) -> None:
         """Drop every version."""
         self.states = []
+        self.pool.clear()
 
     def _set(self, states: list[State]) -> None:
         dropped = states[: -self.versions]
