@@ -22,7 +22,7 @@ MIN_BLAMED_USES = 3
 """Uses of a dirty set over which their cost to later calls is spread at least."""
 
 RETRY_USES = (16, 64, 256)
-"""Uses after which the runner-up is timed again; after the last, every so many, when blame is forgotten too."""
+"""Uses after which contenders are timed again; after the last, every so many, when blame is forgotten too."""
 
 
 @dataclass
@@ -83,16 +83,14 @@ class Entry:
             shown += f"; values left stale cost later calls {blame_s * 1e3:.2g} ms"
         self.settle(min(total, key=lambda name: total[name]), shown)
 
-    def runner_up(self) -> Candidate | None:
-        """The second best candidate, unless it is slower than the best by the square root of the uses."""
-        others: list[Candidate] = sorted(self.seconds, key=lambda name: self.seconds[name])
-        others = [name for name in others if name != self.candidate]
-        limit_s = math.sqrt(self.uses) * self.seconds.get(self.candidate, 0.0)
-        return others[0] if others and self.seconds[others[0]] < limit_s else None
+    def contenders(self) -> list[Candidate]:
+        """The candidates that are not slower than the best by more than the square root of the uses."""
+        limit_s = math.sqrt(self.uses) * min(self.seconds.values(), default=0.0)
+        return [name for name, s in self.seconds.items() if s <= limit_s]
 
     @property
     def is_retry_due(self) -> bool:
-        """Whether the runner-up should be timed again at this use."""
+        """Whether contenders should be timed again at this use."""
         is_time = self.uses in RETRY_USES or (self.uses > 0 and self.uses % RETRY_USES[-1] == 0)
         return is_time and self.is_final
 

@@ -212,16 +212,18 @@ class Chooser:
         return "segments" if is_open else None
 
     def _retry(self, entry: Entry) -> None:
-        """Time the runner-up at this use: it may have been timed when the machine was busier."""
-        second = entry.runner_up()
-        if second is None:
+        """Time the contenders again: they may have been timed while the process or the machine was busy otherwise."""
+        contenders = entry.contenders()
+        if len(contenders) < 2:
             return
-        entry.settle(second, "the second best, timed again")
         entry.is_final = False
-        if second == "segments":
+        if "whole" in contenders:
+            self.whole.retime()
+        if "segments" in contenders:
             self.segments.retime(entry.dirty)
-        elif (program := self.whole if second == "whole" else entry.program) is not None:
-            program.retime()
+        if "plan" in contenders and entry.program is not None:
+            entry.program.retime()
+        self._choose(entry)
 
     def _program_s(self, program: TimedProgram) -> float:
         """Seconds of a dirty set's own program, estimated before it was timed."""

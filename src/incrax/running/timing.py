@@ -26,7 +26,7 @@ LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
 WINDOW = 5
-"""Latest timed runs, of which the median counts."""
+"""Latest timed runs, of which the lower quartile counts: noise mostly adds."""
 
 
 class Clock:
@@ -55,7 +55,6 @@ class TimedProgram:
         "clock",
         "executable",
         "first_s",
-        "is_due",
         "is_settled",
         "num_runs",
         "plan",
@@ -70,7 +69,7 @@ class TimedProgram:
         self.clock = clock
         self.pool = pool
         self.num_runs = 0
-        self.is_settled = self.is_due = False
+        self.is_settled = False
         self.times: deque[float] = deque(maxlen=WINDOW)
         self.seconds: float | None = None
         self.first_s = 0.0
@@ -83,14 +82,15 @@ class TimedProgram:
         return other
 
     def retime(self) -> None:
-        """Time the next run."""
-        self.is_due = True
+        """Forget the times and take new ones in the next runs."""
+        self.times.clear()
+        self.num_runs, self.is_settled = 1, False
 
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
         rounds = self.clock.rounds
         donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
-        if not self.is_due and self.is_settled and (self.num_runs % SAMPLE or not rounds):
+        if self.is_settled and (self.num_runs % SAMPLE or not rounds):
             self.num_runs += 1
             self.clock.spent_s += self.seconds or 0.0
             return self.executable(feeds, loads, donated)
@@ -100,12 +100,11 @@ class TimedProgram:
         elapsed = time.perf_counter() - start
         if self.num_runs:
             self.times.append(elapsed)
-            self.seconds = sorted(self.times)[len(self.times) // 2]
+            self.seconds = sorted(self.times)[len(self.times) // 4]
             self.clock.ticks += 1
             self.clock.spent_s += elapsed
         else:
             self.first_s = elapsed
         self.num_runs += 1
-        self.is_settled = self.num_runs > rounds or (len(self.times) > 1 and sum(self.times) >= LONG_S)
-        self.is_due = False
+        self.is_settled = self.num_runs > rounds or (len(self.times) > 2 and sum(self.times) >= LONG_S)
         return results
