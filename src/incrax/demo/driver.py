@@ -19,11 +19,8 @@ Advance = Callable[[str, int, int], None]
 
 PROFILED = ("tau_late", "tau_very_late")
 NUM_GRID = 7
-NUM_SWEEPS = 150
+NUM_SWEEPS = 200
 MAX_STEPS = 40
-SLOW = 0.1
-"""Newton's decrement, relative to that of the step before, from which on the Hessian is computed anew."""
-
 MAX_HALVINGS = 12
 MIN_CURVATURE = 1e-6
 GAIN = 1e-7
@@ -120,6 +117,7 @@ class Driver:
         evaluate: Any = self._evaluate
         minuit = Minuit(evaluate, start, grad=cast("Any", self._differentiate), name=model.NAMES)
         minuit.errordef = Minuit.LIKELIHOOD
+        minuit.strategy = 0
         minuit.limits = list(zip(model.LOWER, model.UPPER, strict=True))
         minuit.migrad()
         self.advance("fit", 1, 2)
@@ -136,29 +134,23 @@ class Driver:
         self.advance("fit", 2, 2)
 
     def _descend(self, theta: np.ndarray, precision: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Minimum over the free parameters by Newton steps, halved until the likelihood falls.
-
-        The Hessian is the given one, and a new one where a step gained little.
+        """Minimum over the free parameters by quasi-Newton steps from a Hessian, halved until the likelihood falls.
 
         Returns the parameters, the minimum, and whether the expected gain of another step is below `GAIN`.
         """
-        value = self._evaluate(theta)
-        previous = np.inf
+        value, gradient = self._evaluate(theta), self._differentiate(theta)
+        precision = precision[np.ix_(free, free)]
         for _ in range(MAX_STEPS):
-            gradient = self._differentiate(theta)
             step = np.zeros(len(theta))
-            step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
-            decrement = gradient @ step
-            if 0 <= decrement < 2 * GAIN:
+            step[free] = newton_step(precision, gradient[free])
+            if 0 <= gradient @ step < 2 * GAIN:
                 return theta, value, True
-            if decrement > SLOW * previous:
-                precision = self._second_derivative(theta)
-                step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
-            previous = decrement
-            theta, new, has_fallen = self._step(theta, step, value)
+            proposal, new, has_fallen = self._step(theta, step, value)
             if not has_fallen:
                 return theta, value, False
-            value = new
+            steeper = self._differentiate(proposal)
+            precision = bfgs_update(precision, (proposal - theta)[free], (steeper - gradient)[free])
+            theta, value, gradient = proposal, new, steeper
         return theta, value, False
 
     def _step(self, theta: np.ndarray, step: np.ndarray, value: float) -> tuple[np.ndarray, float, bool]:
@@ -229,6 +221,17 @@ def newton_step(precision: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     scale = np.sqrt(np.abs(np.diag(precision)))
     values, vectors = np.linalg.eigh(scaled_to_unit_diagonal(precision))
     return vectors @ (vectors.T @ (gradient / scale) / np.maximum(np.abs(values), MIN_CURVATURE)) / scale
+
+
+def bfgs_update(precision: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """B + y y^T / y^T s - B s s^T B / s^T B s, for a step s that changed the gradient by y; B if y^T s is not positive.
+
+    Source: Nocedal and Wright, Numerical Optimization, equation 6.19.
+    """
+    curvature, image = change @ step, precision @ step
+    if curvature <= 0:
+        return precision
+    return precision + np.outer(change, change) / curvature - np.outer(image, image) / (step @ image)
 
 
 def scaled_to_unit_diagonal(matrix: np.ndarray) -> np.ndarray:
