@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "floats compared by ==",
         "running/leaves.py",
-        "and a == a and b == b and not a == b == 0.0:",
-        "and a == a and b == b:",
+        "return True if a else None",
+        "return True",
     ),
     Mutant(
         "small arrays compared by ==",
@@ -73,8 +73,8 @@ MUTANTS = [
     Mutant(
         "snapshot by reference",
         "running/leaves.py",
-        'snapshot = np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)',
-        'snapshot = np.asarray(x, dtype=x.dtype.newbyteorder("="))',
+        "        return x.copy()",
+        "        return x",
     ),
     Mutant(
         "changed element taken for the first one",
@@ -85,10 +85,10 @@ MUTANTS = [
     Mutant(
         "commit before the end",
         "running/engine.py",
-        "        try:\n            return self._evaluate(values, pairs, base, dirty)",
+        "        try:\n            return self._evaluate(values, pairs, base, dirty, start_s)",
         "        if base is not None:\n"
         "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), base)\n"
-        "        try:\n            return self._evaluate(values, pairs, base, dirty)",
+        "        try:\n            return self._evaluate(values, pairs, base, dirty, start_s)",
     ),
     Mutant("configuration missing in the key", "_jax.py", "        _config.trace_context(),\n", "        0,\n"),
     Mutant("type of static leaves missing in the key", "running/signature.py", "(type(x), x) for x in", "x for x in"),

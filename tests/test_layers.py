@@ -15,9 +15,10 @@ ORDER = """
 _errors _jax _tuning
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
 planning.frontier planning.derived planning.factors planning.facts planning.plan
-running.stats running.leaves running.signature running.limits running.analysis running.recycling running.compiled
-running.store running.comparison running.timing
-running.watch running.choice running.wants running.segments running.chooser running.saved running.engine running.warming
+running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
+running.compiled running.store running.comparison running.timing
+running.watch running.choice running.wants running.segments running.chooser running.saved
+running.record running.engine running.rehearsal running.warming
 report.table report.deps report.explain
 _api
 """.split()

@@ -17,8 +17,10 @@ from incrax._tuning import Tuning
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
 from incrax.running.analysis import Analysis, analyse, has_mutable_inputs
+from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine, Limits
 from incrax.running.limits import default_budget_bytes
+from incrax.running.packing import packable
 from incrax.running.recycling import can_recycle
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
@@ -97,10 +99,12 @@ class Incremental(Generic[P, R]):
         return traced, leaves
 
     def _make_trace(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> _Traced:
-        analysis = analyse(self._fun, signature, signature.dynamic_leaves(leaves), self._tuning)
+        dynamic = signature.dynamic_leaves(leaves)
+        analysis = analyse(self._fun, signature, dynamic, self._tuning)
         paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
-        limits = self._limits._replace(recycles=can_recycle() and not signature.has_committed_leaves)
-        engine = Engine(analysis.facts, analysis.traced, paths, self._tuning, stats, limits)
+        recycles = can_recycle() and not signature.has_committed_leaves
+        compiler = Compiler(analysis.facts, on_host=packable(dynamic), recycles=recycles)
+        engine = Engine(analysis.facts, analysis.traced, paths, compiler, self._tuning, stats, self._limits)
         return _Traced(signature, analysis, engine)
 
     def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:

@@ -10,7 +10,9 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
-from incrax.running.engine import Engine, Record
+from incrax.running.engine import Engine
+from incrax.running.record import Record
+from incrax.running.rehearsal import dry_run
 
 NUM_LISTED = 30
 
@@ -83,7 +85,7 @@ class Explanation(Printable):
 
 def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     """Explain the last call, or a call with these leaves without evaluating it."""
-    record = engine.last if leaves is None else engine.dry_run(leaves)
+    record = engine.last if leaves is None else dry_run(engine, leaves)
     if record is None:
         record = Record(engine.layout.full, "whole", None, None, (), (), (), is_first=True)
     facts = engine.facts
@@ -129,7 +131,7 @@ def _why(record: Record) -> str:
         return "no input changed"
     if record.is_first:
         return "first call with this signature"
-    return record.entry.reason if record.entry is not None else "no saved values serve this change"
+    return record.entry.reason if record.entry is not None else "saving did not pay in the last calls"
 
 
 def _times(record: Record) -> dict[str, float]:

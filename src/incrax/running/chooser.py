@@ -9,7 +9,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from functools import cached_property
 
 from incrax import _jax
 from incrax._jax import Var
@@ -19,7 +18,7 @@ from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
 from incrax.running.choice import MIN_BLAMED_USES, MIN_GAIN, Candidate, Entry
-from incrax.running.compiled import compile_plan, compile_whole, device_constants
+from incrax.running.compiled import Compiler
 from incrax.running.recycling import Pool
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
@@ -47,8 +46,8 @@ EARNED_FACTOR = 3.0
 MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least; what the whole program needed is the better guess."""
 
-MIN_GAIN_S = 2e-6
-"""Seconds that a plan must be estimated to save to be considered."""
+MIN_GAIN_S = 1e-5
+"""Seconds that a plan must be estimated to save to be considered: what it costs to look after saved values."""
 
 MAX_RUN_PRICE = 10.0
 """Bound of the measured factor on the estimated seconds of equations, either way."""
@@ -62,7 +61,14 @@ class Chooser:
     """The table of dirty sets of one engine."""
 
     def __init__(
-        self, facts: Facts, traced: Program, tuning: Tuning, stats: Stats, budget_bytes: int, pool: Pool
+        self,
+        facts: Facts,
+        traced: Program,
+        compiler: Compiler,
+        tuning: Tuning,
+        stats: Stats,
+        budget_bytes: int,
+        pool: Pool,
     ) -> None:
         self.facts = facts
         self.tuning = tuning
@@ -70,10 +76,10 @@ class Chooser:
         self.budget_bytes = budget_bytes
         self.pool = pool
         self.clock = Clock(tuning.race_rounds if tuning.race and not facts.is_minimal else 0)
-        self.constants = device_constants(facts.program)
+        self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
-        self.segments = Segments(facts, self.constants, stats, self.clock, pool)
-        self.whole = TimedProgram(None, compile_whole(traced, len(facts.program.eqns)), self.clock, pool)
+        self.segments = Segments(facts, compiler, stats, self.clock, pool)
+        self.whole = TimedProgram(None, compiler.compile_whole(traced), self.clock, pool)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
@@ -112,22 +118,17 @@ class Chooser:
             self._savable = {**self.segments.wanted, **self.loaded}
         return self._savable
 
-    @cached_property
-    def whole_estimate_s(self) -> float:
-        """Seconds of the whole program as its equations add up."""
-        return sum(map(self.facts.seconds, self.facts.program.eqns))
-
     # --- seconds -------------------------------------------------------------------------------------------------
 
     @property
     def whole_s(self) -> float:
         """Seconds of the whole program, measured if it was timed."""
-        return self.whole_estimate_s if self.whole.seconds is None else self.whole.seconds
+        return self.facts.total_seconds if self.whole.seconds is None else self.whole.seconds
 
     @property
     def run_price(self) -> float:
         """How much slower this program is than its equations add up to (what XLA does not fuse well), measured."""
-        factor = self.whole_s / max(self.whole_estimate_s, 1e-12)
+        factor = self.whole_s / max(self.facts.total_seconds, 1e-12)
         return min(max(factor, 1.0 / MAX_RUN_PRICE), MAX_RUN_PRICE)
 
     @property
@@ -245,8 +246,10 @@ class Chooser:
             is_hot = entry.count >= self.tuning.hot_after
             if is_hot and (self.num_planned < FREE_PLANS or self._has_earned(entry)):
                 self.plan(entry)
-        elif entry.program is None and (self._is_free(entry) or self._has_earned(entry)) and self._has_room(entry):
-            self._compile_for_wanted(entry)
+        elif entry.program is None:
+            is_free = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
+            if (is_free or self._has_earned(entry)) and self._has_room(entry):
+                self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry) -> None:
         """Add what a dirty set needs to the wanted values, if that promises a gain."""
@@ -270,10 +273,6 @@ class Chooser:
         if self.num_programs < FREE_PROGRAMS:
             self._compile_for_wanted(entry)
 
-    def _is_free(self, entry: Entry) -> bool:
-        """Whether a program is compiled without proof of its worth: the first few, for what segments serve."""
-        return entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
-
     def _has_earned(self, entry: Entry) -> bool:
         """Whether the gain expected over as many uses as there were would have paid for compiling."""
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
@@ -289,8 +288,7 @@ class Chooser:
         self._compile(entry, plan)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        executable = compile_plan(self.facts, plan, self.constants, recycles=self.pool.is_active)
-        entry.program = TimedProgram(plan, executable, self.clock, self.pool)
+        entry.program = TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
         entry.is_final = False
         self.num_programs += 1
         self.stats.compiles += 1
@@ -340,7 +338,10 @@ class Chooser:
     def note_use(self, entry: Entry, candidate: Candidate, elapsed_s: float | None) -> None:
         """Count a use; what a try of another candidate lost against the whole program counts against more tries."""
         entry.note_use(candidate)
-        if not self.callback_s:
-            self.watch.note(self.clock.spent_s, self.whole_s if self.whole.is_settled else None)
         if elapsed_s is not None and candidate != "whole":
             self.lost_s += max(elapsed_s - self.whole_s, 0.0)
+
+    def note_call(self, spent_s: float, num_changed: int) -> None:
+        """Enter a call in the ledger: seconds in programs and of its overhead."""
+        if self.whole.is_settled and not self.callback_s and not self.facts.is_minimal:
+            self.watch.note(spent_s, self.whole_s, num_changed)

@@ -9,11 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from incrax.facts.dependence import Layout
-from incrax.running.leaves import LeafValue, changed_elements, same_value
+from incrax.running.leaves import (
+    LeafValue,
+    as_entry,
+    as_value,
+    changed_elements,
+    has_bits_of,
+    same_floats,
+    same_value,
+)
 from incrax.running.store import State, Store
-
-SETTLE_EVERY = 16
-"""Calls between looks at which host values stayed in use."""
 
 
 class Comparison:
@@ -22,7 +27,6 @@ class Comparison:
     def __init__(self, store: Store, layout: Layout) -> None:
         self.store = store
         self.layout = layout
-        self.num_resolved = 0
 
     def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
         """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
@@ -39,29 +43,37 @@ class Comparison:
         if not changed:
             return states[-1].values
         values = list(states[-1].values)
-        self.num_resolved += 1
         for index in changed:
             values[index] = self._resolve_leaf(index, leaves[index])
-        if self.num_resolved % SETTLE_EVERY == 0:
-            for value in values:
-                value.settle(self.num_resolved)
         return tuple(values)
+
+    def entries(self, leaves: Sequence[Any], changed: Sequence[int], state: State) -> tuple[Any, ...] | None:
+        """The leaves as entries of a new state; None if they have the bits of a state, all but `changed` its objects.
+
+        Comparing stops at the first difference.
+        """
+        entries = list(state.entries)
+        is_same = True
+        for index in changed:
+            old, x = entries[index], leaves[index]
+            if type(old) is LeafValue and has_bits_of(x, old):
+                continue
+            new = as_entry(x)
+            is_same = is_same and _same_entry(old, new)
+            entries[index] = new
+        return None if is_same else tuple(entries)
 
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         for state in self.store.states:
-            if state.anchors[index] is x:
+            if state.anchors[index] is x or has_bits_of(x, state.values[index]):
                 return state.values[index]
-        new = LeafValue(x)
-        if new.is_deleted():
-            return new
-        tried = None
-        for state in reversed(self.store.states):
-            old = state.values[index]
-            if old is not tried and not old.is_deleted() and same_value(old, new):
-                return old
-            tried = old
-        return new
+        return _known_value(index, LeafValue(x), self.store.states)
+
+    def dirty_after_rest(self, state: State, before: Sequence[State]) -> int:
+        """The smallest dirty set of a state against those before it, for which it was not compared."""
+        values = tuple([_known_value(i, value, before) for i, value in enumerate(state.values)])
+        return min([self.dirty(values, other) for other in before], key=int.bit_count)
 
     def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
         """Mask of the inputs whose bits differ from those of a state."""
@@ -73,3 +85,19 @@ class Comparison:
             else:
                 dirty |= changed_elements(values[index], state.values[index], widths[index]) << offsets[index]
         return dirty
+
+
+def _known_value(index: int, new: LeafValue, states: Sequence[State]) -> LeafValue:
+    """The value of a leaf in a state, the latest first, if its bits are the same."""
+    tried = None
+    for state in () if new.is_deleted() else reversed(states):
+        old = state.values[index]
+        if old is not tried and not old.is_deleted() and same_value(old, new):
+            return old
+        tried = old
+    return new
+
+
+def _same_entry(old: Any, new: Any) -> bool:
+    known = same_floats(old, new)
+    return same_value(as_value(old), as_value(new)) if known is None else known

@@ -22,59 +22,49 @@ from incrax.planning.plan import Plan
 from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
-from incrax.running.leaves import LeafValue
+from incrax.running.compiled import Compiler
+from incrax.running.leaves import LeafValue, as_value
+from incrax.running.record import RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues
 from incrax.running.stats import Stats
-from incrax.running.store import State, Store, available_in
+from incrax.running.store import State, Store
 
 Pairs = list[tuple[State, int]]
 
 
 class Limits(NamedTuple):
-    """What the store may keep: versions, bytes of saved values; whether buffers of dropped ones are recycled."""
+    """What the store may keep: versions, bytes of saved values."""
 
     versions: int
     budget_bytes: int
-    recycles: bool = False
-
-
-class Record(NamedTuple):
-    """The last call, for `explain`: `segments` are the plans that computed `filled`, before `plan` ran."""
-
-    dirty: int
-    candidate: str
-    entry: Entry | None
-    plan: Plan | None
-    loads: tuple[Var, ...]
-    filled: tuple[Var, ...]
-    segments: tuple[Plan, ...]
-    is_first: bool
-
-
-MAX_TRIES = 16
-"""Evaluations for which `prepare` waits until the choice among candidates is final."""
-
-_UNCHANGED = Record(0, "saved outputs", None, None, (), (), (), is_first=False)
 
 
 class Engine:
     """Evaluates one traced program incrementally."""
 
     def __init__(
-        self, facts: Facts, traced: Program, paths: Sequence[str], tuning: Tuning, stats: Stats, limits: Limits
+        self,
+        facts: Facts,
+        traced: Program,
+        paths: Sequence[str],
+        compiler: Compiler,
+        tuning: Tuning,
+        stats: Stats,
+        limits: Limits,
     ) -> None:
         self.facts = facts
         self.paths = paths
         self.tuning = tuning
         self.stats = stats
         self.layout = facts.dependence.layout
-        pool = Pool(is_active=limits.recycles)
-        self.chooser = Chooser(facts, traced, tuning, stats, limits.budget_bytes, pool)
+        pool = Pool(is_active=compiler.recycles)
+        self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.budget_bytes, pool)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
-        self.last: Record | None = None
+        self._last: Record | None = None
+        self._rested: tuple[State, list[State]] | None = None
         kept_out = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, lambda: facts.value_seconds, pool, kept_out)
         self.comparison = Comparison(self.store, self.layout)
@@ -93,29 +83,73 @@ class Engine:
 
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
+        if self.chooser.watch.rest and changed is not None and not self.chooser.watch.wants_look():
+            return self._rest(leaves, changed)
+        start_s = time.perf_counter()
         values = self.comparison.resolve(leaves, changed)
-        self._check_alive(values)
-        pairs = self._compare(values)
+        self.check_alive(values)
+        pairs = self.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty:
             if not _any_deleted(base.outputs):
-                self.stats.unchanged += 1
-                self.store.touch(base)
-                self.last = _UNCHANGED
-                return base.outputs
+                return self._unchanged(base)
             dirty = self.layout.full
+        if self.chooser.watch.rest:
+            self.chooser.watch.look(dirty.bit_count())
+            if self.chooser.watch.rest and changed is not None:
+                return self._rest(leaves, changed)
         try:
-            return self._evaluate(values, pairs, base, dirty)
+            return self._evaluate(values, pairs, base, dirty, start_s)
         except Exception:
             self.store.drop_broken()
             raise
 
-    def _check_alive(self, values: tuple[LeafValue, ...]) -> None:
+    def _unchanged(self, state: State) -> list[Any]:
+        self.stats.unchanged += 1
+        self.store.touch(state)
+        self._last, self._rested = UNCHANGED, None
+        return state.outputs
+
+    def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
+        """The whole program, while nothing is saved: leaves are compared up to the first difference."""
+        states = self.store.states
+        latest = states[-1]
+        entries = self.comparison.entries(leaves, changed, latest)
+        if entries is None and not self.always:
+            self.check_alive(latest.values)
+            if not _any_deleted(latest.outputs):
+                return self._unchanged(latest)
+        if entries is None:
+            entries = latest.entries
+        try:
+            outputs = self.chooser.whole([e.feed if type(e) is LeafValue else e for e in entries], ())
+            if self.must_wait:
+                jax.block_until_ready(outputs)
+        except Exception:
+            self.check_alive(map(as_value, entries))
+            self.store.drop_broken()
+            raise
+        state = State(entries, outputs, {}, None)
+        self.store.commit(state, None)
+        self.stats.ran += len(self.facts.program.eqns)
+        self._rested = (state, states)
+        return outputs
+
+    @property
+    def last(self) -> Record | None:
+        """The last call; what changed in one that was not compared in full is found out now."""
+        if self._rested is not None:
+            dirty = self.comparison.dirty_after_rest(*self._rested) | self.always
+            self._last, self._rested = RESTING._replace(dirty=dirty), None
+        return self._last
+
+    def check_alive(self, values: Iterable[LeafValue]) -> None:
+        """Raise DeletedInputError for the first array that was donated or deleted."""
         for index in [i for i, v in enumerate(values) if v.array is not None and v.is_deleted()]:
             raise deleted_input(self.paths[index])
 
-    def _compare(self, values: tuple[LeafValue, ...]) -> Pairs:
+    def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set, the best baseline last."""
         states = self.store.states
         if states and values is states[-1].values:
@@ -159,31 +193,40 @@ class Engine:
             loads = self.chooser.segments.route(dirty | self.always).clean if self.chooser.segments.wanted else ()
         return all([var in state.saved for var in loads])
 
-    def _evaluate(self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int) -> list[Any]:
-        num_compiled = self.stats.compiles
+    def _evaluate(
+        self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int, start_s: float
+    ) -> list[Any]:
+        clock, chooser = self.chooser.clock, self.chooser
+        spent_s, passed_s, num_prepared = clock.spent_s, clock.passed_s, self.stats.compiles + chooser.num_planned
         entry = self.chooser.entry(dirty)
         saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
-        candidate = self._candidate(entry, saved)
-        start = time.perf_counter()
-        results = self._run(candidate, entry, saved)
-        if self.must_wait or not entry.is_final:
+        candidate = self.choose(entry, saved)
+        is_try = candidate != "whole" and not entry.is_final
+        run_s = time.perf_counter()
+        results = self.run(candidate, entry, saved)
+        if self.must_wait or is_try:
             jax.block_until_ready(results)
-        elapsed_s = None if entry.is_final or num_compiled < self.stats.compiles else time.perf_counter() - start
+        elapsed_s = time.perf_counter() - run_s
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         self._account(candidate, entry, saved, is_first=base is None)
-        self.chooser.note_use(entry, candidate, elapsed_s)
+        was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
+        chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
+        overhead_s = 0.0
+        if was_prepared and not is_try:
+            overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
+        chooser.note_call(clock.spent_s - spent_s + overhead_s, dirty.bit_count())
         return state.outputs
 
     # --- choosing ------------------------------------------------------------------------------------------------
 
-    def _candidate(self, entry: Entry, saved: SavedValues) -> Candidate:
+    def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
         candidate = entry.candidate
-        if candidate == "whole" or (self.chooser.watch.is_resting and not self.facts.is_minimal):
+        if candidate == "whole":
             return "whole"
         if candidate == "plan":
-            plan = self._plan_of(candidate, entry)
+            plan = self.plan_of(candidate, entry)
             if plan is None or not saved.has_outputs(plan):
                 return "whole"
             missing = saved.missing(plan.loads)
@@ -197,7 +240,8 @@ class Engine:
 
     # --- running -------------------------------------------------------------------------------------------------
 
-    def _run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
+    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
+        """The results of a candidate's program."""
         if candidate == "whole":
             if not self.chooser.whole.num_runs:
                 self.stats.compiles += 1
@@ -225,7 +269,7 @@ class Engine:
         kept.update(saved.found)
         kept.update(saved.computed)
         outputs = results
-        plan = self._plan_of(candidate, entry)
+        plan = self.plan_of(candidate, entry)
         if candidate == "plan" and plan is not None:
             outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
             for position, value in zip(plan.outputs, results, strict=False):
@@ -244,18 +288,20 @@ class Engine:
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
         stats = self.stats
-        plan = self._plan_of(candidate, entry)
+        plan = self.plan_of(candidate, entry)
         num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran
         stats.loaded += 0 if plan is None else len(plan.loads)
         stats.evicted += self.store.evicted
         self.store.evicted = 0
         loads = plan.loads if plan is not None else ()
-        self.last = Record(
+        self._rested = None
+        self._last = Record(
             entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), tuple(saved.plans), is_first
         )
 
-    def _plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
+    def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
+        """The plan that a candidate runs last; None for the whole program."""
         if candidate == "segments":
             return self.chooser.segments.top_plan()
         return entry.program.plan if candidate == "plan" and entry.program is not None else None
@@ -265,58 +311,8 @@ class Engine:
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
         values = tuple([LeafValue(x) for x in leaves])
-        self._check_alive(values)
+        self.check_alive(values)
         return self.chooser.whole.executable([value.feed for value in values], ())
-
-    def dry_run(self, leaves: Sequence[Any]) -> Record | None:
-        """What a call would do, without running anything or touching the store; None before the first call."""
-        values = self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves))
-        self._check_alive(values)
-        pairs = self._compare(values)
-        if not pairs:
-            return None
-        base, dirty = pairs[-1]
-        dirty |= self.always
-        if not dirty:
-            return _UNCHANGED
-        entry = self.chooser.seen(dirty)
-        candidate: Candidate = "whole" if entry is None else entry.candidate
-        plan = None if entry is None else self._plan_of(candidate, entry)
-        if plan is None:
-            return Record(dirty, "whole", entry, None, (), (), (), is_first=False)
-        missing, plans = self._would_fill(pairs, plan)
-        return Record(dirty, candidate, entry, plan, plan.loads, missing, plans, is_first=False)
-
-    def _would_fill(self, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
-        """The values that a plan would find missing, those that they need included, and the plans that compute them."""
-        segments, mask = self.chooser.segments, self.facts.mask
-        groups: dict[tuple[Var, ...], None] = {}
-        pending = list(plan.loads)
-        while pending:
-            var = pending.pop()
-            if available_in(pairs, var, mask(var)) is None and segments.group_of(var) not in groups:
-                groups[segments.group_of(var)] = None
-                pending += segments.plan(segments.group_of(var)).loads
-        return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
-
-    def prepare(self, leaves: Sequence[Any], dirty: int) -> None:
-        """Plan, compile and compute saved values for a dirty set, with the state at these leaves as baseline."""
-        dirty |= self.always
-        values = self.comparison.resolve(leaves, self.comparison.changed_leaves(leaves))
-        pairs = self._compare(values)
-        entry = self.chooser.entry(dirty)
-        entry.count = max(entry.count, self.tuning.hot_after)
-        if not entry.is_planned:
-            self.chooser.plan(entry)
-        pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
-        base = pairs[-1][0] if pairs else None
-        saved = SavedValues(self, pairs, base, dirty, [v.feed for v in values])
-        for _ in range(MAX_TRIES):
-            entry = self.chooser.entry(dirty)
-            jax.block_until_ready(self._run(self._candidate(entry, saved), entry, saved))
-            saved.forget(dirty)
-            if entry.is_final:
-                return
 
 
 def _any_deleted(outputs: list[Any]) -> bool:

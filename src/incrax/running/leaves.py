@@ -32,6 +32,9 @@ NUM_SAMPLED = 64
 
 _PYTHON_SCALARS = (bool, int, float, complex)
 _ARRAY = _jax.ArrayImpl
+_IMMUTABLE = frozenset({*_PYTHON_SCALARS, _ARRAY, np.float64, np.float32, np.int64, np.int32})
+"""Types whose objects never change and are handed to programs as they are."""
+
 _UNREAD = object()
 NO_ANCHOR = object()
 """Stands for an object whose identity proves nothing, because its owner may change it in place."""
@@ -108,6 +111,13 @@ def has_type_of(x: Any, anchor: Any) -> bool:
     return x.aval is anchor.aval and not x.committed and not anchor.committed
 
 
+def has_numpy_type(x: Any, known: Any) -> bool:
+    """Whether a NumPy value has just the shape and dtype of a descriptor: enough, and faster than to make one."""
+    if type(x) is not np.ndarray and type(x) is not np.float64:
+        return False
+    return x.dtype is known[1] and x.shape == known[0] and known[2] is False and known[3] is None
+
+
 def check_dynamic(x: Any, path: str) -> None:
     """Refuse arrays that JAX has no type for."""
     if isinstance(x, np.ma.MaskedArray):
@@ -138,19 +148,23 @@ class LeafValue:
     `array`, the feed if it is a `jax.Array` of a user, whose buffer its owner may delete.
     """
 
-    __slots__ = ("_bits", "_seen_at", "_words", "anchor", "array", "feed")
+    __slots__ = ("_bits", "_words", "anchor", "array", "feed")
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
-        self.array = x if isinstance(x, jax.Array) else None
         self._bits: Any = _UNREAD
         self._words: Any = _UNREAD
-        self._seen_at: int | None = None
+        kind = type(x)
+        if kind in _IMMUTABLE:
+            self.array = x if kind is _ARRAY else None
+            return
+        self.array = None
         if isinstance(x, np.ndarray):
-            snapshot = np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)
             self.anchor = NO_ANCHOR
-            self._bits = snapshot
+            self._bits = snapshot = _snapshot(x)
             self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jnp.asarray(snapshot)
+        elif isinstance(x, jax.Array):
+            self.array = x
         elif isinstance(x, _PYTHON_SCALARS) and type(x) not in _PYTHON_SCALARS and not isinstance(x, np.generic):
             self.feed = _plain_scalar(x)
 
@@ -174,11 +188,22 @@ class LeafValue:
         """Whether the buffer was donated or deleted by its owner."""
         return self.array is not None and self.array.is_deleted()
 
-    def settle(self, now: int) -> None:
-        """Move a host value that stays in use to the device, so that it is not transferred at every call."""
-        if self._seen_at is not None and self._seen_at != now and not isinstance(self.feed, jax.Array):
-            self.feed = jnp.asarray(self.feed)
-        self._seen_at = now
+
+def _snapshot(x: np.ndarray) -> np.ndarray:
+    """A private copy in C order and the machine's byte order."""
+    if type(x) is np.ndarray and x.dtype.isnative:
+        return x.copy()
+    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)
+
+
+def as_entry(x: Any) -> Any:
+    """A leaf as it is where its object never changes, else its `LeafValue`: cheaper where nothing is compared."""
+    return x if type(x) in _IMMUTABLE else LeafValue(x)
+
+
+def as_value(entry: Any) -> LeafValue:
+    """The `LeafValue` of an entry."""
+    return entry if type(entry) is LeafValue else LeafValue(entry)
 
 
 def _read_bits(x: Any) -> np.ndarray | None:
@@ -204,12 +229,27 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
     a, b = old.anchor, new.anchor
     if a is b and a is not NO_ANCHOR:
         return True
-    if type(a) is float and type(b) is float and a == a and b == b and not a == b == 0.0:
-        return a == b
+    known = same_floats(a, b)
+    if known is not None:
+        return known
     if new.array is not None and _is_large_on_device(new.array):
         return _same_on_device(old, new.array)
     old_bits, new_bits = old.bits, new.bits
     return old_bits is not None and new_bits is not None and same_bits(old_bits, new_bits)
+
+
+def has_bits_of(x: Any, old: LeafValue) -> bool:
+    """Whether a NumPy array has the bits of a value: found out before a copy of it is made."""
+    return type(x) is np.ndarray and old.anchor is NO_ANCHOR and old.bits is not None and same_bits(old.bits, x)
+
+
+def same_floats(a: Any, b: Any) -> bool | None:
+    """Whether two floats have the same bits; None for zeros, NaNs and other types: the bits tell."""
+    if type(a) is not float or type(b) is not float:
+        return None
+    if a == b:
+        return True if a else None
+    return None if a != a and b != b else False
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

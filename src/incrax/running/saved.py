@@ -13,7 +13,6 @@ from incrax._jax import Var
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, plan_fill
 from incrax.running.chooser import Chooser
-from incrax.running.compiled import compile_plan
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, available_in
 
@@ -86,7 +85,7 @@ class SavedValues:
         facts = self.owner.facts
         available = [var for var in facts.cut_set if var not in missing and self.find(var) is not None]
         plan = plan_fill(facts, missing, available)
-        executable = compile_plan(facts, plan, self.owner.chooser.constants)
+        executable = self.owner.chooser.compiler.compile_plan(plan)
         self.owner.stats.compiles += 1
         self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))
 

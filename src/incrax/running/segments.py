@@ -15,7 +15,7 @@ from typing import NamedTuple
 from incrax._jax import Var
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, plan_fill, plan_top
-from incrax.running.compiled import Constants, compile_plan
+from incrax.running.compiled import Compiler
 from incrax.running.recycling import Pool
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
@@ -35,9 +35,9 @@ class Route(NamedTuple):
 class Segments:
     """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them."""
 
-    def __init__(self, facts: Facts, constants: Constants, stats: Stats, clock: Clock, pool: Pool) -> None:
+    def __init__(self, facts: Facts, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool) -> None:
         self.facts = facts
-        self.constants = constants
+        self.compiler = compiler
         self.stats = stats
         self.clock = clock
         self.pool = pool
@@ -51,7 +51,7 @@ class Segments:
 
     def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
         """An independent table with the same compiled programs."""
-        other = Segments(self.facts, self.constants, stats, clock, pool)
+        other = Segments(self.facts, self.compiler, stats, clock, pool)
         other.wanted, other.groups = dict(self.wanted), dict(self.groups)
         other._plans, other._routes = dict(self._plans), dict(self._routes)
         other._programs = {group: program.copy(clock, pool) for group, program in self._programs.items()}
@@ -118,8 +118,7 @@ class Segments:
 
     def _compile(self, plan: Plan) -> TimedProgram:
         self.stats.compiles += 1
-        executable = compile_plan(self.facts, plan, self.constants, recycles=self.pool.is_active)
-        return TimedProgram(plan, executable, self.clock, self.pool)
+        return TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
 
     # --- dirty sets ----------------------------------------------------------------------------------------------
 

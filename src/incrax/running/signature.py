@@ -15,7 +15,7 @@ import jax
 
 from incrax import _jax
 from incrax._errors import unhashable_static
-from incrax.running.leaves import check_dynamic, descriptor, has_type_of, is_dynamic
+from incrax.running.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,12 @@ class Signature:
         """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
         for index in numbers:
             x = dynamic[index]
-            if type(x) is self.python_types[index] or (anchors and has_type_of(x, anchors[index])):
+            known = self.dynamic_types[index]
+            if type(x) is self.python_types[index] or has_numpy_type(x, known):
                 continue
-            if isinstance(x, _jax.Tracer) or not is_dynamic(x) or descriptor(x) != self.dynamic_types[index]:
+            if anchors and has_type_of(x, anchors[index]):
+                continue
+            if isinstance(x, _jax.Tracer) or not is_dynamic(x) or descriptor(x) != known:
                 return False
         return True
 

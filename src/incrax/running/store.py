@@ -19,32 +19,40 @@ import jax
 
 from incrax._jax import Tracer, Var, aval_bytes
 from incrax.facts.dependence import ALWAYS
-from incrax.running.leaves import LeafValue
+from incrax.running.leaves import LeafValue, as_value
 from incrax.running.recycling import Pool
 
 
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: leaf values and their anchors; outputs; saved values; the dirty set whose whole evaluation left saved
-    values stale, if any; how often it was a baseline since.
+    Fields: entries (leaf values, or leaves whose objects never change) and their anchors; outputs; saved values; the
+    dirty set whose whole evaluation left saved values stale, if any; how often it was a baseline since.
     """
 
-    __slots__ = ("anchors", "culprit", "outputs", "saved", "uses", "values")
+    __slots__ = ("_values", "anchors", "culprit", "entries", "outputs", "saved", "uses")
 
     def __init__(
-        self, values: tuple[LeafValue, ...], outputs: list[Any], saved: dict[Var, Any], culprit: int | None
+        self, entries: tuple[Any, ...], outputs: list[Any], saved: dict[Var, Any], culprit: int | None
     ) -> None:
-        self.values = values
-        self.anchors = tuple([value.anchor for value in values])
+        self.entries = entries
+        self.anchors = tuple([e.anchor if type(e) is LeafValue else e for e in entries])
         self.outputs = outputs
         self.saved = saved
         self.culprit = culprit
         self.uses = 0
+        self._values: tuple[LeafValue, ...] | None = None
+
+    @property
+    def values(self) -> tuple[LeafValue, ...]:
+        """The leaf values; made when something is compared with them."""
+        if self._values is None:
+            self._values = tuple([as_value(entry) for entry in self.entries])
+        return self._values
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
-        return State(self.values, self.outputs, dict(self.saved), self.culprit)
+        return State(self.entries, self.outputs, dict(self.saved), self.culprit)
 
 
 class Store:

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from incrax._errors import unknown_input
 from incrax.facts.dependence import Layout
 from incrax.running.engine import Engine
+from incrax.running.rehearsal import prepare
 
 _ELEMENT = re.compile(r"^(?P<path>.*)\[(?P<index>\d+)\]$")
 
@@ -25,7 +26,7 @@ def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequ
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("incrax: compiling plans", total=len(masks))
         for mask in masks:
-            engine.prepare(leaves, mask)
+            prepare(engine, leaves, mask)
             progress.advance(task)
 
 

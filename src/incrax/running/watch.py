@@ -1,56 +1,72 @@
 """Does saving pay over many calls? If not, the engine rests: it runs the whole program for a while.
 
 Each choice may be right by itself and their sequence wrong, where values that are saved become stale before they are
-used. The ledger compares what was spent in programs with what the whole program would have taken.
+used; and choosing costs time, too. The ledger compares what was spent with what the whole program would have taken.
 
-In: seconds. Out: whether to rest. It must not know candidates.
+In: seconds, and how many inputs changed. Out: whether to rest. It must not know candidates.
 """
 
 from __future__ import annotations
 
-WINDOW = 64
-"""Calls over which the ledger is kept."""
+FIRST_WINDOW = 64
+WINDOW = 32
+"""Calls over which the ledger is kept: at first, and after a rest."""
 
 MAX_LOSS = 1.02
 """Seconds spent relative to the whole program's from which on the engine rests."""
 
 FIRST_REST = 128
-MAX_REST = 8192
+MAX_REST = 2048
 """Calls of the first rest; each rest that follows at once is twice as long."""
+
+LOOK_EVERY = 16
+"""One in so many calls of a rest is compared in full, to notice a change of habit."""
+
+NUM_LOOKS = 2
+"""Looks in a row that must find at most half of the changes there were before, to end a rest."""
 
 
 class Watch:
-    """The ledger of one engine."""
+    """The ledger of one engine; `rest` is the number of calls for which the whole program still serves all."""
 
-    __slots__ = ("baseline_s", "calls", "length", "rest", "start_s")
+    __slots__ = ("baseline_s", "calls", "changes", "length", "looks", "rest", "spent_s", "usual", "window")
 
     def __init__(self) -> None:
         self.calls = 0
         self.baseline_s = 0.0
-        self.start_s = 0.0
+        self.spent_s = 0.0
+        self.changes = 0
+        self.usual = 0.0
         self.rest = 0
+        self.looks = 0
         self.length = FIRST_REST
+        self.window = FIRST_WINDOW
 
-    @property
-    def is_resting(self) -> bool:
-        """Whether the whole program serves every call for now."""
-        return self.rest > 0
-
-    def note(self, spent_s: float, whole_s: float | None) -> None:
-        """Count a call: seconds spent so far in all, and the whole program's (None: not known yet)."""
-        if self.rest or whole_s is None:
-            self.rest = max(self.rest - 1, 0)
-            self.start_s = spent_s
-            return
+    def note(self, spent_s: float, whole_s: float, num_changed: int) -> None:
+        """Count a call that took so many seconds, with so many changed inputs; the whole program takes `whole_s`."""
         self.calls += 1
+        self.spent_s += spent_s
         self.baseline_s += whole_s
-        if self.calls >= WINDOW:
-            self._settle(spent_s)
+        self.changes += num_changed
+        if self.calls >= self.window:
+            self._settle()
 
-    def _settle(self, spent_s: float) -> None:
-        if spent_s - self.start_s > MAX_LOSS * self.baseline_s:
-            self.rest = self.length
+    def _settle(self) -> None:
+        if self.spent_s > MAX_LOSS * self.baseline_s:
+            self.rest, self.looks, self.usual = self.length, 0, self.changes / self.calls
             self.length = min(2 * self.length, MAX_REST)
+            self.window = WINDOW
         else:
             self.length = FIRST_REST
-        self.calls, self.baseline_s, self.start_s = 0, 0.0, spent_s
+        self.calls, self.changes, self.baseline_s, self.spent_s = 0, 0, 0.0, 0.0
+
+    def wants_look(self) -> bool:
+        """Count a call during a rest; whether to compare it in full."""
+        self.rest -= 1
+        return self.rest % LOOK_EVERY == 0
+
+    def look(self, num_changed: int) -> None:
+        """A call during a rest was compared: end the rest if fewer inputs change than used to."""
+        self.looks = self.looks + 1 if 2 * num_changed <= self.usual else 0
+        if self.looks >= NUM_LOOKS:
+            self.rest, self.length, self.window = 0, FIRST_REST, FIRST_WINDOW

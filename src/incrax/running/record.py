@@ -1,0 +1,27 @@
+"""What one call did, as reports need it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from incrax._jax import Var
+from incrax.planning.plan import Plan
+from incrax.running.choice import Entry
+
+
+class Record(NamedTuple):
+    """One call: `segments` are the plans that computed `filled`, before `plan` ran."""
+
+    dirty: int
+    candidate: str
+    entry: Entry | None
+    plan: Plan | None
+    loads: tuple[Var, ...]
+    filled: tuple[Var, ...]
+    segments: tuple[Plan, ...]
+    is_first: bool
+
+
+UNCHANGED = Record(0, "saved outputs", None, None, (), (), (), is_first=False)
+RESTING = Record(0, "whole", None, None, (), (), (), is_first=False)
+"""A call while nothing is saved; its dirty set is not known yet."""
