@@ -181,14 +181,33 @@ def _reductions(
         sums = jnp.stack([_at(products, k) for k in order])
 
         def direct() -> Any:
-            rows = [_at(matrix, k) for k in order]
-            parts = [_multiply(u * s, value_of(names, p.scalars)) for s, p in zip(signs, group, strict=True)]
-            return jnp.stack([jnp.sum(part * row) for part, row in zip(parts, rows, strict=True)])
+            tables = _tables([value_of(names, p.scalars) for p in group], dtype)
+            rows = jnp.stack([jnp.asarray(k, jnp.int32) for k in order])
+            return jax.lax.map(lambda k: _direct_sum(matrix[k[0]], u * k[1], *k[2:]), (rows, jnp.stack(signs), *tables))
 
         results = jax.lax.cond(_is_safe(scale, u, sums), lambda: scale * sums, direct)
         return [_at(results, k) for k in range(len(group))]
 
     return reductions
+
+
+def _tables(products: Sequence[Sequence[tuple[Any, bool]]], dtype: Any) -> tuple[Any, Any]:
+    """Scalar factors of each product as rows of multipliers and divisors, padded with ones: the order is kept."""
+    length = max(map(len, products))
+    one = jnp.ones((), dtype)
+
+    def table(is_kept: Callable[[bool], bool]) -> Any:
+        rows = [[x if is_kept(inverse) else one for x, inverse in p] + [one] * (length - len(p)) for p in products]
+        return jnp.array(rows, dtype).reshape(len(products), length)
+
+    return table(lambda inverse: not inverse), table(lambda inverse: inverse)
+
+
+def _direct_sum(row: Any, u: Any, multipliers: Any, divisors: Any) -> Any:
+    """sum_n row[n] u[n] times the scalars, which are multiplied in one by one before the sum."""
+    for k in range(multipliers.shape[0]):
+        u = u * multipliers[k] / divisors[k]
+    return jnp.sum(u * row)
 
 
 def _at(array: Any, index: int) -> Any:
