@@ -14,10 +14,10 @@ ROOT = Path(incrax.__file__).parent
 ORDER = """
 _errors _jax _tuning
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
-planning.frontier planning.derived planning.factors planning.facts planning.plan
+planning.frontier planning.derived planning.linear planning.products planning.factors planning.facts planning.plan
 running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
 running.compiled running.store running.comparison running.timing
-running.watch running.choice running.wants running.segments running.chooser running.saved
+running.watch running.choice running.wants running.segments running.racing running.chooser running.saved
 running.record running.engine running.rehearsal running.warming
 report.table report.deps report.explain
 _api

@@ -103,7 +103,7 @@ class Incremental(Generic[P, R]):
         analysis = analyse(self._fun, signature, dynamic, self._tuning)
         paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
         recycles = can_recycle() and not signature.has_committed_leaves
-        compiler = Compiler(analysis.facts, on_host=packable(dynamic), recycles=recycles)
+        compiler = Compiler(analysis.facts, on_host=packable(dynamic, analysis.facts.rough_seconds), recycles=recycles)
         engine = Engine(analysis.facts, analysis.traced, paths, compiler, self._tuning, stats, self._limits)
         return _Traced(signature, analysis, engine)
 

@@ -18,6 +18,7 @@ from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import source_info_util as _source_info
+from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
 
 Atom: TypeAlias = Any  # Var | Literal
@@ -197,6 +198,11 @@ def aval_size(aval: Any) -> int:
     """Number of elements of a value of this type."""
     shape = getattr(aval, "shape", ())
     return int(np.prod(shape)) if all(isinstance(n, int) for n in shape) else 1
+
+
+def as_weak(x: Any) -> Any:
+    """The value with a weak type, as one that a Python scalar became has."""
+    return _lax._convert_element_type(x, x.dtype, weak_type=True)
 
 
 def is_key_dtype(dtype: Any) -> bool:

@@ -30,7 +30,9 @@ def facts_of(fun, *args):
 
 
 def factored(facts, dirty):
-    return factor_reductions(facts.program.eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty))
+    return factor_reductions(
+        facts.program.eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty), frozenset(facts.program.outvars)
+    )
 
 
 def evaluate(facts, eqns, *args):

@@ -281,9 +281,26 @@ def test_the_identity_of_a_numpy_array_proves_nothing():
     assert LeafValue(jax_array).anchor is jax_array
 
 
-def test_small_arrays_stay_on_the_host_and_large_ones_do_not():
-    assert isinstance(LeafValue(np.zeros(3)).feed, np.ndarray)
+def test_small_host_values_stay_on_the_host_until_they_are_seen_twice():
+    value = LeafValue(np.zeros(3))
+    assert isinstance(value.feed, np.ndarray)
+    value.settle(1)
+    value.settle(1)
+    assert isinstance(value.feed, np.ndarray)
+    value.settle(2)
+    assert isinstance(value.feed, jax.Array)
+    assert value.feed.dtype == np.float64
     assert isinstance(LeafValue(np.zeros(LARGE)).feed, jax.Array)
+
+
+def test_settling_keeps_the_type_of_python_scalars():
+    for x in (1, 1.5, True, 1j):
+        value = LeafValue(x)
+        value.settle(1)
+        value.settle(2)
+        seen = jax.jit(lambda x: x)(x)
+        assert (value.feed.dtype, value.feed.weak_type) == (seen.dtype, seen.weak_type)
+        assert same_value(value, LeafValue(x))
 
 
 def test_byte_swapped_arrays_are_fed_in_native_order():

@@ -36,13 +36,15 @@ class DerivedTable:
     """Recipes of derived variables, interned by what they are made of.
 
     `unlikely` holds equations, by `id`, whose cost hardly ever arises (the direct form of a guarded rewrite);
-    `matrices` those variables that only a matrix product reads.
+    `matrices` those variables that only a matrix product reads; `flags` for some of them a variable that is computed
+    with it and says whether it may be used.
     """
 
     def __init__(self) -> None:
         self.recipes: dict[Var, tuple[Equation, ...]] = {}
         self.unlikely: dict[int, Equation] = {}
         self.matrices: set[Var] = set()
+        self.flags: dict[Var, Var] = {}
         self._made: dict[Hashable, Var] = {}
 
     def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
@@ -52,6 +54,15 @@ class DerivedTable:
             outputs, eqns = traced_equations(fun, inputs)
             self.recipes[outputs[0]] = eqns
             self._made[key] = outputs[0]
+        return self._made[key]
+
+    def make_matrix(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., tuple[Any, Any]]) -> Var:
+        """The matrix that `fun` computes together with a flag."""
+        key = (kind, tuple(inputs))
+        if key not in self._made:
+            (matrix, flag), eqns = traced_equations(fun, inputs)
+            self.recipes[matrix], self.flags[matrix], self._made[key] = eqns, flag, matrix
+            self.matrices.add(matrix)
         return self._made[key]
 
     def recipe(self, variables: Iterable[Var]) -> list[Equation]:
@@ -170,7 +181,7 @@ def stack_rows(
         inserted[group.reductions[0]] = list(traced_equations(_products(order), [matrix, shared], outputs)[1])
         removed.update(group.reductions)
     body = [new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))]
-    body = _live([*(eqn for part in slices.values() for eqn in part), *body], {*kept})
+    body = live([*(eqn for part in slices.values() for eqn in part), *body], {*kept})
     used = {var for eqn in body for var in read_vars(eqn)}
     written = {var for eqn in body for var in written_vars(eqn)}
     return tuple(body), tuple(v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written)
@@ -203,7 +214,7 @@ def _is_full_sum(eqn: Equation) -> bool:
     return is_wide and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 
-def _live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
+def live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
     """Equations whose results are read later or kept."""
     needed, live = set(kept), []
     for eqn in reversed(eqns):

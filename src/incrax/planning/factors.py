@@ -1,39 +1,37 @@
 """Sibling reductions as one matrix product, where factors that do not depend on the row hide what they share.
 
-A reverse pass over k scalar parameters ends in k reductions sum_n s_k u[n] r_k[n]: u is dirty and shared, r_k is clean,
-s_k are scalars such as a yield or 1/sigma**2. Each is rewritten as s_k (M u)_k, with the rows r_k of M saved.
+A reverse pass over k scalar parameters ends in reductions R_t = sum_n s_t u[n] r_t[n]: u is dirty and shared, r_t is
+clean, s_t are scalars such as a yield or 1/sigma**2. Each derivative is a sum of some of them, sum_t c_t R_t. With the
+clean factors of c_t s_t put into the rows and the dirty ones d outside, it is d (M u)_k, with M saved: one row for each
+derivative and dirty factor, not one for each place where a parameter occurs.
 
-Law: where no product over- or underflows, each result differs from the direct one by rounding of single products, not
-by cancellation: factors move across a sum, terms don't. Where a product might, the direct form runs, in the same
-program: the guard bounds |s_k|, |u| and |(M u)_k| so that neither form leaves the range of normal numbers.
-
-In: equations and what is dirty. Out: equations, and matrices in the table of derived values.
+In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It must not know how the
+product is computed (`planning.products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.program import written_vars
-from incrax.planning.derived import MIN_ROW_SIZE, MIN_ROWS, DerivedTable, in_order, traced_equations
+from incrax.planning.derived import MIN_ROW_SIZE, MIN_ROWS, DerivedTable, in_order, live, traced_equations
+from incrax.planning.linear import Factor, Term, Terms, linear_sums
+from incrax.planning.products import Entry, Key, Piece, factor_key, weighted_products
 
-Factor: TypeAlias = tuple[Atom, bool]
-"""An atom, and whether the product is divided by it."""
+IsDirty: TypeAlias = Callable[[Var], bool]
 
 MAX_FACTORS = 64
-
-_SCALAR_RANGE = 0.2
-_RESULT_RANGE = 0.6
-_SHARED_RANGE = 0.4
-"""Exponents of the least normal number `tiny`: tiny**0.2 <= |s| <= tiny**-0.2, and likewise."""
 
 
 @dataclass
@@ -52,25 +50,108 @@ class _Product:
 
 
 def factor_reductions(
-    eqns: Sequence[Equation], table: DerivedTable, is_dirty: Callable[[Var], bool]
+    eqns: Sequence[Equation], table: DerivedTable, is_dirty: IsDirty, targets: Collection[Var]
 ) -> tuple[Equation, ...] | None:
     """The equations with reductions over one dirty product merged; None where there are none."""
-    products = _products(eqns, is_dirty)
-    groups: dict[tuple[tuple[int, bool], ...], list[_Product]] = {}
-    for product in products:
-        groups.setdefault(_key(product.dirty), []).append(product)
-    replaced: dict[int, tuple[Equation, ...]] = {}
-    for group in groups.values():
-        if len({_key(product.clean) for product in group}) >= MIN_ROWS:
-            replaced.update({product.number: () for product in group})
-            replaced[group[0].number] = _merged(eqns, group, table)
-    if not replaced:
+    products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty)}
+    sums = linear_sums(eqns, products, targets)
+    alone = {var: (Term(var),) for var in products}
+    for sinks in (sums, alone):
+        new = _rewritten(eqns, products, sinks, table, is_dirty, targets)
+        if new is not None:
+            return new
+    return None
+
+
+def _rewritten(
+    eqns: Sequence[Equation],
+    products: dict[Var, _Product],
+    sinks: dict[Var, Terms],
+    table: DerivedTable,
+    is_dirty: IsDirty,
+    targets: Collection[Var],
+) -> tuple[Equation, ...] | None:
+    """The equations with each sink as a sum of weighted rows; None where that gains nothing or they become cyclic."""
+    groups: dict[Key, list[_Product]] = {}
+    for product in products.values():
+        groups.setdefault(factor_key(product.dirty), []).append(product)
+    merged = {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
+    pieces, others = _pieces(products, sinks, merged, is_dirty)
+    if not any(pieces.values()):
         return None
-    return in_order([new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,))])
+    new: list[Equation] = []
+    parts: dict[Var, list[Var]] = {}
+    counts = Counter(piece.sink for of_group in pieces.values() for piece in of_group)
+    for key, of_group in pieces.items():
+        if of_group:
+            aval = eqns[merged[key][0].number].outvars[0].aval
+            alone = [counts[p.sink] == 1 and p.sink not in others and not p.sink.aval.weak_type for p in of_group]
+            outputs = [p.sink if is_all else _jax.new_var(aval) for p, is_all in zip(of_group, alone, strict=True)]
+            new += weighted_products(of_group, merged[key][0].dirty, outputs, table)
+            for piece, output in zip(of_group, outputs, strict=True):
+                parts.setdefault(piece.sink, []).append(output)
+    for sink, own in parts.items():
+        if own != [sink]:
+            new += _sum_of(sink, own, others.get(sink, ()))
+    ordered = in_order([*(eqn for eqn in eqns if not any(var in parts for var in eqn.outvars)), *new])
+    return None if ordered is None else tuple(live(ordered, set(targets)))
 
 
-def _key(factors: Iterable[Factor]) -> tuple[tuple[int, bool], ...]:
-    return tuple(sorted((id(atom), inverse) for atom, inverse in factors))
+# --- collecting terms ---------------------------------------------------------------------------------------------
+
+
+def _pieces(
+    products: dict[Var, _Product], sinks: dict[Var, Terms], merged: Collection[Key], is_dirty: IsDirty
+) -> tuple[dict[Key, list[Piece]], dict[Var, list[Term]]]:
+    """The weighted rows of each group that is merged, and the other terms of each sink."""
+    pieces: dict[Key, list[Piece]] = {key: [] for key in merged}
+    others: dict[Var, list[Term]] = {}
+    for sink, terms in sinks.items():
+        buckets: dict[tuple[Key, Key], list[tuple[list[Factor], Entry]]] = {}
+        for term in terms:
+            product = None if term.source is None else products[term.source]
+            number = 0.0 if product is None else _number(term, product)
+            if product is None or factor_key(product.dirty) not in pieces or not number or not math.isfinite(number):
+                others.setdefault(sink, []).append(term)
+                continue
+            scalars = [f for f in (*term.factors, *product.scalars) if isinstance(f[0], Var)]
+            moving = [f for f in scalars if is_dirty(f[0])]
+            entry = Entry(tuple(f for f in scalars if f not in moving), tuple(product.clean), number)
+            buckets.setdefault((factor_key(product.dirty), factor_key(moving)), []).append((moving, entry))
+        for (group, _), bucket in buckets.items():
+            pieces[group].append(_piece(sink, bucket[0][0], [entry for _, entry in bucket]))
+    return pieces, others
+
+
+def _number(term: Term, product: _Product) -> float:
+    """The literal factors of a term, with its sign."""
+    value = -1.0 if term.is_negative ^ product.is_negative else 1.0
+    for atom, inverse in (*term.factors, *product.scalars):
+        if isinstance(atom, Literal):
+            factor = float(atom.val)
+            value = value * factor if not inverse else value / factor if factor else math.inf
+    return value
+
+
+def _piece(sink: Var, moving: Sequence[Factor], entries: Sequence[Entry]) -> Piece:
+    """One row of terms with the same dirty factors; what all of them share stays outside of the row."""
+    common = Counter(entries[0].scalars)
+    for entry in entries[1:]:
+        common &= Counter(entry.scalars)
+    number = entries[0].number
+    row = [Entry(_without(e.scalars, common), e.arrays, e.number / number) for e in entries]
+    return Piece(sink, tuple(row), (*moving, *common.elements()), number)
+
+
+def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor, ...]:
+    left = Counter(common)
+    kept = []
+    for factor in factors:
+        if left[factor] > 0:
+            left[factor] -= 1
+        else:
+            kept.append(factor)
+    return tuple(kept)
 
 
 # --- reading products ---------------------------------------------------------------------------------------------
@@ -120,106 +201,24 @@ def _expand(
         product.dirty.append((atom, inverse))
 
 
-# --- writing the matrix product -----------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------------
 
 
-def _merged(eqns: Sequence[Equation], group: Sequence[_Product], table: DerivedTable) -> tuple[Equation, ...]:
-    """The equations of M, then of all reductions of a group."""
-    rows: dict[tuple[tuple[int, bool], ...], list[Factor]] = {}
-    for product in group:
-        rows.setdefault(_key(product.clean), sorted(product.clean, key=lambda f: (id(f[0]), f[1])))
-    order = [list(rows).index(_key(product.clean)) for product in group]
-    matrix = _matrix(list(rows.values()), group[0].dirty[0][0].aval, table)
-    shared = list(dict.fromkeys(atom for atom, _ in group[0].dirty))
-    scalars = list(dict.fromkeys(a for p in group for a, _ in p.scalars if isinstance(a, Var)))
-    outputs = [eqns[product.number].outvars[0] for product in group]
-    fun = _reductions(group, order, shared, scalars, outputs[0].aval.dtype)
-    new = traced_equations(fun, [matrix, *shared, *scalars], outputs)[1]
-    table.unlikely.update({id(eqn): eqn for eqn in new if eqn.primitive.name == "cond"})
-    return (*table.recipes[matrix], *new)
+def _sum_of(sink: Var, parts: Sequence[Var], others: Sequence[Term]) -> tuple[Equation, ...]:
+    """Equations that write a sink as the sum of its parts and of its other terms."""
+    atoms = [atom for term in others for atom, _ in term.factors] + [term.source for term in others]
+    inputs = list(dict.fromkeys([*parts, *(atom for atom in atoms if isinstance(atom, Var))]))
 
+    def total(*values: Any) -> list[Any]:
+        names = dict(zip(inputs, values, strict=True))
+        terms = [names[part] for part in parts]
+        for term in others:
+            value = jnp.asarray(-1.0 if term.is_negative else 1.0, sink.aval.dtype)
+            for atom, inverse in (*term.factors, *(() if term.source is None else ((term.source, False),))):
+                factor = names[atom] if isinstance(atom, Var) else jnp.asarray(atom.val, sink.aval.dtype)
+                value = value / factor if inverse else value * factor
+            terms.append(value)
+        value = functools.reduce(operator.add, terms)
+        return [_jax.as_weak(value) if sink.aval.weak_type else value]
 
-def _matrix(rows: Sequence[Sequence[Factor]], aval: Any, table: DerivedTable) -> Var:
-    """The variable whose rows are products of clean arrays; a row without factors is ones."""
-    inputs = list(dict.fromkeys(atom for row in rows for atom, _ in row))
-    spec = tuple(tuple((inputs.index(atom), inverse) for atom, inverse in row) for row in rows)
-    ones = jax.ShapeDtypeStruct((_jax.aval_size(aval),), aval.dtype)
-
-    def stack(*arrays: Any) -> Any:
-        flat = [array.ravel() for array in arrays]
-        start = jnp.ones(ones.shape, ones.dtype)
-        return jnp.stack([_multiply(start, [(flat[k], inverse) for k, inverse in row]) for row in spec])
-
-    matrix = table.make(("rows", spec, ones.shape, ones.dtype), inputs, stack)
-    table.matrices.add(matrix)
-    return matrix
-
-
-def _multiply(start: Any, factors: Iterable[tuple[Any, bool]]) -> Any:
-    value = start
-    for factor, inverse in factors:
-        value = value / factor if inverse else value * factor
-    return value
-
-
-def _reductions(
-    group: Sequence[_Product], order: Sequence[int], shared: Sequence[Atom], scalars: Sequence[Var], dtype: Any
-) -> Callable[..., list[Any]]:
-    """A function of (M, dirty arrays, scalars) that returns each reduction of a group."""
-
-    def value_of(names: dict[Var, Any], factors: Iterable[Factor]) -> list[tuple[Any, bool]]:
-        values = [(names[a] if isinstance(a, Var) else jnp.asarray(a.val, dtype), inverse) for a, inverse in factors]
-        return [(value.ravel() if value.ndim else value, inverse) for value, inverse in values]
-
-    def reductions(matrix: Any, *values: Any) -> list[Any]:
-        names = dict(zip([*shared, *scalars], values, strict=True))
-        u = _multiply(jnp.ones((), dtype), value_of(names, group[0].dirty))
-        signs = [jnp.asarray(-1.0 if product.is_negative else 1.0, dtype) for product in group]
-        factors = [_multiply(s, value_of(names, p.scalars)) for s, p in zip(signs, group, strict=True)]
-        scale = jnp.stack(factors)
-        products = jnp.matmul(matrix, u, precision=jax.lax.Precision.HIGHEST)
-        sums = jnp.stack([_at(products, k) for k in order])
-
-        def direct() -> Any:
-            tables = _tables([value_of(names, p.scalars) for p in group], dtype)
-            rows = jnp.stack([jnp.asarray(k, jnp.int32) for k in order])
-            return jax.lax.map(lambda k: _direct_sum(matrix[k[0]], u * k[1], *k[2:]), (rows, jnp.stack(signs), *tables))
-
-        results = jax.lax.cond(_is_safe(scale, u, sums), lambda: scale * sums, direct)
-        return [_at(results, k) for k in range(len(group))]
-
-    return reductions
-
-
-def _tables(products: Sequence[Sequence[tuple[Any, bool]]], dtype: Any) -> tuple[Any, Any]:
-    """Scalar factors of each product as rows of multipliers and divisors, padded with ones: the order is kept."""
-    length = max(map(len, products))
-    one = jnp.ones((), dtype)
-
-    def table(is_kept: Callable[[bool], bool]) -> Any:
-        rows = [[x if is_kept(inverse) else one for x, inverse in p] + [one] * (length - len(p)) for p in products]
-        return jnp.array(rows, dtype).reshape(len(products), length)
-
-    return table(lambda inverse: not inverse), table(lambda inverse: inverse)
-
-
-def _direct_sum(row: Any, u: Any, multipliers: Any, divisors: Any) -> Any:
-    """sum_n row[n] u[n] times the scalars, which are multiplied in one by one before the sum."""
-    for k in range(multipliers.shape[0]):
-        u = u * multipliers[k] / divisors[k]
-    return jnp.sum(u * row)
-
-
-def _at(array: Any, index: int) -> Any:
-    return jax.lax.index_in_dim(array, index, keepdims=False)
-
-
-def _is_safe(scale: Any, u: Any, sums: Any) -> Any:
-    """Whether no product of either form can leave the range of normal numbers."""
-    tiny = float(jnp.finfo(u.dtype).tiny)
-    bounded = _is_within(scale, tiny**_SCALAR_RANGE) & _is_within(sums, tiny**_RESULT_RANGE)
-    return bounded & (jnp.max(jnp.abs(u)) <= tiny**-_SHARED_RANGE)
-
-
-def _is_within(x: Any, least: float) -> Any:
-    return jnp.all((jnp.abs(x) >= least) & (jnp.abs(x) <= 1 / least))
+    return traced_equations(total, inputs, [sink])[1]

@@ -62,6 +62,11 @@ class Facts:
         """Estimated seconds of all equations."""
         return sum(map(self.seconds, self.program.eqns))
 
+    @cached_property
+    def rough_seconds(self) -> float:
+        """Estimated seconds of all equations on a machine that was not measured."""
+        return sum(map(Calibration().seconds, self.program.eqns))
+
     def load_seconds(self, var: Var) -> float:
         """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself."""
         size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)

@@ -110,7 +110,8 @@ def plan_dirty(
     plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
     factored = None
     if may_factor and not facts.is_minimal:
-        factored = factor_reductions(eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty))
+        named = [atom for atom in targets if isinstance(atom, Var)]
+        factored = factor_reductions(eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty), frozenset(named))
     if factored is None:
         return plan
     other = _plan(facts, dirty, factored, targets, load_seconds, prices.run, reached_saves, outputs)

@@ -6,19 +6,18 @@ In: `Facts`, dirty sets as they come, measured seconds. Out: entries with progra
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Iterable
 
 from incrax import _jax
 from incrax._jax import Var
 from incrax._tuning import Tuning
-from incrax.facts.cost import CALLBACK_S
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
-from incrax.running.choice import MIN_BLAMED_USES, MIN_GAIN, Candidate, Entry
+from incrax.running.choice import MIN_GAIN, Candidate, Entry
 from incrax.running.compiled import Compiler
+from incrax.running.racing import Race
 from incrax.running.recycling import Pool
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
@@ -49,13 +48,6 @@ MIN_COMPILE_S = 0.05
 MIN_GAIN_S = 1e-5
 """Seconds that a plan must be estimated to save to be considered: what it costs to look after saved values."""
 
-MAX_RUN_PRICE = 10.0
-"""Bound of the measured factor on the estimated seconds of equations, either way."""
-
-RACE_FREE_S = 2.0
-RACE_SHARE = 0.1
-"""Trying candidates may lose this many seconds, and beyond them this share of all time."""
-
 
 class Chooser:
     """The table of dirty sets of one engine."""
@@ -80,16 +72,14 @@ class Chooser:
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
         self.whole = TimedProgram(None, compiler.compile_whole(traced), self.clock, pool)
+        self.race = Race(facts, self.whole, self.segments, tuning, stats)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
-        self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
-        self.started_s = time.perf_counter()
         # A saved NaN is an output to JAX, which raises on it where a value inside a program may be NaN.
         self.only_whole = _jax.checks_values()
         self.num_planned = 0
         self.num_programs = 0
-        self.lost_s = 0.0
         self.watch = Watch()
         self.regret_s = 0.0
         if facts.is_minimal:
@@ -106,6 +96,7 @@ class Chooser:
         other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
+        other.race = Race(self.facts, other.whole, other.segments, self.tuning, stats)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
@@ -118,28 +109,10 @@ class Chooser:
             self._savable = {**self.segments.wanted, **self.loaded}
         return self._savable
 
-    # --- seconds -------------------------------------------------------------------------------------------------
-
     @property
     def whole_s(self) -> float:
         """Seconds of the whole program, measured if it was timed."""
-        return self.facts.total_seconds if self.whole.seconds is None else self.whole.seconds
-
-    @property
-    def run_price(self) -> float:
-        """How much slower this program is than its equations add up to (what XLA does not fuse well), measured."""
-        factor = self.whole_s / max(self.facts.total_seconds, 1e-12)
-        return min(max(factor, 1.0 / MAX_RUN_PRICE), MAX_RUN_PRICE)
-
-    @property
-    def _is_exploring(self) -> bool:
-        """Whether trying candidates has lost little time so far."""
-        return self.tuning.race and self.lost_s <= RACE_FREE_S + RACE_SHARE * (time.perf_counter() - self.started_s)
-
-    def _segments_s(self, dirty: int) -> float:
-        """Seconds of the segments for a change; optimistic where not measured, so that each is tried once."""
-        price = min(self.run_price, 1.0) if self._is_exploring else self.run_price
-        return self.segments.seconds(dirty, price)
+        return self.race.whole_s
 
     def expected_s(self, dirty: int) -> float:
         """Seconds that a call with this dirty set is expected to take."""
@@ -147,7 +120,7 @@ class Chooser:
         if entry is not None and entry.seconds:
             return min(entry.seconds.values())
         if self.segments.wanted and self.segments.is_compiled(dirty):
-            return min(self.whole_s, self.segments.seconds(dirty, self.run_price))
+            return min(self.whole_s, self.segments.seconds(dirty, self.race.run_price))
         return self.whole_s
 
     # --- entries -------------------------------------------------------------------------------------------------
@@ -156,16 +129,16 @@ class Chooser:
         """The record of a dirty set that is used now, with its candidate chosen."""
         entry = self.entries.get(dirty)
         if entry is None:
-            entry = self.entries[dirty] = Entry(dirty, blame_s=self.callback_s, prior_s=self.callback_s)
+            entry = self.entries[dirty] = Entry(dirty, blame_s=self.race.callback_s, prior_s=self.race.callback_s)
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
         self._plan_if_due(entry)
         if not self.facts.is_minimal:
             if not entry.is_final or entry.ticks != self.clock.ticks:
-                self._choose(entry)
+                self.race.choose(entry)
             if entry.is_retry_due:
-                self._retry(entry)
+                self.race.retry(entry)
         return entry
 
     def seen(self, dirty: int) -> Entry | None:
@@ -179,63 +152,11 @@ class Chooser:
                 del self.entries[dirty]
                 return
 
-    def _choose(self, entry: Entry) -> None:
-        """Choose by seconds; what was not timed yet is estimated."""
-        if not entry.is_planned and not self.segments.wanted:
-            return
-        segments, dirty = self.segments, entry.dirty
-        serve = bool(segments.wanted) and (entry.is_planned or bool(self.callback_s) or segments.is_compiled(dirty))
-        seconds: dict[Candidate, float] = {"whole": self.whole_s}
-        if serve:
-            seconds["segments"] = self._segments_s(dirty)
-        if entry.program is not None:
-            seconds["plan"] = self._program_s(entry.program)
-        entry.ticks = self.clock.ticks
-        if len(seconds) > 1:
-            entry.choose(seconds)
-        untimed = self._untimed(entry)
-        if untimed is not None and untimed != entry.candidate:
-            entry.settle(untimed, "being timed, to compare others with it")
-        was_final = entry.is_final
-        entry.is_final = entry.is_planned and untimed is None
-        self.stats.races += entry.is_final and not was_final and len(seconds) > 1
-
-    def _untimed(self, entry: Entry) -> Candidate | None:
-        """The next candidate to be timed, as long as that loses little."""
-        if not self._is_exploring:
-            return None
-        if not self.whole.is_settled and not self.callback_s:
-            return "whole"
-        if entry.program is not None and not entry.program.is_settled:
-            return "plan"
-        segments_s = entry.seconds.get("segments", self.whole_s)
-        is_open = segments_s < self.whole_s and not self.segments.is_settled(entry.dirty)
-        return "segments" if is_open else None
-
-    def _retry(self, entry: Entry) -> None:
-        """Time the contenders again: they may have been timed while the process or the machine was busy otherwise."""
-        contenders = entry.contenders()
-        if len(contenders) < 2:
-            return
-        entry.is_final = False
-        if "whole" in contenders:
-            self.whole.retime()
-        if "segments" in contenders:
-            self.segments.retime(entry.dirty)
-        if "plan" in contenders and entry.program is not None:
-            entry.program.retime()
-        self._choose(entry)
-
-    def _program_s(self, program: TimedProgram) -> float:
-        """Seconds of a dirty set's own program, estimated before it was timed."""
-        assert program.plan is not None
-        return program.plan.seconds * self.run_price if program.seconds is None else program.seconds
-
     # --- plans ---------------------------------------------------------------------------------------------------
 
     def _plan_if_due(self, entry: Entry) -> None:
         """Plan what a hot dirty set needs, then compile a program of its own, each when free or earned."""
-        if self.only_whole:
+        if self.only_whole or entry.is_barred:
             return
         if self.facts.is_minimal:
             if not entry.is_planned and self._has_room(entry):
@@ -255,7 +176,7 @@ class Chooser:
         """Add what a dirty set needs to the wanted values, if that promises a gain."""
         self.num_planned += 1
         entry.is_planned, entry.is_final = True, False
-        run_price, budget_bytes = self.run_price, self.budget_bytes
+        run_price, budget_bytes = self.race.run_price, self.budget_bytes
         wanted = self.segments.wanted
         plan = affordable_plan(self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
         if plan is None:
@@ -282,7 +203,7 @@ class Chooser:
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that was missed."""
-        prices, wanted = Prices(1.0, self.run_price), self.segments.wanted
+        prices, wanted = Prices(1.0, self.race.run_price), self.segments.wanted
         saves = wanted if entry.blame_s else ()
         plan = plan_dirty(self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True)
         self._compile(entry, plan)
@@ -307,6 +228,13 @@ class Chooser:
         self._drop_program(victim)
         return True
 
+    def bar(self, entry: Entry) -> None:
+        """Give a dirty set no plan any more."""
+        if entry.program is not None:
+            self._drop_program(entry)
+        entry.is_barred = True
+        entry.settle("whole", "values derived for its plan left the range of numbers in which they may be used")
+
     def _drop_program(self, entry: Entry) -> None:
         self.num_programs -= 1
         entry.program, entry.is_final, entry.count = None, False, 0
@@ -324,9 +252,9 @@ class Chooser:
         At once where even with them the candidate beats the whole program, or to time it; else after as many seconds
         were lost for want of them as they cost (ski rental: never worse than twice the best).
         """
-        fill_s = self.segments.fill_seconds(missing, self.run_price)
+        fill_s = self.segments.fill_seconds(missing, self.race.run_price)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
-        is_tried = not entry.is_final and self._is_exploring
+        is_tried = not entry.is_final and self.race.is_exploring
         pays = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s
@@ -339,9 +267,9 @@ class Chooser:
         """Count a use; what a try of another candidate lost against the whole program counts against more tries."""
         entry.note_use(candidate)
         if elapsed_s is not None and candidate != "whole":
-            self.lost_s += max(elapsed_s - self.whole_s, 0.0)
+            self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
     def note_call(self, spent_s: float, num_changed: int) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
-        if self.whole.is_settled and not self.callback_s and not self.facts.is_minimal:
+        if self.whole.is_settled and not self.race.callback_s and not self.facts.is_minimal:
             self.watch.note(spent_s, self.whole_s, num_changed)

@@ -20,13 +20,18 @@ from incrax.running.leaves import (
 )
 from incrax.running.store import State, Store
 
+SETTLE_EVERY = 16
+"""Calls between looks at which host values stayed in use."""
+
 
 class Comparison:
-    """Compares leaves with the states of one store."""
+    """Compares leaves with the states of one store; `settles` says whether host values that stay go to the device."""
 
-    def __init__(self, store: Store, layout: Layout) -> None:
+    def __init__(self, store: Store, layout: Layout, *, settles: bool) -> None:
         self.store = store
         self.layout = layout
+        self.settles = settles
+        self.num_resolved = 0
 
     def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
         """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
@@ -45,6 +50,10 @@ class Comparison:
         values = list(states[-1].values)
         for index in changed:
             values[index] = self._resolve_leaf(index, leaves[index])
+        self.num_resolved += 1
+        if self.settles and self.num_resolved % SETTLE_EVERY == 0:
+            for value in values:
+                value.settle(self.num_resolved)
         return tuple(values)
 
     def entries(self, leaves: Sequence[Any], changed: Sequence[int], state: State) -> tuple[Any, ...] | None:

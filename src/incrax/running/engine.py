@@ -26,7 +26,7 @@ from incrax.running.compiled import Compiler
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.record import RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
-from incrax.running.saved import SavedValues
+from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store
 
@@ -67,7 +67,7 @@ class Engine:
         self._rested: tuple[State, list[State]] | None = None
         kept_out = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, lambda: facts.value_seconds, pool, kept_out)
-        self.comparison = Comparison(self.store, self.layout)
+        self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
 
     def fork(self, stats: Stats) -> Engine:
         """An independent engine that shares values and programs so far."""
@@ -76,7 +76,7 @@ class Engine:
         other.stats = stats
         other.store = self.store.fork()
         other.chooser = self.chooser.fork(stats, other.store.pool)
-        other.comparison = Comparison(other.store, self.layout)
+        other.comparison = Comparison(other.store, self.layout, settles=self.comparison.settles)
         return other
 
     # --- one call ------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Engine:
         candidate = self.choose(entry, saved)
         is_try = candidate != "whole" and not entry.is_final
         run_s = time.perf_counter()
-        results = self.run(candidate, entry, saved)
+        candidate, results = self.run(candidate, entry, saved)
         if self.must_wait or is_try:
             jax.block_until_ready(results)
         elapsed_s = time.perf_counter() - run_s
@@ -240,12 +240,18 @@ class Engine:
 
     # --- running -------------------------------------------------------------------------------------------------
 
-    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
-        """The results of a candidate's program."""
-        if candidate == "whole":
-            if not self.chooser.whole.num_runs:
-                self.stats.compiles += 1
-            return self.chooser.whole(saved.feeds, ())
+    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any]]:
+        """The results of a candidate's program; of the whole one where values derived for it must not be used."""
+        if candidate != "whole":
+            try:
+                return candidate, self._run_from_saved(candidate, entry, saved)
+            except UnusableError:
+                self.chooser.bar(entry)
+        if not self.chooser.whole.num_runs:
+            self.stats.compiles += 1
+        return "whole", self.chooser.whole(saved.feeds, ())
+
+    def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
         program = self.chooser.segments.top() if candidate == "segments" else entry.program
         assert program is not None
         loads = program.executable.loads

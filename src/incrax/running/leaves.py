@@ -148,12 +148,13 @@ class LeafValue:
     `array`, the feed if it is a `jax.Array` of a user, whose buffer its owner may delete.
     """
 
-    __slots__ = ("_bits", "_words", "anchor", "array", "feed")
+    __slots__ = ("_bits", "_seen_at", "_words", "anchor", "array", "feed")
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
         self._bits: Any = _UNREAD
         self._words: Any = _UNREAD
+        self._seen_at: int | None = None
         kind = type(x)
         if kind in _IMMUTABLE:
             self.array = x if kind is _ARRAY else None
@@ -187,6 +188,12 @@ class LeafValue:
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
         return self.array is not None and self.array.is_deleted()
+
+    def settle(self, now: int) -> None:
+        """Move a host value that stays in use to the device, so that it is not transferred at every call."""
+        if self._seen_at is not None and self._seen_at != now and not isinstance(self.feed, jax.Array):
+            self.feed = jnp.asarray(self.feed)
+        self._seen_at = now
 
 
 def _snapshot(x: np.ndarray) -> np.ndarray:

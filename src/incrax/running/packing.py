@@ -1,4 +1,4 @@
-"""Many small leaves from the host travel as one vector: as an argument of its own, each costs a microsecond.
+"""Many small leaves from the host travel as one vector to a cheap program: as arguments, each costs a microsecond.
 
 In: the leaves that a program reads, as they are handed to it. Out: vectors on the outside, the leaves again on the
 inside. It must not know plans.
@@ -12,10 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from incrax import _jax
 from incrax.running.leaves import SMALL_BYTES
 
 MIN_PACKED = 3
 """Leaves of one dtype from which on a vector is faster than an argument for each."""
+
+TRANSFER_S = 1e-6
+"""Seconds to hand over one small leaf as an argument of its own."""
 
 _SCALARS = frozenset({float, complex, np.float64, np.float32, np.float16, np.complex128, np.complex64, np.ndarray})
 _ARRAYS = frozenset({np.ndarray})
@@ -44,14 +48,9 @@ class Pack(NamedTuple):
         for aval in self.avals:
             end = start + aval.size
             part = jax.lax.reshape(jax.lax.slice(vector, (start,), (end,)), aval.shape)
-            parts.append(jax.lax.convert_element_type(part, _python_type(self.dtype)) if aval.weak_type else part)
+            parts.append(_jax.as_weak(part) if aval.weak_type else part)
             start = end
         return parts
-
-
-def _python_type(dtype: np.dtype) -> Any:
-    """The type to which a conversion gives a weakly typed value."""
-    return complex if dtype.kind == "c" else float
 
 
 class Packing:
@@ -90,12 +89,14 @@ class Packing:
         return leaves
 
 
-def packable(leaves: Iterable[Any]) -> frozenset[int]:
-    """Numbers of the leaves that are small real or complex values on the host.
+def packable(leaves: Iterable[Any], program_s: float) -> frozenset[int]:
+    """Numbers of the leaves that are small real or complex values on the host; none where the program takes longer.
 
-    Integers stay arguments of their own: what does not fit their type must raise as it does without incrax.
+    There a leaf of its own is better: what takes it out of the vector is one more step for XLA's scheduler. Integers
+    stay arguments of their own: what does not fit their type must raise as it does without incrax.
     """
-    return frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
+    found = frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
+    return found if program_s <= TRANSFER_S * len(found) else frozenset()
 
 
 def _is_packable(x: Any) -> bool:

@@ -69,7 +69,7 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
     saved = SavedValues(engine, pairs, base, dirty, [v.feed for v in values])
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
-        jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved))
+        jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])
         saved.forget(dirty)
         if entry.is_final:
             return

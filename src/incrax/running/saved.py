@@ -26,6 +26,10 @@ class Owner(Protocol):
     stats: Stats
 
 
+class UnusableError(Exception):
+    """A derived value left the range in which it may stand for what it was derived from."""
+
+
 class SavedValues:
     """Values for one call: `pairs` are states with their dirty sets, `computed` and `found` is what it read."""
 
@@ -92,6 +96,10 @@ class SavedValues:
     def _keep(self, plan: Plan, results: list[Any]) -> None:
         """Note computed values, for this call and for every state for which they are current too."""
         filled = dict(zip(plan.saves, results, strict=True))
+        flags = self.owner.facts.derived.flags
+        for var in [var for var in filled if var in flags]:
+            if not filled.pop(flags[var]):
+                raise UnusableError
         self.computed.update(filled)
         self.plans.append(plan)
         self.owner.stats.filled += len(plan.eqns)

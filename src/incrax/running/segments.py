@@ -80,8 +80,11 @@ class Segments:
     # --- plans and programs --------------------------------------------------------------------------------------
 
     def group_of(self, var: Var) -> Group:
-        """The variables that one segment computes together; a derived variable is alone."""
-        return (var,) if var in self.facts.derived.recipes else self.groups.get(self.facts.mask(var), (var,))
+        """The variables that one segment computes together; a derived variable is alone with its flag."""
+        derived = self.facts.derived
+        if var in derived.recipes:
+            return (var, derived.flags[var]) if var in derived.flags else (var,)
+        return self.groups.get(self.facts.mask(var), (var,))
 
     def plan(self, group: Group) -> Plan:
         """The plan of one group: from the inputs and from wanted values that depend on less."""
