@@ -25,6 +25,9 @@ RETRY_USES = (16, 64, 256)
 """Uses after which contenders are timed again; after the last, every so many, when blame is forgotten too."""
 
 
+BARRED = "no plan: values derived for it left the range of numbers in which they may be used"
+
+
 @dataclass
 class Entry:
     """What is known of one dirty set.
@@ -82,6 +85,8 @@ class Entry:
         shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
         if self.blame_s:
             shown += f"; values left stale cost later calls {blame_s * 1e3:.2g} ms"
+        if self.is_barred:
+            shown += f"; {BARRED}"
         self.settle(min(total, key=lambda name: total[name]), shown)
 
     def contenders(self) -> list[Candidate]:

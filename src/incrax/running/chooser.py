@@ -15,7 +15,7 @@ from incrax._tuning import Tuning
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
-from incrax.running.choice import MIN_GAIN, Candidate, Entry
+from incrax.running.choice import BARRED, MIN_GAIN, Candidate, Entry
 from incrax.running.compiled import Compiler
 from incrax.running.racing import Race
 from incrax.running.recycling import Pool
@@ -133,7 +133,8 @@ class Chooser:
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
-        self._plan_if_due(entry)
+        if entry.program is None:
+            self._plan_if_due(entry)
         if not self.facts.is_minimal:
             if not entry.is_final or entry.ticks != self.clock.ticks:
                 self.race.choose(entry)
@@ -233,7 +234,7 @@ class Chooser:
         if entry.program is not None:
             self._drop_program(entry)
         entry.is_barred = True
-        entry.settle("whole", "values derived for its plan left the range of numbers in which they may be used")
+        entry.settle("whole", BARRED)
 
     def _drop_program(self, entry: Entry) -> None:
         self.num_programs -= 1
@@ -272,4 +273,5 @@ class Chooser:
     def note_call(self, spent_s: float, num_changed: int) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
         if self.whole.is_settled and not self.race.callback_s and not self.facts.is_minimal:
-            self.watch.note(spent_s, self.whole_s, num_changed)
+            if self.watch.note(spent_s, self.whole_s, num_changed):
+                self.race.retime(entry.program for entry in self.entries.values())

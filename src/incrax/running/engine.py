@@ -19,6 +19,7 @@ from incrax.facts.dependence import ALWAYS
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
+from incrax.running.baselines import Baselines, Pairs
 from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
@@ -29,8 +30,6 @@ from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store
-
-Pairs = list[tuple[State, int]]
 
 
 class Limits(NamedTuple):
@@ -68,6 +67,7 @@ class Engine:
         kept_out = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, lambda: facts.value_seconds, pool, kept_out)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
+        self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
 
     def fork(self, stats: Stats) -> Engine:
         """An independent engine that shares values and programs so far."""
@@ -77,28 +77,31 @@ class Engine:
         other.store = self.store.fork()
         other.chooser = self.chooser.fork(stats, other.store.pool)
         other.comparison = Comparison(other.store, self.layout, settles=self.comparison.settles)
+        other.baselines = Baselines(other.store, other.comparison, other.chooser, self.always)
         return other
 
     # --- one call ------------------------------------------------------------------------------------------------
 
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
-        if self.chooser.watch.rest and changed is not None and not self.chooser.watch.wants_look():
-            return self._rest(leaves, changed)
+        watch = self.chooser.watch
+        resting = changed if watch.rest and self.store.states else None
+        if resting is not None and not watch.wants_look():
+            return self._rest(leaves, resting)
         start_s = time.perf_counter()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
-        pairs = self.compare(values)
+        pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty:
             if not _any_deleted(base.outputs):
                 return self._unchanged(base)
             dirty = self.layout.full
-        if self.chooser.watch.rest:
-            self.chooser.watch.look(dirty.bit_count())
-            if self.chooser.watch.rest and changed is not None:
-                return self._rest(leaves, changed)
+        if resting is not None:
+            watch.look(dirty.bit_count())
+            if watch.rest:
+                return self._rest(leaves, resting)
         try:
             return self._evaluate(values, pairs, base, dirty, start_s)
         except Exception:
@@ -148,50 +151,6 @@ class Engine:
         """Raise DeletedInputError for the first array that was donated or deleted."""
         for index in [i for i, v in enumerate(values) if v.array is not None and v.is_deleted()]:
             raise deleted_input(self.paths[index])
-
-    def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
-        """Each state with its dirty set, the best baseline last."""
-        states = self.store.states
-        if states and values is states[-1].values:
-            return [(states[-1], 0)]
-        pairs = [(state, self.comparison.dirty(values, state)) for state in states]
-        if len(pairs) > 1:
-            pairs.sort(key=self._rank, reverse=True)
-            self._prefer_fewer_changes(pairs)
-        return pairs
-
-    def _prefer_fewer_changes(self, pairs: Pairs) -> None:
-        """Move a baseline to the end whose dirty set is part of the best one's, unless values are missing there.
-
-        Estimates of the two need not agree on which is cheaper; a new dirty set must be tried to be known.
-        """
-        for number, (state, dirty) in enumerate(pairs[:-1]):
-            best = pairs[-1][1]
-            if dirty == best or dirty & ~best:
-                continue
-            entry = self.chooser.seen(dirty | self.always)
-            if entry is None or not entry.is_planned or self._has_values(state, dirty):
-                pairs.append(pairs.pop(number))
-                return
-
-    def _rank(self, pair: tuple[State, int]) -> tuple[float, int, int]:
-        """Expected seconds, then the number of changed inputs, then how seldom the state was a baseline before."""
-        state, dirty = pair
-        if not dirty:
-            return (-1.0, 0, 0)
-        expected_s = self.chooser.expected_s(dirty | self.always)
-        if not self._has_values(state, dirty):
-            expected_s = self.chooser.whole_s
-        return (expected_s, dirty.bit_count(), -state.uses)
-
-    def _has_values(self, state: State, dirty: int) -> bool:
-        """Whether a state holds what serves a change of it."""
-        entry = self.chooser.seen(dirty | self.always)
-        if entry is not None and entry.candidate == "plan" and entry.program is not None:
-            loads: Iterable[Var] = entry.program.executable.loads
-        else:
-            loads = self.chooser.segments.route(dirty | self.always).clean if self.chooser.segments.wanted else ()
-        return all([var in state.saved for var in loads])
 
     def _evaluate(
         self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int, start_s: float
@@ -269,20 +228,35 @@ class Engine:
         saved: SavedValues,
         results: list[Any],
     ) -> State:
-        mask, savable = self.facts.mask, self.chooser.savable
+        savable = self.chooser.savable
         self.store.expect(savable)
-        kept = {} if base is None else {var: x for var, x in base.saved.items() if not mask(var) & dirty}
-        kept.update(saved.found)
-        kept.update(saved.computed)
+        added = {**saved.found, **saved.computed}
         outputs = results
         plan = self.plan_of(candidate, entry)
         if candidate == "plan" and plan is not None:
             outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
             for position, value in zip(plan.outputs, results, strict=False):
                 outputs[position] = value
-            kept.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        kept.update((var, outputs[i]) for i, var in self.out_vars if var in savable and var in self.facts.saveable)
-        return State(values, outputs, kept, self._culprit(candidate, base, entry))
+            added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        added.update([(var, outputs[i]) for i, var in self.out_vars if var in savable and var in self.facts.saveable])
+        kept = self._kept(base, dirty, added)
+        state = State(values, outputs, kept, self._culprit(candidate, base, entry), are_values=True)
+        if base is not None and state.saved is base.saved:
+            state.harmless = dirty
+        return state
+
+    def _kept(self, base: State | None, dirty: int, added: dict[Var, Any]) -> dict[Var, Any]:
+        """The saved values of a new state; the very table of its baseline where nothing changes in it."""
+        if base is None:
+            return added
+        mask = self.facts.mask
+        if base.harmless != dirty and not any([mask(var) & dirty for var in base.saved]):
+            base.harmless = dirty
+        if base.harmless != dirty:
+            return {**{var: x for var, x in base.saved.items() if not mask(var) & dirty}, **added}
+        if all([base.saved.get(var) is x for var, x in added.items()]):
+            return base.saved
+        return {**base.saved, **added}
 
     @staticmethod
     def _culprit(candidate: Candidate, base: State | None, entry: Entry) -> int | None:

@@ -1,12 +1,13 @@
 """Racing: which candidate of a dirty set is fastest, and which is to be timed next.
 
-In: programs with their measured seconds, estimates where there are none. Out: the choice, in the entry. It must not know
-how programs are made.
+In: programs with their measured seconds, estimates where there are none. Out: the choice, in the entry. It must not
+know how programs are made.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from incrax._tuning import Tuning
 from incrax.facts.cost import CALLBACK_S
@@ -105,6 +106,13 @@ class Race:
         if "plan" in contenders and entry.program is not None:
             entry.program.retime()
         self.choose(entry)
+
+    def retime(self, programs: Iterable[TimedProgram | None]) -> None:
+        """Time the whole program, all segments and the given programs anew."""
+        self.segments.retime_all()
+        for program in (self.whole, *programs):
+            if program is not None:
+                program.retime()
 
     def _program_s(self, program: TimedProgram) -> float:
         """Seconds of a dirty set's own program, estimated before it was timed."""

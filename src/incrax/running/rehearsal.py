@@ -12,8 +12,9 @@ import jax
 
 from incrax._jax import Var
 from incrax.planning.plan import Plan
+from incrax.running.baselines import Pairs
 from incrax.running.choice import Candidate
-from incrax.running.engine import Engine, Pairs
+from incrax.running.engine import Engine
 from incrax.running.record import UNCHANGED, Record
 from incrax.running.saved import SavedValues
 from incrax.running.store import available_in
@@ -26,7 +27,7 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
     """What a call would do, without running anything or touching the store; None before the first call."""
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
-    pairs = engine.compare(values)
+    pairs = engine.baselines.compare(values)
     if not pairs:
         return None
     base, dirty = pairs[-1]
@@ -59,7 +60,7 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
     """Plan, compile and compute saved values for a dirty set, with the state at these leaves as baseline."""
     dirty |= engine.always
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
-    pairs = engine.compare(values)
+    pairs = engine.baselines.compare(values)
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_planned:

@@ -55,6 +55,8 @@ class SavedValues:
         """A value that is current for this call, or None."""
         value = self.computed.get(var)
         if value is None:
+            value = self.found.get(var)
+        if value is None:
             value = available_in(self.pairs, var, self.owner.facts.mask(var))
             if value is not None:
                 self.found[var] = value

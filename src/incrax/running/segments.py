@@ -161,6 +161,12 @@ class Segments:
         for program in (self.top(), *map(self.program, self.route(dirty).groups)):
             program.retime()
 
+    def retime_all(self) -> None:
+        """Time every program at its next run."""
+        for program in (self._top, *self._programs.values()):
+            if program is not None:
+                program.retime()
+
     def seconds(self, dirty: int, price: float) -> float:
         """Seconds of the segments that a change reaches, and of the top; estimates times `price` if not measured."""
         top = self._top.seconds if self._top is not None else None

@@ -27,13 +27,20 @@ class State:
     """One version of everything that depends on the inputs.
 
     Fields: entries (leaf values, or leaves whose objects never change) and their anchors; outputs; saved values; the
-    dirty set whose whole evaluation left saved values stale, if any; how often it was a baseline since.
+    dirty set whose whole evaluation left saved values stale, if any; how often it was a baseline since; a dirty set
+    that reaches none of the saved values (-1: not known).
     """
 
-    __slots__ = ("_values", "anchors", "culprit", "entries", "outputs", "saved", "uses")
+    __slots__ = ("_values", "anchors", "culprit", "entries", "harmless", "outputs", "saved", "uses")
 
     def __init__(
-        self, entries: tuple[Any, ...], outputs: list[Any], saved: dict[Var, Any], culprit: int | None
+        self,
+        entries: tuple[Any, ...],
+        outputs: list[Any],
+        saved: dict[Var, Any],
+        culprit: int | None,
+        *,
+        are_values: bool = False,
     ) -> None:
         self.entries = entries
         self.anchors = tuple([e.anchor if type(e) is LeafValue else e for e in entries])
@@ -41,7 +48,8 @@ class State:
         self.saved = saved
         self.culprit = culprit
         self.uses = 0
-        self._values: tuple[LeafValue, ...] | None = None
+        self.harmless = -1
+        self._values: tuple[LeafValue, ...] | None = entries if are_values else None
 
     @property
     def values(self) -> tuple[LeafValue, ...]:
@@ -122,7 +130,7 @@ class Store:
 
     def add(self, state: State, filled: dict[Var, Any]) -> None:
         """Add values computed for an existing version."""
-        state.saved = {**state.saved, **filled}
+        state.saved, state.harmless = {**state.saved, **filled}, -1
         self._fit()
 
     def drop_broken(self) -> None:
@@ -145,6 +153,10 @@ class Store:
 
     def _recycle(self, dropped: list[State]) -> None:
         """Give away buffers of dropped versions that no version, no other store and no user holds."""
+        tables = [state.saved for state in self.states]
+        dropped = [state for state in dropped if not any([state.saved is table for table in tables])]
+        if not dropped:
+            return
         kept = {id(x) for state in self.states for x in state.saved.values()}
         for state in dropped:
             free = [x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs]

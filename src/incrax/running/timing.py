@@ -84,9 +84,10 @@ class TimedProgram:
         return other
 
     def retime(self) -> None:
-        """Forget the times and take new ones in the next runs."""
-        self.times.clear()
-        self.num_runs, self.is_settled = 1, False
+        """Forget the times and take new ones in the next runs; `seconds` stay until then."""
+        if self.num_runs:
+            self.times.clear()
+            self.num_runs, self.is_settled = 1, False
 
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""

@@ -13,7 +13,8 @@ WINDOW = 32
 """Calls over which the ledger is kept: at first, and after a rest."""
 
 MAX_LOSS = 1.02
-"""Seconds spent relative to the whole program's from which on the engine rests."""
+"""Seconds spent relative to the whole program's from which on the engine rests; after a gain, only if the next window,
+with all programs timed anew, says so too: the machine may have become busier between the times that are compared."""
 
 FIRST_REST = 128
 MAX_REST = 2048
@@ -29,7 +30,18 @@ NUM_LOOKS = 2
 class Watch:
     """The ledger of one engine; `rest` is the number of calls for which the whole program still serves all."""
 
-    __slots__ = ("baseline_s", "calls", "changes", "length", "looks", "rest", "spent_s", "usual", "window")
+    __slots__ = (
+        "baseline_s",
+        "calls",
+        "changes",
+        "has_gained",
+        "length",
+        "looks",
+        "rest",
+        "spent_s",
+        "usual",
+        "window",
+    )
 
     def __init__(self) -> None:
         self.calls = 0
@@ -41,24 +53,32 @@ class Watch:
         self.looks = 0
         self.length = FIRST_REST
         self.window = FIRST_WINDOW
+        self.has_gained = False
 
-    def note(self, spent_s: float, whole_s: float, num_changed: int) -> None:
-        """Count a call that took so many seconds, with so many changed inputs; the whole program takes `whole_s`."""
+    def note(self, spent_s: float, whole_s: float, num_changed: int) -> bool:
+        """Count a call that took so many seconds, with so many changed inputs; the whole program takes `whole_s`.
+
+        Returns:
+            Whether all programs should be timed anew.
+        """
         self.calls += 1
         self.spent_s += spent_s
         self.baseline_s += whole_s
         self.changes += num_changed
-        if self.calls >= self.window:
-            self._settle()
+        return self.calls >= self.window and self._settle()
 
-    def _settle(self) -> None:
-        if self.spent_s > MAX_LOSS * self.baseline_s:
+    def _settle(self) -> bool:
+        has_lost = self.spent_s > MAX_LOSS * self.baseline_s
+        is_doubtful = has_lost and self.has_gained
+        if has_lost and not is_doubtful:
             self.rest, self.looks, self.usual = self.length, 0, self.changes / self.calls
             self.length = min(2 * self.length, MAX_REST)
             self.window = WINDOW
-        else:
+        elif not has_lost:
             self.length = FIRST_REST
+        self.has_gained = not has_lost
         self.calls, self.changes, self.baseline_s, self.spent_s = 0, 0, 0.0, 0.0
+        return is_doubtful
 
     def wants_look(self) -> bool:
         """Count a call during a rest; whether to compare it in full."""
