@@ -109,6 +109,24 @@ def test_a_reduction_that_another_one_scales_is_left_in_order():
     same(evaluate(facts, eqns, 0.5, u, row, other), list(jax.jit(chained)(0.5, u, row, other)), factor=1024)
 
 
+def combined(n, a, b, u, row, other):
+    """Sums of the same reductions with other coefficients, as derivatives by several parameters are."""
+    shared = jnp.exp(n * u)
+    first, second = jnp.sum(shared * row), jnp.sum(shared * other)
+    return a * first - b * second, b * first - a * second, a * first - b * second + 1.0, n * (a * second + first)
+
+
+@pytest.mark.parametrize("ab", [(1.5, -0.5), (1.5, 1.5), (0.0, 2.0), (1e-300, 1.0)])
+def test_sums_of_reductions_share_a_matrix_and_not_a_row(ab):
+    u, row, other = (np.linspace(0.1, 1.0 + k, 2048) for k in range(3))
+    facts = facts_of(combined, 0.5, *ab, u, row, other)
+    eqns = factored(facts, 0b10)
+    assert [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"] == [(3,)]
+    for n in (0.5, -0.25):
+        args = (n, *ab, u, row, other)
+        same(evaluate(facts, eqns, *args), list(jax.jit(combined)(*args)), factor=1024)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.complex128])
 def test_other_dtypes_are_right_or_left_alone(dtype):
     def two(a, u, row, other):
