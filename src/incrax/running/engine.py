@@ -134,7 +134,7 @@ class Engine:
             self.store.drop_broken()
             raise
         state = State(entries, outputs, {}, None)
-        self.store.commit(state, None)
+        self.store.replace(state)
         self.stats.ran += len(self.facts.program.eqns)
         self._rested = (state, states)
         return outputs

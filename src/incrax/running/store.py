@@ -123,6 +123,13 @@ class Store:
         kept = others if used is None else [*others, used]
         self._set([*kept, state])
 
+    def replace(self, state: State) -> None:
+        """Add a version without saved values; where none has any, there is nothing to weigh or to give away."""
+        if any([s.saved for s in self.states]):
+            self.commit(state, None)
+        else:
+            self.states = [self.states[-1], state] if self.versions > 1 and self.states else [state]
+
     def touch(self, state: State) -> None:
         """Mark a version as the most recently used."""
         if self.states[-1] is not state:
