@@ -17,8 +17,8 @@ facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules 
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.facts planning.plan
 running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
 running.compiled running.store running.comparison running.timing
-running.watch running.choice running.wants running.segments running.racing running.chooser running.baselines running.saved
-running.record running.engine running.rehearsal running.warming
+running.watch running.choice running.wants running.segments running.racing running.chooser
+running.baselines running.saved running.record running.engine running.rehearsal running.warming
 report.table report.deps report.explain
 _api
 """.split()

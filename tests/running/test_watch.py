@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from incrax.running.watch import FIRST_REST, FIRST_WINDOW, LOOK_EVERY, MAX_LOSS, MAX_REST, NUM_LOOKS, WINDOW, Watch
+import incrax
+from incrax.running.watch import (
+    FIRST_REST,
+    FIRST_WINDOW,
+    IDLE,
+    LOOK_EVERY,
+    MAX_LOSS,
+    MAX_REST,
+    NUM_LOOKS,
+    WINDOW,
+    Watch,
+)
 
 
 def calls(watch, number, spent_s, num_changed=1):
@@ -84,3 +95,20 @@ def test_a_single_call_with_fewer_changes_does_not():
     for num_changed in (1, 8) * NUM_LOOKS:
         watch.look(num_changed)
     assert watch.rest
+
+
+def test_calls_that_the_whole_program_serves_by_choice_lead_to_a_rest():
+    watch = Watch()
+    for is_idle in [*[True] * (IDLE - 1), False, *[True] * (IDLE - 1)]:
+        assert watch.note(0.9, 1.0, 3, is_idle=is_idle) is False
+    assert not watch.rest
+    watch.note(0.9, 1.0, 3, is_idle=True)
+    assert watch.rest == FIRST_REST
+    assert watch.usual == 3.0
+
+
+def test_a_function_too_cheap_to_save_anything_rests_soon():
+    ours = incrax.incremental(lambda *leaves: sum(leaves))
+    for number in range(4 * IDLE):
+        ours(float(number), 2.0, 3.0)
+    assert ours._latest.engine.chooser.watch.rest

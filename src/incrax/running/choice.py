@@ -18,6 +18,9 @@ Candidate = Literal["whole", "segments", "plan"]
 MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""
 
+UPKEEP_S = 5e-6
+"""Seconds per call that it costs to look after saved values, beyond what the whole program needs."""
+
 MIN_BLAMED_USES = 3
 """Uses of a dirty set over which their cost to later calls is spread at least."""
 
@@ -79,7 +82,7 @@ class Entry:
         self.seconds = dict(seconds)
         blame_s = self.blame_per_use_s
         total: dict[Candidate, float] = {
-            name: s * (1 + MIN_GAIN * (name != "whole")) + blame_s * self.leaves_stale(name)
+            name: s + (MIN_GAIN * s + UPKEEP_S) * (name != "whole") + blame_s * self.leaves_stale(name)
             for name, s in seconds.items()
         }
         shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())

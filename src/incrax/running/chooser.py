@@ -15,7 +15,7 @@ from incrax._tuning import Tuning
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
-from incrax.running.choice import BARRED, MIN_GAIN, Candidate, Entry
+from incrax.running.choice import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
 from incrax.running.compiled import Compiler
 from incrax.running.racing import Race
 from incrax.running.recycling import Pool
@@ -44,9 +44,6 @@ EARNED_FACTOR = 3.0
 
 MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least; what the whole program needed is the better guess."""
-
-MIN_GAIN_S = 1e-5
-"""Seconds that a plan must be estimated to save to be considered: what it costs to look after saved values."""
 
 
 class Chooser:
@@ -183,7 +180,7 @@ class Chooser:
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return
-        if self.whole_s - plan.seconds < max(MIN_GAIN * self.whole_s, MIN_GAIN_S):
+        if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
         entry.promise_s = plan.seconds
@@ -270,8 +267,9 @@ class Chooser:
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
-    def note_call(self, spent_s: float, num_changed: int) -> None:
+    def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
         if self.whole.is_settled and not self.race.callback_s and not self.facts.is_minimal:
-            if self.watch.note(spent_s, self.whole_s, num_changed):
+            is_idle = entry.is_final and entry.candidate == candidate == "whole"
+            if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())

@@ -174,7 +174,7 @@ class Engine:
         overhead_s = 0.0
         if was_prepared and not is_try:
             overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
-        chooser.note_call(clock.spent_s - spent_s + overhead_s, dirty.bit_count())
+        chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
         return state.outputs
 
     # --- choosing ------------------------------------------------------------------------------------------------

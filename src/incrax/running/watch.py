@@ -16,6 +16,9 @@ MAX_LOSS = 1.02
 """Seconds spent relative to the whole program's from which on the engine rests; after a gain, only if the next window,
 with all programs timed anew, says so too: the machine may have become busier between the times that are compared."""
 
+IDLE = 16
+"""Calls in a row that the whole program serves by choice from which on the engine rests: it compares less."""
+
 FIRST_REST = 128
 MAX_REST = 2048
 """Calls of the first rest; each rest that follows at once is twice as long."""
@@ -35,6 +38,7 @@ class Watch:
         "calls",
         "changes",
         "has_gained",
+        "idle",
         "length",
         "looks",
         "rest",
@@ -54,9 +58,16 @@ class Watch:
         self.length = FIRST_REST
         self.window = FIRST_WINDOW
         self.has_gained = False
+        self.idle = 0
 
-    def note(self, spent_s: float, whole_s: float, num_changed: int) -> bool:
+    def note(self, spent_s: float, whole_s: float, num_changed: int, *, is_idle: bool = False) -> bool:
         """Count a call that took so many seconds, with so many changed inputs; the whole program takes `whole_s`.
+
+        Args:
+            spent_s: seconds in programs and of the overhead.
+            whole_s: seconds of the whole program.
+            num_changed: changed inputs.
+            is_idle: whether the whole program served the call by choice.
 
         Returns:
             Whether all programs should be timed anew.
@@ -65,11 +76,13 @@ class Watch:
         self.spent_s += spent_s
         self.baseline_s += whole_s
         self.changes += num_changed
-        return self.calls >= self.window and self._settle()
-
-    def _settle(self) -> bool:
+        self.idle = self.idle + 1 if is_idle else 0
+        if self.idle >= IDLE:
+            return self._settle(has_lost=True, is_doubtful=False)
         has_lost = self.spent_s > MAX_LOSS * self.baseline_s
-        is_doubtful = has_lost and self.has_gained
+        return self.calls >= self.window and self._settle(has_lost=has_lost, is_doubtful=has_lost and self.has_gained)
+
+    def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
         if has_lost and not is_doubtful:
             self.rest, self.looks, self.usual = self.length, 0, self.changes / self.calls
             self.length = min(2 * self.length, MAX_REST)
@@ -77,7 +90,7 @@ class Watch:
         elif not has_lost:
             self.length = FIRST_REST
         self.has_gained = not has_lost
-        self.calls, self.changes, self.baseline_s, self.spent_s = 0, 0, 0.0, 0.0
+        self.calls, self.changes, self.idle, self.baseline_s, self.spent_s = 0, 0, 0, 0.0, 0.0
         return is_doubtful
 
     def wants_look(self) -> bool:
