@@ -18,10 +18,11 @@ Maker = Callable[[Function], Function]
 Advance = Callable[[str, int, int], None]
 
 PROFILED = ("tau_late", "tau_very_late")
-NUM_GRID = 7
+NUM_GRID = 5
 NUM_SWEEPS = 200
-MAX_STEPS = 40
-MAX_HALVINGS = 12
+MAX_STEPS = 60
+MAX_AGE = 10
+MAX_HALVINGS = 30
 MIN_CURVATURE = 1e-6
 GAIN = 1e-7
 """A descent ends when another step is expected to lower the negative log-likelihood by less."""
@@ -74,7 +75,6 @@ class Driver:
         self.advance = advance
         self.result = Result(functions=(self.value, self.gradient))
         self.offset = 0.0
-        self.precision = np.empty(0)
 
     def run(self, num_sweeps: int, reference: Result | None = None) -> Result:
         """All stages; the chain starts at the reference's minimum and uses its covariance, if one is given."""
@@ -130,27 +130,32 @@ class Driver:
         self.result.theta, self.result.minimum = theta, minimum + self.offset
         is_minimum = bool(np.linalg.eigvalsh(scaled_to_unit_diagonal(precision)).min() > 0)
         self.result.is_valid = has_converged and is_minimum
-        self.precision = precision
         self.advance("fit", 2, 2)
 
     def _descend(self, theta: np.ndarray, precision: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float, bool]:
         """Minimum over the free parameters by quasi-Newton steps from a Hessian, halved until the likelihood falls.
 
+        The Hessian is computed anew after `MAX_AGE` updates, where no step falls, and once more at the end.
+
         Returns the parameters, the minimum, and whether the expected gain of another step is below `GAIN`.
         """
         value, gradient = self._evaluate(theta), self._differentiate(theta)
-        precision = precision[np.ix_(free, free)]
+        age = 0
         for _ in range(MAX_STEPS):
+            if age == MAX_AGE:
+                precision, age = self._second_derivative(theta), 0
             step = np.zeros(len(theta))
-            step[free] = newton_step(precision, gradient[free])
-            if 0 <= gradient @ step < 2 * GAIN:
-                return theta, value, True
-            proposal, new, has_fallen = self._step(theta, step, value)
+            step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
+            is_done = 0 <= gradient @ step < 2 * GAIN
+            proposal, new, has_fallen = (theta, value, False) if is_done else self._step(theta, step, value)
+            if not has_fallen and age:
+                age = MAX_AGE
+                continue
             if not has_fallen:
-                return theta, value, False
+                return theta, value, bool(is_done)
             steeper = self._differentiate(proposal)
-            precision = bfgs_update(precision, (proposal - theta)[free], (steeper - gradient)[free])
-            theta, value, gradient = proposal, new, steeper
+            precision = bfgs_update(precision, proposal - theta, np.where(free, steeper - gradient, 0.0))
+            theta, value, gradient, age = proposal, new, steeper, age + 1
         return theta, value, False
 
     def _step(self, theta: np.ndarray, step: np.ndarray, value: float) -> tuple[np.ndarray, float, bool]:
@@ -174,7 +179,7 @@ class Driver:
             theta = self.result.theta
             for k in side:
                 theta = theta + self._tangent(index) * (grid[k] - theta[index])
-                theta, minimum, _ = self._descend(theta, self.precision, free)
+                theta, minimum, _ = self._descend(theta, self._second_derivative(theta), free)
                 minima[k] = minimum + self.offset
                 done += 1
                 self.advance("profiles", number * NUM_GRID + done, len(PROFILED) * NUM_GRID)
