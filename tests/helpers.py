@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,8 +13,8 @@ import incrax
 from incrax.running.store import check_invariants
 
 MINIMAL = incrax.Tuning(planner="minimal")
-FAST = incrax.Tuning(race=False, calibrate=False)
-EAGER = incrax.Tuning(race=False, calibrate=False, hot_after=1)
+FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)
+EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
 
 
 def same(actual: Any, expected: Any, *, factor: float = 64.0) -> None:

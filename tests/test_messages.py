@@ -271,6 +271,10 @@ def test_options_of_incremental(options, text):
             for name in ("race_rounds", "hot_after", "max_plans", "max_signatures")
             for value in (0, -3)
         ],
+        *[
+            ({"compile_s": value}, f"`Tuning(compile_s=...)` got {value}; it is a number of seconds, at least 0.")
+            for value in (-1.0, float("nan"))
+        ],
         ({"max_tracked": -1}, "`Tuning(max_tracked=...)` got -1; it must not be negative."),
     ],
 )
@@ -279,7 +283,7 @@ def test_options_of_tuning(options, text):
 
 
 def test_smallest_allowed_options_work():
-    tuning = incrax.Tuning(race_rounds=1, hot_after=1, max_plans=1, max_signatures=1, max_tracked=0)
+    tuning = incrax.Tuning(race_rounds=1, hot_after=1, max_plans=1, max_signatures=1, max_tracked=0, compile_s=0)
     f = incrax.incremental(loss, memory=0, versions=1, tuning=tuning)
     for mu in (1.0, 2.0, 1.0):
         same(f({**PARAMS, "mu": mu}, X), jax.jit(loss)({**PARAMS, "mu": mu}, X))

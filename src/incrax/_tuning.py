@@ -18,6 +18,8 @@ class Tuning:
         race: time a new plan against the whole program on its first uses and keep the faster (`"cost"` only).
         race_rounds: timed uses of each candidate in a race.
         hot_after: how often a dirty set must be seen before a plan of its own is compiled.
+        compile_s: seconds that compiling plans may take on trust (`"cost"` only), and beyond them a tenth of the time
+            spent in programs; past that, the gain that a plan promises must have been worth its compilation.
         max_plans: compiled plans kept per signature; other dirty sets run the whole program.
         max_tracked: elements up to which an input array is tracked element by element.
         max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per function.
@@ -28,6 +30,7 @@ class Tuning:
     race: bool = True
     race_rounds: int = 4
     hot_after: int = 2
+    compile_s: float = 1.0
     max_plans: int = 64
     max_tracked: int = 256
     max_signatures: int = 16
@@ -40,5 +43,7 @@ class Tuning:
         for name in ("race_rounds", "hot_after", "max_plans", "max_signatures"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`Tuning({name}=...)` got {getattr(self, name)}; it must be at least 1.")
+        if not self.compile_s >= 0:
+            raise ValueError(f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at least 0.")
         if self.max_tracked < 0:
             raise ValueError(f"`Tuning(max_tracked=...)` got {self.max_tracked}; it must not be negative.")

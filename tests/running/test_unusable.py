@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import same
+from helpers import EAGER, same
 
 import incrax
 
 X = np.linspace(0.1, 2.0, 100_000)
-EAGER = incrax.Tuning(race=False, calibrate=False, hot_after=1)
 
 
 def model(n, m, s, t, x):

@@ -31,16 +31,19 @@ MAX_ENTRIES = 1024
 """Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
 
 FREE_PLANS = 12
-"""Dirty sets whose needs are planned as soon as they are hot; later ones must earn it."""
+"""Dirty sets whose needs are planned as soon as they are hot and there is credit; later ones must earn it."""
 
 FREE_PROGRAMS = 12
-"""Dirty sets that get a program of their own as soon as they are hot; later ones must earn its compilation."""
+"""Dirty sets that get a program of their own as soon as they are hot and there is credit; later ones must earn it."""
+
+COMPILE_SHARE = 0.1
+"""Share of the time spent in programs so far that may go into compiling on trust; the rest must be earned."""
 
 EARNED_SHARE = 0.1
 """Share of what serves a dirty set now that a program of its own is expected to save."""
 
 EARNED_FACTOR = 3.0
-"""Compilations that the gain over all uses so far must have been worth."""
+"""Compilations that the gain over all uses so far must have been worth, where many were made before."""
 
 MIN_COMPILE_S = 0.05
 """Seconds that a compilation is taken to need at least; what the whole program needed is the better guess."""
@@ -162,16 +165,15 @@ class Chooser:
                 self._compile(entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted))
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
-            is_hot = entry.count >= self.tuning.hot_after
-            if is_hot and (self.num_planned < FREE_PLANS or self._has_earned(entry)):
+            if entry.count >= self.tuning.hot_after and self._may_compile(entry, self.num_planned < FREE_PLANS):
                 self.plan(entry)
         elif entry.program is None:
-            is_free = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
-            if (is_free or self._has_earned(entry)) and self._has_room(entry):
+            is_early = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
+            if self._may_compile(entry, is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
-    def plan(self, entry: Entry) -> None:
-        """Add what a dirty set needs to the wanted values, if that promises a gain."""
+    def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
+        """Add what a dirty set needs to the wanted values, if that promises a gain; a program if there is credit."""
         self.num_planned += 1
         entry.is_planned, entry.is_final = True, False
         run_price, budget_bytes = self.race.run_price, self.budget_bytes
@@ -189,15 +191,28 @@ class Chooser:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
             needs = needs_of_companions(self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes)
         self.segments.want(needs)
-        if self.num_programs < FREE_PROGRAMS:
+        if is_asked or (self.num_programs < FREE_PROGRAMS and self._may_compile(entry, True)):
             self._compile_for_wanted(entry)
 
-    def _has_earned(self, entry: Entry) -> bool:
-        """Whether the gain expected over as many uses as there were would have paid for compiling."""
+    def _may_compile(self, entry: Entry, is_early: bool) -> bool:
+        """Whether to compile for a dirty set: on trust at first, else when it would have paid.
+
+        Ski rental: what was lost for want of a program is then as much as it costs, or some times as much.
+        """
+        return (is_early and self._has_credit) or self._has_earned(entry, 1.0 if is_early else EARNED_FACTOR)
+
+    @property
+    def _has_credit(self) -> bool:
+        """Whether another compilation is short against what ran: a short fit must not pay for what it hardly uses."""
+        allowed_s = self.tuning.compile_s + COMPILE_SHARE * self.clock.spent_s
+        return self.clock.compiling_s + self.whole.first_s <= allowed_s
+
+    def _has_earned(self, entry: Entry, factor: float) -> bool:
+        """Whether the gain expected over as many uses as there were is so many times the time to compile."""
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
         is_promising = entry.candidate == "segments" or not entry.is_planned
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        return entry.count * gain_s > EARNED_FACTOR * max(self.whole.first_s, MIN_COMPILE_S)
+        return entry.count * gain_s > factor * max(self.whole.first_s, MIN_COMPILE_S)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that was missed."""

@@ -117,4 +117,4 @@ class Race:
     def _program_s(self, program: TimedProgram) -> float:
         """Seconds of a dirty set's own program, estimated before it was timed."""
         assert program.plan is not None
-        return program.plan.seconds * self.run_price if program.seconds is None else program.seconds
+        return program.plan.seconds if program.seconds is None else program.seconds

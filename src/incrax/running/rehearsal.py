@@ -64,7 +64,7 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
     entry = engine.chooser.entry(dirty)
     entry.count = max(entry.count, engine.tuning.hot_after)
     if not entry.is_planned:
-        engine.chooser.plan(entry)
+        engine.chooser.plan(entry, is_asked=True)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     base = pairs[-1][0] if pairs else None
     saved = SavedValues(engine, pairs, base, dirty, [v.feed for v in values])

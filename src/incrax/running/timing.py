@@ -34,16 +34,17 @@ class Clock:
 
     Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
     changes of the wanted values); seconds spent in programs so far, measured or as measured before; seconds that passed
-    in calls of programs, which need not wait for results.
+    in calls of programs, which need not wait for results; seconds of first runs of plans, most of it compilation.
     """
 
-    __slots__ = ("passed_s", "rounds", "spent_s", "ticks")
+    __slots__ = ("compiling_s", "passed_s", "rounds", "spent_s", "ticks")
 
     def __init__(self, rounds: int, ticks: int = 0) -> None:
         self.rounds = rounds
         self.ticks = ticks
         self.spent_s = 0.0
         self.passed_s = 0.0
+        self.compiling_s = 0.0
 
 
 class TimedProgram:
@@ -84,8 +85,8 @@ class TimedProgram:
         return other
 
     def retime(self) -> None:
-        """Forget the times and take new ones in the next runs; `seconds` stay until then."""
-        if self.num_runs:
+        """Forget the times and take new ones in the next runs, if any are; `seconds` stay until then."""
+        if self.num_runs and self.clock.rounds:
             self.times.clear()
             self.num_runs, self.is_settled = 1, False
 
@@ -107,6 +108,7 @@ class TimedProgram:
             self.clock.spent_s += elapsed
         else:
             self.first_s = elapsed
+            self.clock.compiling_s += elapsed if self.plan is not None else 0.0
         self.num_runs += 1
         self.is_settled = self.num_runs > rounds or (len(self.times) > 2 and sum(self.times) >= LONG_S)
         return results
