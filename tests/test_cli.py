@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import incrax
-from incrax.cli import main
+from incrax.cli import build_parser, main
 from incrax.demo import main as demo
 
 NEEDED = [importlib.util.find_spec(name) for name in demo.NEEDED]
@@ -167,6 +167,11 @@ def test_packages_that_are_missing(capsys, never_run, monkeypatch, missing):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else object())
     line = f'incrax demo: error: the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"'
     check_refused(capsys, line, "demo")
+
+
+def test_without_a_plot_matplotlib_is_not_needed(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else object())
+    demo.check_arguments(build_parser().parse_args(["demo", "--no-plot"]))
 
 
 @needs_demo

@@ -129,7 +129,8 @@ class Incremental(Generic[P, R]):
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, and the bytes saved now."""
-        self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in self._traced.values())
+        with self._lock:
+            self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in self._traced.values())
         return self._stats
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:

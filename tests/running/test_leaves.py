@@ -331,6 +331,13 @@ def test_frozen_data_are_private_copies_of_a_whole_tree():
     assert incrax.frozen is frozen
 
 
+def test_leaves_that_are_no_values_stay_as_they_are():
+    tree = frozen({"x": np.ones(2), "name": "linear", "function": len})
+    assert is_frozen(tree["x"])
+    assert tree["name"] == "linear"
+    assert tree["function"] is len
+
+
 def test_only_what_frozen_returned_is_frozen():
     x = jnp.ones(3)
     data = frozen(x)

@@ -199,7 +199,7 @@ def paths(function, *args, **kwargs):
 
 def test_leaves_are_named_as_users_write_them():
     assert paths(fun, X, {"mu": 1.0, "s": [1, 2]}) == ["x", "params['mu']", "params['s'][0]", "params['s'][1]"]
-    assert paths(fun, X, 1.0, 2.0, (3.0,)) == ["x", "params", "args[2]", "args[3][0]"]
+    assert paths(fun, X, 1.0, 2.0, (3.0,)) == ["x", "params", "rest[0]", "rest[1][0]"]
     assert paths(fun, X, scale=2.0, extra={"a": 1}) == ["x", "extra['a']", "scale"]
     assert paths(fun, X, Tagged(1.0)) == ["x", "params.tag"]
 
@@ -216,7 +216,7 @@ def test_only_positional_parameters_name_positional_arguments():
     def function(a, /, b, *rest, c, **others):
         return a
 
-    assert argument_names(function, 4) == ["a", "b", "args[2]", "args[3]"]
+    assert argument_names(function, 4) == ["a", "b", "rest[0]", "rest[1]"]
     assert argument_names(function, 1) == ["a"]
 
 

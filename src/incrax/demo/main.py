@@ -47,7 +47,8 @@ def check_arguments(options: argparse.Namespace) -> None:
     Raises:
         UsageError: with one line that says what is wrong and what to do.
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    needed = [name for name in NEEDED if name != "matplotlib" or not options.no_plot]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f'the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"')
     if options.rows is not None and options.rows < MIN_ROWS:
@@ -87,7 +88,7 @@ def _check_writable(name: str, path: Path) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the demo; the exit code is 1 if the two ways disagree."""
     jax.config.update("jax_enable_x64", True)
-    console = Console()
+    console = Console(soft_wrap=True)
     x = data.in_range(data.read_delays(), options.rows, options.seed)
     console.print(f"{len(x):,} arrival delays between {data.LOW} and {data.HIGH} minutes; 4 components, 12 parameters")
     frozen = incrax.frozen(x)

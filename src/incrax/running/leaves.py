@@ -46,7 +46,8 @@ def frozen(tree: T) -> T:
     """Promise that data will not change: a private, immutable copy that is compared by pointer only.
 
     Args:
-        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes.
+        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes; leaves that are no arrays or numbers stay as they
+            are.
 
     Returns:
         The same pytree of `jax.Array`s, each copied once. Pass these objects to incremental functions: an unchanged
@@ -61,7 +62,9 @@ def frozen(tree: T) -> T:
         True
     """
 
-    def freeze(leaf: Any) -> jax.Array:
+    def freeze(leaf: Any) -> Any:
+        if not is_dynamic(leaf):
+            return leaf
         array = jnp.array(leaf, copy=True)
         _frozen[id(array)] = weakref.ref(array, lambda _, key=id(array): _frozen.pop(key, None))
         return array

@@ -114,14 +114,16 @@ def _checked_static(leaf: Any, path: str) -> Any:
 
 
 def argument_names(fun: Callable[..., Any], num_args: int) -> list[str]:
-    """Names of positional arguments, `args[i]` where the function does not tell."""
+    """Names of positional arguments, `values[i]` for those of `*values`, `args[i]` where the function does not tell."""
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):
         parameters = []
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [p.name for p in parameters if p.kind in positional][:num_args]
-    return names + [f"args[{i}]" for i in range(len(names), num_args)]
+    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    first = len(names) if rest is not None else 0
+    return names + [f"{rest or 'args'}[{i - first}]" for i in range(len(names), num_args)]
 
 
 def leaf_path(names: Sequence[str], path: tuple[Any, ...]) -> str:
