@@ -5,8 +5,11 @@ In: leaves and the store's states. Out: values (stored ones where the bits are e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from incrax.facts.dependence import Layout
 from incrax.running.leaves import (
@@ -23,6 +26,9 @@ from incrax.running.store import State, Store
 SETTLE_EVERY = 16
 """Calls between looks at which host values stayed in use."""
 
+LARGE_BYTES = 2**20
+"""NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
+
 
 class Comparison:
     """Compares leaves with the states of one store; `settles` says whether host values that stay go to the device."""
@@ -32,6 +38,7 @@ class Comparison:
         self.layout = layout
         self.settles = settles
         self.num_resolved = 0
+        self.unchanged_s: dict[int, float] = {}
 
     def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
         """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
@@ -65,7 +72,7 @@ class Comparison:
         is_same = True
         for index in changed:
             old, x = entries[index], leaves[index]
-            if type(old) is LeafValue and has_bits_of(x, old):
+            if type(old) is LeafValue and self._has_bits_of(index, x, old):
                 continue
             new = as_entry(x)
             is_same = is_same and _same_entry(old, new)
@@ -75,9 +82,19 @@ class Comparison:
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         for state in self.store.states:
-            if state.anchors[index] is x or has_bits_of(x, state.values[index]):
+            if state.anchors[index] is x or self._has_bits_of(index, x, state.values[index]):
                 return state.values[index]
         return _known_value(index, LeafValue(x), self.store.states)
+
+    def _has_bits_of(self, index: int, x: Any, old: LeafValue) -> bool:
+        """Whether a NumPy array has the bits of a value; seconds are counted for a large one that has."""
+        if type(x) is not np.ndarray or x.nbytes < LARGE_BYTES:
+            return has_bits_of(x, old)
+        start_s = time.perf_counter()
+        is_same = has_bits_of(x, old)
+        if is_same:
+            self.unchanged_s[index] = self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
+        return is_same
 
     def dirty_after_rest(self, state: State, before: Sequence[State]) -> int:
         """The smallest dirty set of a state against those before it, for which it was not compared."""

@@ -7,12 +7,14 @@ end: an exception leaves the store as it was.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from incrax._errors import deleted_input
+from incrax import _jax
+from incrax._errors import deleted_input, large_unchanged
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.facts.dependence import ALWAYS
@@ -30,6 +32,10 @@ from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store
+
+ADVICE_S = 1.0
+ADVICE_SHARE = 0.2
+"""Seconds that comparing an unchanged array has taken, and their share of all, from which on `frozen` is advised."""
 
 
 class Limits(NamedTuple):
@@ -62,6 +68,7 @@ class Engine:
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
+        self.has_advised = False
         self._last: Record | None = None
         self._rested: tuple[State, list[State]] | None = None
         kept_out = frozenset(var for _, var in self.out_vars)
@@ -84,6 +91,8 @@ class Engine:
 
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
+        if self.comparison.unchanged_s and not self.has_advised:
+            self._advise_frozen()
         watch = self.chooser.watch
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
@@ -146,6 +155,14 @@ class Engine:
             dirty = self.comparison.dirty_after_rest(*self._rested) | self.always
             self._last, self._rested = RESTING._replace(dirty=dirty), None
         return self._last
+
+    def _advise_frozen(self) -> None:
+        """Say once that large data which stay the same take long to compare."""
+        index, seconds = max(self.comparison.unchanged_s.items(), key=lambda item: item[1])
+        if seconds > ADVICE_S and seconds > ADVICE_SHARE * (seconds + self.chooser.clock.spent_s):
+            self.has_advised = True
+            nbytes = _jax.aval_bytes(self.facts.program.invars[index].aval)
+            warnings.warn(large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=4)
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:
         """Raise DeletedInputError for the first array that was donated or deleted."""
