@@ -63,6 +63,15 @@ def check_calls(
     return ours
 
 
+def identical(actual: Any, expected: Any) -> None:
+    """Same tree, dtypes, weak types, and bits."""
+    same(actual, expected)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        if jax.dtypes.issubdtype(y.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
 def check(function: Any) -> None:
     for traced in function._traced.values():
         check_invariants(traced.engine.store, traced.engine.facts.mask)

@@ -249,8 +249,8 @@ def test_report_of_a_call_with_a_mutable_array_says_why_there_is_none(method):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"policy": "exact"}, "`incremental(policy=...)` got 'exact'; this version knows \"fast\"."),
-        ({"policy": None}, '`incremental(policy=...)` got None; this version knows "fast".'),
+        ({"policy": "precise"}, '`incremental(policy=...)` got \'precise\'; use "fast" or "exact".'),
+        ({"policy": None}, '`incremental(policy=...)` got None; use "fast" or "exact".'),
         ({"memory": -1}, "`incremental(memory=...)` got -1; it is a number of bytes, at least 0."),
         ({"versions": 0}, "`incremental(versions=...)` got 0; at least 1 version must be kept."),
         ({"versions": -2}, "`incremental(versions=...)` got -2; at least 1 version must be kept."),

@@ -18,8 +18,8 @@ from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
 from incrax.running.analysis import Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
-from incrax.running.engine import Engine, Limits
-from incrax.running.limits import default_budget_bytes
+from incrax.running.engine import Engine
+from incrax.running.limits import Limits, make_limits
 from incrax.running.packing import packable
 from incrax.running.recycling import can_recycle
 from incrax.running.signature import Signature, make_signature
@@ -33,11 +33,12 @@ R = TypeVar("R")
 class Incremental(Generic[P, R]):
     """A function that is re-evaluated only where its inputs changed. Made by `incremental`."""
 
-    def __init__(self, fun: Callable[P, R], *, memory: int | None, versions: int, tuning: Tuning) -> None:
+    def __init__(self, fun: Callable[P, R], *, is_exact: bool, limits: Limits, tuning: Tuning) -> None:
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
+        self._is_exact = is_exact
         self._tuning = tuning
-        self._limits = Limits(versions, default_budget_bytes() if memory is None else memory)
+        self._limits = limits
         self._stats = Stats()
         self._lock = threading.RLock()
         self._traced: OrderedDict[Hashable, _Traced] = OrderedDict()
@@ -100,11 +101,13 @@ class Incremental(Generic[P, R]):
 
     def _make_trace(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> _Traced:
         dynamic = signature.dynamic_leaves(leaves)
-        analysis = analyse(self._fun, signature, dynamic, self._tuning)
+        analysis = analyse(self._fun, signature, dynamic, self._tuning, is_exact=self._is_exact)
         paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
+        facts, is_exact = analysis.facts, self._is_exact
         recycles = can_recycle() and not signature.has_committed_leaves
-        compiler = Compiler(analysis.facts, on_host=packable(dynamic, analysis.facts.rough_seconds), recycles=recycles)
-        engine = Engine(analysis.facts, analysis.traced, paths, compiler, self._tuning, stats, self._limits)
+        on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
+        compiler = Compiler(facts, on_host=on_host, recycles=recycles)
+        engine = Engine(facts, analysis.traced, paths, compiler, self._tuning, stats, self._limits, is_exact=is_exact)
         return _Traced(signature, analysis, engine)
 
     def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
@@ -205,9 +208,7 @@ class Incremental(Generic[P, R]):
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
-        other = Incremental(
-            self._fun, memory=self._limits.budget_bytes, versions=self._limits.versions, tuning=self._tuning
-        )
+        other = Incremental(self._fun, is_exact=self._is_exact, limits=self._limits, tuning=self._tuning)
         with self._lock:
             for key, traced in self._traced.items():
                 other._traced[key] = _Traced(traced.signature, traced.analysis, traced.engine.fork(other._stats))
@@ -275,13 +276,15 @@ def incremental(
     """Make a function pay only for what changed since values were last saved.
 
     Law: `incremental(f)(*args)` equals `jax.jit(f)(*args)` for every sequence of calls, up to a few units in the last
-    place (`policy="fast"`: different plans fuse differently). A call with nothing changed runs no equation.
+    place (different programs fuse differently). With `policy="exact"` it also equals, bit for bit, what a new function
+    made with the same options returns. A call with nothing changed runs no equation.
 
     Args:
         f: pure function of pytrees of arrays and static Python values (str, None, functions), with any JAX
             transformation inside: pass `jax.value_and_grad(loss)` to save partial derivatives too. May be left out to
             use `incremental(...)` as a decorator with options.
-        policy: `"fast"`, one fused program per set of changed inputs.
+        policy: `"fast"`, programs are fused, timed and chosen for each set of changed inputs; `"exact"`, the same
+            programs compute the same values whatever was called before, so that equal inputs give equal bits.
         memory: bytes of saved values to keep at most; None: a quarter of the free memory, at most 2 GB.
         versions: how many input points keep their saved values; 2 serve gradients by differences, line searches and
             rejected steps.
@@ -310,8 +313,8 @@ def incremental(
         >>> f.stats.unchanged
         1
     """
-    if policy != "fast":
-        raise ValueError(f'`incremental(policy=...)` got {policy!r}; this version knows "fast".')
+    if policy not in ("fast", "exact"):
+        raise ValueError(f'`incremental(policy=...)` got {policy!r}; use "fast" or "exact".')
     if f is not None and not callable(f):
         raise wrong_option("incremental(f)", f, "a function")
     if memory is not None and not _is_integer(memory):
@@ -325,6 +328,10 @@ def incremental(
     if versions < 1:
         raise ValueError(f"`incremental(versions=...)` got {versions}; at least 1 version must be kept.")
     settings = Tuning() if tuning is None else tuning
-    if f is None:
-        return lambda fun: Incremental(fun, memory=memory, versions=versions, tuning=settings)
-    return Incremental(f, memory=memory, versions=versions, tuning=settings)
+    is_exact = policy == "exact"
+    limits = make_limits(versions, memory, is_exact=is_exact)
+
+    def wrap(fun: Callable[P, R]) -> Incremental[P, R]:
+        return Incremental(fun, is_exact=is_exact, limits=limits, tuning=settings)
+
+    return wrap if f is None else wrap(f)

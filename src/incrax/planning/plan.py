@@ -74,6 +74,7 @@ def plan_dirty(
     prices: Prices = Prices(),
     only_wanted: bool = False,
     may_factor: bool = True,
+    may_derive: bool = True,
 ) -> Plan:
     """Plan for a dirty set: compute the reached outputs from clean saved values.
 
@@ -85,6 +86,7 @@ def plan_dirty(
         prices: factors on the calibrated prices.
         only_wanted: load nothing but wanted values and values derived from them.
         may_factor: also try to merge sibling reductions into matrix products, and take the cheaper plan.
+        may_derive: use values that the program has not: partial sums, stacked rows, factors.
     """
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
@@ -104,12 +106,12 @@ def plan_dirty(
         return price * prices.load
 
     eqns: tuple[Equation, ...] = facts.program.eqns
-    if not facts.is_minimal:
+    if may_derive and not facts.is_minimal:
         eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty, reached_saves)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
     plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
     factored = None
-    if may_factor and not facts.is_minimal:
+    if may_factor and may_derive and not facts.is_minimal:
         named = [atom for atom in targets if isinstance(atom, Var)]
         factored = factor_reductions(eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty), frozenset(named))
     if factored is None:

@@ -32,13 +32,15 @@ class Analysis:
     out_tree: Any
 
 
-def analyse(fun: Callable[..., Any], signature: Signature, dynamic: Sequence[Any], tuning: Tuning) -> Analysis:
-    """Trace and analyse a function for one signature."""
+def analyse(
+    fun: Callable[..., Any], signature: Signature, dynamic: Sequence[Any], tuning: Tuning, *, is_exact: bool
+) -> Analysis:
+    """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
     traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
     program = run_passes(traced, PASSES)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
-    prices = None if tuning.calibrate and not is_minimal else Calibration()
+    prices = None if tuning.calibrate and not is_minimal and not is_exact else Calibration()
     facts = Facts(program, depend(program, layout), prices, is_minimal)
     return Analysis(traced, facts, out_tree)
 

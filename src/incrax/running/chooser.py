@@ -22,7 +22,7 @@ from incrax.running.recycling import Pool
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
-from incrax.running.wants import affordable_plan, needs_of_companions
+from incrax.running.wants import affordable_plan, lasting_needs, needs_of_companions
 from incrax.running.watch import Watch
 
 logger = logging.getLogger("incrax")
@@ -61,13 +61,17 @@ class Chooser:
         stats: Stats,
         budget_bytes: int,
         pool: Pool,
+        *,
+        is_exact: bool,
     ) -> None:
         self.facts = facts
+        self.is_exact = is_exact
         self.tuning = tuning
         self.stats = stats
         self.budget_bytes = budget_bytes
         self.pool = pool
-        self.clock = Clock(tuning.race_rounds if tuning.race and not facts.is_minimal else 0)
+        self.is_timed = not facts.is_minimal and not is_exact
+        self.clock = Clock(tuning.race_rounds if tuning.race and self.is_timed else 0)
         self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
@@ -86,6 +90,8 @@ class Chooser:
             self.segments.want(facts.cut_set)
         else:
             self.segments.want(var for var in facts.called_back if var in facts.saveable)
+        if is_exact:
+            self.segments.want(lasting_needs(facts, budget_bytes))
 
     def fork(self, stats: Stats, pool: Pool) -> Chooser:
         """An independent table with the same compiled programs."""
@@ -133,9 +139,13 @@ class Chooser:
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
+        if self.is_exact:
+            entry.is_planned = entry.is_final = True
+            entry.settle("whole" if self.only_whole else "segments", "exact policy: the same programs always")
+            return entry
         if entry.program is None:
             self._plan_if_due(entry)
-        if not self.facts.is_minimal:
+        if self.is_timed:
             if not entry.is_final or entry.ticks != self.clock.ticks:
                 self.race.choose(entry)
             if entry.is_retry_due:
@@ -284,7 +294,7 @@ class Chooser:
 
     def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
-        if self.whole.is_settled and not self.race.callback_s and not self.facts.is_minimal:
+        if self.whole.is_settled and not self.race.callback_s and self.is_timed:
             is_idle = entry.is_final and entry.candidate == candidate == "whole"
             if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -27,6 +27,7 @@ from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
 from incrax.running.compiled import Compiler
 from incrax.running.leaves import LeafValue, as_value
+from incrax.running.limits import Limits
 from incrax.running.record import RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
@@ -36,13 +37,6 @@ from incrax.running.store import State, Store
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
 """Seconds that comparing an unchanged array has taken, and their share of all, from which on `frozen` is advised."""
-
-
-class Limits(NamedTuple):
-    """What the store may keep: versions, bytes of saved values."""
-
-    versions: int
-    budget_bytes: int
 
 
 class Engine:
@@ -57,6 +51,8 @@ class Engine:
         tuning: Tuning,
         stats: Stats,
         limits: Limits,
+        *,
+        is_exact: bool,
     ) -> None:
         self.facts = facts
         self.paths = paths
@@ -64,7 +60,7 @@ class Engine:
         self.stats = stats
         self.layout = facts.dependence.layout
         pool = Pool(is_active=compiler.recycles)
-        self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.budget_bytes, pool)
+        self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.planned_bytes, pool, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
@@ -208,7 +204,7 @@ class Engine:
             missing = saved.missing(plan.loads)
         else:
             missing = saved.missing(self.chooser.segments.route(entry.dirty).clean)
-        if not missing or self.facts.is_minimal:
+        if not missing or not self.chooser.is_timed:
             return candidate
         culprit = saved.base.culprit if saved.base is not None else None
         culprit_entry = None if culprit is None else self.chooser.seen(culprit)
@@ -231,7 +227,7 @@ class Engine:
         program = self.chooser.segments.top() if candidate == "segments" else entry.program
         assert program is not None
         loads = program.executable.loads
-        if self.facts.is_minimal:
+        if self.facts.is_minimal and not self.chooser.is_exact:
             saved.fill_exactly(saved.missing(loads))
         return program(saved.feeds, [saved.get(var) for var in loads])
 
@@ -255,7 +251,9 @@ class Engine:
             for position, value in zip(plan.outputs, results, strict=False):
                 outputs[position] = value
             added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
-        added.update([(var, outputs[i]) for i, var in self.out_vars if var in savable and var in self.facts.saveable])
+        if not self.chooser.is_exact:
+            saveable = self.facts.saveable
+            added.update([(var, outputs[i]) for i, var in self.out_vars if var in savable and var in saveable])
         kept = self._kept(base, dirty, added)
         state = State(values, outputs, kept, self._culprit(candidate, base, entry), are_values=True)
         if base is not None and state.saved is base.saved:

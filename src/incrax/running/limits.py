@@ -1,13 +1,30 @@
-"""The default byte budget of saved values."""
+"""What the store may keep, and the default byte budget of saved values."""
 
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 import jax
 
 MAX_DEFAULT_BYTES = 2 * 10**9
 SHARE = 0.25
+
+
+class Limits(NamedTuple):
+    """What the store may keep: versions, bytes of saved values; and the bytes that plans reckon with."""
+
+    versions: int
+    budget_bytes: int
+    planned_bytes: int
+
+
+def make_limits(versions: int, memory: int | None, *, is_exact: bool) -> Limits:
+    """Limits from the options; exact plans must not depend on how much memory happens to be free."""
+    if memory is not None:
+        return Limits(versions, memory, memory)
+    budget_bytes = default_budget_bytes()
+    return Limits(versions, budget_bytes, MAX_DEFAULT_BYTES if is_exact else budget_bytes)
 
 
 def default_budget_bytes() -> int:

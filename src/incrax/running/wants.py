@@ -5,16 +5,25 @@ In: `Facts`, dirty sets, prices. Out: plans that fit. It must not know which pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 from incrax import _jax
 from incrax._jax import Var
+from incrax.facts.dependence import Layout
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
+from incrax.running.choice import MIN_GAIN, UPKEEP_S
 
 NUM_COMPANIONS = 16
 """Other dirty sets, seen before, whose needs are considered when wanted values are first chosen."""
+
+NUM_TYPICAL = 48
+TYPICAL_EQNS = 100_000
+"""Typical changes that are planned for in advance at most, and equations to be planned in all of them together."""
+
+LARGE_SIZE = 4096
+"""Elements of an input from which on it is taken for data, that stay while all others change."""
 
 COMPANION_EQNS = 1500
 """Equations above which a program is too large to plan for companions in advance."""
@@ -50,3 +59,30 @@ def needs_of_companions(
         plan = affordable_plan(facts, dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
         wanted += () if plan is None else [var for var in plan.base_loads if var not in wanted]
     return wanted
+
+
+def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
+    """What is worth saving whatever changes: a function of the program alone, the same in every engine.
+
+    Planned for each input by itself, and for all others of each large one (data that stay), one after the other so that
+    they share values.
+    """
+    wanted: list[Var] = []
+    if facts.is_minimal:
+        return wanted
+    for dirty in typical_changes(facts.dependence.layout, facts.program.invars, len(facts.program.eqns)):
+        plan = plan_dirty(facts, dirty, wanted=wanted, may_derive=False)
+        is_worth = facts.total_seconds - plan.seconds >= MIN_GAIN * facts.total_seconds + UPKEEP_S
+        new = [var for var in plan.base_loads if var not in wanted] if is_worth else []
+        if NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in (*wanted, *new)) <= budget_bytes:
+            wanted += new
+    return wanted
+
+
+def typical_changes(layout: Layout, inputs: Sequence[Var], num_eqns: int) -> list[int]:
+    """Dirty sets to plan for: all but one large input, for each; each input or element alone, evenly chosen if many."""
+    large = [i for i, var in enumerate(inputs) if _jax.aval_size(var.aval) >= LARGE_SIZE]
+    others = [layout.full & ~layout.leaf_mask(i) for i in large]
+    singles = [1 << bit for bit in range(layout.full.bit_length()) if layout.full >> bit & 1]
+    room = max(min(NUM_TYPICAL, TYPICAL_EQNS // max(num_eqns, 1)) - len(others), 1)
+    return [dirty for dirty in (*others, *singles[:: -(-len(singles) // room) or 1]) if dirty]
