@@ -1,7 +1,8 @@
 """Stage 2, simplify: passes `Program -> Program` that keep its meaning.
 
-`inline` opens calls, `fold_constants` evaluates small equations that read no input, `merge_equal` keeps one of equal
-equations, `drop_dead` removes what no output needs. Loop hoisting and merged reductions have modules of their own.
+`inline` opens calls (`inline_but_rules` all but those with a derivative rule), `fold_constants` evaluates small
+equations that read no input, `merge_equal` keeps one of equal equations, `drop_dead` removes what no output needs. Loop
+hoisting and merged reductions have modules of their own.
 """
 
 from __future__ import annotations
@@ -37,8 +38,21 @@ def show(program: Program, simplify: Pass) -> str:
 # --- inline -------------------------------------------------------------------------------------------------------
 
 
+RULED = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+"""Calls with a derivative rule of their own."""
+
+
 def inline(program: Program) -> Program:
     """Open jit, custom_jvp, custom_vjp, remat and closed calls."""
+    return _inline(program, frozenset())
+
+
+def inline_but_rules(program: Program) -> Program:
+    """Open jit, remat and closed calls; calls with derivative rules stay, for a program that is differentiated."""
+    return _inline(program, RULED)
+
+
+def _inline(program: Program, closed: frozenset[str]) -> Program:
     eqns: list[Equation] = []
     constvars, consts = list(program.constvars), list(program.consts)
     names: dict[Var, Atom] = {}
@@ -50,7 +64,7 @@ def inline(program: Program) -> Program:
 
     def visit(eqn: Equation) -> None:
         eqn = eqn.replace(invars=[resolve(atom) for atom in eqn.invars])
-        called = _jax.called_jaxpr(eqn)
+        called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
         if called is None:
             eqns.append(eqn)
             return

@@ -15,12 +15,13 @@ from incrax.facts.cost import Calibration
 from incrax.facts.dependence import depend, make_layout
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
-from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
+from incrax.facts.simplify import Pass, drop_dead, fold_constants, inline, inline_but_rules, merge_equal, run_passes
 from incrax.planning.facts import Facts
 from incrax.running.leaves import LeafValue
 from incrax.running.signature import Signature
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
+RULE_KEEPING_PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,17 @@ class Analysis:
 
 
 def analyse(
-    fun: Callable[..., Any], signature: Signature, dynamic: Sequence[Any], tuning: Tuning, *, is_exact: bool
+    fun: Callable[..., Any],
+    signature: Signature,
+    dynamic: Sequence[Any],
+    tuning: Tuning,
+    *,
+    is_exact: bool,
+    passes: Sequence[Pass] = PASSES,
 ) -> Analysis:
     """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
     traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
-    program = run_passes(traced, PASSES)
+    program = run_passes(traced, passes)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
     prices = None if tuning.calibrate and not is_minimal and not is_exact else Calibration()
