@@ -19,6 +19,7 @@ planning.segmentation
 running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
 running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.racing running.chooser
+running.paths running.flags running.pure
 running.baselines running.saved running.record running.engine running.rehearsal running.warming
 report.table report.deps report.explain
 _api

@@ -16,11 +16,13 @@ from incrax._errors import many_functions, not_called, nothing_saved, wrong_opti
 from incrax._tuning import Tuning
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
-from incrax.running.analysis import Analysis, analyse, has_mutable_inputs
+from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
+from incrax.running.leaves import is_frozen
 from incrax.running.limits import Limits, make_limits
 from incrax.running.packing import packable
+from incrax.running.pure import PureState, Step, make_step
 from incrax.running.recycling import can_recycle
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
@@ -43,6 +45,7 @@ class Incremental(Generic[P, R]):
         self._lock = threading.RLock()
         self._traced: OrderedDict[Hashable, _Traced] = OrderedDict()
         self._latest: _Traced | None = None
+        self._steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._has_warned = False
         functools.update_wrapper(self, fun, updated=())
 
@@ -126,6 +129,55 @@ class Incremental(Generic[P, R]):
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
             warnings.warn(many_functions(shown, self._tuning.max_signatures), UserWarning, stacklevel=5)
+
+    # --- inside compiled loops -----------------------------------------------------------------------------------
+
+    def pure(self, *args: P.args, **kwargs: P.kwargs) -> tuple[PureState, Step]:
+        """A form for compiled loops: saved values in a state that `lax.scan` can carry.
+
+        `state, step = f.pure(*args)`, then `state, out = step(state, *args)`, under `jit`, `scan`, `grad`, `vmap`.
+        `out` and its derivatives of any order with respect to the arguments are those of the function; the state has
+        none. What an argument reaches is computed if its bits differ from the state's, else `lax.cond` skips it.
+
+        Args:
+            *args: example arguments. Frozen data must be the same objects in every step, and are never compared.
+            **kwargs: example keyword arguments.
+
+        Returns:
+            The state at these arguments, a pytree of arrays, and the step; see `Step`.
+
+        Raises:
+            UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
+
+        Cost: traces and plans once per signature; one evaluation. A step compares all inputs that are not frozen,
+            unless `changed=` tells. A derivative of a step computes anew what depends on the inputs that it is taken
+            for; `incremental(jax.value_and_grad(f)).pure` saves partial derivatives as well. Under `vmap` both sides of
+            a `cond` run, so that nothing is skipped.
+        """
+        leaves = jax.tree.leaves((args, kwargs))
+        with self._lock:
+            signature = make_signature(self._fun, args, kwargs)
+            dynamic = signature.dynamic_leaves(leaves)
+            step = self._pure_step(signature, dynamic)
+        return step.start(dynamic), step
+
+    def _pure_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+        """The step for a signature and frozen data; kept, so that what compiled it once is compiled."""
+        is_traced = not _jax.is_top_level() or any(isinstance(x, _jax.Tracer) for x in leaves)
+        key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
+        found = None if is_traced else self._steps.get(key)
+        if found is None:
+            passes = RULE_KEEPING_PASSES
+            analysis = analyse(self._fun, signature, leaves, self._tuning, is_exact=self._is_exact, passes=passes)
+            if has_mutable_inputs(analysis):
+                raise nothing_saved("pure()")
+            found = make_step(analysis, signature, leaves, self._limits.planned_bytes)
+        if not is_traced:
+            self._steps[key] = found
+            self._steps.move_to_end(key)
+            if len(self._steps) > self._tuning.max_signatures:
+                self._steps.popitem(last=False)
+        return found
 
     # --- reports -------------------------------------------------------------------------------------------------
 

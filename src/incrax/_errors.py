@@ -30,6 +30,44 @@ class DeletedInputError(IncraxError, RuntimeError):
     """An input's buffer was donated or deleted."""
 
 
+class StepTypeError(IncraxError, TypeError):
+    """An argument of a step is of another type than the pure form was made for."""
+
+
+def other_structure(seen: Any, expected: Any) -> StepTypeError:
+    """Arguments of another structure."""
+    return StepTypeError(
+        f"`step` got arguments of the structure {seen}; the pure form was made for {expected}. A compiled loop cannot "
+        "change types. Pass arguments like those given to `pure`, or make another form for these."
+    )
+
+
+def other_statics(paths: Sequence[str]) -> StepTypeError:
+    """Other static values."""
+    return StepTypeError(
+        f"`step` got other static values in {', '.join(f'`{path}`' for path in paths)} than the pure form was made "
+        "with. They are part of the compiled function. Make another form for these."
+    )
+
+
+def other_type(path: str, seen: str, expected: str) -> StepTypeError:
+    """An argument of another shape or dtype."""
+    return StepTypeError(
+        f"`step` got `{path}` as {seen}; the pure form was made for {expected}. A compiled loop cannot change types. "
+        "Convert it, or make another form for this type."
+    )
+
+
+def other_frozen(path: str) -> StepTypeError:
+    """Another object than the frozen one."""
+    return StepTypeError(
+        f"`step` got `{path}` as another object than the frozen one that the pure form was made with. This is usually "
+        "an argument of a function that is being compiled. Frozen data are no part of the state, so that a change "
+        "could not be noticed. Use the frozen object itself inside the function, or make the form from an array that "
+        "is not frozen."
+    )
+
+
 def unsupported_dtype(path: str, dtype: Any) -> UnsupportedLeafError:
     """An array of a dtype that JAX has no type for."""
     return UnsupportedLeafError(

@@ -8,7 +8,6 @@ It must not know plans or saved values.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -88,7 +87,7 @@ def is_dynamic(x: Any) -> bool:
     return isinstance(x, (jax.Array, np.ndarray, np.generic, *_PYTHON_SCALARS)) or _jax.is_mutable_array(x)
 
 
-def descriptor(x: Any) -> Hashable:
+def descriptor(x: Any) -> tuple[Any, ...]:
     """The type of a dynamic leaf: everything but its bits that a compiled program depends on."""
     kind = type(x)
     if kind in _PYTHON_SCALARS:
@@ -103,6 +102,8 @@ def descriptor(x: Any) -> Hashable:
         return descriptor(_plain_scalar(x))
     if type(x) is _ARRAY:
         return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
+    if isinstance(x, _jax.Tracer):
+        return x.shape, x.dtype, False, None
     return x.shape, x.dtype, False, x.sharding if getattr(x, "committed", False) else None
 
 

@@ -74,7 +74,7 @@ class Signature:
     @cached_property
     def python_types(self) -> tuple[type | None, ...]:
         """Python types that decide a leaf's descriptor alone (float, int, ...), None for others."""
-        known = {descriptor(kind()): kind for kind in (bool, int, float, complex)}
+        known: dict[Any, type] = {descriptor(kind()): kind for kind in (bool, int, float, complex)}
         return tuple(known.get(d) for d in self.dynamic_types)
 
     def rebuild(self, dynamic: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
