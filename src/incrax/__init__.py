@@ -4,7 +4,14 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 """
 
 from incrax._api import Incremental, incremental
-from incrax._errors import DeletedInputError, IncraxError, NotCalledError, UnknownInputError, UnsupportedLeafError
+from incrax._errors import (
+    DeletedInputError,
+    IncraxError,
+    NotCalledError,
+    StepTypeError,
+    UnknownInputError,
+    UnsupportedLeafError,
+)
 from incrax._tuning import Tuning
 from incrax.running.leaves import frozen
 from incrax.running.stats import Stats
@@ -15,6 +22,7 @@ __all__ = [
     "IncraxError",
     "NotCalledError",
     "Stats",
+    "StepTypeError",
     "Tuning",
     "UnknownInputError",
     "UnsupportedLeafError",

@@ -22,7 +22,7 @@ from incrax.running.recycling import Pool
 from incrax.running.segments import Segments
 from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
-from incrax.running.wants import affordable_plan, lasting_needs, needs_of_companions
+from incrax.running.wants import affordable_plan, first_wanted, lasting_needs, needs_of_companions
 from incrax.running.watch import Watch
 
 logger = logging.getLogger("incrax")
@@ -86,12 +86,7 @@ class Chooser:
         self.num_programs = 0
         self.watch = Watch()
         self.regret_s = 0.0
-        if facts.is_minimal:
-            self.segments.want(facts.cut_set)
-        else:
-            self.segments.want(var for var in facts.called_back if var in facts.saveable)
-        if is_exact:
-            self.segments.want(lasting_needs(facts, budget_bytes))
+        self.segments.want(lasting_needs(facts, budget_bytes) if is_exact else first_wanted(facts))
 
     def fork(self, stats: Stats, pool: Pool) -> Chooser:
         """An independent table with the same compiled programs."""

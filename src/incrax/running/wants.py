@@ -61,13 +61,18 @@ def needs_of_companions(
     return wanted
 
 
+def first_wanted(facts: Facts) -> list[Var]:
+    """What is wanted before anything was planned: results of the host, or all that the minimal planner keeps."""
+    return list(facts.cut_set) if facts.is_minimal else [var for var in facts.called_back if var in facts.saveable]
+
+
 def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
     """What is worth saving whatever changes: a function of the program alone, the same in every engine.
 
     Planned for each input by itself, and for all others of each large one (data that stay), one after the other so that
     they share values.
     """
-    wanted: list[Var] = []
+    wanted = list(dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts)]))
     if facts.is_minimal:
         return wanted
     for dirty in typical_changes(facts.dependence.layout, facts.program.invars, len(facts.program.eqns)):
@@ -77,6 +82,15 @@ def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
         if NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in (*wanted, *new)) <= budget_bytes:
             wanted += new
     return wanted
+
+
+def _partial_outputs(facts: Facts) -> list[Var]:
+    """Outputs that some changes do not reach: each is computed by itself, as the top computes all that are left."""
+    outputs = [atom for atom in facts.program.outvars if isinstance(atom, Var) and atom in facts.saveable]
+    reached = 0
+    for var in outputs:
+        reached |= facts.mask(var)
+    return [var for var in outputs if facts.mask(var) != reached]
 
 
 def typical_changes(layout: Layout, inputs: Sequence[Var], num_eqns: int) -> list[int]:
