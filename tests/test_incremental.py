@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, FAST, MINIMAL, check_calls, primitives_run, ran_by, same
+from helpers import EAGER, FAST, MINIMAL, check, check_calls, primitives_run, ran_by, same
 
 import incrax
 
@@ -329,3 +330,85 @@ def test_the_plan_table_is_bounded():
 def test_deep_copies_of_results_are_plain_arrays():
     f = incrax.incremental(lambda x: x * 2, tuning=MINIMAL)
     assert float(copy.deepcopy(f(2.0))) == 4.0
+
+
+def test_warm_up_inside_a_trace_stores_nothing():
+    f = incrax.incremental(lambda x, y: jnp.sum(jnp.sin(x)) * y, tuning=MINIMAL)
+    x = np.linspace(0, 1, 9)
+    f(x, 1.0)
+
+    @jax.jit
+    def inside(y):
+        f.warm_up(x, 2.0, changing=["y"])
+        return y
+
+    inside(1.0)
+    check(f)
+    compiles = f.stats.compiles
+    with jax.disable_jit():
+        f.warm_up(x, 3.0, changing=["y"])
+    assert f.stats.compiles == compiles
+    for y in (7.0, 8.0):
+        same(f(x, y), jnp.sum(jnp.sin(x)) * y)
+
+
+def test_fresh_leaves_reports_and_other_signatures_alone():
+    f = incrax.incremental(jnp.sin, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+    f(1.0)
+    same(f.fresh(np.ones(3)), jnp.sin(np.ones(3)))
+    assert list(f.explain().as_dict()["changed"]) == ["x"]
+    assert f.explain().as_dict()["served_by"] != "saved outputs"
+    before = f.stats.unchanged
+    f(1.0)
+    assert f.stats.unchanged == before + 1
+
+
+def test_as_a_method():
+    class Model:
+        def __init__(self, scale):
+            self.scale = scale
+
+        @incrax.incremental(tuning=MINIMAL)
+        def value(self, x):
+            return self.scale * jnp.sin(x)
+
+    one, two = Model(1.0), Model(2.0)
+    for x in (0.5, 0.7, 0.5):
+        same(one.value(x), 1.0 * jnp.sin(x))
+        same(two.value(x), 2.0 * jnp.sin(x))
+    assert Model.value.stats.calls == one.value.stats.calls == 6
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_programs_are_bounded_whoever_asks_for_them(warm):
+    tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, max_plans=2)
+    x = np.linspace(0.1, 2, 20_000)
+    f = incrax.incremental(lambda t, x: sum(jnp.sum(jnp.exp(-t[k] * x)) for k in range(6)), tuning=tuning)
+    t = np.ones(6)
+    if warm:
+        f.warm_up(t, x, changing=[f"t[{k}]" for k in range(6)])
+    for _ in range(3):
+        for k in range(6):
+            t = t + 0.1 * np.eye(6)[k]
+            f(t, x)
+    assert f._latest.engine.chooser.num_programs <= 2
+
+
+def test_values_that_no_program_loads_any_more_are_dropped():
+    tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
+    x = np.linspace(0.1, 2, 20_000)
+    f = incrax.incremental(
+        jax.value_and_grad(lambda t, x: jnp.sum(jnp.log(t[0] * jnp.exp(-x * x) + t[1] * jnp.arctan2(x, 1.0)))),
+        tuning=tuning,
+    )
+    for a in range(2, 9):
+        f(np.array([1.0, a]), x)
+    engine = f._latest.engine
+    chooser, store = engine.chooser, engine.store
+    entry = next(e for e in chooser.entries.values() if e.program is not None)
+    derived = [var for state in store.states for var in state.saved if var in engine.facts.derived.recipes]
+    assert derived
+    chooser.bar(entry)
+    for a in range(2, 9):
+        f(np.array([1.0, -a]), x)
+    assert all(var in chooser.savable for state in store.states for var in state.saved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -51,7 +52,7 @@ class Incremental(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
-        if not _jax.is_top_level() or _jax.is_jit_disabled():
+        if self._is_off():
             self._stats.transparent += 1
             return self._fun(*args, **kwargs)
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
@@ -89,6 +90,24 @@ class Incremental(Generic[P, R]):
         self._latest = found
         return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
 
+    @staticmethod
+    def _is_off() -> bool:
+        """Whether the function is called as it is: under another transformation, or where nothing is compiled."""
+        return not _jax.is_top_level() or _jax.is_jit_disabled()
+
+    def _traced_aside(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Traced | None:
+        """The trace for these arguments (None: call the function as it is), without becoming the latest."""
+        if any(isinstance(leaf, _jax.Tracer) for leaf in leaves):
+            return None
+        signature = make_signature(self._fun, args, kwargs)
+        traced = self._traced.get(signature.key)
+        if traced is None:
+            traced = self._make_trace(signature, leaves, self._stats)
+            self._stats.traces += 1
+            if len(self._traced) < self._tuning.max_signatures:
+                self._traced[signature.key] = traced
+        return None if has_mutable_inputs(traced.analysis) else traced
+
     def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> tuple[_Traced, list[Any]]:
         """The trace for these arguments and their leaves, for a report: nothing is stored or forgotten."""
         leaves = jax.tree_util.tree_leaves((args, kwargs))
@@ -117,7 +136,8 @@ class Incremental(Generic[P, R]):
         traced = self._traced[signature.key] = self._make_trace(signature, leaves, self._stats)
         self._stats.traces += 1
         if len(self._traced) > self._tuning.max_signatures:
-            self._traced.popitem(last=False)
+            _, forgotten = self._traced.popitem(last=False)
+            self._latest = None if forgotten is self._latest else self._latest
             self._warn_of_functions(signature)
         return traced
 
@@ -184,8 +204,7 @@ class Incremental(Generic[P, R]):
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, and the bytes saved now."""
-        with self._lock:
-            self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in self._traced.values())
+        self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traced.values()))
         return self._stats
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -236,6 +255,8 @@ class Incremental(Generic[P, R]):
         """
         with self._lock:
             self(*args, **kwargs)
+            if self._is_off():
+                return
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
             traced, _ = self._traced_for(leaves, treedef, args, kwargs)
             if traced is not None:
@@ -243,10 +264,9 @@ class Incremental(Generic[P, R]):
 
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written."""
-        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
         with self._lock:
-            is_plain = not _jax.is_top_level() or _jax.is_jit_disabled()
-            traced = None if is_plain else self._traced_for(leaves, treedef, args, kwargs)[0]
+            traced = None if self._is_off() else self._traced_aside(leaves, args, kwargs)
         if traced is None:
             return self._fun(*args, **kwargs)
         outputs = traced.engine.fresh(traced.signature.dynamic_leaves(leaves))
@@ -256,7 +276,7 @@ class Incremental(Generic[P, R]):
         """Drop all saved values; traces and compiled programs stay."""
         with self._lock:
             for traced in self._traced.values():
-                traced.engine.store.clear()
+                traced.engine.clear()
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
@@ -267,6 +287,10 @@ class Incremental(Generic[P, R]):
                 if traced is self._latest:
                     other._latest = other._traced[key]
         return other
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
         """Name and counters."""

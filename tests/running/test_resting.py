@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -180,3 +183,36 @@ def test_a_failing_call_leaves_the_state_as_it_was():
     with pytest.raises(Exception, match="too large"):
         fail()
     assert float(ours(2.0, X)) == known
+
+
+def test_an_equal_array_may_take_the_place_of_a_deleted_one():
+    x = jnp.array(X)
+    f = resting(model, 1.0, 2.0, np.ones(2), x)
+    again = jnp.array(X)
+    x.delete()
+    for a in (3.0, 3.0, 4.0):
+        same(f(a, 2.0, np.ones(2), again), jax.jit(model)(a, 2.0, np.ones(2), again))
+
+
+def test_a_rest_holds_no_more_than_its_versions_and_clear_drops_them():
+    f = resting(lambda x: x + 1, np.zeros(3))
+    watch(f).rest = LONG
+    outs = [weakref.ref(f(np.full(3, float(k)))) for k in range(6)]
+    assert sum(ref() is not None for ref in outs) == 2
+    f.clear()
+    gc.collect()
+    assert not any(ref() is not None for ref in outs)
+    assert list(f.explain().as_dict()["changed"]) == ["x[0]", "x[1]", "x[2]"]
+
+
+def test_reports_during_a_rest_speak_of_the_latest_version():
+    f = resting(lambda x, y: jnp.sin(x) * y, 5.0, 2.0)
+    f(5.0, 2.0)
+    f(6.0, 2.0)
+    dry = f.explain(5.0, 2.0).as_dict()
+    ran = f.stats.ran
+    f(5.0, 2.0)
+    report = f.explain().as_dict()
+    assert f.stats.ran - ran == report["num_ran"] == dry["num_ran"] > 0
+    assert dry["served_by"] == report["served_by"] == "whole"
+    assert list(report["changed"]) == ["x"]

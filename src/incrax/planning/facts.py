@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -93,6 +94,11 @@ class Facts:
         return any(eqn.effects for eqn in self.program.eqns) or any(mask & ALWAYS for mask in masks)
 
     @cached_property
+    def calls_host(self) -> bool:
+        """Whether some equation, or one inside it, calls the host, whose errors come when a result is waited for."""
+        return _calls_host(self.program.eqns)
+
+    @cached_property
     def called_back(self) -> tuple[Var, ...]:
         """What pure callbacks to the host return."""
         pure = [eqn for eqn in self.program.eqns if eqn.primitive.name == "pure_callback"]
@@ -125,6 +131,12 @@ class Facts:
         if dirty & full == full:
             return tuple(range(len(self.program.outvars)))
         return tuple(i for i, atom in enumerate(self.program.outvars) if self.dependence.of(atom) & dirty)
+
+
+def _calls_host(eqns: Iterable[Equation]) -> bool:
+    return any(
+        "callback" in eqn.primitive.name or any(_calls_host(body.eqns) for body in _jax.sub_bodies(eqn)) for eqn in eqns
+    )
 
 
 def _is_array(var: Var) -> bool:

@@ -50,9 +50,10 @@ class Segmentation:
         new = [var for var in variables if var not in self.wanted and var not in self.facts.derived.recipes]
         if not new:
             return False
-        self.wanted.update(dict.fromkeys(new))
-        masks = sorted({self.facts.mask(var) for var in self.wanted}, key=lambda mask: (mask.bit_count(), mask))
-        self.groups = {mask: tuple(v for v in self.wanted if self.facts.mask(v) == mask) for mask in masks}
+        wanted = {**self.wanted, **dict.fromkeys(new)}
+        masks = sorted({self.facts.mask(var) for var in wanted}, key=lambda mask: (mask.bit_count(), mask))
+        groups = {mask: tuple(v for v in wanted if self.facts.mask(v) == mask) for mask in masks}
+        self.wanted, self.groups = wanted, groups
         for group in [g for g in self._plans if not self.is_current(g)]:
             del self._plans[group]
         self._routes, self._top_plan = {}, None

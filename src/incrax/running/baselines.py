@@ -41,6 +41,11 @@ class Baselines:
             self._prefer_fewer_changes(pairs)
         return pairs
 
+    def compare_latest(self, values: tuple[LeafValue, ...]) -> Pairs:
+        """The latest state with its dirty set."""
+        latest = self.store.states[-1]
+        return [(latest, self.comparison.dirty(values, latest))]
+
     def _is_better(self, pair: tuple[State, int], other: tuple[State, int]) -> bool:
         """Whether the first of two baselines with one dirty set has more of its values, or was used more often."""
         state, dirty = pair

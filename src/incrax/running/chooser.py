@@ -107,7 +107,8 @@ class Chooser:
         """All values that some candidate loads or saves; the same object while nothing was added."""
         if self._num_savable != len(self.segments.wanted):
             self._num_savable = len(self.segments.wanted)
-            self._savable = {**self.segments.wanted, **self.loaded}
+            top = dict.fromkeys(self.segments.top_plan().loads) if self.segments.wanted else {}
+            self._savable = {**self.segments.wanted, **top, **self.loaded}
         return self._savable
 
     @property
@@ -196,7 +197,8 @@ class Chooser:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
             needs = needs_of_companions(self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes)
         self.segments.want(needs)
-        if is_asked or (self.num_programs < FREE_PROGRAMS and self._may_compile(entry, True)):
+        is_due = is_asked or (self.num_programs < FREE_PROGRAMS and self._may_compile(entry, True))
+        if is_due and self._has_room(entry):
             self._compile_for_wanted(entry)
 
     def _may_compile(self, entry: Entry, is_early: bool) -> bool:

@@ -96,10 +96,15 @@ class Comparison:
             self.unchanged_s[index] = self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
         return is_same
 
-    def dirty_after_rest(self, state: State, before: Sequence[State]) -> int:
-        """The smallest dirty set of a state against those before it, for which it was not compared."""
-        values = tuple([_known_value(i, value, before) for i, value in enumerate(state.values)])
-        return min([self.dirty(values, other) for other in before], key=int.bit_count)
+    def dirty_after_rest(self, changed: Sequence[int]) -> int:
+        """The dirty set of the latest state against the one before it, with which it was not compared in full.
+
+        If that one is gone, all of the leaves that were other objects.
+        """
+        if len(self.store.states) < 2:
+            return sum([self.layout.leaf_mask(index) for index in changed])
+        before, state = self.store.states[-2:]
+        return self.dirty(tuple([_known_value(i, value, [before]) for i, value in enumerate(state.values)]), before)
 
     def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
         """Mask of the inputs whose bits differ from those of a state."""
@@ -126,4 +131,7 @@ def _known_value(index: int, new: LeafValue, states: Sequence[State]) -> LeafVal
 
 def _same_entry(old: Any, new: Any) -> bool:
     known = same_floats(old, new)
-    return same_value(as_value(old), as_value(new)) if known is None else known
+    if known is not None:
+        return known
+    value = as_value(old)
+    return not value.is_deleted() and same_value(value, as_value(new))

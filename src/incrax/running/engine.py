@@ -62,11 +62,11 @@ class Engine:
         pool = Pool(is_active=compiler.recycles)
         self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.planned_bytes, pool, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
-        self.must_wait = any("callback" in eqn.primitive.name for eqn in facts.program.eqns)
+        self.must_wait = facts.calls_host
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.has_advised = False
         self._last: Record | None = None
-        self._rested: tuple[State, list[State]] | None = None
+        self._rested: Sequence[int] | None = None
         kept_out = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, lambda: facts.value_seconds, pool, kept_out)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
@@ -100,7 +100,7 @@ class Engine:
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty:
-            if not _any_deleted(base.outputs):
+            if not any_deleted(base.outputs):
                 return self._unchanged(base)
             dirty = self.layout.full
         if resting is not None:
@@ -121,12 +121,11 @@ class Engine:
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
         """The whole program, while nothing is saved: leaves are compared up to the first difference."""
-        states = self.store.states
-        latest = states[-1]
+        latest = self.store.states[-1]
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
-            if not _any_deleted(latest.outputs):
+            if not any_deleted(latest.outputs):
                 return self._unchanged(latest)
         if entries is None:
             entries = latest.entries
@@ -141,16 +140,21 @@ class Engine:
         state = State(entries, outputs, {}, None)
         self.store.replace(state)
         self.stats.ran += len(self.facts.program.eqns)
-        self._rested = (state, states)
+        self._rested = changed
         return outputs
 
     @property
     def last(self) -> Record | None:
         """The last call; what changed in one that was not compared in full is found out now."""
         if self._rested is not None:
-            dirty = self.comparison.dirty_after_rest(*self._rested) | self.always
+            dirty = self.comparison.dirty_after_rest(self._rested) | self.always
             self._last, self._rested = RESTING._replace(dirty=dirty), None
         return self._last
+
+    def clear(self) -> None:
+        """Drop all saved values."""
+        self._last, self._rested = self.last, None
+        self.store.clear()
 
     def _advise_frozen(self) -> None:
         """Say once that large data which stay the same take long to compare."""
@@ -310,5 +314,6 @@ class Engine:
         return self.chooser.whole.executable([value.feed for value in values], ())
 
 
-def _any_deleted(outputs: list[Any]) -> bool:
+def any_deleted(outputs: list[Any]) -> bool:
+    """Whether a result's buffer was donated or deleted by its owner."""
     return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])

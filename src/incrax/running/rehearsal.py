@@ -14,7 +14,7 @@ from incrax._jax import Var
 from incrax.planning.plan import Plan
 from incrax.running.baselines import Pairs
 from incrax.running.choice import Candidate
-from incrax.running.engine import Engine
+from incrax.running.engine import Engine, any_deleted
 from incrax.running.record import UNCHANGED, Record
 from incrax.running.saved import SavedValues
 from incrax.running.store import available_in
@@ -27,15 +27,18 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
     """What a call would do, without running anything or touching the store; None before the first call."""
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
-    pairs = engine.baselines.compare(values)
+    is_resting = bool(engine.chooser.watch.rest and engine.store.states)
+    pairs = engine.baselines.compare_latest(values) if is_resting else engine.baselines.compare(values)
     if not pairs:
         return None
     base, dirty = pairs[-1]
     dirty |= engine.always
     if not dirty:
-        return UNCHANGED
+        if not any_deleted(base.outputs):
+            return UNCHANGED
+        dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
-    candidate: Candidate = "whole" if entry is None or engine.chooser.watch.rest else entry.candidate
+    candidate: Candidate = "whole" if entry is None or is_resting else entry.candidate
     plan = None if entry is None else engine.plan_of(candidate, entry)
     if plan is None:
         return Record(dirty, "whole", entry, None, (), (), (), is_first=False)

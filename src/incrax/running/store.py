@@ -109,9 +109,13 @@ class Store:
         return other
 
     def expect(self, saved: Iterable[Var]) -> None:
-        """Announce which variables may be saved: while all of them fit, no account is kept per call."""
+        """Announce which variables may be saved, and drop others: while all fit, no account is kept per call."""
         if saved is self.expected:
             return
+        allowed = frozenset(saved)
+        for state in self.states:
+            if not allowed.issuperset(state.saved):
+                state.saved = {var: x for var, x in state.saved.items() if var in allowed}
         self.expected = saved
         self.bound_bytes = self.versions * sum(aval_bytes(var.aval) for var in saved)
 
@@ -205,6 +209,8 @@ class Store:
 
 
 def _is_sound(x: Any) -> bool:
+    if isinstance(x, Tracer):
+        return False
     if not isinstance(x, jax.Array) or x.is_deleted():
         return True
     try:
