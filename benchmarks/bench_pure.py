@@ -1,8 +1,8 @@
 """Question: how much faster is a chain wholly inside `lax.scan` when steps carry saved values?
 
 Metropolis within Gibbs over 10 blocks (`problems/chain.py`). Target: at least 3x the same chain with the whole
-posterior in each step, and the chain identical: same decisions, same parameters. Shown beside it: the form by hand, which
-carries the lines and asks of each whether its parameters changed.
+posterior in each step, and the chain identical: same decisions, same parameters. Shown beside it: the form by hand,
+which carries the lines and asks of each whether its parameters changed.
 """
 
 from __future__ import annotations

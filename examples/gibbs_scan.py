@@ -1,8 +1,8 @@
 """A whole chain inside `lax.scan`: the state carries saved values, and a step computes the block that it proposes.
 
-Ten lines of a spectrum, Metropolis within Gibbs. A proposal changes one line; the other nine are kept. After a rejected
-proposal nothing is put back: the next step finds by itself which lines are not the ones in the state. The same chain with
-the whole posterior in each step takes the same decisions.
+Ten lines of a spectrum, Metropolis within Gibbs. A proposal changes one line; the other nine are kept. After a
+rejected proposal nothing is put back: the next step finds by itself which lines are not the ones in the state. The same
+chain with the whole posterior in each step takes the same decisions.
 
 Run: python examples/gibbs_scan.py
 """

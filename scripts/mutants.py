@@ -161,8 +161,8 @@ MUTANTS = [
     Mutant(
         "sums of products merged without a guard",
         "planning/products.py",
-        "jax.lax.cond(is_scale_safe & _is_safe(u, sums),",
-        "jax.lax.cond(True | is_scale_safe,",
+        "jnp.all(is_bounded & ((jnp.abs(results) >= loss)",
+        "jnp.all(is_bounded | True | ((jnp.abs(results) >= loss)",
     ),
     Mutant(
         "matrix used whatever its entries",
@@ -173,8 +173,8 @@ MUTANTS = [
     Mutant(
         "terms of a sum taken for each other",
         "planning/products.py",
-        "return frozenset((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row)",
-        "return frozenset((factor_key(e.arrays), factor_key(e.arrays), 1.0) for e in self.row)",
+        "return tuple(sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row))",
+        "return tuple(sorted({(factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row}))",
     ),
     Mutant(
         "sign of a difference forgotten",
@@ -201,10 +201,46 @@ MUTANTS = [
         "        if base.harmless != dirty:",
     ),
     Mutant(
+        "results used although their guard is false",
+        "running/engine.py",
+        "if guard is not None and not guard:",
+        "if guard is not None and not guard and False:",
+    ),
+    Mutant(
+        "underflow of a product of clean arrays not noticed",
+        "planning/products.py",
+        "return matrix, jnp.all(jnp.stack(bounds) <= _tiny(dtype) ** -_MATRIX_RANGE)",
+        "return matrix, jnp.all(jnp.isfinite(matrix))",
+    ),
+    Mutant(
+        "another array taken for an equal one that was deleted",
+        "running/comparison.py",
+        "return not value.is_deleted() and same_value(value, as_value(new))",
+        "return same_value(value, as_value(new))",
+    ),
+    Mutant(
+        "exact policy chooses programs by what was called",
+        "running/chooser.py",
+        'entry.settle("whole" if self.only_whole else "segments",',
+        'entry.settle("whole" if self.only_whole or entry.count % 2 else "segments",',
+    ),
+    Mutant(
+        "pure form keeps a segment whose input changed",
+        "running/flags.py",
+        "return True\n            else:",
+        "return False\n            else:",
+    ),
+    Mutant(
+        "pure form differentiates past its saved values",
+        "running/pure.py",
+        "if mask & reached:",
+        "if mask & reached and False:",
+    ),
+    Mutant(
         "scalar factors forgotten",
         "planning/products.py",
-        "lambda: scale * sums, direct)",
-        "lambda: sums, direct)",
+        "for k in order]) * _scales(numbers, *tables)",
+        "for k in order]) * numbers",
     ),
     Mutant(
         "partial sum loses a term",

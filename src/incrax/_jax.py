@@ -200,6 +200,11 @@ def aval_size(aval: Any) -> int:
     return int(np.prod(shape)) if all(isinstance(n, int) for n in shape) else 1
 
 
+def bool_aval() -> Any:
+    """The type of a boolean scalar."""
+    return _core.ShapedArray((), np.dtype(bool))
+
+
 def as_weak(x: Any) -> Any:
     """The value with a weak type, as one that a Python scalar became has."""
     return _lax._convert_element_type(x, x.dtype, weak_type=True)

@@ -58,3 +58,46 @@ def test_a_usable_matrix_is_used():
         ours(n, 2.0, 0.7, 1.1, X)
     assert "dot_general" in [step["primitive"] for step in ours.explain().as_dict()["ran"]]
     assert not any(entry.is_barred for entry in entries(ours))
+
+
+def many(t, s, r, rows):
+    """Sums with a scale outside; the guard refuses scales that are zero, infinite or not a number."""
+    u = jnp.exp(t * r)
+    return [jnp.sum((u * (k + t)) * jnp.sin(row)) / s for k, row in enumerate(rows)]
+
+
+def test_a_guard_that_is_false_costs_a_plan_only_after_some_calls():
+    rows = [np.random.default_rng(k).normal(size=X.size) + 0.3 for k in range(8)]
+    x = np.linspace(0.9, 1.0, X.size)
+    ours, plain = incrax.incremental(many, tuning=EAGER), jax.jit(many)
+    calls = [(0.5 + 0.01 * k, 0.0 if k in (8, 10) else 1.0 + 0.01 * k, x, rows) for k in range(14)]
+    for args in calls:
+        same(ours(*args), plain(*args), factor=1024)
+    (entry,) = [e for e in entries(ours) if e.num_unusable]
+    assert entry.num_unusable == 2
+    assert entry.program is not None
+    for k, s in enumerate((1e300, np.inf)):
+        args = (1.0 + k, s, x, rows)
+        same(ours(*args), plain(*args), factor=1024)
+    assert entry.is_barred
+    assert entry.program is None
+
+
+def test_an_error_after_a_false_guard_leaves_the_store_as_it_was(monkeypatch):
+    rows = [np.random.default_rng(k).normal(size=X.size) + 0.3 for k in range(8)]
+    x = np.linspace(0.9, 1.0, X.size)
+    ours = incrax.incremental(many, tuning=EAGER)
+    for k in range(6):
+        ours(0.5 + 0.01 * k, 1.0 + k, x, rows)
+    engine = ours._latest.engine
+    before = list(engine.store.states)
+
+    def fail(saved):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_run_whole", fail)
+        with pytest.raises(MemoryError):
+            ours(0.7, 0.0, x, rows)
+    assert engine.store.states == before
+    same(ours(0.8, 0.0, x, rows), jax.jit(many)(0.8, 0.0, x, rows), factor=1024)

@@ -35,14 +35,12 @@ MIN_ROW_SIZE = 1024
 class DerivedTable:
     """Recipes of derived variables, interned by what they are made of.
 
-    `unlikely` holds equations, by `id`, whose cost hardly ever arises (the direct form of a guarded rewrite);
-    `matrices` those variables that only a matrix product reads; `flags` for some of them a variable that is computed
-    with it and says whether it may be used.
+    `matrices` are those variables that only a matrix product reads; `flags` has for some of them a variable that is
+    computed with it and says whether it may be used.
     """
 
     def __init__(self) -> None:
         self.recipes: dict[Var, tuple[Equation, ...]] = {}
-        self.unlikely: dict[int, Equation] = {}
         self.matrices: set[Var] = set()
         self.flags: dict[Var, Var] = {}
         self._made: dict[Hashable, Var] = {}
@@ -121,6 +119,8 @@ def regroup(
     kept: Iterable[Var] = (),
 ) -> tuple[Equation, ...]:
     """The equations with the clean terms of each partly dirty sum added up first; `kept` sums stay as they are."""
+    if any(eqn.effects for eqn in eqns):
+        return tuple(eqns)
     replaced: dict[int, tuple[Equation, ...]] = {}
     partials: dict[Var, None] = {}
     kept = frozenset(kept)

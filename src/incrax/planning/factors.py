@@ -17,7 +17,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.program import written_vars
 from incrax.planning.derived import MIN_ROW_SIZE, MIN_ROWS, DerivedTable, in_order, live, traced_equations
 from incrax.planning.linear import Factor, Term, Terms, linear_sums
-from incrax.planning.products import Entry, Key, Piece, factor_key, weighted_products
+from incrax.planning.products import Entry, Key, Piece, factor_key, is_in_range, multiply, weighted_products
 
 IsDirty: TypeAlias = Callable[[Var], bool]
 
@@ -49,10 +49,19 @@ class _Product:
         return len(self.scalars) + len(self.clean) + len(self.dirty)
 
 
+class Factored(NamedTuple):
+    """Equations with merged reductions, and the boolean variable that must be true for the results to be used."""
+
+    eqns: tuple[Equation, ...]
+    guard: Var
+
+
 def factor_reductions(
     eqns: Sequence[Equation], table: DerivedTable, is_dirty: IsDirty, targets: Collection[Var]
-) -> tuple[Equation, ...] | None:
+) -> Factored | None:
     """The equations with reductions over one dirty product merged; None where there are none."""
+    if any(eqn.effects for eqn in eqns):
+        return None
     products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty)}
     sums = linear_sums(eqns, products, targets)
     alone = {var: (Term(var),) for var in products}
@@ -70,7 +79,7 @@ def _rewritten(
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
-) -> tuple[Equation, ...] | None:
+) -> Factored | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they become cyclic."""
     groups: dict[Key, list[_Product]] = {}
     for product in products.values():
@@ -80,6 +89,7 @@ def _rewritten(
     if not any(pieces.values()):
         return None
     new: list[Equation] = []
+    guards: list[Var] = []
     parts: dict[Var, list[Var]] = {}
     counts = Counter(piece.sink for of_group in pieces.values() for piece in of_group)
     for key, of_group in pieces.items():
@@ -87,14 +97,21 @@ def _rewritten(
             aval = eqns[merged[key][0].number].outvars[0].aval
             alone = [counts[p.sink] == 1 and p.sink not in others and not p.sink.aval.weak_type for p in of_group]
             outputs = [p.sink if is_all else _jax.new_var(aval) for p, is_all in zip(of_group, alone, strict=True)]
-            new += weighted_products(of_group, merged[key][0].dirty, outputs, table)
+            written, guard = weighted_products(of_group, merged[key][0].dirty, outputs, table)
+            new += written
+            guards.append(guard)
             for piece, output in zip(of_group, outputs, strict=True):
                 parts.setdefault(piece.sink, []).append(output)
     for sink, own in parts.items():
         if own != [sink]:
-            new += _sum_of(sink, own, others.get(sink, ()))
-    ordered = in_order([*(eqn for eqn in eqns if not any(var in parts for var in eqn.outvars)), *new])
-    return None if ordered is None else tuple(live(ordered, set(targets)))
+            rest = others.get(sink, ())
+            own_guards = [_jax.new_var(_jax.bool_aval()) for term in rest if _is_product(term)]
+            new += _sum_of(sink, own, rest, own_guards)
+            guards += own_guards
+    (guard,), conjunction = traced_equations(lambda *values: [jnp.all(jnp.stack(values))], guards)
+    unchanged = (eqn for eqn in eqns if not any(var in parts for var in eqn.outvars))
+    ordered = in_order([*unchanged, *new, *conjunction])
+    return None if ordered is None else Factored(tuple(live(ordered, {*targets, guard})), guard)
 
 
 # --- collecting terms ---------------------------------------------------------------------------------------------
@@ -204,21 +221,32 @@ def _expand(
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def _sum_of(sink: Var, parts: Sequence[Var], others: Sequence[Term]) -> tuple[Equation, ...]:
-    """Equations that write a sink as the sum of its parts and of its other terms."""
+def _is_product(term: Term) -> bool:
+    return len(term.factors) + (term.source is not None) > 1
+
+
+def _sum_of(sink: Var, parts: Sequence[Var], others: Sequence[Term], guards: Sequence[Var]) -> tuple[Equation, ...]:
+    """Equations that write a sink as the sum of its parts and of its other terms, and a guard for each product."""
     atoms = [atom for term in others for atom, _ in term.factors] + [term.source for term in others]
     inputs = list(dict.fromkeys([*parts, *(atom for atom in atoms if isinstance(atom, Var))]))
+    dtype = sink.aval.dtype
 
     def total(*values: Any) -> list[Any]:
         names = dict(zip(inputs, values, strict=True))
         terms = [names[part] for part in parts]
+        is_bounded = []
         for term in others:
-            value = jnp.asarray(-1.0 if term.is_negative else 1.0, sink.aval.dtype)
-            for atom, inverse in (*term.factors, *(() if term.source is None else ((term.source, False),))):
-                factor = names[atom] if isinstance(atom, Var) else jnp.asarray(atom.val, sink.aval.dtype)
-                value = value / factor if inverse else value * factor
-            terms.append(value)
+            # In the program's order: the sum first, then its coefficients from the inside out.
+            source = () if term.source is None else ((term.source, False),)
+            factors = [
+                (names[atom] if isinstance(atom, Var) else jnp.asarray(atom.val, dtype), inverse)
+                for atom, inverse in (*source, *term.factors)
+            ]
+            if _is_product(term):
+                is_bounded.append(is_in_range(factors))
+            value = multiply(jnp.ones((), dtype), factors)
+            terms.append(-value if term.is_negative else value)
         value = functools.reduce(operator.add, terms)
-        return [_jax.as_weak(value) if sink.aval.weak_type else value]
+        return [_jax.as_weak(value) if sink.aval.weak_type else value, *is_bounded]
 
-    return traced_equations(total, inputs, [sink])[1]
+    return traced_equations(total, inputs, [sink, *guards])[1]

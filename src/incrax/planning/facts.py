@@ -54,8 +54,7 @@ class Facts:
         """Estimated seconds of an equation."""
         known = self._seconds.get(id(eqn))
         if known is None or known[0] is not eqn:
-            seconds = 0.0 if id(eqn) in self.derived.unlikely else self.calibration.seconds(eqn)
-            known = self._seconds[id(eqn)] = (eqn, seconds)
+            known = self._seconds[id(eqn)] = (eqn, self.calibration.seconds(eqn))
         return known[1]
 
     @cached_property

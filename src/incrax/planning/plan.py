@@ -33,7 +33,7 @@ class Plan:
 
     Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order; variables to save;
     positions of the program outputs that are computed (the others are kept); estimated seconds; the loads before
-    rows were stacked.
+    rows were stacked; a boolean that it computes, if any, which must be true for its results to be used.
     """
 
     dirty: int
@@ -43,6 +43,7 @@ class Plan:
     outputs: tuple[int, ...]
     seconds: float
     base_loads: tuple[Var, ...]
+    guard: Var | None = None
 
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""
@@ -116,7 +117,8 @@ def plan_dirty(
         factored = factor_reductions(eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty), frozenset(named))
     if factored is None:
         return plan
-    other = _plan(facts, dirty, factored, targets, load_seconds, prices.run, reached_saves, outputs)
+    rest = (load_seconds, prices.run, reached_saves, outputs)
+    other = _plan(facts, dirty, factored.eqns, targets, *rest, guard=factored.guard)
     return min(plan, other, key=lambda p: p.seconds)
 
 
@@ -154,16 +156,18 @@ def _plan(
     run_price: float,
     saves: tuple[Var, ...],
     outputs: tuple[int, ...],
+    guard: Var | None = None,
 ) -> Plan:
     must_run = [number for number, eqn in enumerate(eqns) if eqn.effects] if dirty else []
-    wanted = [atom for atom in targets if isinstance(atom, Var)]
+    wanted = [atom for atom in (*targets, guard) if isinstance(atom, Var)]
     seconds = [1.0] * len(eqns) if facts.is_minimal else [facts.seconds(eqn) * run_price for eqn in eqns]
     frontier = choose_frontier(eqns, wanted, must_run, load_seconds, seconds.__getitem__)
     ran, loads = tuple(eqns[number] for number in frontier.run), frontier.load
     base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
     if dirty and not facts.is_minimal:
         ran, loads = stack_rows(ran, loads, wanted, facts.derived)
-    return Plan(dirty, loads, ran, saves, outputs, _estimate(facts, ran, loads, saves, run_price), base_loads)
+    seconds_in_all = _estimate(facts, ran, loads, saves, run_price)
+    return Plan(dirty, loads, ran, saves, outputs, seconds_in_all, base_loads, guard)
 
 
 def _estimate(

@@ -2,13 +2,15 @@
 
 A row of M is a sum of terms, each a product of clean scalars and clean arrays.
 
-Law: each result differs from that of the reductions it stands for by rounding of single terms and of their sums, where
-no product over- or underflows. Where one might, another form runs:
-- |d_k|, |u| or |(M u)_k| may leave the range of normal numbers: the scalars are multiplied in before the sum, in the
-  same program (`_is_safe` decides);
-- an entry of M or a scalar put into it is out of range: the flag that comes with M is false, and M is not to be used.
+Law: where a guard is true, each result differs from that of the reductions it stands for by rounding of single terms
+and of their sums, in whatever order a term's factors are multiplied. Let B be the product, over a term's factors, of
+max(1, |factor|): no product of some of them exceeds B, so none overflows where B is bounded; and where one underflows,
+what is lost is at most `tiny` times B. Guards bound parts of B:
+- of M and the scalars put into it: the flag that comes with M; M is not to be used where it is false;
+- of u, and of the scalars d_k: the guard of the equations, which also asks that what N terms may lose is small against
+  each result. Where it is false, the results are not to be used.
 
-In: rows, dirty factors. Out: equations, and the matrix in the table of derived values.
+In: rows, dirty factors. Out: equations with a guard, and the matrix in the table of derived values.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from incrax.planning.linear import Factor
 
 Key: TypeAlias = tuple[tuple[int, bool], ...]
 
-_SCALAR_RANGE = 0.2
-_RESULT_RANGE = 0.3
-_SHARED_RANGE = 0.3
-_MATRIX_RANGE = 0.4
-"""Exponents of the least normal number `tiny`: tiny**0.3 <= |(M u)_k| <= tiny**-0.3; |u|, |M|, |d| and the scalars put
-into M are bounded above. What underflows in one of N terms of M u is then below N tiny**(1 - 0.2 - 0.3), and below
-N tiny**0.2 relative to the result."""
+_MATRIX_RANGE = 0.35
+_SHARED_RANGE = 0.25
+_SCALAR_RANGE = 0.15
+"""Exponents of the least normal number: B is below tiny**-0.35 for M, tiny**-0.25 for u, tiny**-0.15 for d_k, and
+tiny**-0.75 leaves room for sums of 1e9 terms in single precision."""
+
+_MAX_LOSSES = 16.0
+"""Products in a term, and so losses by underflow, that are reckoned with."""
 
 
 def factor_key(factors: Iterable[Factor]) -> Key:
@@ -57,22 +60,22 @@ class Piece(NamedTuple):
     number: float
 
     @property
-    def key(self) -> frozenset[tuple[Key, Key, float]]:
-        """Equal for pieces of the same row."""
-        return frozenset((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row)
+    def key(self) -> tuple[tuple[Key, Key, float], ...]:
+        """Equal for pieces of the same row; a term may occur twice in it."""
+        return tuple(sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row))
 
 
 def weighted_products(
     pieces: Sequence[Piece], dirty: Sequence[Factor], outputs: Sequence[Var], table: DerivedTable
-) -> list[Equation]:
-    """Equations that compute M, then write each piece to an output; u is the product of the dirty arrays."""
+) -> tuple[list[Equation], Var]:
+    """Equations that compute M, write each piece to an output, and a guard; u is the product of the dirty arrays."""
     rows = {piece.key: piece.row for piece in pieces}
     order = [list(rows).index(piece.key) for piece in pieces]
     matrix = _matrix(list(rows.values()), dirty[0][0].aval, table)
     inputs = list(dict.fromkeys(a for f in (dirty, *(p.scalars for p in pieces)) for a, _ in f))
-    new = traced_equations(_products(pieces, dirty, order, inputs), [matrix, *inputs], outputs)[1]
-    table.unlikely.update({id(eqn): eqn for eqn in new if eqn.primitive.name == "cond"})
-    return [*table.recipes[matrix], *new]
+    guard = _jax.new_var(_jax.bool_aval())
+    new = traced_equations(_products(pieces, dirty, order, inputs), [matrix, *inputs], [*outputs, guard])[1]
+    return [*table.recipes[matrix], *new], guard
 
 
 # --- the matrix ---------------------------------------------------------------------------------------------------
@@ -90,28 +93,30 @@ def _matrix(rows: Sequence[Sequence[Entry]], aval: Any, table: DerivedTable) -> 
 
     def stack(*values: Any) -> tuple[Any, Any]:
         flat = [value.ravel() if value.ndim else value for value in values]
-        weights: list[Any] = []
+        bounds = []
 
         def entry(scalars: Any, arrays: Any, number: float) -> Any:
-            weight = _scalar_product(number, [(flat[k], inverse) for k, inverse in scalars], dtype)
-            weights.append(weight)
-            return weight * _multiply(jnp.ones((size,), dtype), [(flat[k], inverse) for k, inverse in arrays])
+            factors = [(flat[k], inverse) for k, inverse in scalars]
+            vectors = [(flat[k], inverse) for k, inverse in arrays]
+            bounds.append(_bound([(jnp.asarray(number, dtype), False), *factors, *vectors]))
+            return multiply(jnp.asarray(number, dtype), factors) * multiply(jnp.ones((size,), dtype), vectors)
 
         matrix = jnp.stack([_sum(entry(*term) for term in row) for row in spec])
-        is_bounded = jnp.all(jnp.abs(jnp.stack(weights)) <= _tiny(dtype) ** -_SCALAR_RANGE)
-        return matrix, is_bounded & jnp.all(jnp.abs(matrix) <= _tiny(dtype) ** -_MATRIX_RANGE)
+        return matrix, jnp.all(jnp.stack(bounds) <= _tiny(dtype) ** -_MATRIX_RANGE)
 
     return table.make_matrix(("rows", spec, size, dtype), inputs, stack)
 
 
-def _scalar_product(number: float, factors: Iterable[tuple[Any, bool]], dtype: Any) -> Any:
-    """A number times scalars, by mantissas and exponents: no product on the way leaves the range."""
-    product, exponent = jnp.asarray(number, dtype), jnp.asarray(0, jnp.int32)
+def _bound(factors: Iterable[tuple[Any, bool]]) -> Any:
+    """B, the product of max(1, |factor|) over the factors; of an array, the largest element counts."""
+    bound: Any = None
     for factor, inverse in factors:
-        mantissa, power = jnp.frexp(factor)
-        product = product / mantissa if inverse else product * mantissa
-        exponent = exponent - power if inverse else exponent + power
-    return jnp.ldexp(product, exponent)
+        size = jnp.abs(factor)
+        largest = 1 / jnp.min(size) if inverse else jnp.max(size)
+        # Not a number stays one, so that the guard is false.
+        part = jnp.where(largest <= 1, jnp.ones_like(largest), largest)
+        bound = part if bound is None else bound * part
+    return bound
 
 
 def _sum(terms: Iterable[Any]) -> Any:
@@ -121,7 +126,8 @@ def _sum(terms: Iterable[Any]) -> Any:
     return total
 
 
-def _multiply(start: Any, factors: Iterable[tuple[Any, bool]]) -> Any:
+def multiply(start: Any, factors: Iterable[tuple[Any, bool]]) -> Any:
+    """A value times factors, or divided by them, one by one."""
     value = start
     for factor, inverse in factors:
         value = value / factor if inverse else value * factor
@@ -143,19 +149,17 @@ def _products(
         def read(factors: Iterable[Factor]) -> list[tuple[Any, bool]]:
             return [(names[atom], inverse) for atom, inverse in factors]
 
-        u = _multiply(jnp.ones((), dtype), read(dirty))
+        u = multiply(jnp.ones((), dtype), read(dirty))
+        # One bound per array, so that products of other groups share it.
+        shared = _bound([(names[atom], inverse) for atom, inverse in dict.fromkeys(dirty)])
+        shared = shared ** max(map(dirty.count, dirty))
+        dots = jnp.matmul(matrix, u, precision=jax.lax.Precision.HIGHEST)
         numbers = jnp.stack([jnp.asarray(piece.number, dtype) for piece in pieces])
         tables = _tables([read(piece.scalars) for piece in pieces], dtype)
-        scale, is_scale_safe = _scales(numbers, *tables)
-        dots = jnp.matmul(matrix, u, precision=jax.lax.Precision.HIGHEST)
-        sums = jnp.stack([_at(dots, k) for k in order])
-
-        def direct() -> Any:
-            rows = jnp.stack([jnp.asarray(k, jnp.int32) for k in order])
-            return jax.lax.map(lambda k: _direct_sum(matrix[k[0]], u * k[1], *k[2:]), (rows, numbers, *tables))
-
-        results = jax.lax.cond(is_scale_safe & _is_safe(u, sums), lambda: scale * sums, direct)
-        return [_at(results, k) for k in range(len(pieces))]
+        results = jnp.stack([_at(dots, k) for k in order]) * _scales(numbers, *tables)
+        num_terms = u.size * max(len(piece.row) for piece in pieces)
+        is_safe = _is_safe(results, shared, numbers, *tables, num_terms)
+        return [*(_at(results, k) for k in range(len(pieces))), is_safe]
 
     return products
 
@@ -172,36 +176,31 @@ def _tables(products: Sequence[Sequence[tuple[Any, bool]]], dtype: Any) -> tuple
     return table(lambda inverse: not inverse), table(lambda inverse: inverse)
 
 
-def _scales(numbers: Any, multipliers: Any, divisors: Any) -> tuple[Any, Any]:
-    """The product of each row's scalars; whether all are right: bounded and normal on the way, or zero for a zero."""
-    tiny = _tiny(numbers.dtype)
-    scale, is_normal = numbers, jnp.ones(numbers.shape, bool)
+def _scales(numbers: Any, multipliers: Any, divisors: Any) -> Any:
+    """The product of each row's scalars."""
+    scale = numbers
     for k in range(multipliers.shape[1]):
         scale = scale * multipliers[:, k] / divisors[:, k]
-        is_normal &= (jnp.abs(scale) >= tiny) & (jnp.abs(scale) <= tiny**-_SCALAR_RANGE)
-    factors = jnp.concatenate([multipliers, 1 / divisors], axis=1)
-    is_zero = jnp.any(multipliers == 0, axis=1) & jnp.all(jnp.abs(factors) <= tiny**-_SCALAR_RANGE, axis=1)
-    return jnp.where(is_zero, 0, scale), jnp.all(is_normal | is_zero)
+    return scale
 
 
-def _direct_sum(row: Any, u: Any, multipliers: Any, divisors: Any) -> Any:
-    """sum_n row[n] u[n] times the scalars, which are multiplied in one by one before the sum."""
-    for k in range(multipliers.shape[0]):
-        # An array as divisor: dividing by a scalar may become a product with its inverse, which underflows.
-        u = u * multipliers[k] / jax.lax.optimization_barrier(jnp.broadcast_to(divisors[k], u.shape))
-    return jnp.sum(u * row)
+def _is_safe(results: Any, shared: Any, numbers: Any, multipliers: Any, divisors: Any, num_terms: int) -> Any:
+    """Whether B is bounded, and each result is zero for a zero factor or large against what its terms may lose."""
+    tiny, eps = _tiny(results.dtype), float(jnp.finfo(results.dtype).eps)
+    sizes = jnp.abs(jnp.concatenate([numbers[:, None], multipliers, 1 / divisors], axis=1))
+    scalars = jnp.prod(jnp.where(sizes <= 1, jnp.ones_like(sizes), sizes), axis=1)
+    loss = _MAX_LOSSES * num_terms * tiny ** (1.0 - _MATRIX_RANGE) / eps * shared * scalars
+    is_bounded = (shared <= tiny**-_SHARED_RANGE) & (scalars <= tiny**-_SCALAR_RANGE)
+    return jnp.all(is_bounded & ((jnp.abs(results) >= loss) | jnp.any(multipliers == 0, axis=1)))
+
+
+def is_in_range(factors: Sequence[tuple[Any, bool]]) -> Any:
+    """Whether no product of some scalars comes near the end of the range, in any order."""
+    return _bound(factors) <= _tiny(factors[0][0].dtype) ** -(_SHARED_RANGE + _SCALAR_RANGE)
 
 
 def _at(array: Any, index: int) -> Any:
     return jax.lax.index_in_dim(array, index, keepdims=False)
-
-
-def _is_safe(u: Any, sums: Any) -> Any:
-    """Whether no term of the sums can leave the range of normal numbers so that it matters."""
-    tiny = _tiny(u.dtype)
-    least = tiny**_RESULT_RANGE
-    is_within = jnp.all((jnp.abs(sums) >= least) & (jnp.abs(sums) <= 1 / least))
-    return is_within & (jnp.max(jnp.abs(u)) <= tiny**-_SHARED_RANGE)
 
 
 def _tiny(dtype: Any) -> float:

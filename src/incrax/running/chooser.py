@@ -39,6 +39,9 @@ FREE_PROGRAMS = 12
 COMPILE_SHARE = 0.1
 """Share of the time spent in programs so far that may go into compiling on trust; the rest must be earned."""
 
+MAX_UNUSABLE = 4
+"""Calls whose results left the range of numbers before a dirty set gets no plan any more."""
+
 EARNED_SHARE = 0.1
 """Share of what serves a dirty set now that a program of its own is expected to save."""
 
@@ -247,6 +250,12 @@ class Chooser:
             return False
         self._drop_program(victim)
         return True
+
+    def note_unusable(self, entry: Entry, *, is_lasting: bool) -> None:
+        """Results of a dirty set's plan could not be used; after several times, or at once, it gets none any more."""
+        entry.num_unusable += 1
+        if is_lasting or entry.num_unusable >= MAX_UNUSABLE:
+            self.bar(entry)
 
     def bar(self, entry: Entry) -> None:
         """Give a dirty set no plan any more."""

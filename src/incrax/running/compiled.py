@@ -62,11 +62,12 @@ class Compiler:
         self.constants = device_constants(facts.program)
 
     def compile_plan(self, plan: Plan) -> Executable:
-        """An executable that returns the plan's outputs, then its saves; these in donated buffers if it recycles."""
+        """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
         program, constants = self.facts.program, self.constants
         eqns = plan.eqns
         targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
         used = {var for eqn in eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
+        num_outputs = len(plan.outputs)
         leaves = tuple(i for i, var in enumerate(program.invars) if var in used)
         passed = [v for v in program.constvars if v in used and _is_passed(constants[v])]
         embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
@@ -78,8 +79,9 @@ class Compiler:
             env = {**embedded, **dict(zip(names, inputs, strict=True))}
             _jax.evaluate(eqns, env)
             results = [_jax.read(atom, env) for atom in targets]
-            outputs, saves = results[: len(plan.outputs)], results[len(plan.outputs) :]
-            return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves]
+            outputs, saves = results[:num_outputs], results[num_outputs:]
+            guard = [] if plan.guard is None else [env[plan.guard]]
+            return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
         passed_values = tuple(constants[v] for v in passed)
         return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated)

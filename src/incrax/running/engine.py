@@ -179,12 +179,11 @@ class Engine:
         candidate = self.choose(entry, saved)
         is_try = candidate != "whole" and not entry.is_final
         run_s = time.perf_counter()
-        candidate, results = self.run(candidate, entry, saved)
+        candidate, results, guard = self.run(candidate, entry, saved)
         if self.must_wait or is_try:
             jax.block_until_ready(results)
         elapsed_s = time.perf_counter() - run_s
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
-        self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         self._account(candidate, entry, saved, is_first=base is None)
         was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
         chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
@@ -192,6 +191,11 @@ class Engine:
         if was_prepared and not is_try:
             overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
         chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
+        if guard is not None and not guard:
+            chooser.note_unusable(entry, is_lasting=False)
+            state = self._new_state(values, base, dirty, "whole", entry, saved, self._run_whole(saved))
+            self._account("whole", entry, saved, is_first=base is None)
+        self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         return state.outputs
 
     # --- choosing ------------------------------------------------------------------------------------------------
@@ -216,24 +220,33 @@ class Engine:
 
     # --- running -------------------------------------------------------------------------------------------------
 
-    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any]]:
-        """The results of a candidate's program; of the whole one where values derived for it must not be used."""
+    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
+        """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
+
+        The whole program's where values derived for another candidate must not be used.
+        """
         if candidate != "whole":
             try:
-                return candidate, self._run_from_saved(candidate, entry, saved)
+                return candidate, *self._run_from_saved(candidate, entry, saved)
             except UnusableError:
-                self.chooser.bar(entry)
+                self.chooser.note_unusable(entry, is_lasting=True)
+        return "whole", self._run_whole(saved), None
+
+    def _run_whole(self, saved: SavedValues) -> list[Any]:
         if not self.chooser.whole.num_runs:
             self.stats.compiles += 1
-        return "whole", self.chooser.whole(saved.feeds, ())
+        return self.chooser.whole(saved.feeds, ())
 
-    def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> list[Any]:
+    def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[list[Any], Any]:
         program = self.chooser.segments.top() if candidate == "segments" else entry.program
         assert program is not None
         loads = program.executable.loads
         if self.facts.is_minimal and not self.chooser.is_exact:
             saved.fill_exactly(saved.missing(loads))
-        return program(saved.feeds, [saved.get(var) for var in loads])
+        results = program(saved.feeds, [saved.get(var) for var in loads])
+        has_guard = program.plan is not None and program.plan.guard is not None
+        guard = results.pop() if has_guard else None
+        return results, guard
 
     def _new_state(
         self,
