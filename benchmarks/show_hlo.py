@@ -28,7 +28,7 @@ def compiled_of_ours(function: Form, arguments: Callable[[int], tuple[Any, ...]]
     ours = incrax.incremental(function, tuning=incrax.Tuning(race=False))
     for number in range(NUM_CALLS):
         ours(*arguments(number))
-    engine = ours._latest.engine  # type: ignore[union-attr]
+    engine = ours._traces.latest.engine  # type: ignore[union-attr]
     entry = engine.last.entry
     if entry is None or entry.program is None:
         return None, "the whole program serves"

@@ -73,7 +73,7 @@ def identical(actual: Any, expected: Any) -> None:
 
 
 def check(function: Any) -> None:
-    for traced in function._traced.values():
+    for traced in function._traces.table.values():
         check_invariants(traced.engine.store, traced.engine.facts.mask)
 
 

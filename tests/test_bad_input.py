@@ -382,7 +382,7 @@ def test_fresh_functions_as_leaves_are_right_and_their_traces_bounded():
     f = incrax.incremental(lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=3))
     with pytest.warns(UserWarning, match="compared by identity"):
         assert [float(f(1.0, lambda x, k=k: x * k)) for k in range(10)] == list(range(10))
-    assert len(f._traced) == 3
+    assert len(f._traces.table) == 3
 
 
 def test_fresh_function_at_every_call_is_warned_about():

@@ -323,7 +323,7 @@ def test_the_plan_table_is_bounded():
             probe = base.copy()
             probe[index] += k + 1
             same(f(probe, X), jax.jit(lambda t, x: jnp.sum(jnp.exp(t) * jnp.sum(x)))(probe, X))
-    engine = next(iter(f._traced.values())).engine
+    engine = next(iter(f._traces.table.values())).engine
     assert sum(e.program is not None for e in engine.chooser.entries.values()) <= 4
 
 
@@ -391,7 +391,7 @@ def test_programs_are_bounded_whoever_asks_for_them(warm):
         for k in range(6):
             t = t + 0.1 * np.eye(6)[k]
             f(t, x)
-    assert f._latest.engine.chooser.num_programs <= 2
+    assert f._traces.latest.engine.chooser.num_programs <= 2
 
 
 def test_values_that_no_program_loads_any_more_are_dropped():
@@ -403,7 +403,7 @@ def test_values_that_no_program_loads_any_more_are_dropped():
     )
     for a in range(2, 9):
         f(np.array([1.0, a]), x)
-    engine = f._latest.engine
+    engine = f._traces.latest.engine
     chooser, store = engine.chooser, engine.store
     entry = next(e for e in chooser.entries.values() if e.program is not None)
     derived = [var for state in store.states for var in state.saved if var in engine.facts.derived.recipes]

@@ -20,7 +20,7 @@ running.stats running.leaves running.signature running.limits running.analysis r
 running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.racing running.chooser
 running.paths running.flags running.pure
-running.baselines running.saved running.record running.engine running.rehearsal running.warming
+running.baselines running.saved running.record running.engine running.traces running.rehearsal running.warming
 report.table report.deps report.explain
 _api
 """.split()

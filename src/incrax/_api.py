@@ -5,28 +5,21 @@ from __future__ import annotations
 import functools
 import threading
 import types
-import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 
 from incrax import _jax
-from incrax._errors import many_functions, not_called, nothing_saved, wrong_option
+from incrax._errors import not_called, wrong_option
 from incrax._tuning import Tuning
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
-from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
-from incrax.running.compiled import Compiler
-from incrax.running.engine import Engine
-from incrax.running.leaves import is_frozen
-from incrax.running.limits import Limits, make_limits
-from incrax.running.packing import packable
-from incrax.running.pure import PureState, Step, make_step
-from incrax.running.recycling import can_recycle
-from incrax.running.signature import Signature, make_signature
+from incrax.running.limits import make_limits
+from incrax.running.pure import PureState, Step
+from incrax.running.signature import make_signature
 from incrax.running.stats import Stats
+from incrax.running.traces import Options, Traces
 from incrax.running.warming import warm_up
 
 P = ParamSpec("P")
@@ -36,18 +29,12 @@ R = TypeVar("R")
 class Incremental(Generic[P, R]):
     """A function that is re-evaluated only where its inputs changed. Made by `incremental`."""
 
-    def __init__(self, fun: Callable[P, R], *, is_exact: bool, limits: Limits, tuning: Tuning) -> None:
+    def __init__(self, fun: Callable[P, R], options: Options) -> None:
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
-        self._is_exact = is_exact
-        self._tuning = tuning
-        self._limits = limits
         self._stats = Stats()
         self._lock = threading.RLock()
-        self._traced: OrderedDict[Hashable, _Traced] = OrderedDict()
-        self._latest: _Traced | None = None
-        self._steps: OrderedDict[Hashable, Step] = OrderedDict()
-        self._has_warned = False
+        self._traces = Traces(fun, options, self._stats)
         functools.update_wrapper(self, fun, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -59,7 +46,7 @@ class Incremental(Generic[P, R]):
         with self._lock:
             self._stats.calls += 1
             try:
-                traced, changed = self._traced_for(leaves, treedef, args, kwargs)
+                traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
                 if traced is None:
                     self._stats.transparent += 1
                     return self._fun(*args, **kwargs)
@@ -69,86 +56,10 @@ class Incremental(Generic[P, R]):
                 raise
             return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
 
-    def _traced_for(
-        self, leaves: Sequence[Any], treedef: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_Traced | None, list[int] | None]:
-        """The trace for these arguments (None: call the function as it is), and which leaves are other objects."""
-        latest = self._latest
-        if latest is not None and latest.serves(treedef):
-            changed = latest.changed_leaves(leaves)
-            if changed is not None:
-                return latest, changed
-        if any(isinstance(leaf, _jax.Tracer) for leaf in leaves):
-            return None, None
-        signature = make_signature(self._fun, args, kwargs)
-        found = self._traced.get(signature.key)
-        if found is None:
-            found = self._trace(signature, leaves)
-        self._traced.move_to_end(signature.key)
-        if has_mutable_inputs(found.analysis):
-            return None, None
-        self._latest = found
-        return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
-
     @staticmethod
     def _is_off() -> bool:
         """Whether the function is called as it is: under another transformation, or where nothing is compiled."""
         return not _jax.is_top_level() or _jax.is_jit_disabled()
-
-    def _traced_aside(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Traced | None:
-        """The trace for these arguments (None: call the function as it is), without becoming the latest."""
-        if any(isinstance(leaf, _jax.Tracer) for leaf in leaves):
-            return None
-        signature = make_signature(self._fun, args, kwargs)
-        traced = self._traced.get(signature.key)
-        if traced is None:
-            traced = self._make_trace(signature, leaves, self._stats)
-            self._stats.traces += 1
-            if len(self._traced) < self._tuning.max_signatures:
-                self._traced[signature.key] = traced
-        return None if has_mutable_inputs(traced.analysis) else traced
-
-    def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: str) -> tuple[_Traced, list[Any]]:
-        """The trace for these arguments and their leaves, for a report: nothing is stored or forgotten."""
-        leaves = jax.tree_util.tree_leaves((args, kwargs))
-        if any(isinstance(leaf, _jax.Tracer) for leaf in leaves):
-            raise nothing_saved(method)
-        signature = make_signature(self._fun, args, kwargs)
-        traced = self._traced.get(signature.key)
-        if traced is None:
-            traced = self._make_trace(signature, leaves, Stats())
-        if has_mutable_inputs(traced.analysis):
-            raise nothing_saved(method)
-        return traced, leaves
-
-    def _make_trace(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> _Traced:
-        dynamic = signature.dynamic_leaves(leaves)
-        analysis = analyse(self._fun, signature, dynamic, self._tuning, is_exact=self._is_exact)
-        paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
-        facts, is_exact = analysis.facts, self._is_exact
-        recycles = can_recycle() and not signature.has_committed_leaves
-        on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
-        compiler = Compiler(facts, on_host=on_host, recycles=recycles)
-        engine = Engine(facts, analysis.traced, paths, compiler, self._tuning, stats, self._limits, is_exact=is_exact)
-        return _Traced(signature, analysis, engine)
-
-    def _trace(self, signature: Signature, leaves: Sequence[Any]) -> _Traced:
-        traced = self._traced[signature.key] = self._make_trace(signature, leaves, self._stats)
-        self._stats.traces += 1
-        if len(self._traced) > self._tuning.max_signatures:
-            _, forgotten = self._traced.popitem(last=False)
-            self._latest = None if forgotten is self._latest else self._latest
-            self._warn_of_functions(signature)
-        return traced
-
-    def _warn_of_functions(self, signature: Signature) -> None:
-        """Say once that functions among the arguments may be why so many traces are made."""
-        static = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if not is_value]
-        functions = [path for path, x in zip(static, signature.statics, strict=True) if callable(x)]
-        if functions and not self._has_warned:
-            self._has_warned = True
-            shown = ", ".join(f"`{path}`" for path in functions)
-            warnings.warn(many_functions(shown, self._tuning.max_signatures), UserWarning, stacklevel=5)
 
     # --- inside compiled loops -----------------------------------------------------------------------------------
 
@@ -178,33 +89,15 @@ class Incremental(Generic[P, R]):
         with self._lock:
             signature = make_signature(self._fun, args, kwargs)
             dynamic = signature.dynamic_leaves(leaves)
-            step = self._pure_step(signature, dynamic)
+            step = self._traces.step(signature, dynamic)
         return step.start(dynamic), step
-
-    def _pure_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        """The step for a signature and frozen data; kept, so that what compiled it once is compiled."""
-        is_traced = not _jax.is_top_level() or any(isinstance(x, _jax.Tracer) for x in leaves)
-        key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
-        found = None if is_traced else self._steps.get(key)
-        if found is None:
-            passes = RULE_KEEPING_PASSES
-            analysis = analyse(self._fun, signature, leaves, self._tuning, is_exact=self._is_exact, passes=passes)
-            if has_mutable_inputs(analysis):
-                raise nothing_saved("pure()")
-            found = make_step(analysis, signature, leaves, self._limits.planned_bytes)
-        if not is_traced:
-            self._steps[key] = found
-            self._steps.move_to_end(key)
-            if len(self._steps) > self._tuning.max_signatures:
-                self._steps.popitem(last=False)
-        return found
 
     # --- reports -------------------------------------------------------------------------------------------------
 
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, and the bytes saved now."""
-        self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traced.values()))
+        self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traces.table.values()))
         return self._stats
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -218,11 +111,11 @@ class Incremental(Generic[P, R]):
         """
         with self._lock:
             if args or kwargs:
-                traced, leaves = self._looked_up(args, kwargs, "explain()")
+                traced, leaves = self._traces.looked_up(args, kwargs, "explain()")
                 return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
-            if self._latest is None:
+            if self._traces.latest is None:
                 raise not_called("explain()")
-            return explain_call(self._latest.engine, None)
+            return explain_call(self._traces.latest.engine, None)
 
     def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable:
         """Which part of the work depends on which input leaf; with arguments, for their signature.
@@ -232,10 +125,10 @@ class Incremental(Generic[P, R]):
         """
         with self._lock:
             if args or kwargs:
-                return dependence_table(self._looked_up(args, kwargs, "deps()")[0].engine)
-            if self._latest is None:
+                return dependence_table(self._traces.looked_up(args, kwargs, "deps()")[0].engine)
+            if self._traces.latest is None:
                 raise not_called("deps()")
-            return dependence_table(self._latest.engine)
+            return dependence_table(self._traces.latest.engine)
 
     # --- control -------------------------------------------------------------------------------------------------
 
@@ -258,7 +151,7 @@ class Incremental(Generic[P, R]):
             if self._is_off():
                 return
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-            traced, _ = self._traced_for(leaves, treedef, args, kwargs)
+            traced, _ = self._traces.serving(leaves, treedef, args, kwargs)
             if traced is not None:
                 warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
 
@@ -266,7 +159,7 @@ class Incremental(Generic[P, R]):
         """Evaluate from scratch; saved values are neither read nor written."""
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         with self._lock:
-            traced = None if self._is_off() else self._traced_aside(leaves, args, kwargs)
+            traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
             return self._fun(*args, **kwargs)
         outputs = traced.engine.fresh(traced.signature.dynamic_leaves(leaves))
@@ -275,17 +168,14 @@ class Incremental(Generic[P, R]):
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""
         with self._lock:
-            for traced in self._traced.values():
+            for traced in self._traces.table.values():
                 traced.engine.clear()
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
-        other = Incremental(self._fun, is_exact=self._is_exact, limits=self._limits, tuning=self._tuning)
         with self._lock:
-            for key, traced in self._traced.items():
-                other._traced[key] = _Traced(traced.signature, traced.analysis, traced.engine.fork(other._stats))
-                if traced is self._latest:
-                    other._latest = other._traced[key]
+            other = Incremental(self._fun, self._traces.options)
+            other._traces = self._traces.fork(other._stats)
         return other
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -296,33 +186,6 @@ class Incremental(Generic[P, R]):
         """Name and counters."""
         name = getattr(self._fun, "__name__", repr(self._fun))
         return f"incremental({name}): {self._stats.calls} calls, {self._stats.unchanged} unchanged"
-
-
-class _Traced:
-    """One traced signature with its engine."""
-
-    __slots__ = ("analysis", "engine", "signature")
-
-    def __init__(self, signature: Signature, analysis: Analysis, engine: Engine) -> None:
-        self.signature = signature
-        self.analysis = analysis
-        self.engine = engine
-
-    def serves(self, treedef: Any) -> bool:
-        """Whether a call may have this signature: same tree and configuration."""
-        return treedef == self.signature.treedef and _jax.config_key() == self.signature.config
-
-    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
-        """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""
-        signature = self.signature
-        if signature.statics and not signature.same_statics(leaves):
-            return None
-        dynamic = signature.dynamic_leaves(leaves)
-        changed = self.engine.comparison.changed_leaves(dynamic)
-        numbers = range(len(dynamic)) if changed is None else changed
-        states = self.engine.store.states
-        anchors = states[-1].anchors if states else ()
-        return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
 
 
 def _is_integer(x: Any) -> bool:
@@ -405,9 +268,9 @@ def incremental(
         raise ValueError(f"`incremental(versions=...)` got {versions}; at least 1 version must be kept.")
     settings = Tuning() if tuning is None else tuning
     is_exact = policy == "exact"
-    limits = make_limits(versions, memory, is_exact=is_exact)
+    options = Options(is_exact, make_limits(versions, memory, is_exact=is_exact), settings)
 
     def wrap(fun: Callable[P, R]) -> Incremental[P, R]:
-        return Incremental(fun, is_exact=is_exact, limits=limits, tuning=settings)
+        return Incremental(fun, options)
 
     return wrap if f is None else wrap(f)

@@ -99,7 +99,7 @@ def test_evicted_values_come_back_with_the_same_bits(share):
         anew.clear()
         identical(ours(*args), anew(*args))
         if number == 2:
-            store = ours._latest.engine.store
+            store = ours._traces.latest.engine.store
             store.budget_bytes = int(share * store.saved_bytes)
     assert ours.stats.evicted
 
@@ -125,12 +125,12 @@ def test_corpus_has_no_history(name):
 def test_a_changed_input_runs_what_depends_on_it_and_the_top():
     f = exact(likelihood)
     f(THETA, X)
-    segments = f._latest.engine.chooser.segments
+    segments = f._traces.latest.engine.chooser.segments
     before = f.stats.filled
     f(np.array([*THETA[:-1], 2.0]), X)
     assert f.stats.filled == before
     f(np.array([0.3, 0.25, 0.1, *THETA[3:]]), X)
-    reached = [g for g in segments.groups.values() if f._latest.engine.facts.mask(g[0]) >> 3 & 1]
+    reached = [g for g in segments.groups.values() if f._traces.latest.engine.facts.mask(g[0]) >> 3 & 1]
     assert f.stats.filled - before == sum(len(segments.plan(g).eqns) for g in reached) > 0
     assert f.stats.compiles == len(segments.groups) + 1
 
@@ -155,7 +155,7 @@ def test_plans_do_not_depend_on_free_memory(monkeypatch):
 def test_typical_changes_are_single_inputs_and_all_but_data():
     f = exact(likelihood)
     f(THETA, X)
-    facts = f._latest.engine.facts
+    facts = f._traces.latest.engine.facts
     assert len(X) >= LARGE_SIZE
     changes = typical_changes(facts.dependence.layout, facts.program.invars, 10)
     assert [len(facts.dependence.layout.leaves_of(change)) for change in changes] == [1] * 10

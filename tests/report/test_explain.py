@@ -47,7 +47,7 @@ def snapshot(f):
     """Counters, and the identity of all that is stored."""
     stored = [
         (id(state), state.uses, [id(x) for x in state.outputs], {var: id(x) for var, x in state.saved.items()})
-        for traced in f._traced.values()
+        for traced in f._traces.table.values()
         for state in traced.engine.store.states
     ]
     return f.stats.as_dict(), stored

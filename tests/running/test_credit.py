@@ -36,7 +36,7 @@ def test_plans_are_compiled_on_trust():
 
 def test_a_compilation_is_earned_by_what_was_lost_for_want_of_it():
     f = called(0.0)
-    chooser = f._latest.engine.chooser
+    chooser = f._traces.latest.engine.chooser
     chooser.watch.rest = 0
     entry = max(chooser.entries.values(), key=lambda e: e.count)
     entry.count = 10**9
@@ -56,6 +56,6 @@ def test_what_is_asked_for_is_compiled_without_credit():
 @pytest.mark.parametrize("seconds", [0.5, 1.0])
 def test_credit_grows_with_the_time_spent(seconds):
     f = called(0.0)
-    clock, whole = f._latest.engine.chooser.clock, f._latest.engine.chooser.whole
+    clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
     clock.spent_s = 10 * whole.first_s * seconds
-    assert f._latest.engine.chooser._has_credit == (seconds >= 1.0)
+    assert f._traces.latest.engine.chooser._has_credit == (seconds >= 1.0)

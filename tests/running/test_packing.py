@@ -46,7 +46,7 @@ def test_packed_calls_equal_jit_and_keep_weak_types():
         same(value, expected)
         assert [x.weak_type for x in returned] == [x.weak_type for x in known]
         same(list(returned), list(known))
-    assert ours._latest.engine.chooser.whole.executable.packing.packs
+    assert ours._traces.latest.engine.chooser.whole.executable.packing.packs
 
 
 def test_leaves_from_the_device_are_taken_as_they_are():

@@ -414,7 +414,7 @@ def test_mutable_arrays_have_no_pure_form():
 def test_flags_compare_bits(twins):
     f = minimal(lambda v: v)
     f(np.array(twins[:1] * 3))
-    layout = f._latest.engine.facts.dependence.layout
+    layout = f._traces.latest.engine.facts.dependence.layout
     old, new = jnp.array(twins[:1] * 3), jnp.array([twins[0], twins[1], twins[0]])
     assert compared(layout, [old], [new]).values[0].tolist() == [False, True, False]
     assert compared(layout, [old], [old]).reach(layout.full) is False

@@ -34,7 +34,7 @@ def resting(fun=model, *args, calls=3):
 
 
 def watch(ours):
-    return ours._latest.engine.chooser.watch
+    return ours._traces.latest.engine.chooser.watch
 
 
 NUMBERS = st.sampled_from([0.0, -0.0, 1.0, 1.5, float("nan"), np.nextafter(1.0, 2.0), 1e300])

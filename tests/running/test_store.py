@@ -295,7 +295,7 @@ def test_a_buffer_that_a_user_holds_is_not_recycled():
     f = incrax.incremental(lambda x: (jnp.exp(x), jnp.sum(jnp.sin(x))), versions=1, tuning=MINIMAL)
     x = jnp.linspace(0.0, 1.0, 20_000)
     outputs = [f(x + k)[0] for k in range(4)]
-    (traced,) = f._traced.values()
+    (traced,) = f._traces.table.values()
     given = {id(array) for array in traced.engine.store.pool.take([x.aval] * 8)}
     assert not given & set(map(id, [x, *outputs]))
 

@@ -23,7 +23,7 @@ GRADIENT = jax.value_and_grad(model, argnums=(0, 1, 2, 3))
 
 
 def entries(ours):
-    return [entry for entry in ours._latest.engine.chooser.entries.values() if entry.is_planned]
+    return [entry for entry in ours._traces.latest.engine.chooser.entries.values() if entry.is_planned]
 
 
 @pytest.mark.parametrize("s", [1.0, 1e-3, 1e8, 1e60, 1e100, 1e150, 1e-120])
@@ -40,7 +40,7 @@ def test_an_unusable_matrix_bars_the_plan_and_says_why():
     ours = incrax.incremental(GRADIENT, tuning=EAGER)
     for n in (3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6):
         ours(n, 2.0, 1e-120, 1.1, X)
-    derived = ours._latest.engine.facts.derived
+    derived = ours._traces.latest.engine.facts.derived
     assert derived.flags
     barred = [entry for entry in entries(ours) if entry.is_barred]
     assert len(barred) == 1
@@ -89,7 +89,7 @@ def test_an_error_after_a_false_guard_leaves_the_store_as_it_was(monkeypatch):
     ours = incrax.incremental(many, tuning=EAGER)
     for k in range(6):
         ours(0.5 + 0.01 * k, 1.0 + k, x, rows)
-    engine = ours._latest.engine
+    engine = ours._traces.latest.engine
     before = list(engine.store.states)
 
     def fail(saved):

@@ -111,4 +111,4 @@ def test_a_function_too_cheap_to_save_anything_rests_soon():
     ours = incrax.incremental(lambda *leaves: sum(leaves))
     for number in range(4 * IDLE):
         ours(float(number), 2.0, 3.0)
-    assert ours._latest.engine.chooser.watch.rest
+    assert ours._traces.latest.engine.chooser.watch.rest

@@ -160,7 +160,7 @@ def test_reverse_mode_forms_no_jacobian():
     """A Jacobian of one layer would hold (32 * 40)**2 numbers; nothing computed is larger than a layer's values."""
     f = incrax.incremental(jax.grad(network), tuning=MINIMAL)
     f(LAYERS, BATCH)
-    (traced,) = f._traced.values()
+    (traced,) = f._traces.table.values()
     sizes = [np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars]
     assert max(sizes) == 40 * 40
 

@@ -40,7 +40,7 @@ def test_the_gradient_forms_no_cotangent_of_the_constant(touch):
     """Equations that write as many numbers as the constant has: none."""
     f = incrax.incremental(jax.grad(TOUCHES[touch]), tuning=MINIMAL)
     f(1.0, *large(1000))
-    (traced,) = f._traced.values()
+    (traced,) = f._traces.table.values()
     sizes = [np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars]
     assert max(sizes, default=1) < 1000
 

@@ -1,0 +1,202 @@
+"""The traced signatures of one function, each with its engine, in a bounded table.
+
+In: the arguments of calls. Out: the trace that serves them. It must not know what users call it for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from incrax import _jax
+from incrax._errors import many_functions, nothing_saved
+from incrax._tuning import Tuning
+from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
+from incrax.running.compiled import Compiler
+from incrax.running.engine import Engine
+from incrax.running.leaves import is_frozen
+from incrax.running.limits import Limits
+from incrax.running.packing import packable
+from incrax.running.pure import Step, make_step
+from incrax.running.recycling import can_recycle
+from incrax.running.signature import Signature, make_signature
+from incrax.running.stats import Stats
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+class Options(NamedTuple):
+    """How a function is made incremental."""
+
+    is_exact: bool
+    limits: Limits
+    tuning: Tuning
+
+
+class Traced:
+    """One traced signature with its engine."""
+
+    __slots__ = ("analysis", "engine", "signature")
+
+    def __init__(self, signature: Signature, analysis: Analysis, engine: Engine) -> None:
+        self.signature = signature
+        self.analysis = analysis
+        self.engine = engine
+
+    def serves(self, treedef: Any) -> bool:
+        """Whether a call may have this signature: same tree and configuration."""
+        return treedef == self.signature.treedef and _jax.config_key() == self.signature.config
+
+    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
+        """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""
+        signature = self.signature
+        if signature.statics and not signature.same_statics(leaves):
+            return None
+        dynamic = signature.dynamic_leaves(leaves)
+        changed = self.engine.comparison.changed_leaves(dynamic)
+        numbers = range(len(dynamic)) if changed is None else changed
+        states = self.engine.store.states
+        anchors = states[-1].anchors if states else ()
+        return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
+
+
+class Traces:
+    """The table; `latest` is the trace that the last call used."""
+
+    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
+        self.fun = fun
+        self.options = options
+        self.stats = stats
+        self.table: OrderedDict[Hashable, Traced] = OrderedDict()
+        self.latest: Traced | None = None
+        self.steps: OrderedDict[Hashable, Step] = OrderedDict()
+        self._has_warned = False
+
+    def fork(self, stats: Stats) -> Traces:
+        """An independent table with the same traces, values and programs so far."""
+        other = Traces(self.fun, self.options, stats)
+        for key, traced in self.table.items():
+            other.table[key] = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            if traced is self.latest:
+                other.latest = other.table[key]
+        return other
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def serving(
+        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+    ) -> tuple[Traced | None, list[int] | None]:
+        """The trace for a call (None: call the function as it is), and which leaves are other objects."""
+        latest = self.latest
+        if latest is not None and latest.serves(treedef):
+            changed = latest.changed_leaves(leaves)
+            if changed is not None:
+                return latest, changed
+        if has_tracer(leaves):
+            return None, None
+        signature = make_signature(self.fun, args, kwargs)
+        found = self.table.get(signature.key)
+        if found is None:
+            found = self._add(signature, leaves)
+        self.table.move_to_end(signature.key)
+        if has_mutable_inputs(found.analysis):
+            return None, None
+        self.latest = found
+        return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
+
+    def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
+        """The trace for a call without becoming the latest, or forgetting another; None: call the function as it is."""
+        if has_tracer(leaves):
+            return None
+        signature = make_signature(self.fun, args, kwargs)
+        traced = self.table.get(signature.key)
+        if traced is None:
+            traced = self._make(signature, leaves, self.stats)
+            self.stats.traces += 1
+            if len(self.table) < self.options.tuning.max_signatures:
+                self.table[signature.key] = traced
+        return None if has_mutable_inputs(traced.analysis) else traced
+
+    def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> tuple[Traced, list[Any]]:
+        """The trace for these arguments and their leaves, for a report: nothing is stored or forgotten.
+
+        Raises:
+            NotCalledError: calls with these arguments are not tracked.
+        """
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if has_tracer(leaves):
+            raise nothing_saved(method)
+        signature = make_signature(self.fun, args, kwargs)
+        traced = self.table.get(signature.key)
+        if traced is None:
+            traced = self._make(signature, leaves, Stats())
+        if has_mutable_inputs(traced.analysis):
+            raise nothing_saved(method)
+        return traced, leaves
+
+    def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
+        is_exact, limits, tuning = self.options
+        dynamic = signature.dynamic_leaves(leaves)
+        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact)
+        facts = analysis.facts
+        paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
+        recycles = can_recycle() and not signature.has_committed_leaves
+        on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
+        compiler = Compiler(facts, on_host=on_host, recycles=recycles)
+        engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
+        return Traced(signature, analysis, engine)
+
+    def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
+        traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
+        self.stats.traces += 1
+        if len(self.table) > self.options.tuning.max_signatures:
+            _, forgotten = self.table.popitem(last=False)
+            self.latest = None if forgotten is self.latest else self.latest
+            self._warn_of_functions(signature)
+        return traced
+
+    def _warn_of_functions(self, signature: Signature) -> None:
+        """Say once that functions among the arguments may be why so many traces are made."""
+        static = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if not is_value]
+        functions = [path for path, x in zip(static, signature.statics, strict=True) if callable(x)]
+        if functions and not self._has_warned:
+            self._has_warned = True
+            shown = ", ".join(f"`{path}`" for path in functions)
+            warnings.warn(many_functions(shown, self.options.tuning.max_signatures), UserWarning, stacklevel=5)
+
+    # --- the pure form -------------------------------------------------------------------------------------------
+
+    def step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+        """The step for a signature and frozen data; kept, so that what compiled it once is compiled.
+
+        Raises:
+            NotCalledError: an input is mutable.
+        """
+        is_traced = not _jax.is_top_level() or has_tracer(leaves)
+        key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
+        found = None if is_traced else self.steps.get(key)
+        if found is None:
+            found = self._make_step(signature, leaves)
+        if not is_traced:
+            self.steps[key] = found
+            self.steps.move_to_end(key)
+            if len(self.steps) > self.options.tuning.max_signatures:
+                self.steps.popitem(last=False)
+        return found
+
+    def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+        is_exact, limits, tuning = self.options
+        analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
+        if has_mutable_inputs(analysis):
+            raise nothing_saved("pure()")
+        return make_step(analysis, signature, leaves, limits.planned_bytes)
+
+
+def has_tracer(leaves: Sequence[Any]) -> bool:
+    """Whether some leaf has no value yet."""
+    return any(isinstance(leaf, _jax.Tracer) for leaf in leaves)
