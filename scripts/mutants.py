@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         "structure missing in the fast look-up",
-        "_api.py",
+        "running/traces.py",
         "return treedef == self.signature.treedef and",
         "return",
     ),

@@ -20,9 +20,10 @@ running.stats running.leaves running.signature running.limits running.analysis r
 running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.racing running.chooser
 running.paths running.flags running.pure
-running.baselines running.saved running.record running.engine running.traces running.rehearsal running.warming
+running.baselines running.saved running.record running.engine running.traces
+running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
-_api
+_incremental _api
 """.split()
 PACKAGES = {"facts", "planning", "running", "report", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")

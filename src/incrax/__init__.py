@@ -3,24 +3,28 @@
 A call runs through one pipeline: trace, simplify, depend, plan, compile, store, run.
 """
 
-from incrax._api import Incremental, incremental
+from incrax._api import incremental
 from incrax._errors import (
     DeletedInputError,
     IncraxError,
     NotCalledError,
+    StaleResultError,
     StepTypeError,
     UnknownInputError,
     UnsupportedLeafError,
 )
+from incrax._incremental import Incremental
 from incrax._tuning import Tuning
 from incrax.running.leaves import frozen
 from incrax.running.stats import Stats
+from incrax.running.verifying import verify
 
 __all__ = [
     "DeletedInputError",
     "Incremental",
     "IncraxError",
     "NotCalledError",
+    "StaleResultError",
     "Stats",
     "StepTypeError",
     "Tuning",
@@ -28,5 +32,6 @@ __all__ = [
     "UnsupportedLeafError",
     "frozen",
     "incremental",
+    "verify",
 ]
 __version__ = "0.1.0"

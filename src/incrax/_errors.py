@@ -34,6 +34,40 @@ class StepTypeError(IncraxError, TypeError):
     """An argument of a step is of another type than the pure form was made for."""
 
 
+class StaleResultError(IncraxError, RuntimeError):
+    """A result differs from that of a fresh evaluation."""
+
+
+def no_checkpoint() -> NotCalledError:
+    """A rollback without a checkpoint."""
+    return NotCalledError(
+        "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` was not called, or `clear()` or "
+        "an error dropped its values since. The saved values are as they were. Call `checkpoint()` after a call of the "
+        "function."
+    )
+
+
+def stale_result(name: str, output: str, error: float, changed: Sequence[str], stale: str) -> StaleResultError:
+    """A result that differs from a fresh one."""
+    shown = ", ".join(f"`{path}`" for path in changed) or "nothing"
+    return StaleResultError(
+        f"`{name}` returned an output{output} that differs from a fresh evaluation by {error:.2g} of its largest "
+        f"element. Changed in this call: {shown}. {stale} Usual causes: memory of an input that was changed behind "
+        "JAX's back (`jax.device_put` and dlpack share it with NumPy), a `pure_callback` that is not pure, or terms "
+        "that cancel (then give `verify` an `atol`). All saved values were dropped; the next call is evaluated from "
+        "scratch."
+    )
+
+
+def not_deterministic(name: str, output: str, error: float) -> StaleResultError:
+    """Two fresh evaluations differ."""
+    return StaleResultError(
+        f"Two fresh evaluations of `{name}` at the same inputs differ in an output{output} by {error:.2g} of its "
+        "largest element: the function is not deterministic. This is usually a callback that reads a clock, a file or "
+        "a random state. Saved values of it mean nothing. Make it a function of its arguments, for example of a key."
+    )
+
+
 def other_structure(seen: Any, expected: Any) -> StepTypeError:
     """Arguments of another structure."""
     return StepTypeError(

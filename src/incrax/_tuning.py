@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 Planner = Literal["cost", "minimal"]
+
+
+def is_disabled() -> bool:
+    """Whether the user turned the engine off by `INCRAX_DISABLE=1`."""
+    return os.environ.get("INCRAX_DISABLE") == "1"
 
 
 @dataclass(frozen=True)

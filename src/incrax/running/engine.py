@@ -151,6 +151,20 @@ class Engine:
             self._last, self._rested = RESTING._replace(dirty=dirty), None
         return self._last
 
+    def checkpoint(self) -> None:
+        """Keep the latest version until the next checkpoint."""
+        self.store.pin(self.store.states[-1])
+
+    def rollback(self) -> list[Any]:
+        """The outputs at the checkpoint, whose version is the latest again."""
+        state = self.store.pinned
+        assert state is not None
+        if any_deleted(state.outputs):
+            return self.call([value.feed for value in state.values], None)
+        self.store.touch(state)
+        self._last, self._rested = UNCHANGED, None
+        return state.outputs
+
     def clear(self) -> None:
         """Drop all saved values."""
         self._last, self._rested = self.last, None

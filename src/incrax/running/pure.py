@@ -21,6 +21,7 @@ from jax.custom_derivatives import SymbolicZero
 from incrax import _jax
 from incrax._errors import other_frozen, other_statics, other_structure, other_type
 from incrax._jax import Var
+from incrax._tuning import is_disabled
 from incrax.facts.program import read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
@@ -148,6 +149,7 @@ class Step:
         self._layout = function.facts.dependence.layout
         self._avals = [var.aval for var in function.facts.program.invars]
         self._paths = [p for p, d in zip(signature.paths, signature.is_dynamic, strict=True) if d]
+        self._is_disabled = is_disabled()
         self._frozen = {i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)}
 
     def start(self, leaves: Leaves) -> PureState:
@@ -167,8 +169,7 @@ class Step:
         leaves = self._checked(self._dynamic(args, kwargs))
         state, fixed = lax.stop_gradient((state, leaves))
         old = self._all_inputs(state.inputs, fixed)
-        is_compared = changed is None
-        flags = compared(self._layout, old, fixed) if is_compared else declared(self._layout, self._paths, changed)
+        flags = self._flags(old, fixed, changed)
         saved = function.update(fixed, state.saved, flags)
         flag = True if facts.has_effects else flags.reach(self._layout.full)
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
@@ -176,6 +177,11 @@ class Step:
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
         out = [typed(x, atom.aval) for x, atom in zip(outputs, facts.program.outvars, strict=True)]
         return PureState(inputs, saved, lax.stop_gradient(outputs)), jax.tree.unflatten(self._out_tree, out)
+
+    def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
+        if self._is_disabled:
+            return all_set(self._layout)
+        return compared(self._layout, old, new) if changed is None else declared(self._layout, self._paths, changed)
 
     def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaves:
         """The leaves that are values, if all others are as they were."""

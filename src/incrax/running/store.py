@@ -7,7 +7,7 @@ Invariants, checked by `check_invariants`:
 - every saved value of a state is current for the state's input values;
 - no saved value depends on what must run at every call;
 - the bytes of distinct saved buffers never exceed the budget between calls;
-- there are at most `versions` states.
+- there are at most `versions` states, and one more that is pinned.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Store:
         "evicted",
         "expected",
         "outputs",
+        "pinned",
         "pool",
         "seconds",
         "shared",
@@ -88,6 +89,7 @@ class Store:
         outputs: frozenset[Var],
     ) -> None:
         self.states: list[State] = []
+        self.pinned: State | None = None
         self.versions = versions
         self.budget_bytes = budget_bytes
         self.seconds = seconds
@@ -102,6 +104,8 @@ class Store:
         """A store with the same values; buffers that both hold are never recycled."""
         other = Store(self.versions, self.budget_bytes, self.seconds, Pool(is_active=self.pool.is_active), self.outputs)
         other.states = [state.copy() for state in self.states]
+        if self.pinned is not None:
+            other.pinned = other.states[self.states.index(self.pinned)]
         other.bound_bytes, other.expected = self.bound_bytes, self.expected
         ids = frozenset(id(x) for state in self.states for x in state.saved.values())
         self.shared |= ids
@@ -117,7 +121,14 @@ class Store:
             if not allowed.issuperset(state.saved):
                 state.saved = {var: x for var, x in state.saved.items() if var in allowed}
         self.expected = saved
-        self.bound_bytes = self.versions * sum(aval_bytes(var.aval) for var in saved)
+        num_states = self.versions + (self.pinned is not None)
+        self.bound_bytes = num_states * sum(aval_bytes(var.aval) for var in saved)
+
+    def pin(self, state: State | None) -> None:
+        """Keep a version until another one is pinned, or none."""
+        self.pinned, self.expected = state, ()
+        self.bound_bytes = self.budget_bytes + 1
+        self._set(self.states)
 
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
@@ -129,7 +140,7 @@ class Store:
 
     def replace(self, state: State) -> None:
         """Add a version without saved values; where none has any, there is nothing to weigh or to give away."""
-        if any([s.saved for s in self.states]):
+        if self.pinned is not None or any([s.saved for s in self.states]):
             self.commit(state, None)
         else:
             self.states = [self.states[-1], state] if self.versions > 1 and self.states else [state]
@@ -149,15 +160,19 @@ class Store:
         for state in self.states:
             state.saved = {var: x for var, x in state.saved.items() if _is_sound(x)}
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
+        self.pinned = self.pinned if self.pinned in self.states else None
 
     def clear(self) -> None:
         """Drop every version."""
-        self.states = []
+        self.states, self.pinned = [], None
         self.pool.clear()
 
     def _set(self, states: list[State]) -> None:
-        dropped = states[: -self.versions]
-        self.states = states[-self.versions :]
+        kept = states[-self.versions :]
+        if self.pinned is not None and self.pinned not in kept:
+            kept = [self.pinned, *kept]
+        dropped = [state for state in states if state not in kept] if len(kept) < len(states) else []
+        self.states = kept
         if dropped:
             self._recycle(dropped)
         self._fit()
@@ -232,7 +247,8 @@ def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> An
 
 def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
     """Raise AssertionError where an invariant of the store does not hold."""
-    assert len(store.states) <= store.versions
+    assert len(store.states) <= store.versions + (store.pinned is not None)
+    assert store.pinned is None or store.pinned in store.states
     assert store.saved_bytes <= store.budget_bytes
     for state in store.states:
         assert not any(mask(var) & ALWAYS for var in state.saved)

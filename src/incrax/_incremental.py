@@ -1,0 +1,262 @@
+"""The object that `incremental` returns: calls, reports, control."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+
+from incrax import _jax
+from incrax._errors import no_checkpoint, not_called
+from incrax._tuning import is_disabled
+from incrax.report.deps import DependenceTable, dependence_table
+from incrax.report.explain import Explanation, explain_call
+from incrax.running.pure import PureState, Step
+from incrax.running.signature import make_signature
+from incrax.running.stats import Stats
+from incrax.running.traces import Options, Traces
+from incrax.running.verifying import check_call, due_verification
+from incrax.running.warming import warm_up
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Incremental(Generic[P, R]):
+    """A function that is re-evaluated only where its inputs changed. Made by `incremental`."""
+
+    def __init__(self, fun: Callable[P, R], options: Options) -> None:
+        """Wrap `fun`; see `incremental`."""
+        self._fun = fun
+        self._stats = Stats()
+        self._lock = threading.RLock()
+        self._is_disabled = is_disabled()
+        self._traces = Traces(fun, options, self._stats)
+        functools.update_wrapper(self, fun, updated=())
+        _functions.add(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
+        if self._is_off():
+            self._stats.transparent += 1
+            return self._fun(*args, **kwargs)
+        if self._is_disabled:
+            self._stats.transparent += 1
+            return self.fresh(*args, **kwargs)
+        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+        with self._lock:
+            self._stats.calls += 1
+            try:
+                traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
+                if traced is None:
+                    self._stats.transparent += 1
+                    return self._fun(*args, **kwargs)
+                dynamic = traced.signature.dynamic_leaves(leaves)
+                outputs = traced.engine.call(dynamic, changed)
+                settings = due_verification()
+                if settings is not None:
+                    check_call(self._name, traced.engine, dynamic, outputs, settings)
+            except BaseException:
+                self._stats.aborted += 1
+                raise
+            return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
+
+    @staticmethod
+    def _is_off() -> bool:
+        """Whether the function is called as it is: under another transformation, or where nothing is compiled."""
+        return not _jax.is_top_level() or _jax.is_jit_disabled()
+
+    # --- inside compiled loops -----------------------------------------------------------------------------------
+
+    def pure(self, *args: P.args, **kwargs: P.kwargs) -> tuple[PureState, Step]:
+        """A form for compiled loops: saved values in a state that `lax.scan` can carry.
+
+        `state, step = f.pure(*args)`, then `state, out = step(state, *args)`, under `jit`, `scan`, `grad`, `vmap`.
+        `out` and its derivatives of any order with respect to the arguments are those of the function; the state has
+        none. What an argument reaches is computed if its bits differ from the state's, else `lax.cond` skips it.
+
+        Args:
+            *args: example arguments. Frozen data must be the same objects in every step, and are never compared.
+            **kwargs: example keyword arguments.
+
+        Returns:
+            The state at these arguments, a pytree of arrays, and the step; see `Step`.
+
+        Raises:
+            UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
+
+        Cost: traces and plans once per signature; one evaluation. A step compares all inputs that are not frozen,
+            unless `changed=` tells. A derivative of a step computes anew what depends on the inputs that it is taken
+            for; `incremental(jax.value_and_grad(f)).pure` saves partial derivatives as well. Under `vmap` both sides of
+            a `cond` run, so that nothing is skipped.
+        """
+        leaves = jax.tree.leaves((args, kwargs))
+        with self._lock:
+            signature = make_signature(self._fun, args, kwargs)
+            dynamic = signature.dynamic_leaves(leaves)
+            step = self._traces.step(signature, dynamic)
+        return step.start(dynamic), step
+
+    # --- reports -------------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of all calls so far, and the bytes saved now."""
+        self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traces.table.values()))
+        return self._stats
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """What the last call did and why; with arguments, what a call with them would do (nothing is evaluated).
+
+        Returns:
+            A report that prints as a table; `as_dict()` gives it to programs.
+
+        Raises:
+            NotCalledError: without arguments before the first call.
+        """
+        with self._lock:
+            if args or kwargs:
+                traced, leaves = self._traces.looked_up(args, kwargs, "explain()")
+                return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
+            if self._traces.latest is None:
+                raise not_called("explain()")
+            return explain_call(self._traces.latest.engine, None)
+
+    def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable:
+        """Which part of the work depends on which input leaf; with arguments, for their signature.
+
+        Raises:
+            NotCalledError: without arguments before the first call.
+        """
+        with self._lock:
+            if args or kwargs:
+                return dependence_table(self._traces.looked_up(args, kwargs, "deps()")[0].engine)
+            if self._traces.latest is None:
+                raise not_called("deps()")
+            return dependence_table(self._traces.latest.engine)
+
+    # --- control -------------------------------------------------------------------------------------------------
+
+    def warm_up(self, *args: Any, changing: Iterable[str | Sequence[str]] = (), **kwargs: Any) -> None:
+        """Trace, compile and fill for the named changes, so that the first calls are fast already.
+
+        Args:
+            *args: example arguments, as for a call.
+            changing: what will change: paths of leaves as `explain()` prints them (`"mu"`, `"params['mu']"`), elements
+                of small arrays (`"theta[3]"`), or tuples of paths that change together.
+            **kwargs: example keyword arguments.
+
+        Raises:
+            UnknownInputError: a path names no input.
+
+        Cost: one evaluation and, per named change, up to two compilations; shows progress on a terminal.
+        """
+        with self._lock:
+            self(*args, **kwargs)
+            if self._is_off() or self._is_disabled:
+                return
+            leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+            traced, _ = self._traces.serving(leaves, treedef, args, kwargs)
+            if traced is not None:
+                warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
+
+    def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Evaluate from scratch; saved values are neither read nor written."""
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        with self._lock:
+            traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
+        if traced is None:
+            return self._fun(*args, **kwargs)
+        outputs = traced.engine.fresh(traced.signature.dynamic_leaves(leaves))
+        return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
+
+    def checkpoint(self) -> None:
+        """Keep the version of the last call, however many calls follow, until the next checkpoint.
+
+        Raises:
+            NotCalledError: before the first call.
+        """
+        with self._lock:
+            traced = self._traces.latest
+            if traced is None or not traced.engine.store.states:
+                raise not_called("checkpoint()")
+            for other in self._traces.table.values():
+                other.engine.store.pin(None)
+            traced.engine.checkpoint()
+
+    def rollback(self) -> R:
+        """Go back to the checkpoint: nothing is evaluated, and the next calls start from there.
+
+        Returns:
+            The result at the checkpoint.
+
+        Raises:
+            NotCalledError: there is no checkpoint, or its values were dropped.
+        """
+        with self._lock:
+            traces = self._traces
+            pinned = next((t for t in traces.table.values() if t.engine.store.pinned is not None), None)
+            if pinned is None:
+                raise no_checkpoint()
+            traces.latest = pinned
+            return jax.tree_util.tree_unflatten(pinned.analysis.out_tree, pinned.engine.rollback())
+
+    def clear(self) -> None:
+        """Drop all saved values; traces and compiled programs stay."""
+        with self._lock:
+            for traced in self._traces.table.values():
+                traced.engine.clear()
+
+    def fork(self) -> Incremental[P, R]:
+        """An independent function that shares saved values and compiled programs so far, with counters at zero."""
+        with self._lock:
+            other = Incremental(self._fun, self._traces.options)
+            other._traces = self._traces.fork(other._stats)
+        return other
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; saved values and programs stay behind."""
+        found: Any = sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Incremental, (self._fun, self._traces.options))
+
+    def __copy__(self) -> Incremental[P, R]:
+        """The same as `fork`."""
+        return self.fork()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Incremental[P, R]:
+        """The same as `fork`: values are shared so far, and independent from then on."""
+        return self.fork()
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._fun, "__name__", repr(self._fun))
+
+    def __repr__(self) -> str:
+        """Name and counters."""
+        return f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} unchanged"
+
+
+def _forget_in_child() -> None:
+    """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
+    for function in list(_functions):
+        function._lock = threading.RLock()
+        function._traces = Traces(function._fun, function._traces.options, function._stats)
+
+
+_functions: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,150 @@
+"""Verification: results compared with fresh evaluations, and the saved value that is to blame named.
+
+In: an engine, leaves, and the outputs that a call returned. Out: nothing, or an error. It must not change what is saved
+unless it is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ContextDecorator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._errors import not_deterministic, stale_result
+from incrax._jax import Var
+from incrax.facts.program import written_vars
+from incrax.planning.plan import plan_fill
+from incrax.running.engine import Engine
+from incrax.running.leaves import LeafValue
+
+_active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
+
+
+class verify(ContextDecorator):  # noqa: N801
+    """Evaluate every n-th call from scratch as well, and raise where the results differ.
+
+    Args:
+        every: one in so many calls of incremental functions, of all of them together, is verified.
+        rtol: largest difference allowed, relative to the largest element of an output; None: the square root of the
+            spacing of its numbers at one (1.5e-8 in double precision).
+        atol: largest difference allowed in any case.
+
+    Raises:
+        StaleResultError: inside, by a call whose result differs; it names the inputs that changed and the first
+            equation whose saved value is stale, and says so if two fresh evaluations differ as well.
+
+    Cost: a fresh evaluation and the transfer of both results for each verified call. Calls under a transformation and
+        steps of the pure form are not verified.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(x))
+        >>> with incrax.verify(every=2):
+        ...     results = [float(f(scale, jnp.ones(3))) for scale in (1.0, 2.0)]
+        >>> results
+        [3.0, 6.0]
+    """
+
+    def __init__(self, every: int = 1, *, rtol: float | None = None, atol: float = 0.0) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"`verify(every=...)` got {every!r}; it is a number of calls, at least 1.")
+        self.every = every
+        self.rtol = rtol
+        self.atol = atol
+        self.count = 0
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> verify:
+        self._tokens.append(_active.set(self))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _active.reset(self._tokens.pop())
+
+    def is_due(self) -> bool:
+        """Count a call; whether it is to be verified."""
+        self.count += 1
+        return self.count % self.every == 0
+
+
+def due_verification() -> verify | None:
+    """What the present context asks of this call."""
+    settings = _active.get()
+    return settings if settings is not None and settings.is_due() else None
+
+
+def check_call(name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequence[Any], settings: verify) -> None:
+    """Compare outputs with fresh ones.
+
+    Raises:
+        StaleResultError: they differ; the saved values are dropped.
+    """
+    fresh = engine.fresh(leaves)
+    worst = _worst(outputs, fresh, settings)
+    if worst is None:
+        return
+    again = _worst(engine.fresh(leaves), fresh, settings)
+    record = engine.last
+    changed = [] if record is None else _names(engine, record.dirty)
+    try:
+        if again is not None:
+            raise not_deterministic(name, *again)
+        raise stale_result(name, *worst, changed, _first_stale(engine, leaves, settings))
+    finally:
+        engine.clear()
+
+
+def _worst(outputs: Sequence[Any], fresh: Sequence[Any], settings: verify) -> tuple[str, float] | None:
+    """The first output that differs by too much, as ` [k]`, and by how much."""
+    for number, (x, y) in enumerate(zip(outputs, fresh, strict=True)):
+        error = _difference(x, y, settings)
+        if error is not None:
+            return (f" [{number}]" if len(fresh) > 1 else ""), error
+    return None
+
+
+def _difference(x: Any, y: Any, settings: verify) -> float | None:
+    """Largest difference relative to the largest element, if it is too large; None where the two agree."""
+    if _jax.is_key_dtype(getattr(y, "dtype", np.dtype(float))):
+        x, y = jax.random.key_data(x), jax.random.key_data(y)
+    a, b = np.asarray(x), np.asarray(y)
+    if not np.issubdtype(b.dtype, np.inexact) and b.dtype.kind != "V":
+        return None if np.array_equal(a, b) else 1.0
+    wide = np.complex128 if np.iscomplexobj(b) else np.float64
+    eps = float(jax.numpy.finfo(b.dtype).eps) if b.dtype.kind in "fcV" and b.dtype.itemsize else 1e-3
+    a, b = a.astype(wide), b.astype(wide)
+    is_finite = np.isfinite(b)
+    if not (np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(np.isfinite(a), is_finite)):
+        return float("inf")
+    error = float(np.abs(a[is_finite] - b[is_finite]).max(initial=0.0))
+    scale = float(np.abs(b[is_finite]).max(initial=0.0))
+    rtol = eps**0.5 if settings.rtol is None else settings.rtol
+    return None if error <= rtol * scale + settings.atol else error / max(scale, np.finfo(float).tiny)
+
+
+def _names(engine: Engine, dirty: int) -> list[str]:
+    found = []
+    for index, elements in engine.layout.leaves_of(dirty):
+        path = engine.paths[index]
+        found += [path] if elements is None else [f"{path}[{k}]" for k in elements]
+    return found
+
+
+def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str:
+    """Which saved value of the latest version is wrong: the first in program order, by its equation."""
+    state, facts = engine.store.states[-1], engine.facts
+    order = [(var, eqn) for eqn in facts.program.eqns for var in written_vars(eqn) if var in state.saved]
+    variables: list[Var] = [var for var, _ in order]
+    if variables:
+        plan = plan_fill(facts, variables, ())
+        fresh = engine.chooser.compiler.compile_plan(plan)([LeafValue(x).feed for x in leaves], [])
+        for (var, eqn), value in zip(order, fresh, strict=True):
+            if _difference(state.saved[var], value, settings) is not None:
+                shown = f"{var.aval.str_short(short_dtypes=True)} of `{eqn.primitive.name}` at {_jax.source_line(eqn)}"
+                return f"The first saved value that is stale: {shown}."
+    return "No saved value is stale."
