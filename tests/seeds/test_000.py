@@ -223,6 +223,57 @@ def test_inside_a_compiled_function_it_is_the_plain_function():
     same(jax.jit(jax.grad(lambda p: f(p, DATA)))(PARAMS), jax.grad(model)(PARAMS, DATA))
 
 
+class CachedTensor:
+    """The class of the thread, on the pure form: a cache, a flag of its validity, `cond(flag, cache, cache_func)`."""
+
+    def __init__(self, cache_func, *inputs):
+        self.state, self.step = incrax.incremental(cache_func, tuning=MINIMAL).pure(*inputs)
+
+    def __call__(self, state, *inputs, is_valid):
+        return self.step(state, *inputs, changed={"theta": ~is_valid})
+
+
+@jax.custom_jvp
+def counted(theta):
+    """An expensive function that the host evaluates; its derivative is known."""
+    return jax.pure_callback(_cubed, jax.ShapeDtypeStruct((), jnp.float64), theta)
+
+
+@counted.defjvp
+def _(primals, tangents):
+    return counted(*primals), 3 * primals[0] ** 2 * tangents[0]
+
+
+EVALUATIONS = []
+
+
+def _cubed(theta):
+    EVALUATIONS.append(float(theta))
+    return np.float64(theta) ** 3
+
+
+def test_values_are_kept_inside_a_compiled_loop():
+    cache = CachedTensor(counted, 2.0)
+    thetas = jnp.array([2.0, 2.0, 3.0, 3.0, 3.0, 2.0])
+
+    def body(carry, theta):
+        old, state = carry
+        state, value = cache(state, theta, is_valid=theta == old)
+        return (theta, state), value
+
+    EVALUATIONS.clear()
+    _, values = jax.lax.scan(body, (thetas[0], cache.state), thetas)
+    same(values, thetas**3)
+    assert EVALUATIONS == [3.0, 2.0]
+
+
+def test_gradients_of_a_kept_value_inside_a_compiled_function_up_to_second_order():
+    cache = CachedTensor(counted, 2.0)
+    value = jax.jit(lambda theta: cache(cache.state, theta, is_valid=jnp.bool_(True))[1])
+    assert float(jax.grad(value)(2.0)) == pytest.approx(12.0, rel=1e-14)
+    assert float(jax.grad(jax.grad(value))(2.0)) == pytest.approx(12.0, rel=1e-14)
+
+
 def test_a_hook_before_the_fit_prepares_the_changes_that_will_come():
     f = incrax.incremental(model, tuning=MINIMAL)
     f.warm_up(PARAMS, DATA, changing=["params['mu']", "params['n_signal']"])

@@ -1,0 +1,105 @@
+"""Many calls from many threads, interrupts at random moments, configuration changed between calls."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import check, same
+
+import incrax
+
+X = np.linspace(0.1, 2.0, 500)
+NUM_THREADS, NUM_CALLS = 8, 1_000
+NUM_INTERRUPTS = 200
+
+
+def model(a, b, x):
+    return a * jnp.sum(jnp.exp(-b * x)) + jnp.sin(a)
+
+
+def points(seed, num):
+    """Numbers from a small set, so that calls meet each other's values."""
+    rng = random.Random(seed)
+    return [(rng.choice((0.5, 1.0, 1.5, 2.0)), rng.choice((0.3, 0.6, 0.9))) for _ in range(num)]
+
+
+@pytest.mark.parametrize("policy", ["fast", "exact"])
+def test_threads_get_right_results_and_end(policy):
+    f = incrax.incremental(model, policy=policy)
+    expected = {point: float(jax.jit(model)(*point, X)) for point in points(0, 200)}
+    wrong = []
+
+    def work(seed):
+        for point in points(seed, NUM_CALLS):
+            if not np.isclose(float(f(*point, X)), expected[point], rtol=1e-12):
+                wrong.append(point)
+
+    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(NUM_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=300)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+    assert f.stats.calls == NUM_THREADS * NUM_CALLS
+    check(f)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
+@pytest.mark.parametrize("policy", ["fast", "exact"])
+def test_interrupts_lose_nothing(policy):
+    f, plain = incrax.incremental(model, policy=policy), jax.jit(model)
+    rng = random.Random(1)
+    calls = iter(points(2, 10**6))
+    f(0.5, 0.3, X)
+    start = time.perf_counter()
+    for _ in range(200):
+        f(*next(calls), X)
+    call_s = (time.perf_counter() - start) / 200
+    caught = 0
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(NUM_INTERRUPTS):
+            if number % 20 == 0:
+                f.clear()
+            delay_s = rng.uniform(1e-5, 20 * call_s)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay_s)
+                for _ in range(10_000):
+                    f(*next(calls), X)
+            except KeyboardInterrupt:
+                caught += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            point = next(calls)
+            same(f(*point, X), plain(*point, X))
+            check(f)
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert caught >= NUM_INTERRUPTS // 2
+
+
+def test_configuration_changed_between_calls():
+    f, plain = incrax.incremental(model), jax.jit(model)
+    rng = random.Random(3)
+    contexts = [
+        lambda: jax.enable_x64(True),
+        lambda: jax.enable_x64(False),
+        lambda: jax.default_matmul_precision("highest"),
+        lambda: jax.debug_nans(True),
+        lambda: jax.numpy_dtype_promotion("standard"),
+        jax.disable_jit,
+    ]
+    for number, point in enumerate(points(4, 60)):
+        if number % 15 == 14:
+            jax.clear_caches()
+        with rng.choice(contexts)():
+            same(f(*point, X), plain(*point, X))
+    check(f)
