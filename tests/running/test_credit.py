@@ -10,6 +10,7 @@ import pytest
 from helpers import same
 
 import incrax
+from incrax.running.watch import IDLE
 
 X = np.linspace(0.1, 2.0, 20_000)
 NUM_CALLS = 12
@@ -59,3 +60,11 @@ def test_credit_grows_with_the_time_spent(seconds):
     clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
     clock.spent_s = 10 * whole.first_s * seconds
     assert f._traces.latest.engine.chooser._has_credit == (seconds >= 1.0)
+
+
+def test_what_promises_nothing_needs_no_credit_to_be_settled():
+    f = incrax.incremental(lambda *leaves: sum(leaves), tuning=incrax.Tuning(compile_s=0.0))
+    for number in range(16 * IDLE):
+        f(float(number), 2.0, 3.0)
+    assert f._traces.latest.engine.chooser.watch.rest
+    assert f.stats.compiles == 1

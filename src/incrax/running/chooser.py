@@ -6,6 +6,7 @@ In: `Facts`, dirty sets as they come, measured seconds. Out: entries with progra
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -41,6 +42,9 @@ COMPILE_SHARE = 0.1
 
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
+
+SMALL_GAIN_S = 5e-5
+"""Seconds per call that a plan must promise for the engine not to rest while its compilation is being earned."""
 
 EARNED_SHARE = 0.1
 """Share of what serves a dirty set now that a program of its own is expected to save."""
@@ -174,7 +178,7 @@ class Chooser:
                 self._compile(entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted))
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
-            if entry.count >= self.tuning.hot_after and self._may_compile(entry, self.num_planned < FREE_PLANS):
+            if entry.count >= self.tuning.hot_after and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
             is_early = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
@@ -182,8 +186,11 @@ class Chooser:
                 self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
-        """Add what a dirty set needs to the wanted values, if that promises a gain; a program if there is credit."""
-        self.num_planned += 1
+        """Add what a dirty set needs to the wanted values, and a program, if that promises a gain and there is credit.
+
+        Without credit the dirty set stays unplanned, with the seconds that a plan promises.
+        """
+        self.num_planned += entry.promise_s == math.inf
         entry.is_planned, entry.is_final = True, False
         run_price, budget_bytes = self.race.run_price, self.budget_bytes
         wanted = self.segments.wanted
@@ -195,6 +202,9 @@ class Chooser:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
         entry.promise_s = plan.seconds
+        entry.is_planned = is_asked or self._may_compile(entry, True)
+        if not entry.is_planned:
+            return
         needs = list(plan.base_loads)
         if not wanted:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
@@ -203,6 +213,12 @@ class Chooser:
         is_due = is_asked or (self.num_programs < FREE_PROGRAMS and self._may_compile(entry, True))
         if is_due and self._has_room(entry):
             self._compile_for_wanted(entry)
+
+    def _may_plan(self, entry: Entry) -> bool:
+        """Whether to plan for a dirty set; once more, if it was found promising, only when it may be compiled for."""
+        if entry.promise_s < math.inf:
+            return self._may_compile(entry, True)
+        return self.num_planned < FREE_PLANS or self._has_earned(entry, EARNED_FACTOR)
 
     def _may_compile(self, entry: Entry, is_early: bool) -> bool:
         """Whether to compile for a dirty set: on trust at first, else when it would have paid.
@@ -298,9 +314,14 @@ class Chooser:
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
+    def _is_settled(self, entry: Entry) -> bool:
+        """Whether what serves a dirty set is known; a small gain that waits for credit counts as none."""
+        is_waiting = not entry.is_planned and entry.promise_s < math.inf
+        return entry.is_final or (is_waiting and self.whole_s - entry.promise_s < SMALL_GAIN_S)
+
     def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
         if self.whole.is_settled and not self.race.callback_s and self.is_timed:
-            is_idle = entry.is_final and entry.candidate == candidate == "whole"
+            is_idle = self._is_settled(entry) and entry.candidate == candidate == "whole"
             if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())
