@@ -84,7 +84,8 @@ def test_interrupts_lose_nothing(policy):
                 for _ in range(10_000):
                     f(*next(calls), X)
             except BaseException as error:
-                assert was_interrupt(error)
+                if not was_interrupt(error):
+                    raise
                 caught += 1
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
