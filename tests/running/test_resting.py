@@ -186,9 +186,11 @@ def test_a_failing_call_leaves_the_state_as_it_was():
 
 
 def test_an_equal_array_may_take_the_place_of_a_deleted_one():
-    x = jnp.array(X)
-    f = resting(model, 1.0, 2.0, np.ones(2), x)
-    again = jnp.array(X)
+    x, other, again = (jnp.array(X) for _ in range(3))
+    f = incrax.incremental(model)
+    f(1.0, 2.0, np.ones(2), x)
+    f(3.0, 2.0, np.ones(2), other)
+    watch(f).rest = LONG
     x.delete()
     for a in (3.0, 3.0, 4.0):
         same(f(a, 2.0, np.ones(2), again), jax.jit(model)(a, 2.0, np.ones(2), again))
