@@ -233,8 +233,8 @@ MUTANTS = [
     Mutant(
         "pure form differentiates past its saved values",
         "running/pure.py",
-        "if mask & reached:",
-        "if mask & reached and False:",
+        "flags = leaves_set(self.facts.dependence.layout, active)",
+        "flags = leaves_set(self.facts.dependence.layout, ())",
     ),
     Mutant(
         "scalar factors forgotten",

@@ -11,6 +11,7 @@ from incrax._jax import Equation
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
 from incrax.running.engine import Engine
+from incrax.running.paths import mask_paths
 from incrax.running.record import Record
 from incrax.running.rehearsal import dry_run
 
@@ -118,12 +119,8 @@ def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
 def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
     if record.is_first:
         return [(path, "first call with this signature") for path in engine.paths]
-    found = []
-    for index, elements in engine.layout.leaves_of(record.dirty):
-        path = engine.paths[index]
-        names = [path] if elements is None else [f"{path}[{k}]" for k in elements]
-        found += [(name, "its bits differ from those at the baseline") for name in names]
-    return found
+    names = mask_paths(engine.paths, engine.layout, record.dirty)
+    return [(name, "its bits differ from those at the baseline") for name in names]
 
 
 def _why(record: Record) -> str:

@@ -210,8 +210,7 @@ class Chooser:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
             needs = needs_of_companions(self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes)
         self.segments.want(needs)
-        is_due = is_asked or (self.num_programs < FREE_PROGRAMS and self._may_compile(entry, True))
-        if is_due and self._has_room(entry):
+        if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
             self._compile_for_wanted(entry)
 
     def _may_plan(self, entry: Entry) -> bool:
@@ -267,10 +266,10 @@ class Chooser:
         self._drop_program(victim)
         return True
 
-    def note_unusable(self, entry: Entry, *, is_lasting: bool) -> None:
-        """Results of a dirty set's plan could not be used; after several times, or at once, it gets none any more."""
+    def note_unusable(self, entry: Entry) -> None:
+        """Results of a dirty set's plan could not be used; after several times it gets none any more."""
         entry.num_unusable += 1
-        if is_lasting or entry.num_unusable >= MAX_UNUSABLE:
+        if entry.num_unusable >= MAX_UNUSABLE:
             self.bar(entry)
 
     def bar(self, entry: Entry) -> None:

@@ -206,8 +206,11 @@ class Engine:
             overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
         chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
         if guard is not None and not guard:
-            chooser.note_unusable(entry, is_lasting=False)
-            state = self._new_state(values, base, dirty, "whole", entry, saved, self._run_whole(saved))
+            chooser.note_unusable(entry)
+            results = self._run_whole(saved)
+            if self.must_wait:
+                jax.block_until_ready(results)
+            state = self._new_state(values, base, dirty, "whole", entry, saved, results)
             self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         return state.outputs
@@ -243,7 +246,7 @@ class Engine:
             try:
                 return candidate, *self._run_from_saved(candidate, entry, saved)
             except UnusableError:
-                self.chooser.note_unusable(entry, is_lasting=True)
+                self.chooser.bar(entry)
         return "whole", self._run_whole(saved), None
 
     def _run_whole(self, saved: SavedValues) -> list[Any]:

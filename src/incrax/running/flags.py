@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax import _jax
 from incrax.facts.dependence import Layout
-from incrax.running.paths import path_mask, paths_mask
+from incrax.running.leaves import different_bits
+from incrax.running.paths import path_mask
 
 
 class Flags:
@@ -42,15 +42,23 @@ class Flags:
         return self.reach(self.layout.leaf_mask(index))
 
 
+def leaves_set(layout: Layout, indices: Iterable[int]) -> Flags:
+    """Some leaves changed, and no others."""
+    chosen = frozenset(indices)
+    return Flags(layout, [np.full(width, index in chosen) for index, width in enumerate(layout.widths)])
+
+
 def all_set(layout: Layout) -> Flags:
     """Everything changed."""
-    return Flags(layout, [np.ones(width, bool) for width in layout.widths])
+    return leaves_set(layout, range(len(layout.widths)))
 
 
 def compared(layout: Layout, old: Sequence[Any], new: Sequence[Any]) -> Flags:
     """The inputs whose bits differ; those that are the same object do not."""
-    pairs = zip(old, new, layout.widths, strict=True)
-    return Flags(layout, [np.zeros(n, bool) if a is b else _different(a, b).reshape(n, -1).any(1) for a, b, n in pairs])
+    values: list[Any] = []
+    for a, b, width in zip(old, new, layout.widths, strict=True):
+        values.append(np.zeros(width, bool) if a is b else different_bits(a, b).reshape(width, -1).any(1))
+    return Flags(layout, values)
 
 
 def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
@@ -63,38 +71,20 @@ def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
     if not isinstance(changed, Mapping):
         names: Iterable[str] = [changed] if isinstance(changed, str) else changed
         changed = dict.fromkeys(names, True)
-    known = paths_mask(paths, layout, [name for name, flag in changed.items() if flag is True])
-    values: list[Any] = []
-    for offset, width in zip(layout.offsets, layout.widths, strict=True):
-        values.append(np.array([bool(known >> offset + k & 1) for k in range(width)]))
+    values: list[Any] = list(leaves_set(layout, ()).values)
     for name, flag in changed.items():
-        if not isinstance(flag, bool):
-            _set(values, layout, path_mask(paths, layout, name), name, jnp.asarray(flag))
+        for index, elements in layout.leaves_of(path_mask(paths, layout, name)):
+            chosen = np.isin(np.arange(layout.widths[index]), elements) if elements is not None else np.ones(1, bool)
+            values[index] = values[index] | (chosen & flag if isinstance(flag, bool) else _spread(name, flag, chosen))
     return Flags(layout, values)
 
 
-def _set(values: list[Any], layout: Layout, mask: int, name: str, flag: jax.Array) -> None:
-    """Set the bits of a mask where a flag of the graph is true."""
-    for index, elements in layout.leaves_of(mask):
-        width = layout.widths[index]
-        chosen = np.isin(np.arange(width), elements) if elements is not None else np.ones(width, bool)
-        if flag.ndim and flag.size != chosen.sum():
-            raise ValueError(
-                f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; give one boolean, "
-                "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` count as one)."
-            )
-        spread = jnp.zeros(width, bool).at[np.flatnonzero(chosen)].set(flag.reshape(-1) if flag.ndim else flag)
-        values[index] = values[index] | spread
-
-
-def _different(a: Any, b: Any) -> jax.Array:
-    """Elementwise, whether the bits of two arrays of one type differ."""
-    if _jax.is_key_dtype(a.dtype):
-        a, b = jax.random.key_data(a), jax.random.key_data(b)
-        return (a != b).any(tuple(range(a.ndim))[-1:])
-    if jnp.issubdtype(a.dtype, jnp.complexfloating):
-        return _different(a.real, b.real) | _different(a.imag, b.imag)
-    if not jnp.issubdtype(a.dtype, jnp.floating):
-        return a != b
-    unsigned = jnp.dtype(f"uint{a.dtype.itemsize * 8}")
-    return jax.lax.bitcast_convert_type(a, unsigned) != jax.lax.bitcast_convert_type(b, unsigned)
+def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
+    """A flag of the graph, or one for each, at the chosen elements; false elsewhere."""
+    flag = jnp.asarray(flag)
+    if flag.ndim and flag.size != chosen.sum():
+        raise ValueError(
+            f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; give one boolean, "
+            "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` count as one)."
+        )
+    return jnp.zeros(chosen.size, bool).at[np.flatnonzero(chosen)].set(flag.reshape(-1) if flag.ndim else flag)

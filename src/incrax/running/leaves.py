@@ -8,6 +8,7 @@ It must not know plans or saved values.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -85,6 +86,11 @@ def is_dynamic(x: Any) -> bool:
     if isinstance(x, Enum):
         return False
     return isinstance(x, (jax.Array, np.ndarray, np.generic, *_PYTHON_SCALARS)) or _jax.is_mutable_array(x)
+
+
+def has_tracer(leaves: Iterable[Any]) -> bool:
+    """Whether some leaf has no value yet."""
+    return any(isinstance(leaf, _jax.Tracer) for leaf in leaves)
 
 
 def descriptor(x: Any) -> tuple[Any, ...]:
@@ -318,11 +324,16 @@ def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
 
 @jax.jit
 def _equal_on_device(a: jax.Array, b: jax.Array) -> jax.Array:
+    return ~jnp.any(different_bits(a, b))
+
+
+def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several elements."""
     if _jax.is_key_dtype(a.dtype):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     if jnp.issubdtype(a.dtype, jnp.complexfloating):
-        a, b = jnp.stack([a.real, a.imag]), jnp.stack([b.real, b.imag])
-    if a.dtype == jnp.bool_:
-        return jnp.array_equal(a, b)
+        return different_bits(a.real, b.real) | different_bits(a.imag, b.imag)
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return a != b
     unsigned = jnp.dtype(f"uint{a.dtype.itemsize * 8}")
-    return jnp.array_equal(jax.lax.bitcast_convert_type(a, unsigned), jax.lax.bitcast_convert_type(b, unsigned))
+    return jax.lax.bitcast_convert_type(a, unsigned) != jax.lax.bitcast_convert_type(b, unsigned)

@@ -23,6 +23,14 @@ def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> in
     return mask
 
 
+def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
+    """The names of the inputs, and of the elements of small arrays, that bits stand for."""
+    found = []
+    for index, elements in layout.leaves_of(mask):
+        found += [paths[index]] if elements is None else [f"{paths[index]}[{k}]" for k in elements]
+    return found
+
+
 def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
     """The bits that a path, a prefix of paths, or an element of a small array names.
 

@@ -28,8 +28,8 @@ from incrax.planning.plan import Plan
 from incrax.planning.segmentation import Group, Segmentation
 from incrax.running.analysis import Analysis
 from incrax.running.compiled import device_constants
-from incrax.running.flags import Flags, all_set, compared, declared
-from incrax.running.leaves import descriptor, is_frozen
+from incrax.running.flags import Flags, all_set, compared, declared, leaves_set
+from incrax.running.leaves import descriptor, has_tracer, is_frozen
 from incrax.running.signature import Signature
 from incrax.running.wants import LARGE_SIZE, lasting_needs
 
@@ -104,17 +104,13 @@ class PureFunction:
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             leaves, saved, _, _ = primals
             active = [i for i, t in enumerate(tangents[0]) if not isinstance(t, SymbolicZero)]
-            reached = sum(self.facts.dependence.layout.leaf_mask(i) for i in active)
+            flags = leaves_set(self.facts.dependence.layout, active)
 
             def along(*moved: Any) -> tuple[Any, ...]:
                 at = list(leaves)
                 for index, leaf in zip(active, moved, strict=True):
                     at[index] = leaf
-                values = self._by_variable(saved)
-                for group, plan, mask in zip(self.groups, self.plans, self.masks, strict=True):
-                    if mask & reached:
-                        values.update(zip(group, self._run(plan, at, values), strict=True))
-                return self._run(self.top, at, values)
+                return self._run(self.top, at, self._by_variable(self.update(at, saved, flags)))
 
             return jax.jvp(along, [leaves[i] for i in active], [tangents[0][i] for i in active])
 
@@ -148,14 +144,14 @@ class Step:
         self._out_tree = out_tree
         self._layout = function.facts.dependence.layout
         self._avals = [var.aval for var in function.facts.program.invars]
-        self._paths = [p for p, d in zip(signature.paths, signature.is_dynamic, strict=True) if d]
+        self._paths = signature.dynamic_paths
         self._is_disabled = is_disabled()
         self._frozen = {i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)}
 
     def start(self, leaves: Leaves) -> PureState:
         """The state at some leaves; compiled where nothing is being traced."""
         at = self._checked(leaves)
-        is_traced = not _jax.is_top_level() or any(isinstance(x, _jax.Tracer) for x in at)
+        is_traced = not _jax.is_top_level() or has_tracer(at)
         return (self._start if is_traced else jax.jit(self._start))(at)
 
     def _start(self, leaves: Leaves) -> PureState:
@@ -189,9 +185,7 @@ class Step:
         if treedef != self._signature.treedef:
             raise other_structure(treedef, self._signature.treedef)
         if not self._signature.same_statics(leaves):
-            raise other_statics(
-                [p for p, d in zip(self._signature.paths, self._signature.is_dynamic, strict=True) if not d]
-            )
+            raise other_statics(self._signature.static_paths)
         return self._signature.dynamic_leaves(leaves)
 
     def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:

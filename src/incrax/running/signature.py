@@ -62,6 +62,16 @@ class Signature:
         return True
 
     @cached_property
+    def dynamic_paths(self) -> tuple[str, ...]:
+        """Names of the leaves that are values."""
+        return tuple(path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if is_value)
+
+    @cached_property
+    def static_paths(self) -> tuple[str, ...]:
+        """Names of the static leaves."""
+        return tuple(path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if not is_value)
+
+    @cached_property
     def dynamic_types(self) -> tuple[Hashable, ...]:
         """Descriptors of the dynamic leaves."""
         return tuple(d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value)

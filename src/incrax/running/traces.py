@@ -18,7 +18,7 @@ from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
-from incrax.running.leaves import is_frozen
+from incrax.running.leaves import has_tracer, is_frozen
 from incrax.running.limits import Limits
 from incrax.running.packing import packable
 from incrax.running.pure import Step, make_step
@@ -144,10 +144,10 @@ class Traces:
         dynamic = signature.dynamic_leaves(leaves)
         analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact)
         facts = analysis.facts
-        paths = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if is_value]
         recycles = can_recycle() and not signature.has_committed_leaves
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
         compiler = Compiler(facts, on_host=on_host, recycles=recycles)
+        paths = signature.dynamic_paths
         engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
 
@@ -162,8 +162,7 @@ class Traces:
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
-        static = [path for path, is_value in zip(signature.paths, signature.is_dynamic, strict=True) if not is_value]
-        functions = [path for path, x in zip(static, signature.statics, strict=True) if callable(x)]
+        functions = [path for path, x in zip(signature.static_paths, signature.statics, strict=True) if callable(x)]
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
@@ -195,8 +194,3 @@ class Traces:
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
         return make_step(analysis, signature, leaves, limits.planned_bytes)
-
-
-def has_tracer(leaves: Sequence[Any]) -> bool:
-    """Whether some leaf has no value yet."""
-    return any(isinstance(leaf, _jax.Tracer) for leaf in leaves)

@@ -21,6 +21,7 @@ from incrax.facts.program import written_vars
 from incrax.planning.plan import plan_fill
 from incrax.running.engine import Engine
 from incrax.running.leaves import LeafValue
+from incrax.running.paths import mask_paths
 
 _active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
 
@@ -90,7 +91,7 @@ def check_call(name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequen
         return
     again = _worst(engine.fresh(leaves), fresh, settings)
     record = engine.last
-    changed = [] if record is None else _names(engine, record.dirty)
+    changed = [] if record is None else mask_paths(engine.paths, engine.layout, record.dirty)
     try:
         if again is not None:
             raise not_deterministic(name, *again)
@@ -113,10 +114,10 @@ def _difference(x: Any, y: Any, settings: verify) -> float | None:
     if _jax.is_key_dtype(getattr(y, "dtype", np.dtype(float))):
         x, y = jax.random.key_data(x), jax.random.key_data(y)
     a, b = np.asarray(x), np.asarray(y)
-    if not np.issubdtype(b.dtype, np.inexact) and b.dtype.kind != "V":
+    if not jax.numpy.issubdtype(b.dtype, jax.numpy.inexact):
         return None if np.array_equal(a, b) else 1.0
     wide = np.complex128 if np.iscomplexobj(b) else np.float64
-    eps = float(jax.numpy.finfo(b.dtype).eps) if b.dtype.kind in "fcV" and b.dtype.itemsize else 1e-3
+    eps = float(jax.numpy.finfo(b.dtype).eps)
     a, b = a.astype(wide), b.astype(wide)
     is_finite = np.isfinite(b)
     if not (np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(np.isfinite(a), is_finite)):
@@ -125,14 +126,6 @@ def _difference(x: Any, y: Any, settings: verify) -> float | None:
     scale = float(np.abs(b[is_finite]).max(initial=0.0))
     rtol = eps**0.5 if settings.rtol is None else settings.rtol
     return None if error <= rtol * scale + settings.atol else error / max(scale, np.finfo(float).tiny)
-
-
-def _names(engine: Engine, dirty: int) -> list[str]:
-    found = []
-    for index, elements in engine.layout.leaves_of(dirty):
-        path = engine.paths[index]
-        found += [path] if elements is None else [f"{path}[{k}]" for k in elements]
-    return found
 
 
 def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str:
