@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
-TESTS = "tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
+TESTS = "tests/test_marks.py tests/test_memory.py tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 
 
 class Mutant(NamedTuple):
@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "residual reused across a parameter",
-        "running/engine.py",
+        "running/succession.py",
         "{var: x for var, x in base.saved.items() if not mask(var) & dirty}",
         "dict(base.saved)",
     ),
@@ -196,9 +196,9 @@ MUTANTS = [
     ),
     Mutant(
         "saved values of a baseline kept whole",
-        "running/engine.py",
-        "        if base.harmless != dirty and not any([mask(var) & dirty for var in base.saved]):",
-        "        if base.harmless != dirty:",
+        "running/succession.py",
+        "    if base.harmless != dirty and not any([mask(var) & dirty for var in base.saved]):",
+        "    if base.harmless != dirty:",
     ),
     Mutant(
         "results used although their guard is false",
@@ -235,6 +235,36 @@ MUTANTS = [
         "running/pure.py",
         "flags = leaves_set(self.facts.dependence.layout, active)",
         "flags = leaves_set(self.facts.dependence.layout, ())",
+    ),
+    Mutant(
+        "marks do not narrow",
+        "facts/rules.py",
+        '    if not eqn.params["is_narrowed"]:',
+        "    if True:",
+    ),
+    Mutant(
+        "unnarrowed marks narrow",
+        "facts/rules.py",
+        '    if not eqn.params["is_narrowed"]:',
+        "    if False:",
+    ),
+    Mutant(
+        "a mark takes other arguments for dependences",
+        "_marks.py",
+        "        if not _is_traced(leaf) or None in keys:",
+        "        if True:",
+    ),
+    Mutant(
+        "marked values evicted like others",
+        "running/eviction.py",
+        "return var in facts.kept, ",
+        "return False, ",
+    ),
+    Mutant(
+        "frames keep saved values when memory is short",
+        "running/engine.py",
+        "        traceback.clear_frames(error.__traceback__)",
+        "        error.__traceback__",
     ),
     Mutant(
         "scalar factors forgotten",

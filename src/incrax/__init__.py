@@ -7,6 +7,7 @@ from incrax._api import incremental
 from incrax._errors import (
     DeletedInputError,
     IncraxError,
+    MemoryBudgetError,
     NotCalledError,
     StaleResultError,
     StepTypeError,
@@ -14,6 +15,7 @@ from incrax._errors import (
     UnsupportedLeafError,
 )
 from incrax._incremental import Incremental
+from incrax._marks import cached, keep
 from incrax._tuning import Tuning
 from incrax.running.leaves import frozen
 from incrax.running.stats import Stats
@@ -23,6 +25,7 @@ __all__ = [
     "DeletedInputError",
     "Incremental",
     "IncraxError",
+    "MemoryBudgetError",
     "NotCalledError",
     "StaleResultError",
     "Stats",
@@ -30,8 +33,10 @@ __all__ = [
     "Tuning",
     "UnknownInputError",
     "UnsupportedLeafError",
+    "cached",
     "frozen",
     "incremental",
+    "keep",
     "verify",
 ]
 __version__ = "0.1.0"

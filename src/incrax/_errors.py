@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+NUM_SHOWN = 8
+"""Entries of a list that a message names."""
+
 
 class IncraxError(Exception):
     """Base of all errors of incrax."""
@@ -32,6 +35,10 @@ class DeletedInputError(IncraxError, RuntimeError):
 
 class StepTypeError(IncraxError, TypeError):
     """An argument of a step is of another type than the pure form was made for."""
+
+
+class MemoryBudgetError(IncraxError, MemoryError):
+    """What must stay in memory does not fit the byte budget, or what runs does not fit the device."""
 
 
 class StaleResultError(IncraxError, RuntimeError):
@@ -134,6 +141,44 @@ def unknown_input(name: str, known: Sequence[str]) -> UnknownInputError:
     return UnknownInputError(
         f"`{name}` names no input of this function; its inputs are: {shown}. Use a path as `explain()` prints it, "
         "a prefix of one (all leaves below it), or `path[i]` for an element of a small array."
+    )
+
+
+def kept_too_large(values: Sequence[tuple[str, int]], budget_bytes: int) -> MemoryBudgetError:
+    """Marked values that do not fit the budget, as (name and type, bytes)."""
+    total = sum(nbytes for _, nbytes in values)
+    return MemoryBudgetError(
+        f"Values marked by `keep` or `cached` take {total:,} bytes, and the budget of saved values is "
+        f"{budget_bytes:,}: {_sizes(values)}. They would be saved and dropped again at every call. Nothing was "
+        "evaluated or stored. Give `incremental(memory=...)` more bytes, or remove marks from the largest."
+    )
+
+
+def out_of_memory(values: Sequence[tuple[str, int]], budget_bytes: int) -> MemoryBudgetError:
+    """The device had no room for a call, even without saved values; these were saved, as (type, bytes)."""
+    total = sum(nbytes for _, nbytes in values)
+    return MemoryBudgetError(
+        "The device has no memory left for a call, which was tried again without saved values (not where it prints or "
+        f"writes). Dropped before that: {total:,} bytes of a budget of {budget_bytes:,} "
+        f"({_sizes(values) or 'nothing'}). The function itself needs more than there is, or other arrays take it. "
+        "Delete arrays, use smaller batches, or give `incremental(memory=...)` fewer bytes if every call needs the "
+        "second try."
+    )
+
+
+def _sizes(values: Sequence[tuple[str, int]]) -> str:
+    """The largest values with their bytes."""
+    largest = sorted(values, key=lambda pair: -pair[1])
+    shown = ", ".join(f"{name} ({nbytes:,} bytes)" for name, nbytes in largest[:NUM_SHOWN])
+    return shown + (f" and {len(largest) - NUM_SHOWN} more" if len(largest) > NUM_SHOWN else "")
+
+
+def unknown_dependency(path: str, function: str, arguments: Sequence[str]) -> UnknownInputError:
+    """A dependency that is no argument."""
+    return UnknownInputError(
+        f"`cached(deps=...)` names `{path}`, which is no argument of `{function}` and no part of one; its arguments "
+        f"are: {', '.join(arguments) or 'none'}. Without it the engine cannot know when the result is stale. Write it "
+        "as in the function's body: `mu`, `self.mu`, `params['mu']`, `theta[3]`."
     )
 
 

@@ -20,6 +20,9 @@ from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
+from jax.interpreters import ad as _ad
+from jax.interpreters import batching as _batching
+from jax.interpreters import mlir as _mlir
 
 Atom: TypeAlias = Any  # Var | Literal
 
@@ -178,6 +181,45 @@ def sub_bodies(eqn: Equation) -> list[Body]:
     return [open_jaxpr(jaxpr) for jaxpr in jex_core.jaxprs_in_params(eqn.params)]
 
 
+# --- marked values ------------------------------------------------------------------------------------------------
+
+KEEP = "incrax_keep"
+"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of values.
+
+Parameters: the number of values; the name that the user gave them; whether they are worth saving; whether they depend
+on the dependencies only.
+"""
+
+_keep_p = jex_core.Primitive(KEEP)
+_keep_p.multiple_results = True
+_keep_p.def_impl(lambda *xs, num_values, **_: list(xs[:num_values]))
+_keep_p.def_abstract_eval(lambda *avals, num_values, **_: list(avals[:num_values]))
+_mlir.register_lowering(_keep_p, lambda _, *xs, num_values, **__: list(xs[:num_values]))
+
+
+def keep(values: Sequence[Any], dependencies: Sequence[Any] | None, name: str | None) -> list[Any]:
+    """The values, marked as worth saving; dependent on the dependencies only, unless these are None."""
+    params = {"num_values": len(values), "name": name, "is_kept": True, "is_narrowed": dependencies is not None}
+    return _keep_p.bind(*values, *(dependencies or ()), **params)
+
+
+def as_constant(value: Any, name: str | None) -> Any:
+    """The value, marked as dependent on nothing."""
+    return _keep_p.bind(value, num_values=1, name=name, is_kept=False, is_narrowed=True)[0]
+
+
+def _keep_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    return _keep_p.bind(*primals, **params), list(tangents[: params["num_values"]])
+
+
+def _keep_batch(xs: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    return _keep_p.bind(*xs, **params), list(axes[: params["num_values"]])
+
+
+_ad.primitive_jvps[_keep_p] = _keep_jvp
+_batching.primitive_batchers[_keep_p] = _keep_batch
+
+
 # --- types --------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +275,11 @@ def config_key() -> Hashable:
 def checks_values() -> bool:
     """Whether JAX raises on a NaN or an infinity in any output of a program."""
     return _config.debug_nans.value or _config.debug_infs.value
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a device could not allocate what a program needs."""
+    return isinstance(error, (RuntimeError, ValueError)) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def is_jit_disabled() -> bool:

@@ -35,7 +35,11 @@ def state(*saved, inputs=(0.0,), outputs=()):
 
 def store_of(versions=2, budget_kb=1000, seconds=None, expected=()):
     """An empty store."""
-    store = Store(versions, budget_kb * 1024, lambda: seconds or {}, Pool(is_active=True), frozenset())
+
+    def cheapest_first(state):
+        return sorted(state.saved, key=lambda var: (seconds or {}).get(var, 0.0) / var.aval.size)
+
+    store = Store(versions, budget_kb * 1024, cheapest_first, Pool(is_active=True), frozenset())
     store.expect(expected)
     return store
 
@@ -284,7 +288,7 @@ def test_a_buffer_that_a_fork_holds_is_not_recycled():
     a = variable(100)
     store, first = store_of(versions=1, expected=[a]), state(a)
     store.commit(first, None)
-    other = store.fork()
+    other = store.fork(store.order)
     store.commit(state(), None)
     assert id(other.states[0].saved[a]) not in recycled(store, a)
     other.commit(state(), None)

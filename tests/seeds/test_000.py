@@ -292,3 +292,42 @@ def test_equal_parts_of_a_sum_are_evaluated_once():
     ours = incrax.incremental(f, tuning=MINIMAL)
     ours(5.0, 1.0, 2.0, DATA)
     assert primitives_run(ours).count("exp") == 1
+
+
+# --- `result = self.cache_value(result, deps=...)`, also as a decorator of a method -----------------------------------
+
+
+class Pdf:
+    """A pdf of the thread: its shape does not depend on its yield, though it holds both."""
+
+    def __init__(self, mu, sigma, number):
+        self.mu, self.sigma, self.number = mu, sigma, number
+
+    def area_by_hand(self):
+        result = jnp.exp(-self.sigma) * integral(lambda g: gauss(self.mu, self.sigma, g)) + 0.0 * self.number
+        return incrax.keep(result, "area", deps=(self.mu, self.sigma))
+
+    @incrax.cached(deps=["self.mu", "self.sigma"])
+    def area(self):
+        return jnp.exp(-self.sigma) * integral(lambda g: gauss(self.mu, self.sigma, g)) + 0.0 * self.number
+
+
+@pytest.mark.parametrize("method", [Pdf.area_by_hand, Pdf.area])
+def test_a_value_kept_with_dependences_given_by_hand_stays_while_others_change(method):
+    f = incrax.incremental(lambda *values: values[2] * jnp.log(method(Pdf(*values))), tuning=MINIMAL)
+    for number in (150.0, 151.0, 152.0):
+        same(f(5.0, 1.0, number), number * jnp.log(method(Pdf(5.0, 1.0, number))))
+    assert "exp" not in primitives_run(f)
+    f(5.0, 1.1, 152.0)
+    assert "exp" in primitives_run(f)
+
+
+def test_the_same_as_a_decorator_of_a_method():
+    """Gradients go through, also with respect to the yield."""
+    loss = jax.value_and_grad(
+        lambda params: params["n"] * jnp.log(Pdf(params["mu"], params["sigma"], params["n"]).area())
+    )
+    f = incrax.incremental(loss, tuning=MINIMAL)
+    for n in (150.0, 151.0, 152.0):
+        same(f({"mu": 5.0, "sigma": 1.0, "n": n}), jax.jit(loss)({"mu": 5.0, "sigma": 1.0, "n": n}))
+    assert "exp" not in primitives_run(f)

@@ -89,7 +89,7 @@ class Calibration:
 _FREE = frozenset(
     """broadcast_in_dim reshape squeeze expand_dims copy copy_p iota stop_gradient convert_element_type real imag
     complex transpose slice rev bitcast_convert_type optimization_barrier""".split()
-)
+) | {_jax.KEEP}
 _TRANSCENDENTAL = {
     **dict.fromkeys("exp exp2 expm1 log log1p".split(), 1.0),
     **dict.fromkeys("sin cos tan tanh sinh cosh logistic cbrt".split(), 2.0),

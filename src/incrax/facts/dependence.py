@@ -17,7 +17,7 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.constants import evaluate_equation, known_values
 from incrax.facts.program import STATEFUL, Program, written_vars
-from incrax.facts.rules import Known, Masks, element_rules, join, nested_rules, spread
+from incrax.facts.rules import Known, Masks, element_rules, join, keep_masks, nested_rules, spread
 
 MAX_TRACKED = 1024
 """Elements above which a value has one mask for the whole array."""
@@ -118,6 +118,8 @@ def equation_masks(eqn: Equation, env: dict[Var, Masks], known: Known) -> list[M
     """Masks of an equation's outputs; by default every output depends on every input."""
     inputs = [0 if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
     name = eqn.primitive.name
+    if name == _jax.KEEP:
+        return keep_masks(eqn, inputs)
     if name in nested_rules and not eqn.effects:
         return nested_rules[name](eqn, inputs, walk)
     if name in element_rules and len(eqn.outvars) >= 1 and _is_tracked(eqn, inputs):

@@ -257,6 +257,20 @@ element_rules: dict[str, ElementRule] = {
 }
 
 
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+
+def keep_masks(eqn: Equation, inputs: Sequence[Masks]) -> list[Masks]:
+    """The marked values' own masks, or for each that of the dependencies that the user named."""
+    values, dependencies = inputs[: len(eqn.outvars)], inputs[len(eqn.outvars) :]
+    if not eqn.params["is_narrowed"]:
+        return list(values)
+    mask = 0
+    for masks in dependencies:
+        mask |= join(masks)
+    return [mask] * len(values)
+
+
 # --- equations that hold jaxprs -----------------------------------------------------------------------------------
 
 

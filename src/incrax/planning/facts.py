@@ -14,6 +14,9 @@ from incrax.facts.dependence import ALWAYS, Dependence
 from incrax.facts.program import Program, read_vars, written_vars
 from incrax.planning.derived import DerivedTable
 
+MARKED_LOAD_S = 1e-12
+"""Price of loading a value that the user marked as worth saving: below that of any equation."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -68,7 +71,12 @@ class Facts:
         return sum(map(Calibration().seconds, self.program.eqns))
 
     def load_seconds(self, var: Var) -> float:
-        """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself."""
+        """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself.
+
+        Nothing for a value that the user marked: it is always taken.
+        """
+        if var in self.kept:
+            return MARKED_LOAD_S
         size = 0 if var in self.derived.matrices else _jax.aval_bytes(var.aval)
         return self.calibration.load_seconds(size)
 
@@ -104,6 +112,12 @@ class Facts:
         return tuple(var for eqn in pure for var in written_vars(eqn))
 
     @cached_property
+    def kept(self) -> dict[Var, str | None]:
+        """What the user marked as worth saving, with its name."""
+        marked = [eqn for eqn in self.program.eqns if eqn.primitive.name == _jax.KEEP]
+        return {var: eqn.params["name"] for eqn in marked for var in written_vars(eqn) if var in self.saveable}
+
+    @cached_property
     def chains(self) -> tuple[Chain, ...]:
         """The sums of many terms."""
         return find_chains(self.program.eqns, self.program.outvars)
@@ -112,15 +126,21 @@ class Facts:
     def saveable(self) -> frozenset[Var]:
         """Variables whose value can be kept."""
         masks = self.dependence.masks
-        written = (var for eqn in self.program.eqns for var in written_vars(eqn))
+        eqns = [eqn for eqn in self.program.eqns if eqn.params.get("is_kept", True)]
+        written = (var for eqn in eqns for var in written_vars(eqn))
         return frozenset(var for var in written if not masks[var] & ALWAYS and _is_array(var))
 
     @cached_property
     def cut_set(self) -> tuple[Var, ...]:
-        """Every value that is read by an equation of another dependency set: what the minimal planner keeps."""
+        """Every value that is read by an equation of another dependency set: what the minimal planner keeps.
+
+        Not what is read only to be marked as dependent on less.
+        """
         found: dict[Var, None] = {}
         masks = self.dependence.masks
         for eqn, mask in zip(self.program.eqns, self.equation_masks, strict=True):
+            if eqn.params.get("is_narrowed"):
+                continue
             found.update({var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask})
         return tuple(found)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from incrax import _jax
-from incrax._jax import Equation
+from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
 from incrax.running.engine import Engine
 from incrax.running.paths import mask_paths
-from incrax.running.record import Record
+from incrax.running.record import NO_MEMORY, Record
 from incrax.running.rehearsal import dry_run
 
 NUM_LISTED = 30
@@ -24,7 +24,8 @@ class Explanation(Printable):
 
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
     "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
-    FLOPs run and avoided; uses and times of the dirty set's candidates in seconds.
+    those that the user marked, as (name, "loaded" or "filled"); FLOPs run and avoided; uses and times of the dirty
+    set's candidates in seconds.
     """
 
     is_dry_run: bool
@@ -35,6 +36,7 @@ class Explanation(Printable):
     num_equations: int
     loaded: tuple[tuple[str, int], ...]
     filled: tuple[tuple[str, int], ...]
+    kept: tuple[tuple[str, str], ...]
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
@@ -52,6 +54,7 @@ class Explanation(Printable):
             "loaded": [{"type": name, "bytes": size} for name, size in self.loaded],
             "loaded_bytes": sum(size for _, size in self.loaded),
             "filled": [{"type": name, "bytes": size} for name, size in self.filled],
+            "kept": dict(self.kept),
             "flops_ran": self.cost_ran.flops,
             "flops_avoided": self.cost_avoided.flops,
             "transcendentals_avoided": self.cost_avoided.transcendentals,
@@ -69,6 +72,7 @@ class Explanation(Printable):
             ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
             ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
+            *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
         ]
         changed = list(self.changed[:NUM_LISTED]) or [("nothing", "all leaves have the bits of the last call")]
@@ -103,10 +107,17 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         num_equations=len(eqns),
         loaded=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.loads),
         filled=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.filled),
+        kept=tuple(_kept(facts.kept, record)),
         cost_ran=total_cost(ran),
         cost_avoided=total_cost(rest),
         times=_times(record),
     )
+
+
+def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str, str]]:
+    """What became of the values that the user marked and named."""
+    for verb, variables in (("loaded", record.loads), ("filled", record.filled)):
+        yield from [(name, verb) for var in variables if (name := names.get(var)) is not None]
 
 
 def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
@@ -126,6 +137,8 @@ def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
 def _why(record: Record) -> str:
     if record.candidate == "saved outputs":
         return "no input changed"
+    if record is NO_MEMORY:
+        return "the device had no memory left until all saved values were dropped"
     if record.is_first:
         return "first call with this signature"
     return record.entry.reason if record.entry is not None else "saving did not pay in the last calls"

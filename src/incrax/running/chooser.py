@@ -293,13 +293,16 @@ class Chooser:
     def pays_to_fill(self, entry: Entry, missing: Iterable[Var], culprit: Entry | None) -> bool:
         """Whether to compute missing values now; the culprit, whose use left them stale, bears the cost either way.
 
-        At once where even with them the candidate beats the whole program, or to time it; else after as many seconds
-        were lost for want of them as they cost (ski rental: never worse than twice the best).
+        At once where the user marked them all, where even with them the candidate beats the whole program, or to time
+        it; else after as many seconds were lost for want of them as they cost (ski rental: never worse than twice the
+        best).
         """
+        missing = tuple(missing)
         fill_s = self.segments.fill_seconds(missing, self.race.run_price)
         served_s = entry.seconds.get(entry.candidate, self.whole_s)
         is_tried = not entry.is_final and self.race.is_exploring
-        pays = is_tried or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
+        is_marked = all(var in self.facts.kept for var in missing)
+        pays = is_tried or is_marked or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
         lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
         self.regret_s = 0.0 if pays else self.regret_s + lost_s
         if culprit is not None:

@@ -7,36 +7,35 @@ end: an exception leaves the store as it was.
 from __future__ import annotations
 
 import time
-import warnings
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 
 from incrax import _jax
-from incrax._errors import deleted_input, large_unchanged
+from incrax._errors import deleted_input, out_of_memory
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.facts.dependence import ALWAYS
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
+from incrax.running.advice import advise_frozen
 from incrax.running.baselines import Baselines, Pairs
 from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
 from incrax.running.compiled import Compiler
+from incrax.running.eviction import cheapest_first, check_kept
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
-from incrax.running.record import RESTING, UNCHANGED, Record
+from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store
-
-ADVICE_S = 1.0
-ADVICE_SHARE = 0.2
-"""Seconds that comparing an unchanged array has taken, and their share of all, from which on `frozen` is advised."""
+from incrax.running.succession import carried_over, culprit
 
 
 class Engine:
@@ -67,8 +66,9 @@ class Engine:
         self.has_advised = False
         self._last: Record | None = None
         self._rested: Sequence[int] | None = None
+        check_kept(facts.kept, limits.budget_bytes)
         kept_out = frozenset(var for _, var in self.out_vars)
-        self.store = Store(limits.versions, limits.budget_bytes, lambda: facts.value_seconds, pool, kept_out)
+        self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, kept_out)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
         self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
 
@@ -77,18 +77,21 @@ class Engine:
         other = Engine.__new__(Engine)
         other.__dict__.update(self.__dict__)
         other.stats = stats
-        other.store = self.store.fork()
+        other.store = self.store.fork(other._eviction_order)
         other.chooser = self.chooser.fork(stats, other.store.pool)
         other.comparison = Comparison(other.store, self.layout, settles=self.comparison.settles)
         other.baselines = Baselines(other.store, other.comparison, other.chooser, self.always)
         return other
+
+    def _eviction_order(self, state: State) -> list[Var]:
+        return cheapest_first(self.facts, self.chooser.segments, state.values, state.saved)
 
     # --- one call ------------------------------------------------------------------------------------------------
 
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
         if self.comparison.unchanged_s and not self.has_advised:
-            self._advise_frozen()
+            self.has_advised = advise_frozen(self.comparison.unchanged_s, self.chooser.clock, self.paths, self.facts)
         watch = self.chooser.watch
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
@@ -109,9 +112,30 @@ class Engine:
                 return self._rest(leaves, resting)
         try:
             return self._evaluate(values, pairs, base, dirty, start_s)
-        except Exception:
+        except Exception as error:
             self.store.drop_broken()
-            raise
+            if not _jax.is_out_of_memory(error):
+                raise
+            del pairs, base
+            return self._without_saved(values, error)
+
+    def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
+        """The device has no memory left: try the whole program once more after all saved values were dropped."""
+        sizes = [(var.aval.str_short(short_dtypes=True), size) for var, size in self.store.sizes().items()]
+        self.clear()
+        traceback.clear_frames(error.__traceback__)  # they hold saved values, too
+        self.stats.evicted += len(sizes)
+        if not self.always:
+            try:
+                outputs = jax.block_until_ready(self.chooser.whole([value.feed for value in values], ()))
+            except Exception as again:
+                error = again
+            else:
+                self.store.commit(State(values, outputs, {}, None, are_values=True), None)
+                self.stats.ran += len(self.facts.program.eqns)
+                self._last, self._rested = NO_MEMORY, None
+                return outputs
+        raise out_of_memory(sizes, self.store.budget_bytes) from error
 
     def _unchanged(self, state: State) -> list[Any]:
         self.stats.unchanged += 1
@@ -133,10 +157,12 @@ class Engine:
             outputs = self.chooser.whole([e.feed if type(e) is LeafValue else e for e in entries], ())
             if self.must_wait:
                 jax.block_until_ready(outputs)
-        except Exception:
+        except Exception as error:
             self.check_alive(map(as_value, entries))
             self.store.drop_broken()
-            raise
+            if not _jax.is_out_of_memory(error):
+                raise
+            return self._without_saved(tuple(map(as_value, entries)), error)
         state = State(entries, outputs, {}, None)
         self.store.replace(state)
         self.stats.ran += len(self.facts.program.eqns)
@@ -169,14 +195,6 @@ class Engine:
         """Drop all saved values."""
         self._last, self._rested = self.last, None
         self.store.clear()
-
-    def _advise_frozen(self) -> None:
-        """Say once that large data which stay the same take long to compare."""
-        index, seconds = max(self.comparison.unchanged_s.items(), key=lambda item: item[1])
-        if seconds > ADVICE_S and seconds > ADVICE_SHARE * (seconds + self.chooser.clock.spent_s):
-            self.has_advised = True
-            nbytes = _jax.aval_bytes(self.facts.program.invars[index].aval)
-            warnings.warn(large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=4)
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:
         """Raise DeletedInputError for the first array that was donated or deleted."""
@@ -288,32 +306,11 @@ class Engine:
         if not self.chooser.is_exact:
             saveable = self.facts.saveable
             added.update([(var, outputs[i]) for i, var in self.out_vars if var in savable and var in saveable])
-        kept = self._kept(base, dirty, added)
-        state = State(values, outputs, kept, self._culprit(candidate, base, entry), are_values=True)
+        kept = carried_over(base, dirty, added, self.facts.mask)
+        state = State(values, outputs, kept, culprit(candidate, base, entry), are_values=True)
         if base is not None and state.saved is base.saved:
             state.harmless = dirty
         return state
-
-    def _kept(self, base: State | None, dirty: int, added: dict[Var, Any]) -> dict[Var, Any]:
-        """The saved values of a new state; the very table of its baseline where nothing changes in it."""
-        if base is None:
-            return added
-        mask = self.facts.mask
-        if base.harmless != dirty and not any([mask(var) & dirty for var in base.saved]):
-            base.harmless = dirty
-        if base.harmless != dirty:
-            return {**{var: x for var, x in base.saved.items() if not mask(var) & dirty}, **added}
-        if all([base.saved.get(var) is x for var, x in added.items()]):
-            return base.saved
-        return {**base.saved, **added}
-
-    @staticmethod
-    def _culprit(candidate: Candidate, base: State | None, entry: Entry) -> int | None:
-        """The dirty set to blame for stale values: this one if it chose to leave them so, else its baseline's."""
-        is_forced = entry.candidate != candidate and base is not None
-        if entry.leaves_stale(candidate) and not is_forced:
-            return entry.dirty
-        return base.culprit if base is not None else None
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
         stats = self.stats

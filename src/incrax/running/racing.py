@@ -36,6 +36,7 @@ class Race:
         self.tuning = tuning
         self.stats = stats
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
+        self.has_marked = bool(facts.called_back or facts.kept)
         self.started_s = time.perf_counter()
         self.lost_s = 0.0
 
@@ -65,7 +66,7 @@ class Race:
         if not entry.is_planned and not self.segments.wanted:
             return
         segments, dirty = self.segments, entry.dirty
-        serve = bool(segments.wanted) and (entry.is_planned or bool(self.callback_s) or segments.is_compiled(dirty))
+        serve = bool(segments.wanted) and (entry.is_planned or self.has_marked or segments.is_compiled(dirty))
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)

@@ -25,3 +25,5 @@ class Record(NamedTuple):
 UNCHANGED = Record(0, "saved outputs", None, None, (), (), (), is_first=False)
 RESTING = Record(0, "whole", None, None, (), (), (), is_first=False)
 """A call while nothing is saved; its dirty set is not known yet."""
+NO_MEMORY = Record(0, "whole", None, None, (), (), (), is_first=False)
+"""A call for which the device had no memory until all saved values were dropped."""

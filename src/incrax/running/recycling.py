@@ -9,6 +9,7 @@ In: arrays that only the store held. Out: arrays to donate. It must not know wha
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,13 +40,16 @@ class Pool:
         self.is_active = is_active
         self._free: dict[tuple[tuple[int, ...], np.dtype], list[jax.Array]] = {}
 
-    def give(self, arrays: Iterable[Any], limit: int) -> None:
-        """Add arrays that nobody else holds; at most `limit` of one type stay."""
-        for array in arrays if self.is_active else ():
-            if isinstance(array, jax.Array) and is_recyclable(array.aval) and not array.is_deleted():
-                free = self._free.setdefault((array.shape, array.dtype), [])
-                if len(free) < limit:
-                    free.append(array)
+    def give(self, arrays: Iterable[Any], version: Iterable[Any]) -> None:
+        """Add arrays that nobody else holds; of each type at most as many stay as a version has."""
+        usable = [x for x in arrays if isinstance(x, jax.Array) and is_recyclable(x.aval) and not x.is_deleted()]
+        if not usable or not self.is_active:
+            return
+        limits = Counter([(x.shape, x.dtype) for x in version])
+        for array in usable:
+            free = self._free.setdefault((array.shape, array.dtype), [])
+            if len(free) < limits[array.shape, array.dtype]:
+                free.append(array)
 
     def take(self, avals: Iterable[Any]) -> list[jax.Array]:
         """One buffer for each type, an old one or a new one."""
@@ -54,6 +58,11 @@ class Pool:
             free = self._free.get((aval.shape, aval.dtype))
             taken.append(free.pop() if free else _new_buffer(aval.shape, aval.dtype))
         return taken
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the buffers that wait to be used."""
+        return sum(array.nbytes for free in self._free.values() for array in free)
 
     def clear(self) -> None:
         """Let go of every buffer."""

@@ -6,13 +6,13 @@ keeps a few states, most recently used last.
 Invariants, checked by `check_invariants`:
 - every saved value of a state is current for the state's input values;
 - no saved value depends on what must run at every call;
-- the bytes of distinct saved buffers never exceed the budget between calls;
+- the bytes of distinct saved buffers, spare ones included, never exceed the budget between calls;
 - there are at most `versions` states, and one more that is pinned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -71,10 +71,10 @@ class Store:
         "budget_bytes",
         "evicted",
         "expected",
+        "order",
         "outputs",
         "pinned",
         "pool",
-        "seconds",
         "shared",
         "states",
         "versions",
@@ -84,7 +84,7 @@ class Store:
         self,
         versions: int,
         budget_bytes: int,
-        seconds: Callable[[], Mapping[Var, float]],
+        order: Callable[[State], list[Var]],
         pool: Pool,
         outputs: frozenset[Var],
     ) -> None:
@@ -92,7 +92,7 @@ class Store:
         self.pinned: State | None = None
         self.versions = versions
         self.budget_bytes = budget_bytes
-        self.seconds = seconds
+        self.order = order
         self.pool = pool
         self.outputs = outputs
         self.shared: frozenset[int] = frozenset()
@@ -100,9 +100,9 @@ class Store:
         self.expected: Iterable[Var] = ()
         self.evicted = 0
 
-    def fork(self) -> Store:
+    def fork(self, order: Callable[[State], list[Var]]) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
-        other = Store(self.versions, self.budget_bytes, self.seconds, Pool(is_active=self.pool.is_active), self.outputs)
+        other = Store(self.versions, self.budget_bytes, order, Pool(is_active=self.pool.is_active), self.outputs)
         other.states = [state.copy() for state in self.states]
         if self.pinned is not None:
             other.pinned = other.states[self.states.index(self.pinned)]
@@ -121,8 +121,8 @@ class Store:
             if not allowed.issuperset(state.saved):
                 state.saved = {var: x for var, x in state.saved.items() if var in allowed}
         self.expected = saved
-        num_states = self.versions + (self.pinned is not None)
-        self.bound_bytes = num_states * sum(aval_bytes(var.aval) for var in saved)
+        num_copies = self.versions + (self.pinned is not None) + self.pool.is_active
+        self.bound_bytes = num_copies * sum(aval_bytes(var.aval) for var in saved)
 
     def pin(self, state: State | None) -> None:
         """Keep a version until another one is pinned, or none."""
@@ -186,7 +186,7 @@ class Store:
         kept = {id(x) for state in self.states for x in state.saved.values()}
         for state in dropped:
             free = [x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs]
-            self.pool.give([x for x in free if id(x) not in self.shared], len(state.saved))
+            self.pool.give([x for x in free if id(x) not in self.shared], state.saved.values())
             kept.update(map(id, free))
             state.saved = {}
 
@@ -195,26 +195,34 @@ class Store:
         """Bytes of the distinct saved buffers."""
         return sum({id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()}.values())
 
+    def sizes(self) -> dict[Var, int]:
+        """The saved variables with the bytes of all their versions."""
+        found: dict[Var, dict[int, int]] = {}
+        for state in self.states:
+            for var, x in state.saved.items():
+                found.setdefault(var, {})[id(x)] = aval_bytes(var.aval)
+        return {var: sum(sizes.values()) for var, sizes in found.items()}
+
     def _fit(self) -> None:
-        """Evict until the budget holds: oldest versions first, least seconds saved per byte first.
+        """Evict until the budget holds: spare buffers, then oldest versions first, those least worth keeping first.
 
         A buffer that a newer version shares goes last, and then from all of them.
         """
-        if self.bound_bytes <= self.budget_bytes or self.saved_bytes <= self.budget_bytes:
+        if self.bound_bytes <= self.budget_bytes:
+            return
+        if self.saved_bytes + self.pool.num_bytes > self.budget_bytes:
+            self.pool.clear()
+        if self.saved_bytes <= self.budget_bytes:
             return
         for only_own in (True, False):
             for number, state in enumerate(self.states):
                 newer = {id(x) for other in self.states[number + 1 :] for x in other.saved.values()}
-                for var in self._cheapest_first(state):
+                for var in self.order(state):
                     value = state.saved.get(var)
                     if value is not None and not (only_own and id(value) in newer):
                         self._evict(value)
                     if self.saved_bytes <= self.budget_bytes:
                         return
-
-    def _cheapest_first(self, state: State) -> list[Var]:
-        seconds = self.seconds()
-        return sorted(state.saved, key=lambda v: seconds.get(v, 0.0) / max(aval_bytes(v.aval), 1))
 
     def _evict(self, value: Any) -> None:
         """Drop one buffer from every version."""
@@ -249,6 +257,7 @@ def check_invariants(store: Store, mask: Callable[[Var], int]) -> None:
     """Raise AssertionError where an invariant of the store does not hold."""
     assert len(store.states) <= store.versions + (store.pinned is not None)
     assert store.pinned is None or store.pinned in store.states
+    assert store.saved_bytes + store.pool.num_bytes <= max(store.budget_bytes, store.bound_bytes)
     assert store.saved_bytes <= store.budget_bytes
     for state in store.states:
         assert not any(mask(var) & ALWAYS for var in state.saved)

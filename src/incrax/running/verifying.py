@@ -16,8 +16,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._errors import not_deterministic, stale_result
-from incrax._jax import Var
+from incrax._jax import Equation, Var
 from incrax.facts.program import written_vars
+from incrax.facts.simplify import needed_equations
 from incrax.planning.plan import plan_fill
 from incrax.running.engine import Engine
 from incrax.running.leaves import LeafValue
@@ -138,6 +139,14 @@ def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str
         fresh = engine.chooser.compiler.compile_plan(plan)([LeafValue(x).feed for x in leaves], [])
         for (var, eqn), value in zip(order, fresh, strict=True):
             if _difference(state.saved[var], value, settings) is not None:
-                shown = f"{var.aval.str_short(short_dtypes=True)} of `{eqn.primitive.name}` at {_jax.source_line(eqn)}"
-                return f"The first saved value that is stale: {shown}."
+                line = _jax.source_line(eqn)
+                shown = f"{var.aval.str_short(short_dtypes=True)} of `{eqn.primitive.name}`{line and f' at {line}'}"
+                return f"The first saved value that is stale: {shown}.{_narrowed(facts.program.eqns, var)}"
     return "No saved value is stale."
+
+
+def _narrowed(eqns: Sequence[Equation], var: Var) -> str:
+    """Which claims of the user about dependence a value rests on."""
+    names = [eqn.params["name"] for eqn in needed_equations(eqns, [var]) if eqn.params.get("is_narrowed")]
+    shown = " and ".join(f"`{name}`" for name in dict.fromkeys(names) if name) or "a value without a name"
+    return f" It rests on the `deps` given for {shown}: if these leave out an input, correct them." if names else ""

@@ -62,8 +62,9 @@ def needs_of_companions(
 
 
 def first_wanted(facts: Facts) -> list[Var]:
-    """What is wanted before anything was planned: results of the host, or all that the minimal planner keeps."""
-    return list(facts.cut_set) if facts.is_minimal else [var for var in facts.called_back if var in facts.saveable]
+    """What is wanted before anything was planned: marked values and results of the host, or all for minimal plans."""
+    marked = [*facts.kept, *(var for var in facts.called_back if var in facts.saveable)]
+    return list(dict.fromkeys([*marked, *facts.cut_set])) if facts.is_minimal else marked
 
 
 def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
