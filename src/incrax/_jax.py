@@ -94,10 +94,14 @@ def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
     """Bind each equation in order, reading from and writing to `env`; keeps each equation's context and source."""
     for eqn in eqns:
         values = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
-        name_stack = _source_info.current_name_stack() + eqn.source_info.name_stack
-        with _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
-            results = _bind(eqn, values)
-        env.update(zip(eqn.outvars, results, strict=True))
+        env.update(zip(eqn.outvars, apply(eqn, values), strict=True))
+
+
+def apply(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
+    """What an equation makes of some values, under its own context and source."""
+    name_stack = _source_info.current_name_stack() + eqn.source_info.name_stack
+    with _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
+        return _bind(eqn, values)
 
 
 def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
@@ -107,6 +111,13 @@ def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
         values = [*subfuns, *values]
     results = eqn.primitive.bind(*values, **params)
     return results if eqn.primitive.multiple_results else [results]
+
+
+def as_product(eqn: Equation) -> Equation:
+    """The square of an equation's input as a product."""
+    aval = eqn.invars[0].aval
+    (product,) = trace_body(lambda x: jax.lax.mul(x, x), jax.ShapeDtypeStruct(aval.shape, aval.dtype)).eqns
+    return eqn.replace(primitive=product.primitive, invars=[*eqn.invars, *eqn.invars], params=product.params)
 
 
 def read(atom: Atom, env: dict[Var, Any]) -> Any:

@@ -18,18 +18,32 @@ MARKED_LOAD_S = 1e-12
 """Price of loading a value that the user marked as worth saving: below that of any equation."""
 
 
+@dataclass
+class Algebra:
+    """Whether reductions over rows may be replaced by statistics, and why they no longer are."""
+
+    is_on: bool = False
+    reason: str = ""
+
+    def give_up(self, reason: str) -> None:
+        """Switch it off."""
+        self.is_on, self.reason = False, reason
+
+
 @dataclass(frozen=True)
 class Facts:
     """An analysed program.
 
     Fields: the simplified program; its dependence; the prices to plan with (None: this machine's, measured when they
-    are first needed); whether the planner runs exactly the dirty equations; derived variables made so far.
+    are first needed); whether the planner runs exactly the dirty equations; whether reductions
+    may be replaced by statistics; derived variables made so far.
     """
 
     program: Program
     dependence: Dependence
     given_prices: Calibration | None
     is_minimal: bool
+    algebra: Algebra = field(default_factory=Algebra)
     derived: DerivedTable = field(default_factory=DerivedTable)
     _masks: dict[Var, int] = field(default_factory=dict)
     _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
@@ -42,11 +56,15 @@ class Facts:
         if mask is None:
             for eqn in self.derived.recipes[var]:
                 inputs = 0
-                for read in read_vars(eqn):
+                for read in () if eqn.params.get("is_narrowed") else read_vars(eqn):
                     inputs |= self._masks[read] if read in self._masks else self.dependence.masks[read]
                 self._masks.update((written, inputs) for written in written_vars(eqn))
             mask = self._masks[var]
         return mask
+
+    def is_known(self, var: Var) -> bool:
+        """Whether a variable is one of the program, or derived from it: its mask is known."""
+        return var in self.dependence.masks or var in self._masks or var in self.derived.recipes
 
     @cached_property
     def calibration(self) -> Calibration:

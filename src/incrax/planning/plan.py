@@ -8,13 +8,16 @@ Law: running a plan's equations on the current inputs and current values of `loa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
-from incrax.planning.derived import regroup, stack_rows
+from incrax.planning.algebra import Statistics, polynomial_reductions
+from incrax.planning.derived import regroup, stack_rows, traced_equations
 from incrax.planning.factors import factor_reductions
 from incrax.planning.facts import Facts
 from incrax.planning.frontier import choose_frontier
@@ -33,7 +36,8 @@ class Plan:
 
     Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order; variables to save;
     positions of the program outputs that are computed (the others are kept); estimated seconds; the loads before
-    rows were stacked; a boolean that it computes, if any, which must be true for its results to be used.
+    rows were stacked; a boolean that it computes, if any, which must be true for its results to be used; the algebra
+    over rows in it, if any.
     """
 
     dirty: int
@@ -44,6 +48,7 @@ class Plan:
     seconds: float
     base_loads: tuple[Var, ...]
     guard: Var | None = None
+    statistics: Statistics | None = None
 
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""
@@ -111,15 +116,51 @@ def plan_dirty(
         eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty, reached_saves)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
     plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
-    factored = None
-    if may_factor and may_derive and not facts.is_minimal:
-        named = [atom for atom in targets if isinstance(atom, Var)]
-        factored = factor_reductions(eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty), frozenset(named))
-    if factored is None:
+    if not may_derive or facts.is_minimal:
         return plan
-    rest = (load_seconds, prices.run, reached_saves, outputs)
-    other = _plan(facts, dirty, factored.eqns, targets, *rest, guard=factored.guard)
-    return min(plan, other, key=lambda p: p.seconds)
+    plans = [plan]
+    rest = (targets, load_seconds, prices.run, reached_saves, outputs)
+    for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
+        plans.append(_plan(facts, dirty, form.eqns, *rest, guard=form.guard, statistics=form.statistics))
+    return min(plans, key=lambda p: p.seconds)
+
+
+class _OtherForm(NamedTuple):
+    """Equations that give the same targets where the guard is true."""
+
+    eqns: tuple[Equation, ...]
+    guard: Var
+    statistics: Statistics | None
+
+
+def _other_forms(
+    facts: Facts,
+    dirty: int,
+    eqns: Sequence[Equation],
+    targets: Sequence[Atom],
+    saves: Sequence[Var],
+    *,
+    may_factor: bool,
+) -> Iterator[_OtherForm]:
+    """The program with sibling reductions merged, and with algebra over rows, and with both."""
+    named = frozenset(atom for atom in targets if isinstance(atom, Var))
+
+    def is_dirty(var: Var) -> bool:
+        return not facts.is_known(var) or bool(facts.mask(var) & dirty)
+
+    if may_factor and (factored := factor_reductions(eqns, facts.derived, is_dirty, named)) is not None:
+        yield _OtherForm(*factored, None)
+    if not facts.algebra.is_on:
+        return
+    plain = (*facts.program.eqns, *facts.derived.recipe(saves))
+    statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, named)
+    if statistics is None:
+        return
+    yield _OtherForm(statistics.eqns, statistics.guard, statistics)
+    kept = named | {statistics.guard}
+    if may_factor and (factored := factor_reductions(statistics.eqns, facts.derived, is_dirty, kept)) is not None:
+        (guard,), both = traced_equations(jnp.logical_and, [factored.guard, statistics.guard])
+        yield _OtherForm((*factored.eqns, *both), guard, statistics)
 
 
 def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
@@ -157,6 +198,7 @@ def _plan(
     saves: tuple[Var, ...],
     outputs: tuple[int, ...],
     guard: Var | None = None,
+    statistics: Statistics | None = None,
 ) -> Plan:
     must_run = [number for number, eqn in enumerate(eqns) if eqn.effects] if dirty else []
     wanted = [atom for atom in (*targets, guard) if isinstance(atom, Var)]
@@ -167,7 +209,7 @@ def _plan(
     if dirty and not facts.is_minimal:
         ran, loads = stack_rows(ran, loads, wanted, facts.derived)
     seconds_in_all = _estimate(facts, ran, loads, saves, run_price)
-    return Plan(dirty, loads, ran, saves, outputs, seconds_in_all, base_loads, guard)
+    return Plan(dirty, loads, ran, saves, outputs, seconds_in_all, base_loads, guard, statistics)
 
 
 def _estimate(

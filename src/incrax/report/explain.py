@@ -24,7 +24,8 @@ class Explanation(Printable):
 
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
     "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
-    those that the user marked, as (name, "loaded" or "filled"); FLOPs run and avoided; uses and times of the dirty
+    those that the user marked, as (name, "loaded" or "filled"); a line for each reduction over rows that came from
+    statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty
     set's candidates in seconds.
     """
 
@@ -37,6 +38,7 @@ class Explanation(Printable):
     loaded: tuple[tuple[str, int], ...]
     filled: tuple[tuple[str, int], ...]
     kept: tuple[tuple[str, str], ...]
+    statistics: tuple[str, ...]
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
@@ -55,6 +57,7 @@ class Explanation(Printable):
             "loaded_bytes": sum(size for _, size in self.loaded),
             "filled": [{"type": name, "bytes": size} for name, size in self.filled],
             "kept": dict(self.kept),
+            "statistics": list(self.statistics),
             "flops_ran": self.cost_ran.flops,
             "flops_avoided": self.cost_avoided.flops,
             "transcendentals_avoided": self.cost_avoided.transcendentals,
@@ -73,6 +76,7 @@ class Explanation(Printable):
             ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
             *[(f"kept value {name}", verb) for name, verb in self.kept],
+            *[("from statistics", line) for line in self.statistics],
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
         ]
         changed = list(self.changed[:NUM_LISTED]) or [("nothing", "all leaves have the bits of the last call")]
@@ -108,10 +112,18 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         loaded=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.loads),
         filled=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.filled),
         kept=tuple(_kept(facts.kept, record)),
+        statistics=_statistics(engine, record),
         cost_ran=total_cost(ran),
         cost_avoided=total_cost(rest),
         times=_times(record),
     )
+
+
+def _statistics(engine: Engine, record: Record) -> tuple[str, ...]:
+    """What came from statistics instead of from rows."""
+    reason = engine.facts.algebra.reason
+    statistics = None if record.plan is None else record.plan.statistics
+    return statistics.lines if statistics is not None else (reason,) if reason else ()
 
 
 def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str, str]]:

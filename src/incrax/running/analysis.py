@@ -16,7 +16,7 @@ from incrax.facts.dependence import depend, make_layout
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
 from incrax.facts.simplify import Pass, drop_dead, fold_constants, inline, inline_but_rules, merge_equal, run_passes
-from incrax.planning.facts import Facts
+from incrax.planning.facts import Algebra, Facts
 from incrax.running.leaves import LeafValue
 from incrax.running.signature import Signature
 
@@ -40,6 +40,7 @@ def analyse(
     tuning: Tuning,
     *,
     is_exact: bool,
+    algebra: bool = False,
     passes: Sequence[Pass] = PASSES,
 ) -> Analysis:
     """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
@@ -48,7 +49,7 @@ def analyse(
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
     prices = None if tuning.calibrate and not is_minimal and not is_exact else Calibration()
-    facts = Facts(program, depend(program, layout), prices, is_minimal)
+    facts = Facts(program, depend(program, layout), prices, is_minimal, Algebra(algebra))
     return Analysis(traced, facts, out_tree)
 
 

@@ -36,10 +36,10 @@ class Entry:
     """What is known of one dirty set.
 
     Fields: how often it was seen; whether its needs are among the wanted values; whether it gets no plan any more; how
-    often results of its plan could not be used; its own plan, compiled; the present candidate and why; seconds
-    estimated for a program of its own; seconds by candidate; whether they were measured, up to which tick of the clock;
-    uses; how many left saved values stale by choice; seconds that these cost later calls, and what is assumed of these
-    at first.
+    often results of its plan could not be used; whether algebra in it was compared with the direct form; its own plan,
+    compiled; the present candidate and why; seconds estimated for a program of its own; seconds by candidate; whether
+    they were measured, up to which tick of the clock; uses; how many left saved values stale by choice; seconds that
+    these cost later calls, and what is assumed of these at first.
     """
 
     dirty: int
@@ -47,6 +47,7 @@ class Entry:
     is_planned: bool = False
     is_barred: bool = False
     num_unusable: int = 0
+    is_compared: bool = False
     program: TimedProgram | None = None
     candidate: Candidate = "whole"
     reason: str = "seen for the first time"

@@ -43,6 +43,9 @@ COMPILE_SHARE = 0.1
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
 
+MAX_CENTRES = 32
+"""Points about which statistics may be made for a dirty set before it gets no plan any more."""
+
 SMALL_GAIN_S = 5e-5
 """Seconds per call that a plan must promise for the engine not to rest while its compilation is being earned."""
 
@@ -248,7 +251,7 @@ class Chooser:
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
         entry.program = TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
-        entry.is_final = False
+        entry.is_final = entry.is_compared = False
         self.num_programs += 1
         self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
@@ -267,10 +270,25 @@ class Chooser:
         return True
 
     def note_unusable(self, entry: Entry) -> None:
-        """Results of a dirty set's plan could not be used; after several times it gets none any more."""
+        """Results of a dirty set's plan could not be used; after several times it gets none any more.
+
+        Statistics are made anew about the present point, and so may be too far from it more often.
+        """
         entry.num_unusable += 1
-        if entry.num_unusable >= MAX_UNUSABLE:
+        plan = entry.program.plan if entry.program is not None else None
+        is_centred = plan is not None and plan.statistics is not None
+        if entry.num_unusable >= (MAX_CENTRES if is_centred else MAX_UNUSABLE):
             self.bar(entry)
+
+    def give_up_algebra(self, entry: Entry, reason: str) -> None:
+        """Plan without algebra over rows from now on."""
+        self.facts.algebra.give_up(reason)
+        for other in self.entries.values():
+            plan = other.program.plan if other.program is not None else None
+            if plan is not None and plan.statistics is not None:
+                self._drop_program(other)
+                other.is_planned = False
+        entry.settle("whole", reason)
 
     def bar(self, entry: Entry) -> None:
         """Give a dirty set no plan any more."""

@@ -27,6 +27,7 @@ from incrax.running.choice import Candidate, Entry
 from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
 from incrax.running.compiled import Compiler
+from incrax.running.doubts import results_instead
 from incrax.running.eviction import cheapest_first, check_kept
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
@@ -34,8 +35,8 @@ from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
-from incrax.running.store import State, Store
-from incrax.running.succession import carried_over, culprit
+from incrax.running.store import State, Store, any_deleted
+from incrax.running.succession import carried_over, culprit, results_of
 
 
 class Engine:
@@ -223,15 +224,27 @@ class Engine:
         if was_prepared and not is_try:
             overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
         chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
-        if guard is not None and not guard:
-            chooser.note_unusable(entry)
-            results = self._run_whole(saved)
-            if self.must_wait:
-                jax.block_until_ready(results)
-            state = self._new_state(values, base, dirty, "whole", entry, saved, results)
-            self._account("whole", entry, saved, is_first=base is None)
+        if guard is not None:
+            state = self._doubted(state, candidate, entry, saved, results, guard)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
         return state.outputs
+
+    def _doubted(
+        self, state: State, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
+    ) -> State:
+        """The state, or one with the results of the whole program where those of a plan must not be used."""
+        plan = self.plan_of(candidate, entry)
+        assert plan is not None
+        instead = results_instead(plan, guard, results, entry, self.chooser, lambda: self._run_whole(saved))
+        if instead is None:
+            return state
+        if plan.statistics is not None:
+            saved.drop(plan.statistics.centred)
+            self.store.forget(plan.statistics.centred)
+        if self.must_wait:
+            jax.block_until_ready(instead)
+        self._account("whole", entry, saved, is_first=saved.base is None)
+        return self._new_state(state.values, saved.base, entry.dirty, "whole", entry, saved, instead)
 
     # --- choosing ------------------------------------------------------------------------------------------------
 
@@ -296,13 +309,9 @@ class Engine:
         savable = self.chooser.savable
         self.store.expect(savable)
         added = {**saved.found, **saved.computed}
-        outputs = results
-        plan = self.plan_of(candidate, entry)
-        if candidate == "plan" and plan is not None:
-            outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
-            for position, value in zip(plan.outputs, results, strict=False):
-                outputs[position] = value
-            added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        plan = self.plan_of(candidate, entry) if candidate == "plan" else None
+        outputs, computed = results_of(plan, base, results, len(self.facts.program.outvars))
+        added.update(computed)
         if not self.chooser.is_exact:
             saveable = self.facts.saveable
             added.update([(var, outputs[i]) for i, var in self.out_vars if var in savable and var in saveable])
@@ -339,8 +348,3 @@ class Engine:
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
         return self.chooser.whole.executable([value.feed for value in values], ())
-
-
-def any_deleted(outputs: list[Any]) -> bool:
-    """Whether a result's buffer was donated or deleted by its owner."""
-    return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])

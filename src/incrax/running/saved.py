@@ -70,6 +70,12 @@ class SavedValues:
         """Drop computed values that a dirty set reaches, as if it had changed again."""
         self.computed = {var: x for var, x in self.computed.items() if not self.owner.facts.mask(var) & dirty}
 
+    def drop(self, variables: Iterable[Var]) -> None:
+        """Drop some values, as if they had not been read."""
+        for var in variables:
+            self.computed.pop(var, None)
+            self.found.pop(var, None)
+
     def get(self, var: Var) -> Any:
         """A current value; computes its segment where there is none."""
         value = self.find(var)

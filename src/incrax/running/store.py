@@ -155,6 +155,12 @@ class Store:
         state.saved, state.harmless = {**state.saved, **filled}, -1
         self._fit()
 
+    def forget(self, variables: Iterable[Var]) -> None:
+        """Drop some values from every version."""
+        dropped = frozenset(variables)
+        for state in self.states:
+            state.saved = {var: x for var, x in state.saved.items() if var not in dropped}
+
     def drop_broken(self) -> None:
         """Drop values whose computation failed after they were saved (errors of asynchronous programs come late)."""
         for state in self.states:
@@ -241,6 +247,11 @@ def _is_sound(x: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def any_deleted(outputs: Iterable[Any]) -> bool:
+    """Whether a result's buffer was donated or deleted by its owner."""
+    return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])
 
 
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:

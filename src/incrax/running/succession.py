@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from incrax._jax import Var
+from incrax.planning.plan import Plan
 from incrax.running.choice import Candidate, Entry
 from incrax.running.store import State
 
@@ -32,3 +33,15 @@ def culprit(candidate: Candidate, base: State | None, entry: Entry) -> int | Non
     if entry.leaves_stale(candidate) and not is_forced:
         return entry.dirty
     return base.culprit if base is not None else None
+
+
+def results_of(
+    plan: Plan | None, base: State | None, results: list[Any], num_outputs: int
+) -> tuple[list[Any], dict[Var, Any]]:
+    """All outputs, those that a plan does not compute from its baseline, and the values that it saves."""
+    if plan is None:
+        return results, {}
+    outputs = [None] * num_outputs if base is None else list(base.outputs)
+    for position, value in zip(plan.outputs, results, strict=False):
+        outputs[position] = value
+    return outputs, dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))

@@ -36,6 +36,7 @@ class Options(NamedTuple):
     is_exact: bool
     limits: Limits
     tuning: Tuning
+    algebra: bool = False
 
 
 class Traced:
@@ -140,9 +141,9 @@ class Traces:
         return traced, leaves
 
     def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
-        is_exact, limits, tuning = self.options
+        is_exact, limits, tuning, algebra = self.options
         dynamic = signature.dynamic_leaves(leaves)
-        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact)
+        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=algebra)
         facts = analysis.facts
         recycles = can_recycle() and not signature.has_committed_leaves
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
@@ -189,7 +190,7 @@ class Traces:
         return found
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        is_exact, limits, tuning = self.options
+        is_exact, limits, tuning, _ = self.options
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")

@@ -11,15 +11,13 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar
 from typing import Any
 
-import jax
-import numpy as np
-
 from incrax import _jax
 from incrax._errors import not_deterministic, stale_result
 from incrax._jax import Equation, Var
 from incrax.facts.program import written_vars
 from incrax.facts.simplify import needed_equations
 from incrax.planning.plan import plan_fill
+from incrax.running.agreement import difference
 from incrax.running.engine import Engine
 from incrax.running.leaves import LeafValue
 from incrax.running.paths import mask_paths
@@ -104,29 +102,10 @@ def check_call(name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequen
 def _worst(outputs: Sequence[Any], fresh: Sequence[Any], settings: verify) -> tuple[str, float] | None:
     """The first output that differs by too much, as ` [k]`, and by how much."""
     for number, (x, y) in enumerate(zip(outputs, fresh, strict=True)):
-        error = _difference(x, y, settings)
+        error = difference(x, y, rtol=settings.rtol, atol=settings.atol)
         if error is not None:
             return (f" [{number}]" if len(fresh) > 1 else ""), error
     return None
-
-
-def _difference(x: Any, y: Any, settings: verify) -> float | None:
-    """Largest difference relative to the largest element, if it is too large; None where the two agree."""
-    if _jax.is_key_dtype(getattr(y, "dtype", np.dtype(float))):
-        x, y = jax.random.key_data(x), jax.random.key_data(y)
-    a, b = np.asarray(x), np.asarray(y)
-    if not jax.numpy.issubdtype(b.dtype, jax.numpy.inexact):
-        return None if np.array_equal(a, b) else 1.0
-    wide = np.complex128 if np.iscomplexobj(b) else np.float64
-    eps = float(jax.numpy.finfo(b.dtype).eps)
-    a, b = a.astype(wide), b.astype(wide)
-    is_finite = np.isfinite(b)
-    if not (np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(np.isfinite(a), is_finite)):
-        return float("inf")
-    error = float(np.abs(a[is_finite] - b[is_finite]).max(initial=0.0))
-    scale = float(np.abs(b[is_finite]).max(initial=0.0))
-    rtol = eps**0.5 if settings.rtol is None else settings.rtol
-    return None if error <= rtol * scale + settings.atol else error / max(scale, np.finfo(float).tiny)
 
 
 def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str:
@@ -138,7 +117,7 @@ def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str
         plan = plan_fill(facts, variables, ())
         fresh = engine.chooser.compiler.compile_plan(plan)([LeafValue(x).feed for x in leaves], [])
         for (var, eqn), value in zip(order, fresh, strict=True):
-            if _difference(state.saved[var], value, settings) is not None:
+            if difference(state.saved[var], value, rtol=settings.rtol, atol=settings.atol) is not None:
                 line = _jax.source_line(eqn)
                 shown = f"{var.aval.str_short(short_dtypes=True)} of `{eqn.primitive.name}`{line and f' at {line}'}"
                 return f"The first saved value that is stale: {shown}.{_narrowed(facts.program.eqns, var)}"
