@@ -14,7 +14,8 @@ ROOT = Path(incrax.__file__).parent
 ORDER = """
 _errors _jax _tuning _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
-planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics planning.algebra
+planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
+planning.algebra
 planning.facts planning.plan
 planning.segmentation
 running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling

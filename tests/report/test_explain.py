@@ -22,6 +22,8 @@ KEYS = {
     "loaded",
     "loaded_bytes",
     "filled",
+    "kept",
+    "statistics",
     "flops_ran",
     "flops_avoided",
     "transcendentals_avoided",

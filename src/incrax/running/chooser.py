@@ -43,8 +43,8 @@ COMPILE_SHARE = 0.1
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
 
-MAX_CENTRES = 32
-"""Points about which statistics may be made for a dirty set before it gets no plan any more."""
+USES_PER_CENTRE = 16
+"""Uses of a plan that statistics about another point must serve on the average."""
 
 SMALL_GAIN_S = 5e-5
 """Seconds per call that a plan must promise for the engine not to rest while its compilation is being earned."""
@@ -272,12 +272,12 @@ class Chooser:
     def note_unusable(self, entry: Entry) -> None:
         """Results of a dirty set's plan could not be used; after several times it gets none any more.
 
-        Statistics are made anew about the present point, and so may be too far from it more often.
+        Statistics are made anew about the present point, so that now and then one may be too far from it.
         """
         entry.num_unusable += 1
         plan = entry.program.plan if entry.program is not None else None
         is_centred = plan is not None and plan.statistics is not None
-        if entry.num_unusable >= (MAX_CENTRES if is_centred else MAX_UNUSABLE):
+        if entry.num_unusable >= MAX_UNUSABLE + (entry.uses // USES_PER_CENTRE if is_centred else 0):
             self.bar(entry)
 
     def give_up_algebra(self, entry: Entry, reason: str) -> None:
