@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 TESTS = (
-    "tests/test_marks.py tests/test_memory.py tests/test_bad_input.py tests/properties tests/test_incremental.py "
+    "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_bad_input.py tests/properties tests/test_incremental.py "
     "tests/facts tests/planning tests/running"
 )
 
@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "deleted result handed out again",
-        "running/engine.py",
+        "running/store.py",
         "return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])",
         "return False",
     ),
@@ -205,9 +205,9 @@ MUTANTS = [
     ),
     Mutant(
         "results used although their guard is false",
-        "running/engine.py",
-        "if guard is not None and not guard:",
-        "if guard is not None and not guard and False:",
+        "running/doubts.py",
+        "    if not guard:\n",
+        "    if False:\n",
     ),
     Mutant(
         "underflow of a product of clean arrays not noticed",
@@ -268,6 +268,36 @@ MUTANTS = [
         "running/engine.py",
         "        traceback.clear_frames(error.__traceback__)",
         "        error.__traceback__",
+    ),
+    Mutant(
+        "algebra never compared with the direct form",
+        "running/doubts.py",
+        "    if plan.statistics is None or entry.is_compared:",
+        "    if True:",
+    ),
+    Mutant(
+        "statistics used however far from their centre",
+        "planning/statistics.py",
+        "return total, jnp.all(jnp.isfinite(terms) & (terms <= growth * jnp.maximum(jnp.abs(total), sizes)))",
+        "return total, jnp.asarray(True)",
+    ),
+    Mutant(
+        "statistics kept when they were too far",
+        "running/engine.py",
+        "            self.store.forget(plan.statistics.centred)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "statistics depend on the point where they were made",
+        "planning/statistics.py",
+        "at = {var: _jax.as_constant(x, None) for var, x",
+        "at = {var: x for var, x",
+    ),
+    Mutant(
+        "factors that a sum does not share are lost",
+        "planning/statistics.py",
+        "            value = value * self.numbers[factor].astype(value.dtype)\n",
+        "            pass\n",
     ),
     Mutant(
         "scalar factors forgotten",
