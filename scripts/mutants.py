@@ -22,8 +22,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 TESTS = (
-    "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_bad_input.py tests/properties tests/test_incremental.py "
-    "tests/facts tests/planning tests/running"
+    "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_bad_input.py tests/properties "
+    "tests/test_incremental.py tests/facts tests/planning tests/running"
 )
 
 
