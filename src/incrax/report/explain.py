@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from incrax import _jax
+from incrax._errors import not_called
 from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
+from incrax.running.chunks import Rows
 from incrax.running.engine import Engine
 from incrax.running.paths import mask_paths
 from incrax.running.record import NO_MEMORY, Record
 from incrax.running.rehearsal import dry_run
+from incrax.running.row_engine import RowEngine
 
 NUM_LISTED = 30
 
@@ -25,7 +28,8 @@ class Explanation(Printable):
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
     "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
     those that the user marked, as (name, "loaded" or "filled"); FLOPs run and avoided; uses and times of the dirty
-    set's candidates in seconds.
+    set's candidates in seconds; of `Rows`, how many chunks were run, reused and joined. The rest is then about one of the
+    chunks that were run.
     """
 
     is_dry_run: bool
@@ -40,6 +44,7 @@ class Explanation(Printable):
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
+    chunks: tuple[tuple[str, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
@@ -59,6 +64,7 @@ class Explanation(Printable):
             "flops_avoided": self.cost_avoided.flops,
             "transcendentals_avoided": self.cost_avoided.transcendentals,
             "seconds": dict(self.times),
+            "chunks": dict(self.chunks),
         }
 
     def tables(self) -> list[Table]:
@@ -72,6 +78,7 @@ class Explanation(Printable):
             ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
             ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
+            *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
         ]
@@ -112,6 +119,21 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         cost_avoided=total_cost(rest),
         times=_times(record),
     )
+
+
+def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | None) -> Explanation:
+    """Explain the last call with `Rows`, or the first pass of a call with these."""
+    is_dry_run = leaves is not None and rows is not None
+    record = engine.outlook(leaves, rows) if is_dry_run else engine.last
+    if record is None or record.engine is None:
+        raise not_called("explain()")
+    found = replace(explain_call(record.engine, None), is_dry_run=is_dry_run)
+    if not record.num_run:
+        found = replace(
+            found, changed=(), served_by="saved outputs", why="no chunk changed", ran=(), loaded=(), filled=()
+        )
+    chunks = ("run", record.num_run), ("reused", record.num_reused), ("joined", record.num_joined)
+    return replace(found, chunks=chunks)
 
 
 def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str, str]]:

@@ -72,15 +72,28 @@ class Engine:
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
         self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
 
-    def fork(self, stats: Stats) -> Engine:
-        """An independent engine that shares values and programs so far."""
+    def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
+        """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
         other = Engine.__new__(Engine)
         other.__dict__.update(self.__dict__)
         other.stats = stats
         other.store = self.store.fork(other._eviction_order)
-        other.chooser = self.chooser.fork(stats, other.store.pool)
+        if kin is not None:
+            other.store.pool = kin.store.pool
+        other.chooser = self.chooser.fork(stats, other.store.pool) if kin is None else kin.chooser
         other.comparison = Comparison(other.store, self.layout, settles=self.comparison.settles)
         other.baselines = Baselines(other.store, other.comparison, other.chooser, self.always)
+        return other
+
+    def sibling(self, budget_bytes: int) -> Engine:
+        """An engine for other data of the same types: programs and what is known of their times are shared."""
+        other = Engine.__new__(Engine)
+        other.__dict__.update(self.__dict__)
+        kept_out = frozenset(var for _, var in self.out_vars)
+        other.store = Store(self.store.versions, budget_bytes, other._eviction_order, self.store.pool, kept_out)
+        other.comparison = Comparison(other.store, self.layout, settles=self.comparison.settles)
+        other.baselines = Baselines(other.store, other.comparison, self.chooser, self.always)
+        other._last = other._rested = None
         return other
 
     def _eviction_order(self, state: State) -> list[Var]:
@@ -340,7 +353,13 @@ class Engine:
         self.check_alive(values)
         return self.chooser.whole.executable([value.feed for value in values], ())
 
+    def pass_by(self, leaves: Sequence[Any]) -> list[Any]:
+        """Outputs of the whole function for data that are not kept; the store is neither read nor written."""
+        self.stats.ran += len(self.facts.program.eqns)
+        self.stats.compiles += not self.chooser.whole.num_runs
+        return self.chooser.whole([LeafValue(x).feed for x in leaves], ())
 
-def any_deleted(outputs: list[Any]) -> bool:
+
+def any_deleted(outputs: Iterable[Any]) -> bool:
     """Whether a result's buffer was donated or deleted by its owner."""
     return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])

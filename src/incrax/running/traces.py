@@ -16,6 +16,7 @@ from incrax import _jax
 from incrax._errors import many_functions, nothing_saved
 from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
+from incrax.running.chunks import has_rows
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
 from incrax.running.leaves import has_tracer, is_frozen
@@ -91,13 +92,13 @@ class Traces:
     def serving(
         self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
     ) -> tuple[Traced | None, list[int] | None]:
-        """The trace for a call (None: call the function as it is), and which leaves are other objects."""
+        """The trace for a call (None: none serves it as it is), and which leaves are other objects."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
             changed = latest.changed_leaves(leaves)
             if changed is not None:
                 return latest, changed
-        if has_tracer(leaves):
+        if has_tracer(leaves) or has_rows(leaves):
             return None, None
         signature = make_signature(self.fun, args, kwargs)
         found = self.table.get(signature.key)
