@@ -16,7 +16,7 @@ _errors _jax _tuning _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
 facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.facts planning.plan
-planning.segmentation planning.phases
+planning.segmentation planning.sizes planning.phases
 running.stats running.leaves running.sources running.chunks running.signature running.limits running.analysis running.packing running.recycling
 running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.eviction running.racing running.chooser

@@ -88,14 +88,10 @@ def analyse_rows(program: Program, other: Program, num_rows: int, num_others: in
     """
     walk = _Walk(num_rows, num_others)
     walk.match(program, other)
-    lifted = _lift(program, walk.lifted)
-    passes: dict[Var, int] = dict.fromkeys((*lifted.program.invars, *lifted.program.constvars, *lifted.sizes), 0)
-    passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
+    lifted = _lift(program, other, walk.lifted)
     axes = {var: axis for var, axis in walk.axes.items() if axis is not None}
-    for eqn in lifted.program.eqns:
-        _enter_passes(eqn, axes, walk.reductions, passes)
     reductions = {var: found for var, found in walk.reductions.items() if not isinstance(var, _jax.DropVar)}
-    return RowProgram(lifted.program, lifted.sizes, tuple(walk.lifted), num_row_inputs, axes, reductions, passes)
+    return with_passes(lifted, num_row_inputs, axes, reductions)
 
 
 class _Walk:
@@ -245,31 +241,55 @@ def _same_param(a: Any, b: Any) -> bool:
 # --- numbers made from the number of rows -------------------------------------------------------------------------
 
 
-class _Lifted(NamedTuple):
+class Lifted(NamedTuple):
+    """A program in which numbers made from the number of rows are variables, with their places."""
+
     program: Program
     sizes: tuple[Var, ...]
+    places: tuple[Place, ...]
 
 
-def _lift(program: Program, places: Sequence[Place]) -> _Lifted:
-    """The program with variables at these places."""
+def _lift(program: Program, other: Program, places: Sequence[Place]) -> Lifted:
+    """The program with variables at these places; one where the numbers are the same in both traces."""
     eqns, outvars = list(program.eqns), list(program.outvars)
-    constvars, consts = list(program.constvars), list(program.consts)
-    sizes = []
+    known: dict[Any, tuple[Var, Place]] = {}
+    lifted_consts: set[Var] = set()
     for place in places:
         if place.eqn == -1:
-            sizes.append(program.constvars[place.number])
+            var = program.constvars[place.number]
+            known[place] = var, place
+            lifted_consts.add(var)
             continue
         atoms = outvars if place.eqn == -2 else list(eqns[place.eqn].invars)
-        sizes.append(_jax.new_var(atoms[place.number].aval))
-        atoms[place.number] = sizes[-1]
+        aval = atoms[place.number].aval
+        key = (
+            _type(atoms[place.number]),
+            getattr(aval, "weak_type", False),
+            *(np.asarray(place.value_in(p)).tobytes() for p in (program, other)),
+        )
+        atoms[place.number], _ = known.setdefault(key, (_jax.new_var(aval), place))
         if place.eqn >= 0:
             eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
-    kept = [(v, c) for v, c in zip(constvars, consts, strict=True) if v not in sizes]
+    pairs = zip(program.constvars, program.consts, strict=True)
+    kept = [(v, c) for v, c in pairs if v not in lifted_consts]
     constvars, consts = tuple(v for v, _ in kept), tuple(c for _, c in kept)
-    return _Lifted(Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars)), tuple(sizes))
+    new = Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars))
+    return Lifted(new, tuple(v for v, _ in known.values()), tuple(p for _, p in known.values()))
 
 
 # --- passes ---------------------------------------------------------------------------------------------------------
+
+
+def with_passes(
+    lifted: Lifted, num_row_inputs: int, axes: dict[Var, int], reductions: dict[Var, Reduction]
+) -> RowProgram:
+    """The analysis, with the passes over the rows counted."""
+    program = lifted.program
+    passes: dict[Var, int] = dict.fromkeys((*program.invars, *program.constvars, *lifted.sizes), 0)
+    passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
+    for eqn in program.eqns:
+        _enter_passes(eqn, axes, reductions, passes)
+    return RowProgram(program, lifted.sizes, lifted.places, num_row_inputs, axes, reductions, passes)
 
 
 def _enter_passes(

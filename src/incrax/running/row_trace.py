@@ -21,6 +21,7 @@ from incrax.facts.program import Program, trace
 from incrax.facts.rows import Place, RowProgram, analyse_rows
 from incrax.facts.simplify import drop_dead, inline, run_passes
 from incrax.planning.phases import Phase, cut_phases
+from incrax.planning.sizes import move_sizes_out
 from incrax.running.chunks import RowType
 from incrax.running.signature import Signature
 
@@ -67,6 +68,7 @@ class RowTrace:
         if found is None:
             other = num_rows if num_rows != capacity else num_rows + 1
             rows = analyse_rows(self._traced(capacity), self._traced(other), capacity, other, len(self.row_type.shapes))
+            rows = move_sizes_out(rows)
             found = self.cuts[capacity] = Cut(rows, cut_phases(rows))
             self._forms[capacity] = [self._form(rows, place, capacity, other) for place in rows.places]
             self._checked[capacity] = {other.bit_length()}
