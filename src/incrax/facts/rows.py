@@ -29,6 +29,11 @@ LOOPS = frozenset({"scan", "while", "cond"})
 FIRST = Reduction("first", ())
 """A value that a row-wise loop computes beside rows: the same for every chunk."""
 
+IN_A_LOOP = (
+    "reduces over rows inside a loop or a branch (for a gradient through a loop, take it row by row and add up after "
+    "it: `jax.vmap(jax.grad(loss_of_a_row), (None, 0))`)"
+)
+
 _SIZED_PARAMS = frozenset(
     "shape new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes jaxpr body_jaxpr cond_jaxpr "
     "branches length ft_in ft_out".split()
@@ -203,7 +208,7 @@ class _Walk:
             raise _refusal(eqn, "makes an array with another number of entries than there are rows")
         if verdict is not None:
             if is_inner:
-                raise _refusal(eqn, "reduces over rows inside a loop or a branch")
+                raise _refusal(eqn, IN_A_LOOP)
             self.reductions[eqn.outvars[0]] = verdict
         elif not is_global and None in outs:
             if eqn.primitive.name not in LOOPS and eqn.primitive.name != _jax.KEEP:

@@ -75,7 +75,7 @@ class _Move:
                 self.eqns.append(eqn)
             return
         self.eqns.append(eqn)
-        if name == "broadcast_in_dim" and isinstance(eqn.invars[0], Literal) and not np.any(eqn.invars[0].val):
+        if name in _LINEAR and self._is_zero(eqn.invars[0]):
             self.zeros.add(out)
         if self._is_scalar(eqn):
             self.scalars[out] = self._made.setdefault(self._key(eqn), out)
@@ -83,6 +83,9 @@ class _Move:
             found = self._scale(eqn)
             if found is not None and found.factor.aval.dtype == out.aval.dtype:
                 self.scaled[out] = found
+
+    def _is_zero(self, atom: Atom) -> bool:
+        return not np.any(atom.val) if isinstance(atom, Literal) else atom in self.zeros
 
     def _is_scalar(self, eqn: Equation) -> bool:
         inputs = [a for a in eqn.invars if isinstance(a, Var)]
