@@ -89,9 +89,8 @@ def _iota(eqn: Equation, _: Axes, outs: Axes) -> Verdict:
 def _reshape(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
     before, after = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     old, new = ins[0], outs[0]
-    if old is None or new is None or eqn.params.get("dimensions") is not None:
-        return "merges the row axis with another one, or splits it"
-    is_kept = math.prod(before[:old]) == math.prod(after[:new])
+    is_told = old is not None and new is not None and new >= 0 and eqn.params.get("dimensions") is None
+    is_kept = is_told and math.prod(before[:old]) == math.prod(after[:new])
     return None if is_kept else "merges the row axis with another one, or splits it"
 
 

@@ -173,13 +173,13 @@ class _Walk:
         ins = [self.axes[a] if isinstance(a, Var) else None for a in eqn.invars]
         outs = [self.axes[v] for v in eqn.outvars]
         is_global = all(axis is None for axis in (*ins, *outs))
-        self._match_params(eqn, other, where, is_global=is_global)
         if eqn.effects or eqn.primitive.name in STATEFUL:
             raise _refusal(eqn, "has an effect beside its result, which would happen once a chunk")
         verdict = self._nested(pair, ins, outs) if eqn.primitive.name in LOOPS else None
         if verdict is None and not is_global and eqn.primitive.name not in LOOPS:
             verdict = row_verdict(eqn, ins, outs)
         self._enter(eqn, verdict, outs, is_global=is_global, is_inner=is_inner)
+        self._match_params(eqn, other, where, is_global=is_global)
 
     def _match_params(self, eqn: Equation, other: Equation, where: str, *, is_global: bool) -> None:
         for name, value in eqn.params.items():

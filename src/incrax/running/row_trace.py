@@ -19,7 +19,7 @@ from incrax._errors import IncraxError, branches_on_rows, untraceable_rows
 from incrax._jax import Var
 from incrax.facts.program import Program, trace
 from incrax.facts.rows import Place, RowProgram, analyse_rows
-from incrax.facts.simplify import drop_dead, inline, run_passes
+from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.planning.phases import Phase, cut_phases
 from incrax.planning.sizes import move_sizes_out
 from incrax.running.chunks import RowType
@@ -66,6 +66,7 @@ class RowTrace:
         """The analysis for chunks of a capacity; the first time against the trace for `num_rows`."""
         found = self.cuts.get(capacity)
         if found is None:
+            self._traced(num_rows)  # what fails for these rows is the function's own error
             other = num_rows if num_rows != capacity else num_rows + 1
             rows = analyse_rows(self._traced(capacity), self._traced(other), capacity, other, len(self.row_type.shapes))
             rows = move_sizes_out(rows)
@@ -140,7 +141,7 @@ class RowTrace:
             if self._programs:
                 raise untraceable_rows(num_rows, error) from error
             raise
-        return run_passes(program, (inline, drop_dead))
+        return run_passes(program, (inline_with_lines, drop_dead))
 
 
 def _typed(x: Any) -> Any:
