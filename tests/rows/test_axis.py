@@ -178,10 +178,16 @@ MIXED = {
     "first rows": (lambda t, d: jnp.sum(d["y"][:5]), "`slice` at .* reads some of the rows by their place"),
     "differences": (lambda t, d: jnp.sum(jnp.diff(d["y"])), "`slice` at .* reads some of the rows"),
     "one row": (lambda t, d: d["y"][3], "reads some of the rows by their place"),
-    "join": (lambda t, d: jnp.sum(jnp.concatenate([d["y"], d["y"]])), "`concatenate` at .* joins arrays along the rows"),
+    "join": (
+        lambda t, d: jnp.sum(jnp.concatenate([d["y"], d["y"]])),
+        "`concatenate` at .* joins arrays along the rows",
+    ),
     "roll": (lambda t, d: jnp.sum(jnp.roll(d["y"], 1) * d["y"]), "reads some of the rows"),
     "row numbers": (lambda t, d: jnp.sum(jnp.arange(len(d["y"])) * d["y"]), "`iota` at .* numbers the rows"),
-    "pairs": (lambda t, d: jnp.sum(jnp.outer(d["y"], d["y"])), "pairs every row|another number of entries|another order"),
+    "pairs": (
+        lambda t, d: jnp.sum(jnp.outer(d["y"], d["y"])),
+        "pairs every row|another number of entries|another order",
+    ),
     "gram matrix": (lambda t, d: jnp.sum(d["a"] @ d["a"].T), "`dot_general` at .* pairs every row with every row"),
     "flattened": (lambda t, d: jnp.sum(d["a"].ravel() ** 2), "`reshape` at .* merges the row axis with another one"),
     "loop over rows": (

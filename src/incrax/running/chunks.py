@@ -43,7 +43,7 @@ class Chunk:
     """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
 
     Fields: its number and those of the chunks that it was joined from; rows without padding; capacity; the number of
-    rows as an array, for programs; the arrays (None where they are read from a source at each use).
+    rows as programs take it; the arrays (None where they are read from a source at each use).
     """
 
     __slots__ = ("_arrays", "_read", "capacity", "count", "lineage", "num_rows")
@@ -54,7 +54,7 @@ class Chunk:
         self.lineage = Lineage(next(_numbers))
         self.num_rows = num_rows
         self.capacity = capacity
-        self.count = jnp.asarray(num_rows, np.int32)
+        self.count = np.int32(num_rows)
         self._read = read if is_streamed else None
         self._arrays = None if is_streamed else _to_device(read(), capacity)
 
@@ -88,10 +88,15 @@ def _to_device(leaves: Iterable[np.ndarray], capacity: int) -> tuple[jax.Array, 
 
 
 def _padded(x: np.ndarray, capacity: int) -> np.ndarray:
-    result = np.empty((capacity, *x.shape[1:]), jax.dtypes.canonicalize_dtype(x.dtype))
+    result = np.empty((capacity, *x.shape[1:]), _own_dtype(x))
     result[: len(x)] = x
     result[len(x) :] = x[-1]
     return result
+
+
+def _own_dtype(x: np.ndarray) -> np.dtype:
+    """What JAX makes of a dtype, in the machine's byte order."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(x.dtype.newbyteorder("=")))
 
 
 @dataclass(frozen=True)
@@ -308,8 +313,7 @@ def _checked(tree: Any, *, may_be_empty: bool = False) -> tuple[list[np.ndarray]
     if not lengths or not (lengths[0][1] or may_be_empty):
         raise no_rows()
     leaves = [np.asarray(leaf) for _, leaf in named]
-    dtypes = tuple(np.dtype(jax.dtypes.canonicalize_dtype(x.dtype)) for x in leaves)
-    return leaves, RowType(treedef, tuple(x.shape[1:] for x in leaves), dtypes)
+    return leaves, RowType(treedef, tuple(x.shape[1:] for x in leaves), tuple(map(_own_dtype, leaves)))
 
 
 def _is_array(leaf: Any) -> bool:
