@@ -17,12 +17,14 @@ facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules 
 facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.facts planning.plan
 planning.segmentation planning.sizes planning.phases
-running.stats running.leaves running.sources running.chunks running.signature running.limits running.analysis running.packing running.recycling
+running.stats running.leaves running.sources running.chunks running.rows running.signature running.limits
+running.analysis running.packing running.recycling
 running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.eviction running.racing running.chooser
 running.paths running.flags running.pure
 running.baselines running.saved running.record running.advice running.succession running.engine running.traces
-running.progress running.versions running.combining running.row_trace running.row_engine running.row_traces
+running.progress running.versions running.combining running.row_trace running.row_chunks running.row_engine
+running.row_traces
 running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 _incremental _api

@@ -19,8 +19,8 @@ from incrax._errors import (
 from incrax._incremental import Incremental
 from incrax._marks import cached, keep
 from incrax._tuning import Tuning
-from incrax.running.chunks import Rows
 from incrax.running.leaves import frozen
+from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.verifying import verify
 

@@ -237,11 +237,9 @@ def deleted_input(path: str) -> DeletedInputError:
     )
 
 
-# --- rows -----------------------------------------------------------------------------------------------------------
-
 _ROWS_CURE = (
-    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them (sum, mean, max, min, "
-    "prod, all, any, products of matrices), in any number of rounds. Write it so, or pass plain arrays: `rows.tree()`."
+    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them (sum, mean, max, "
+    "min, prod, all, any, matrix products), in any number of rounds. Write it so, or pass plain arrays: `rows.tree()`."
 )
 
 
@@ -283,17 +281,15 @@ def per_row_of_stream(types: str) -> MixedRowsError:
 def many_rows(paths: Sequence[str]) -> RowsError:
     """Several `Rows` in one call."""
     return RowsError(
-        f"`incremental(f)` got `Rows` in {len(paths)} places: {', '.join(f'`{p}`' for p in paths)}. They may be cut into "
-        "chunks differently, so that their rows do not meet. Nothing was evaluated or stored. Put all columns into one: "
-        "`Rows({'x': x, 'y': y})`."
+        f"`incremental(f)` got `Rows` in {len(paths)} places: {', '.join(f'`{p}`' for p in paths)}. They may be cut "
+        "into chunks differently. Nothing was evaluated or stored. Put all columns into one: `Rows({'x': x, 'y': y})`."
     )
 
 
 def no_rows() -> RowsError:
     """Data without rows."""
     return RowsError(
-        "`Rows` got no rows: a reduction over nothing has no partial results. This is usually an empty selection or "
-        "file. Nothing was made. Pass at least one row."
+        "`Rows` got no rows. This is usually an empty selection or file. Nothing was made. Pass at least one row."
     )
 
 
@@ -310,8 +306,8 @@ def other_lengths(lengths: Sequence[tuple[str, int]]) -> RowsError:
     """Leaves with different numbers of rows."""
     shown = ", ".join(f"`{path}` has {length}" for path, length in lengths[:NUM_SHOWN])
     return RowsError(
-        f"`Rows` got arrays with different numbers of rows: {shown}. This is usually a transposed array, or a selection "
-        "that was applied to some columns only. Nothing was made. Rows are the first axis of every array."
+        f"`Rows` got arrays with different numbers of rows: {shown}. This is usually a transposed array, or a "
+        "selection of some columns only. Nothing was made. Rows are the first axis of every array."
     )
 
 

@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -18,10 +18,10 @@ from incrax._errors import no_checkpoint, not_called
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call, explain_rows
-from incrax.running.chunks import as_plain, has_rows
 from incrax.running.leaves import has_tracer
 from incrax.running.pure import PureState, Step
 from incrax.running.row_traces import RowTraces
+from incrax.running.rows import as_plain, has_rows
 from incrax.running.signature import make_signature
 from incrax.running.stats import Stats
 from incrax.running.traces import Options, Traces
@@ -78,16 +78,17 @@ class Incremental(Generic[P, R]):
         """The function as it is, `Rows` as arrays."""
         if has_rows(jax.tree_util.tree_leaves((args, kwargs))):
             args, kwargs = as_plain((args, kwargs))
-        return self._fun(*args, **kwargs)
+        fun: Any = self._fun
+        return fun(*args, **kwargs)
 
     def _call_with_rows(self, args: Any, kwargs: Any) -> Any:
         """A call with `Rows` among the arguments."""
         engine, leaves, rows = self._rows.serving(args, kwargs)
         self._traces.latest = None
         outputs = engine.call(leaves, rows)
-        settings = due_verification()
+        settings, fresh = due_verification(), cast(Any, self.fresh)
         if settings is not None:
-            check_rows(self._name, engine, outputs, lambda: jax.tree.leaves(self.fresh(*args, **kwargs)), settings)
+            check_rows(self._name, engine, outputs, lambda: jax.tree.leaves(fresh(*args, **kwargs)), settings)
         return jax.tree_util.tree_unflatten(engine.trace.out_tree, outputs)
 
     @staticmethod
@@ -121,7 +122,7 @@ class Incremental(Generic[P, R]):
         """
         leaves = jax.tree.leaves((args, kwargs))
         if has_rows(leaves):
-            return self.pure(*as_plain(args), **as_plain(kwargs))
+            return cast(Any, self.pure)(*as_plain(args), **as_plain(kwargs))
         with self._lock:
             signature = make_signature(self._fun, args, kwargs)
             dynamic = signature.dynamic_leaves(leaves)
@@ -167,11 +168,11 @@ class Incremental(Generic[P, R]):
         with self._lock:
             if has_rows(jax.tree.leaves((args, kwargs))):
                 engine, _, rows = self._rows.serving(args, kwargs)
-                return dependence_table(engine.kin_of(rows))
+                return dependence_table(engine.first_kin(rows))
             if args or kwargs:
                 return dependence_table(self._traces.looked_up(args, kwargs, "deps()")[0].engine)
-            if self._traces.latest is None and self._rows.latest is not None and self._rows.latest.kin:
-                return dependence_table(next(iter(self._rows.latest.kin.values())))
+            if self._traces.latest is None and self._rows.latest is not None:
+                return dependence_table(next(iter(self._rows.latest.chunks.kin.values())))
             if self._traces.latest is None:
                 raise not_called("deps()")
             return dependence_table(self._traces.latest.engine)
@@ -208,7 +209,7 @@ class Incremental(Generic[P, R]):
         """Evaluate from scratch; saved values are neither read nor written."""
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         if has_rows(leaves):
-            return self.fresh(*as_plain(args), **as_plain(kwargs))
+            return cast(Any, self.fresh)(*as_plain(args), **as_plain(kwargs))
         with self._lock:
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:

@@ -223,7 +223,7 @@ def test_chunks_joined_after_a_call_take_over_its_results():
     f(T, rows)
     last = rows._with([*rows.chunks, *incrax.Rows(parts[4], chunk_rows=64).chunks])
     f(T, last)
-    joined = last._with(chunks._joined(list(last.chunks), 64))
+    joined = last._with(chunks.joined(list(last.chunks), 64))
     assert len(joined.chunks) == 1
     assert chunks_by(f, T, joined) == (0, 0, 1)
     same(f(T, joined), jax.jit(f.__wrapped__)(T, joined.tree()))
@@ -368,7 +368,7 @@ def test_verification_compares_with_all_rows_at_once(f):
     rows = rows_of(21)
     with incrax.verify():
         f(T, rows)
-        entry = next(iter(f._rows.latest.table.values()))
+        entry = next(iter(f._rows.latest.chunks.table.values()))
         known = entry.results[0]
         known.update({version: [x + 1.0 for x in found] for version, found in known.items()})
         with pytest.raises(incrax.StaleResultError, match="chunk by chunk"):
@@ -483,7 +483,7 @@ def test_old_chunks_are_forgotten(f):
     for seed in range(5):
         rows = rows.replace(0, make(40, seed))
         f(T, rows)
-    assert len(f._rows.latest.table) == 10
+    assert len(f._rows.latest.chunks.table) == 10
 
 
 def test_the_budget_is_shared_by_the_chunks():

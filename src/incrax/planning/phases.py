@@ -67,7 +67,7 @@ def _phase(rows: RowProgram, number: int) -> Phase:
 
 
 def _lasting(rows: RowProgram, number: int) -> list[Var]:
-    """What can be had after a pass and is read later; values that depend on no rows are computed where they are read."""
+    """What can be had after a pass and is read later; what depends on no rows is computed where it is read."""
     found: dict[Var, None] = {}
     for eqn in rows.program.eqns:
         is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))

@@ -11,12 +11,12 @@ from incrax._errors import not_called
 from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
-from incrax.running.chunks import Rows
 from incrax.running.engine import Engine
 from incrax.running.paths import mask_paths
 from incrax.running.record import NO_MEMORY, Record
 from incrax.running.rehearsal import dry_run
 from incrax.running.row_engine import RowEngine
+from incrax.running.rows import Rows
 
 NUM_LISTED = 30
 
@@ -28,8 +28,8 @@ class Explanation(Printable):
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
     "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
     those that the user marked, as (name, "loaded" or "filled"); FLOPs run and avoided; uses and times of the dirty
-    set's candidates in seconds; of `Rows`, how many chunks were run, reused and joined. The rest is then about one of the
-    chunks that were run.
+    set's candidates in seconds; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of
+    the chunks).
     """
 
     is_dry_run: bool
@@ -123,11 +123,10 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
 
 def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | None) -> Explanation:
     """Explain the last call with `Rows`, or the first pass of a call with these."""
-    is_dry_run = leaves is not None and rows is not None
-    record = engine.outlook(leaves, rows) if is_dry_run else engine.last
+    record = engine.last if leaves is None or rows is None else engine.outlook(leaves, rows)
     if record is None or record.engine is None:
         raise not_called("explain()")
-    found = replace(explain_call(record.engine, None), is_dry_run=is_dry_run)
+    found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
     if not record.num_run:
         found = replace(
             found, changed=(), served_by="saved outputs", why="no chunk changed", ran=(), loaded=(), filled=()

@@ -37,12 +37,12 @@ def identity(kind: str, dtype: Any) -> Any:
     if kind in ("max", "min"):
         if jnp.issubdtype(dtype, jnp.floating):
             return np.asarray(-np.inf if kind == "max" else np.inf, dtype)
-        if dtype == bool:
+        if np.dtype(dtype) == np.dtype(bool):
             return np.asarray(kind == "min", dtype)
         info = np.iinfo(dtype)
         return np.asarray(info.min if kind == "max" else info.max, dtype)
     if kind == "and":
-        return np.asarray(True, dtype) if dtype == bool else np.asarray(-1).astype(dtype)
+        return np.asarray(True, dtype) if np.dtype(dtype) == np.dtype(bool) else np.asarray(-1).astype(dtype)
     return np.asarray(1 if kind == "prod" else 0, dtype)
 
 
@@ -90,9 +90,30 @@ def _masked(x: Any, axis: int, reduction: Reduction, count: Any) -> Any:
 # --- all chunks -----------------------------------------------------------------------------------------------------
 
 
-def combine_partials(kinds: Sequence[Reduction], count: Any, partials: Sequence[Sequence[Any]]) -> list[Any]:
-    """Reduce the first `count` of the partial results of each reduction, in their order."""
-    return [_combined(found.kind, count, parts) for found, parts in zip(kinds, partials, strict=True)]
+def combine_in_groups(
+    kinds: tuple[Reduction, ...], columns: Sequence[Sequence[Any]], limit: int
+) -> Sequence[Sequence[Any]]:
+    """Partial results, a column per reduction, with neighbours combined until there are no more than the limit."""
+    while columns and len(columns[0]) > limit:
+        starts = range(0, len(columns[0]), FAN_IN)
+        groups = [_combine_group(kinds, *filled([c[i : i + FAN_IN] for c in columns])) for i in starts]
+        columns = [list(column) for column in zip(*groups, strict=True)]
+    return columns
+
+
+def filled(columns: Sequence[Sequence[Any]]) -> tuple[np.int32, list[list[Any]]]:
+    """How many partial results there are, and as many as the next power of two, the first one repeated."""
+    count = len(columns[0]) if columns else 0
+    capacity = 1 << (count - 1).bit_length()
+    return np.int32(count), [[*column, *[column[0]] * (capacity - count)] for column in columns]
+
+
+def _combine_partials(kinds: Sequence[Reduction], count: Any, columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Reduce the first `count` of each column, in their order."""
+    return [_combined(found.kind, count, parts) for found, parts in zip(kinds, columns, strict=True)]
+
+
+_combine_group = jax.jit(_combine_partials, static_argnums=0)
 
 
 def _combined(kind: str, count: Any, parts: Sequence[Any]) -> Any:
@@ -111,7 +132,7 @@ def rest_function(rows: RowProgram, phase: Phase) -> Callable[..., list[Any]]:
     def run(count: Any, partials: Sequence[Sequence[Any]], reads: Sequence[Any]) -> list[Any]:
         env: dict[Var, Any] = dict(zip(program.constvars, program.consts, strict=True))
         env.update(zip(part.reads, reads, strict=True))
-        total = dict(zip(phase.partials, combine_partials(kinds, count, partials), strict=True))
+        total = dict(zip(phase.partials, _combine_partials(kinds, count, partials), strict=True))
         env.update({var: _weak(x, var) for var, x in total.items()})
         for eqn in part.eqns:
             if eqn.outvars[0] in total:

@@ -14,10 +14,10 @@ import jax
 
 from incrax import _jax
 from incrax._errors import many_rows, nothing_saved
-from incrax.running.chunks import Rows
 from incrax.running.leaves import LeafValue
 from incrax.running.row_engine import RowEngine
 from incrax.running.row_trace import RowTrace
+from incrax.running.rows import Rows
 from incrax.running.signature import argument_names, leaf_path, make_signature
 from incrax.running.stats import Stats
 from incrax.running.traces import Args, Kwargs, Options
@@ -65,8 +65,8 @@ class RowTraces:
             if any(map(_jax.is_mutable_array, leaves)):
                 raise nothing_saved("a call with `Rows`")
             trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in leaves])
-            found = RowEngine(trace, path, signature.dynamic_paths, self.options, self.stats)
-            trace.cut(rows.chunks[0].capacity, len(rows))
+            paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
+            found = RowEngine(trace, paths, rows, self.options, self.stats)
             self.table[signature.key] = found
             self.stats.traces += 1
             if len(self.table) > self.options.tuning.max_signatures:

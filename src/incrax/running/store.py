@@ -243,6 +243,11 @@ def _is_sound(x: Any) -> bool:
     return True
 
 
+def is_any_deleted(outputs: Iterable[Any]) -> bool:
+    """Whether a result's buffer was donated or deleted by its owner."""
+    return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])
+
+
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
     """A saved value that is current under one of the (state, dirty set) pairs and still has its buffer."""
     for state, dirty in states:

@@ -16,7 +16,6 @@ from incrax import _jax
 from incrax._errors import many_functions, nothing_saved
 from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
-from incrax.running.chunks import has_rows
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
 from incrax.running.leaves import has_tracer, is_frozen
@@ -24,6 +23,7 @@ from incrax.running.limits import Limits
 from incrax.running.packing import packable
 from incrax.running.pure import Step, make_step
 from incrax.running.recycling import can_recycle
+from incrax.running.rows import has_rows
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -67,8 +66,3 @@ class Versions:
     def numbers(self) -> frozenset[int]:
         """The numbers of the versions."""
         return frozenset(version.number for version in self.kept)
-
-
-def is_lost(values: Sequence[Any]) -> bool:
-    """Whether a buffer was donated or deleted."""
-    return any([isinstance(x, jax.Array) and x.is_deleted() for x in values])

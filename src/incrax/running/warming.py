@@ -36,7 +36,7 @@ def warm_up_rows(engine: RowEngine, changing: Iterable[str | Sequence[str]]) -> 
     """
     for name in [changing] if isinstance(changing, str) else changing:
         errors = []
-        engines = engine.engines()
+        engines = engine.chunks.engines()
         for chunk_engine in engines:
             state = chunk_engine.store.states[-1]
             try:
