@@ -14,17 +14,18 @@ ROOT = Path(incrax.__file__).parent
 ORDER = """
 _errors _jax _tuning _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
+facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
-planning.algebra
-planning.facts planning.plan
-planning.segmentation
-running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
+planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
+running.stats running.leaves running.sources running.chunks running.rows running.signature running.limits
+running.analysis running.packing running.recycling
 running.compiled running.store running.comparison running.timing
 running.agreement running.watch running.choice running.wants running.segments running.eviction running.racing
 running.chooser
 running.paths running.flags running.pure
 running.baselines running.saved running.record running.advice running.succession running.doubts running.engine
-running.traces
+running.traces running.progress running.versions running.combining running.row_trace running.row_chunks
+running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 _incremental _api

@@ -8,7 +8,9 @@ from incrax._errors import (
     DeletedInputError,
     IncraxError,
     MemoryBudgetError,
+    MixedRowsError,
     NotCalledError,
+    RowsError,
     StaleResultError,
     StepTypeError,
     UnknownInputError,
@@ -18,6 +20,7 @@ from incrax._incremental import Incremental
 from incrax._marks import cached, keep
 from incrax._tuning import Tuning
 from incrax.running.leaves import frozen
+from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.verifying import verify
 
@@ -26,7 +29,10 @@ __all__ = [
     "Incremental",
     "IncraxError",
     "MemoryBudgetError",
+    "MixedRowsError",
     "NotCalledError",
+    "Rows",
+    "RowsError",
     "StaleResultError",
     "Stats",
     "StepTypeError",

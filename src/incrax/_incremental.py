@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -17,13 +17,16 @@ from incrax import _jax
 from incrax._errors import no_checkpoint, not_called
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
-from incrax.report.explain import Explanation, explain_call
+from incrax.report.explain import Explanation, explain_call, explain_rows
+from incrax.running.leaves import has_tracer
 from incrax.running.pure import PureState, Step
+from incrax.running.row_traces import RowTraces
+from incrax.running.rows import as_plain, has_rows
 from incrax.running.signature import make_signature
 from incrax.running.stats import Stats
 from incrax.running.traces import Options, Traces
-from incrax.running.verifying import check_call, due_verification
-from incrax.running.warming import warm_up
+from incrax.running.verifying import check_call, check_rows, due_verification
+from incrax.running.warming import warm_up, warm_up_rows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +42,7 @@ class Incremental(Generic[P, R]):
         self._lock = threading.RLock()
         self._is_disabled = is_disabled()
         self._traces = Traces(fun, options, self._stats)
+        self._rows = RowTraces(fun, options, self._stats)
         functools.update_wrapper(self, fun, updated=())
         _functions.add(self)
 
@@ -46,7 +50,7 @@ class Incremental(Generic[P, R]):
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
         if self._is_off():
             self._stats.transparent += 1
-            return self._fun(*args, **kwargs)
+            return self._plain(args, kwargs)
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
@@ -55,9 +59,11 @@ class Incremental(Generic[P, R]):
             self._stats.calls += 1
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
+                if traced is None and has_rows(leaves) and not has_tracer(leaves):
+                    return self._call_with_rows(args, kwargs)
                 if traced is None:
                     self._stats.transparent += 1
-                    return self._fun(*args, **kwargs)
+                    return self._plain(args, kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
                 outputs = traced.engine.call(dynamic, changed)
                 settings = due_verification()
@@ -67,6 +73,23 @@ class Incremental(Generic[P, R]):
                 self._stats.aborted += 1
                 raise
             return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function as it is, `Rows` as arrays."""
+        if has_rows(jax.tree_util.tree_leaves((args, kwargs))):
+            args, kwargs = as_plain((args, kwargs))
+        fun: Any = self._fun
+        return fun(*args, **kwargs)
+
+    def _call_with_rows(self, args: Any, kwargs: Any) -> Any:
+        """A call with `Rows` among the arguments."""
+        engine, leaves, rows = self._rows.serving(args, kwargs)
+        self._traces.latest = None
+        outputs = engine.call(leaves, rows)
+        settings, fresh = due_verification(), cast(Any, self.fresh)
+        if settings is not None:
+            check_rows(self._name, engine, outputs, lambda: jax.tree.leaves(fresh(*args, **kwargs)), settings)
+        return jax.tree_util.tree_unflatten(engine.trace.out_tree, outputs)
 
     @staticmethod
     def _is_off() -> bool:
@@ -98,6 +121,8 @@ class Incremental(Generic[P, R]):
             a `cond` run, so that nothing is skipped.
         """
         leaves = jax.tree.leaves((args, kwargs))
+        if has_rows(leaves):
+            return cast(Any, self.pure)(*as_plain(args), **as_plain(kwargs))
         with self._lock:
             signature = make_signature(self._fun, args, kwargs)
             dynamic = signature.dynamic_leaves(leaves)
@@ -109,7 +134,8 @@ class Incremental(Generic[P, R]):
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, and the bytes saved now."""
-        self._stats.saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traces.table.values()))
+        saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traces.table.values()))
+        self._stats.saved_bytes = saved_bytes + sum(engine.saved_bytes for engine in list(self._rows.table.values()))
         return self._stats
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -122,9 +148,13 @@ class Incremental(Generic[P, R]):
             NotCalledError: without arguments before the first call.
         """
         with self._lock:
+            if has_rows(jax.tree.leaves((args, kwargs))):
+                return explain_rows(*self._rows.serving(args, kwargs))
             if args or kwargs:
                 traced, leaves = self._traces.looked_up(args, kwargs, "explain()")
                 return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
+            if self._traces.latest is None and self._rows.latest is not None:
+                return explain_rows(self._rows.latest, None, None)
             if self._traces.latest is None:
                 raise not_called("explain()")
             return explain_call(self._traces.latest.engine, None)
@@ -136,8 +166,13 @@ class Incremental(Generic[P, R]):
             NotCalledError: without arguments before the first call.
         """
         with self._lock:
+            if has_rows(jax.tree.leaves((args, kwargs))):
+                engine, _, rows = self._rows.serving(args, kwargs)
+                return dependence_table(engine.first_kin(rows))
             if args or kwargs:
                 return dependence_table(self._traces.looked_up(args, kwargs, "deps()")[0].engine)
+            if self._traces.latest is None and self._rows.latest is not None:
+                return dependence_table(next(iter(self._rows.latest.chunks.kin.values())))
             if self._traces.latest is None:
                 raise not_called("deps()")
             return dependence_table(self._traces.latest.engine)
@@ -163,6 +198,9 @@ class Incremental(Generic[P, R]):
             if self._is_off() or self._is_disabled:
                 return
             leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+            if has_rows(leaves):
+                warm_up_rows(self._rows.serving(args, kwargs).engine, changing)
+                return
             traced, _ = self._traces.serving(leaves, treedef, args, kwargs)
             if traced is not None:
                 warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
@@ -170,6 +208,8 @@ class Incremental(Generic[P, R]):
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written."""
         leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if has_rows(leaves):
+            return cast(Any, self.fresh)(*as_plain(args), **as_plain(kwargs))
         with self._lock:
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
@@ -213,12 +253,15 @@ class Incremental(Generic[P, R]):
         with self._lock:
             for traced in self._traces.table.values():
                 traced.engine.clear()
+            for engine in self._rows.table.values():
+                engine.clear()
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
         with self._lock:
             other = Incremental(self._fun, self._traces.options)
             other._traces = self._traces.fork(other._stats)
+            other._rows = self._rows.fork(other._stats)
         return other
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -255,6 +298,7 @@ def _forget_in_child() -> None:
     for function in list(_functions):
         function._lock = threading.RLock()
         function._traces = Traces(function._fun, function._traces.options, function._stats)
+        function._rows = RowTraces(function._fun, function._traces.options, function._stats)
 
 
 _functions: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

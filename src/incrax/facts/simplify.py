@@ -52,7 +52,12 @@ def inline_but_rules(program: Program) -> Program:
     return _inline(program, RULED)
 
 
-def _inline(program: Program, closed: frozenset[str]) -> Program:
+def inline_with_lines(program: Program) -> Program:
+    """As `inline`; an equation of a function of JAX gets the line where the user called that function."""
+    return _inline(program, frozenset(), has_lines=True)
+
+
+def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False) -> Program:
     eqns: list[Equation] = []
     constvars, consts = list(program.constvars), list(program.consts)
     names: dict[Var, Atom] = {}
@@ -77,7 +82,8 @@ def _inline(program: Program, closed: frozenset[str]) -> Program:
         for inner in body.eqns:
             outputs = [_fresh(var) for var in inner.outvars]
             names.update(zip(inner.outvars, outputs, strict=True))
-            visit(inner.replace(outvars=outputs))
+            source = eqn.source_info if has_lines and not _jax.source_line(inner) else inner.source_info
+            visit(inner.replace(outvars=outputs, source_info=source))
         names.update(zip(eqn.outvars, [resolve(atom) for atom in body.outvars], strict=True))
 
     for eqn in program.eqns:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from incrax import _jax
+from incrax._errors import not_called
 from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
@@ -14,6 +15,8 @@ from incrax.running.engine import Engine
 from incrax.running.paths import mask_paths
 from incrax.running.record import NO_MEMORY, Record
 from incrax.running.rehearsal import dry_run
+from incrax.running.row_engine import RowEngine
+from incrax.running.rows import Rows
 
 NUM_LISTED = 30
 
@@ -25,8 +28,8 @@ class Explanation(Printable):
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
     "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
     those that the user marked, as (name, "loaded" or "filled"); a line for each reduction over rows that came from
-    statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty
-    set's candidates in seconds.
+    statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty set's candidates in
+    seconds; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks).
     """
 
     is_dry_run: bool
@@ -42,6 +45,7 @@ class Explanation(Printable):
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
+    chunks: tuple[tuple[str, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
@@ -62,6 +66,7 @@ class Explanation(Printable):
             "flops_avoided": self.cost_avoided.flops,
             "transcendentals_avoided": self.cost_avoided.transcendentals,
             "seconds": dict(self.times),
+            "chunks": dict(self.chunks),
         }
 
     def tables(self) -> list[Table]:
@@ -75,6 +80,7 @@ class Explanation(Printable):
             ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
             ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
+            *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
@@ -124,6 +130,20 @@ def _statistics(engine: Engine, record: Record) -> tuple[str, ...]:
     reason = engine.facts.algebra.reason
     statistics = None if record.plan is None else record.plan.statistics
     return statistics.lines if statistics is not None else (reason,) if reason else ()
+
+
+def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | None) -> Explanation:
+    """Explain the last call with `Rows`, or the first pass of a call with these."""
+    record = engine.last if leaves is None or rows is None else engine.outlook(leaves, rows)
+    if record is None or record.engine is None:
+        raise not_called("explain()")
+    found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
+    if not record.num_run:
+        found = replace(
+            found, changed=(), served_by="saved outputs", why="no chunk changed", ran=(), loaded=(), filled=()
+        )
+    chunks = ("run", record.num_run), ("reused", record.num_reused), ("joined", record.num_joined)
+    return replace(found, chunks=chunks)
 
 
 def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,7 @@ from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
-from incrax.running.store import State, Store, any_deleted
+from incrax.running.store import State, Store, is_any_deleted
 from incrax.running.succession import carried_over, culprit, results_of
 
 
@@ -68,21 +68,37 @@ class Engine:
         self._last: Record | None = None
         self._rested: Sequence[int] | None = None
         check_kept(facts.kept, limits.budget_bytes)
-        kept_out = frozenset(var for _, var in self.out_vars)
-        self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, kept_out)
+        outputs = frozenset(var for _, var in self.out_vars)
+        self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
         self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
 
-    def fork(self, stats: Stats) -> Engine:
-        """An independent engine that shares values and programs so far."""
+    def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
+        """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
+        other = self._copy(stats)
+        other.store = self.store.fork(other._eviction_order)
+        if kin is not None:
+            other.store.pool = kin.store.pool
+        other.chooser = self.chooser.fork(stats, other.store.pool) if kin is None else kin.chooser
+        return other._attached()
+
+    def sibling(self, budget_bytes: int) -> Engine:
+        """An engine for other data of the same types: programs and what is known of their times are shared."""
+        other, own = self._copy(self.stats), self.store
+        other.store = Store(own.versions, budget_bytes, other._eviction_order, own.pool, own.outputs)
+        other._last = other._rested = None
+        return other._attached()
+
+    def _copy(self, stats: Stats) -> Engine:
         other = Engine.__new__(Engine)
         other.__dict__.update(self.__dict__)
         other.stats = stats
-        other.store = self.store.fork(other._eviction_order)
-        other.chooser = self.chooser.fork(stats, other.store.pool)
-        other.comparison = Comparison(other.store, self.layout, settles=self.comparison.settles)
-        other.baselines = Baselines(other.store, other.comparison, other.chooser, self.always)
         return other
+
+    def _attached(self) -> Engine:
+        self.comparison = Comparison(self.store, self.layout, settles=self.comparison.settles)
+        self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
+        return self
 
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.chooser.segments, state.values, state.saved)
@@ -104,7 +120,7 @@ class Engine:
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty:
-            if not any_deleted(base.outputs):
+            if not is_any_deleted(base.outputs):
                 return self._unchanged(base)
             dirty = self.layout.full
         if resting is not None:
@@ -150,7 +166,7 @@ class Engine:
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
-            if not any_deleted(latest.outputs):
+            if not is_any_deleted(latest.outputs):
                 return self._unchanged(latest)
         if entries is None:
             entries = latest.entries
@@ -186,7 +202,7 @@ class Engine:
         """The outputs at the checkpoint, whose version is the latest again."""
         state = self.store.pinned
         assert state is not None
-        if any_deleted(state.outputs):
+        if is_any_deleted(state.outputs):
             return self.call([value.feed for value in state.values], None)
         self.store.touch(state)
         self._last, self._rested = UNCHANGED, None
@@ -246,8 +262,6 @@ class Engine:
         self._account("whole", entry, saved, is_first=saved.base is None)
         return self._new_state(state.values, saved.base, entry.dirty, "whole", entry, saved, instead)
 
-    # --- choosing ------------------------------------------------------------------------------------------------
-
     def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
         candidate = entry.candidate
@@ -265,8 +279,6 @@ class Engine:
         culprit = saved.base.culprit if saved.base is not None else None
         culprit_entry = None if culprit is None else self.chooser.seen(culprit)
         return candidate if self.chooser.pays_to_fill(entry, missing, culprit_entry) else "whole"
-
-    # --- running -------------------------------------------------------------------------------------------------
 
     def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
         """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
@@ -340,8 +352,6 @@ class Engine:
         if candidate == "segments":
             return self.chooser.segments.top_plan()
         return entry.program.plan if candidate == "plan" and entry.program is not None else None
-
-    # --- without a result ----------------------------------------------------------------------------------------
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""

@@ -14,10 +14,10 @@ from incrax._jax import Var
 from incrax.planning.plan import Plan
 from incrax.running.baselines import Pairs
 from incrax.running.choice import Candidate
-from incrax.running.engine import Engine, any_deleted
+from incrax.running.engine import Engine
 from incrax.running.record import UNCHANGED, Record
 from incrax.running.saved import SavedValues
-from incrax.running.store import available_in
+from incrax.running.store import available_in, is_any_deleted
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
@@ -34,7 +34,7 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
     base, dirty = pairs[-1]
     dirty |= engine.always
     if not dirty:
-        if not any_deleted(base.outputs):
+        if not is_any_deleted(base.outputs):
             return UNCHANGED
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)

@@ -11,7 +11,8 @@ class Stats:
 
     Fields: calls; calls with nothing changed; equations run; saved values loaded; equations run to fill missing saved
     values; programs compiled; saved values evicted; traces; calls under another transformation; calls that raised;
-    races decided; bytes of saved values now.
+    races decided; bytes of saved values now. Of `Rows`: chunks evaluated, chunks whose saved results served, and chunks
+    whose results were combined from those of the chunks that they were joined from, each once per pass over the rows.
     """
 
     calls: int = 0
@@ -26,6 +27,9 @@ class Stats:
     aborted: int = 0
     races: int = 0
     saved_bytes: int = 0
+    chunks_run: int = 0
+    chunks_reused: int = 0
+    chunks_joined: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""

@@ -249,7 +249,7 @@ def _is_sound(x: Any) -> bool:
     return True
 
 
-def any_deleted(outputs: Iterable[Any]) -> bool:
+def is_any_deleted(outputs: Iterable[Any]) -> bool:
     """Whether a result's buffer was donated or deleted by its owner."""
     return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])
 

@@ -23,6 +23,7 @@ from incrax.running.limits import Limits
 from incrax.running.packing import packable
 from incrax.running.pure import Step, make_step
 from incrax.running.recycling import can_recycle
+from incrax.running.rows import has_rows
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
 
@@ -92,13 +93,13 @@ class Traces:
     def serving(
         self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
     ) -> tuple[Traced | None, list[int] | None]:
-        """The trace for a call (None: call the function as it is), and which leaves are other objects."""
+        """The trace for a call (None: none serves it as it is), and which leaves are other objects."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
             changed = latest.changed_leaves(leaves)
             if changed is not None:
                 return latest, changed
-        if has_tracer(leaves):
+        if has_tracer(leaves) or has_rows(leaves):
             return None, None
         signature = make_signature(self.fun, args, kwargs)
         found = self.table.get(signature.key)

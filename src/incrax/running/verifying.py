@@ -6,7 +6,7 @@ unless it is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 from typing import Any
@@ -21,6 +21,7 @@ from incrax.running.agreement import difference
 from incrax.running.engine import Engine
 from incrax.running.leaves import LeafValue
 from incrax.running.paths import mask_paths
+from incrax.running.row_engine import RowEngine
 
 _active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
 
@@ -97,6 +98,25 @@ def check_call(name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequen
         raise stale_result(name, *worst, changed, _first_stale(engine, leaves, settings))
     finally:
         engine.clear()
+
+
+def check_rows(
+    name: str, engine: RowEngine, outputs: Sequence[Any], evaluate: Callable[[], Sequence[Any]], settings: verify
+) -> None:
+    """Compare outputs of a call with `Rows` with those of the function on all rows at once.
+
+    Raises:
+        StaleResultError: they differ; the saved values are dropped.
+    """
+    fresh = evaluate()
+    worst = _worst(outputs, fresh, settings)
+    if worst is None:
+        return
+    again = _worst(evaluate(), fresh, settings)
+    engine.clear()
+    if again is not None:
+        raise not_deterministic(name, *again)
+    raise stale_result(name, *worst, (), "Rows were evaluated chunk by chunk, and compared with all of them at once.")
 
 
 def _worst(outputs: Sequence[Any], fresh: Sequence[Any], settings: verify) -> tuple[str, float] | None:

@@ -1,0 +1,195 @@
+"""Numbers made from the number of rows, moved out of reductions over rows.
+
+The pullback of a mean multiplies every row by 1/N. What is appended changes N, and with it the partial results of all
+chunks. By linearity sum_n s r[n] = s sum_n r[n], where s is made of numbers of rows only; then new rows leave the other
+chunks alone. Such factors are moderate, so that the range of the sum is hardly another; other factors stay where they
+are (see `planning.factors` for what moving them takes).
+
+In: a `RowProgram`. Out: the same function as another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax.facts.program import Program
+from incrax.facts.row_rules import Reduction
+from incrax.facts.rows import Lifted, RowProgram, with_passes
+from incrax.facts.simplify import drop_dead
+from incrax.planning.derived import traced_equations
+
+_SCALAR = frozenset("div mul add sub neg convert_element_type sqrt rsqrt integer_pow copy".split())
+_LINEAR = frozenset("neg reshape transpose squeeze expand_dims broadcast_in_dim slice reduce_sum copy copy_p".split())
+_ADD = frozenset("add add_any sub".split())
+MIN_EXPONENT = 127
+"""Powers of two that a dtype must hold for a factor to be moved: not half precision."""
+
+
+class _Scaled(NamedTuple):
+    """A value as factor times base."""
+
+    factor: Var
+    base: Atom
+
+
+def move_sizes_out(rows: RowProgram) -> RowProgram:
+    """The program with factors made of numbers of rows behind the sums over rows."""
+    if not rows.sizes:
+        return rows
+    move = _Move(rows)
+    for eqn in rows.program.eqns:
+        move.visit(eqn)
+    if not move.has_moved:
+        return rows
+    program = rows.program
+    moved = drop_dead(Program(program.invars, program.constvars, program.consts, tuple(move.eqns), program.outvars))
+    written = {v for eqn in moved.eqns for v in eqn.outvars}
+    reductions = {v: r for v, r in move.reductions.items() if v in written}
+    return with_passes(Lifted(moved, rows.sizes, rows.places), rows.num_row_inputs, move.axes, reductions)
+
+
+class _Move:
+    """One walk: scalars made of numbers of rows, scaled values, and the new equations."""
+
+    def __init__(self, rows: RowProgram) -> None:
+        self.axes = dict(rows.axes)
+        self.reductions = dict(rows.reductions)
+        self.scalars: dict[Var, Var] = {v: v for v in rows.sizes if v.aval.shape == ()}
+        self.scaled: dict[Var, _Scaled] = {}
+        self.zeros: set[Var] = set()
+        self.eqns: list[Equation] = []
+        self.has_moved = False
+        self._made: dict[Hashable, Var] = {}
+
+    def visit(self, eqn: Equation) -> None:
+        """Append the equation, and what it becomes without factors."""
+        name, out = eqn.primitive.name, eqn.outvars[0]
+        if out in self.reductions:
+            if not self._move_out(eqn, self.reductions[out]):
+                self.eqns.append(eqn)
+            return
+        self.eqns.append(eqn)
+        if name in _LINEAR and self._is_zero(eqn.invars[0]):
+            self.zeros.add(out)
+        if self._is_scalar(eqn):
+            self.scalars[out] = self._made.setdefault(self._key(eqn), out)
+        elif getattr(out.aval, "shape", ()) and len(eqn.outvars) == 1 and _has_range(out):
+            found = self._scale(eqn)
+            if found is not None and found.factor.aval.dtype == out.aval.dtype:
+                self.scaled[out] = found
+
+    def _is_zero(self, atom: Atom) -> bool:
+        return not np.any(atom.val) if isinstance(atom, Literal) else atom in self.zeros
+
+    def _is_scalar(self, eqn: Equation) -> bool:
+        inputs = [a for a in eqn.invars if isinstance(a, Var)]
+        is_known = bool(inputs) and all(a in self.scalars for a in inputs)
+        return is_known and eqn.primitive.name in _SCALAR and eqn.outvars[0].aval.shape == ()
+
+    def _key(self, eqn: Equation) -> Hashable:
+        atoms = [self.scalars[a] if isinstance(a, Var) else (str(a.aval), repr(a.val)) for a in eqn.invars]
+        return eqn.primitive, tuple(atoms), repr(sorted(eqn.params.items(), key=lambda item: item[0]))
+
+    # --- one equation --------------------------------------------------------------------------------------------
+
+    def _scale(self, eqn: Equation) -> _Scaled | None:
+        """The output as factor times base, if an input is."""
+        name, atoms = eqn.primitive.name, eqn.invars
+        if name in _ADD:
+            return self._scale_sum(eqn)
+        if name == "select_n":
+            return self._scale_cases(eqn)
+        if name == "broadcast_in_dim" and self._scalar(atoms[0]) is not None:
+            return _Scaled(self._scalar(atoms[0]), self._with(eqn, {0: _one(atoms[0])}))  # type: ignore[arg-type]
+        if name in ("mul", "div", "dot_general") or name in _LINEAR:
+            numbers = (0,) if name == "div" or name in _LINEAR else (0, 1)
+            for number in numbers:
+                found = self._found(atoms[number])
+                if found is not None:
+                    return _Scaled(found.factor, self._with(eqn, {number: found.base}))
+        if name in ("mul", "div"):
+            return self._scale_by_number(name, atoms)
+        return None
+
+    def _scale_by_number(self, name: str, atoms: list[Atom]) -> _Scaled | None:
+        """A value times or over a number."""
+        for number, other in ((1, 0),) if name == "div" else ((1, 0), (0, 1)):
+            factor = self._scalar(atoms[number])
+            if factor is not None and isinstance(atoms[other], Var):
+                return _Scaled(self._reciprocal(factor) if name == "div" else factor, atoms[other])
+        return None
+
+    def _scale_sum(self, eqn: Equation) -> _Scaled | None:
+        pair = [self._found(a) for a in eqn.invars]
+        if None in pair or pair[0].factor is not pair[1].factor:  # type: ignore[union-attr]
+            return None
+        return _Scaled(pair[0].factor, self._with(eqn, {n: p.base for n, p in enumerate(pair)}))  # type: ignore[union-attr]
+
+    def _scale_cases(self, eqn: Equation) -> _Scaled | None:
+        """Cases that are scaled by one factor, or zero."""
+        cases = {n: self._found(a) for n, a in enumerate(eqn.invars) if n and a not in self.zeros}
+        factors = {None if found is None else found.factor for found in cases.values()}
+        if len(factors) != 1 or None in factors:
+            return None
+        bases = {n: found.base for n, found in cases.items() if found is not None}
+        return _Scaled(factors.pop(), self._with(eqn, bases))  # type: ignore[arg-type]
+
+    def _found(self, atom: Atom) -> _Scaled | None:
+        return self.scaled.get(atom) if isinstance(atom, Var) else None
+
+    def _scalar(self, atom: Atom) -> Var | None:
+        return self.scalars.get(atom) if isinstance(atom, Var) else None
+
+    def _with(self, eqn: Equation, bases: dict[int, Atom]) -> Var:
+        """Append the equation with other inputs; what it writes."""
+        atoms = [bases.get(n, a) for n, a in enumerate(eqn.invars)]
+        var = _jax.new_var(eqn.outvars[0].aval)
+        self.eqns.append(eqn.replace(invars=atoms, outvars=[var]))
+        if eqn.outvars[0] in self.axes:
+            self.axes[var] = self.axes[eqn.outvars[0]]
+        return var
+
+    def _reciprocal(self, factor: Var) -> Var:
+        return self._made_once(("reciprocal", factor), factor, lambda x: 1 / x)
+
+    def _made_once(self, key: Hashable, factor: Var, fun: Callable[[Any], Any]) -> Var:
+        if key not in self._made:
+            (self._made[key],), eqns = traced_equations(fun, [factor])
+            self.eqns.extend(eqns)
+        return self._made[key]
+
+    # --- reductions ----------------------------------------------------------------------------------------------
+
+    def _move_out(self, eqn: Equation, reduction: Reduction) -> bool:
+        """Reduce the base and multiply afterwards, where that is a sum of something scaled."""
+        out = eqn.outvars[0]
+        is_from_zero = reduction.start is None or eqn.invars[reduction.start] in self.zeros
+        if reduction.kind != "sum" or not is_from_zero or not _has_range(out):
+            return False
+        for number in reduction.masked:
+            found = self._found(eqn.invars[number])
+            if found is not None and found.factor.aval.dtype == out.aval.dtype:
+                total = self._with(eqn, {number: found.base})
+                self.reductions[total] = self.reductions.pop(out)
+                self.eqns.extend(traced_equations(lambda s, r: s * r, [found.factor, total], [out])[1])
+                self.has_moved = True
+                return True
+        return False
+
+
+def _has_range(var: Var) -> bool:
+    dtype = var.aval.dtype
+    is_float = isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating)
+    return is_float and int(jnp.finfo(dtype).maxexp) >= MIN_EXPONENT
+
+
+def _one(atom: Atom) -> Literal:
+    found = _jax.literal(1.0, atom.aval)
+    assert found is not None
+    return found

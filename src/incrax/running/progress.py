@@ -1,0 +1,44 @@
+"""Progress on a terminal, for what takes longer than a moment."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+PATIENCE_S = 2.0
+"""Seconds before anything is shown."""
+
+
+class Meter:
+    """A progress bar that appears after two seconds, on a terminal only."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title = title
+        self.total = total
+        self.done = 0
+        self._start_s = time.perf_counter()
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def advance(self) -> None:
+        """One more step is done."""
+        self.done += 1
+        if self._bar is None and time.perf_counter() - self._start_s > PATIENCE_S:
+            console = Console(stderr=True)
+            self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+            self._bar.start()
+            self._task = self._bar.add_task(self.title, total=self.total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

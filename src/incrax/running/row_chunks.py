@@ -1,0 +1,245 @@
+"""Chunks of one signature: for each pass an engine of its own, and results per version of all else that they depend on.
+
+In: chunks, versions. Out: partial and per-row results, saved, joined from those of other chunks, or evaluated. Every
+table is keyed by content, so that a call that fails in the middle leaves only what is right.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax.facts.program import trace
+from incrax.planning.phases import Part
+from incrax.running.analysis import program_facts
+from incrax.running.chunks import Chunk, Lineage
+from incrax.running.combining import chunk_function, combine_in_groups
+from incrax.running.compiled import Compiler
+from incrax.running.engine import Engine
+from incrax.running.leaves import LeafValue
+from incrax.running.limits import Limits
+from incrax.running.progress import Meter
+from incrax.running.recycling import can_recycle
+from incrax.running.row_trace import Cut, RowTrace, type_of
+from incrax.running.rows import Rows
+from incrax.running.stats import Stats
+from incrax.running.store import is_any_deleted
+from incrax.running.traces import Options
+from incrax.running.versions import Version, Versions
+
+EXACT_SHARE = 64
+"""Chunks among which plans of the exact policy share the budget: they must not depend on how many there are."""
+
+
+class Entry:
+    """What is kept of a chunk: its rows, and for each pass an engine and results by version."""
+
+    __slots__ = ("engines", "num_rows", "results")
+
+    def __init__(self, num_rows: int, num_passes: int) -> None:
+        self.num_rows = num_rows
+        self.engines: list[Engine | None] = [None] * num_passes
+        self.results: list[dict[int, list[Any]]] = [{} for _ in range(num_passes)]
+
+
+class ChunkTable:
+    """The chunks of the latest few sets of rows; `cut` names values, `versions` are those of each pass."""
+
+    def __init__(
+        self, trace: RowTrace, cut: Cut, versions: Sequence[Versions], paths: Sequence[str], options: Options
+    ) -> None:
+        self.trace = trace
+        self.cut = cut
+        self.versions = versions
+        self.paths = paths
+        self.options = options
+        self.table: dict[int, Entry] = {}
+        self.uses: list[frozenset[int]] = []
+        self.kin: dict[tuple[int, bool, int], Engine] = {}
+        self.evaluated: Engine | None = None
+
+    def fork(self, versions: Sequence[Versions], stats: Stats) -> ChunkTable:
+        """An independent table that shares results, values and programs so far."""
+        other = ChunkTable(self.trace, self.cut, versions, self.paths, self.options)
+        other.uses = list(self.uses)
+        other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
+        by_chooser = {id(engine.chooser): other.kin[key] for key, engine in self.kin.items()}
+        for number, entry in self.table.items():
+            copy = other.table[number] = Entry(entry.num_rows, len(entry.engines))
+            copy.results = [dict(found) for found in entry.results]
+            copy.engines = [e and e.fork(stats, by_chooser[id(e.chooser)]) for e in entry.engines]
+        return other
+
+    def clear(self) -> None:
+        """Drop all results and saved values; programs stay."""
+        self.table, self.uses = {}, []
+        for engine in self.kin.values():
+            engine.clear()
+
+    def engines(self) -> list[Engine]:
+        """The engines of all chunks that were evaluated and kept."""
+        found = [e for entry in self.table.values() for e in entry.engines if e is not None]
+        return [engine for engine in found if engine.store.states]
+
+    def keep_used(self, rows: Rows) -> None:
+        """Forget chunks that were in none of the latest few sets of rows; the others share the budget."""
+        used = frozenset(chunk.lineage.number for chunk in rows.chunks)
+        if self.uses and self.uses[-1] == used:
+            return
+        self.uses = [*(u for u in self.uses if u != used), used][-self.options.limits.versions :]
+        kept = frozenset(itertools.chain.from_iterable(self.uses))
+        self.table = {number: entry for number, entry in self.table.items() if number in kept}
+        for engine in self.engines():
+            engine.store.budget_bytes = self._share(rows)
+
+    def _share(self, rows: Rows) -> int:
+        return self.options.limits.budget_bytes // len(rows.chunks)
+
+    # --- results -------------------------------------------------------------------------------------------------
+
+    def results(self, number: int, version: Version, rows: Rows, stats: Stats) -> list[list[Any]]:
+        """Partial and per-row results of all chunks in a pass.
+
+        While a streamed chunk is evaluated the next one is read, and no third.
+        """
+        results, previous = [], None
+        with Meter("incrax: streaming rows", sum(chunk.is_streamed for chunk in rows.chunks)) as meter:
+            for chunk in rows.chunks:
+                results.append(self._result(chunk, number, version, rows, stats))
+                if chunk.is_streamed:
+                    jax.block_until_ready(previous)
+                    previous = results[-1]
+                    meter.advance()
+        jax.block_until_ready(previous)
+        return results
+
+    def _result(self, chunk: Chunk, number: int, version: Version, rows: Rows, stats: Stats) -> list[Any]:
+        entry = self.table.get(chunk.lineage.number)
+        if entry is None:
+            entry = self.table[chunk.lineage.number] = Entry(chunk.num_rows, len(self.versions))
+        known = entry.results[number]
+        found = known.get(version.number)
+        if found is not None and not is_any_deleted(found):
+            stats.chunks_reused += 1
+            return found
+        found = None if self.options.is_exact else self._joined(chunk.lineage, number, version)
+        if found is not None:
+            stats.chunks_joined += 1
+            found = self._repadded(found, chunk, number)
+        else:
+            stats.chunks_run += 1
+            found = self._evaluated(chunk, entry, number, version, rows, stats)
+        current = self.versions[number].numbers
+        entry.results[number] = {n: x for n, x in known.items() if n in current} | {version.number: found}
+        return found
+
+    def _evaluated(
+        self, chunk: Chunk, entry: Entry, number: int, version: Version, rows: Rows, stats: Stats
+    ) -> list[Any]:
+        cut = self.trace.cut(chunk.capacity, len(rows))
+        kin = self.kin_of(chunk, number, rows, stats)
+        counts = [chunk.count] if chunk.is_padded else []
+        others = [*counts, *feeds_of(self.trace, cut, cut.phases[number].chunk, version, rows, chunk.capacity)]
+        if chunk.is_streamed:
+            stats.ran += len(kin.facts.program.eqns)
+            stats.compiles += not kin.chooser.whole.num_runs
+            return kin.chooser.whole([LeafValue(x).feed for x in (*chunk.arrays(), *others)], ())
+        engine = entry.engines[number]
+        if engine is None:
+            engine = entry.engines[number] = kin.sibling(self._share(rows))
+        self.evaluated = engine
+        leaves = [*chunk.arrays(), *others]
+        return engine.call(leaves, engine.comparison.changed_leaves(leaves))
+
+    # --- engines -------------------------------------------------------------------------------------------------
+
+    def kin_of(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
+        """The engine whose programs serve a pass for all chunks like this one."""
+        key = chunk.capacity, chunk.is_padded, number
+        if key not in self.kin:
+            self.kin[key] = self._make_kin(chunk, number, rows, stats)
+        return self.kin[key]
+
+    def _make_kin(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
+        is_exact, limits, tuning, _ = self.options
+        cut = self.trace.cut(chunk.capacity, len(rows))
+        part = cut.phases[number].chunk
+        counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
+        types = [*self.trace.row_type.avals(chunk.capacity), *counts, *map(type_of, part.reads)]
+        traced = trace(chunk_function(cut.rows, cut.phases[number], is_padded=chunk.is_padded), *types)
+        facts = program_facts(traced, tuning, is_exact=is_exact)
+        share = EXACT_SHARE if is_exact else len(rows.chunks)
+        shared = Limits(limits.versions, limits.budget_bytes // share, limits.planned_bytes // share)
+        recycles = can_recycle() and not self.trace.signature.has_committed_leaves
+        compiler = Compiler(facts, on_host=frozenset(), recycles=recycles)
+        num_rows = cut.rows.num_row_inputs
+        paths = [*self.paths[:num_rows], *["rows in the chunk" for _ in counts], *self._read_paths(cut, part)]
+        return Engine(facts, traced, paths, compiler, tuning, stats, shared, is_exact=is_exact)
+
+    def _read_paths(self, cut: Cut, part: Part) -> list[str]:
+        named = dict(zip(cut.rows.program.invars, self.paths, strict=True))
+        sizes = dict.fromkeys(cut.rows.sizes, "number of rows")
+        return [named.get(v) or sizes.get(v) or f"reduction {cut.rows.names[v]}" for v in part.reads]
+
+    # --- joined chunks -------------------------------------------------------------------------------------------
+
+    def _joined(self, lineage: Lineage, number: int, version: Version) -> list[Any] | None:
+        """Results of a chunk from those of the chunks that it was joined from; None where one is missing."""
+        parts = []
+        for parent in lineage.parents:
+            entry = self.table.get(parent.number)
+            found = entry.results[number].get(version.number) if entry is not None else None
+            if entry is None or found is None or is_any_deleted(found):
+                found = self._joined(parent, number, version)
+            else:
+                found = self._trimmed(found, entry.num_rows, number)
+            if found is None:
+                return None
+            parts.append(found)
+        return self._combined(parts, number) if parts else None
+
+    def _combined(self, parts: list[list[Any]], number: int) -> list[Any]:
+        phase, rows = self.cut.phases[number], self.cut.rows
+        kinds = tuple(rows.reductions[var] for var in phase.partials)
+        columns = [[part[k] for part in parts] for k in range(phase.num_partials)]
+        per_row = [
+            np.concatenate([part[phase.num_partials + k] for part in parts], rows.axes[var])
+            for k, var in enumerate(phase.per_row)
+        ]
+        return [*(column[0] for column in combine_in_groups(kinds, columns, 1)), *per_row]
+
+    def _trimmed(self, found: list[Any], num_rows: int, number: int) -> list[Any]:
+        """Results with per-row results on the host, without padding."""
+        phase, axes = self.cut.phases[number], self.cut.rows.axes
+        pairs = zip(phase.per_row, found[phase.num_partials :], strict=True)
+        return [*found[: phase.num_partials], *(without_padding(x, num_rows, axes[v]) for v, x in pairs)]
+
+    def _repadded(self, found: list[Any], chunk: Chunk, number: int) -> list[Any]:
+        """Results with per-row results as a program of the chunk's capacity returns them, padded with anything."""
+        phase, axes = self.cut.phases[number], self.cut.rows.axes
+        padded = []
+        for var, x in zip(phase.per_row, found[phase.num_partials :], strict=True):
+            widths = [(0, 0)] * x.ndim
+            widths[axes[var]] = (0, chunk.capacity - x.shape[axes[var]])
+            padded.append(jnp.asarray(np.pad(x, widths)))
+        return [*found[: phase.num_partials], *padded]
+
+
+def without_padding(x: Any, num_rows: int, axis: int) -> np.ndarray:
+    """The first rows of a per-row result, on the host."""
+    array = np.asarray(x)
+    return array if array.shape[axis] == num_rows else np.take(array, range(num_rows), axis)
+
+
+def feeds_of(trace: RowTrace, cut: Cut, part: Part, version: Version, rows: Rows, capacity: int) -> list[Any]:
+    """What a part of the program for a capacity reads, in order."""
+    names, feeds = cut.rows.names, iter(version.feeds)
+    if all(var in names for var in part.reads):
+        return list(version.feeds)
+    sizes = trace.sizes(capacity, len(rows))
+    return [next(feeds) if var in names else sizes[var] for var in part.reads]

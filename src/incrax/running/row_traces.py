@@ -1,0 +1,84 @@
+"""The signatures of one function that was called with `Rows`, each with its engine, in a bounded table.
+
+In: the arguments of calls. Out: the engine that serves them, the rows and the other leaves. It must not know what users
+call it for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from incrax import _jax
+from incrax._errors import many_rows, nothing_saved
+from incrax.running.leaves import LeafValue
+from incrax.running.row_engine import RowEngine
+from incrax.running.row_trace import RowTrace
+from incrax.running.rows import Rows
+from incrax.running.signature import argument_names, leaf_path, make_signature
+from incrax.running.stats import Stats
+from incrax.running.traces import Args, Kwargs, Options
+
+
+class RowCall(NamedTuple):
+    """A call taken apart: the engine that serves it, the leaves that are no rows, the rows."""
+
+    engine: RowEngine
+    leaves: Sequence[Any]
+    rows: Rows
+
+
+class RowTraces:
+    """The table; `latest` is the engine that the last call used."""
+
+    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
+        self.fun = fun
+        self.options = options
+        self.stats = stats
+        self.table: OrderedDict[Hashable, RowEngine] = OrderedDict()
+        self.latest: RowEngine | None = None
+
+    def fork(self, stats: Stats) -> RowTraces:
+        """An independent table with the same traces, values and programs so far."""
+        other = RowTraces(self.fun, self.options, stats)
+        for key, engine in self.table.items():
+            other.table[key] = engine.fork(stats)
+            if engine is self.latest:
+                other.latest = other.table[key]
+        return other
+
+    def serving(self, args: Args, kwargs: Kwargs) -> RowCall:
+        """The engine for these arguments.
+
+        Raises:
+            RowsError: there are `Rows` in several places.
+        """
+        rows, path = self._only_rows(args, kwargs)
+        args, kwargs = jax.tree.map(lambda x: x.row_type if type(x) is Rows else x, (args, kwargs))
+        signature = make_signature(self.fun, args, kwargs)
+        leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        found = self.table.get(signature.key)
+        if found is None:
+            if any(map(_jax.is_mutable_array, leaves)):
+                raise nothing_saved("a call with `Rows`")
+            trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in leaves])
+            paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
+            found = RowEngine(trace, paths, rows, self.options, self.stats)
+            self.table[signature.key] = found
+            self.stats.traces += 1
+            if len(self.table) > self.options.tuning.max_signatures:
+                self.table.popitem(last=False)
+        self.table.move_to_end(signature.key)
+        self.latest = found
+        return RowCall(found, leaves, rows)
+
+    def _only_rows(self, args: Args, kwargs: Kwargs) -> tuple[Rows, str]:
+        with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
+        names = argument_names(self.fun, len(args))
+        found = [(leaf, leaf_path(names, path)) for path, leaf in with_paths if type(leaf) is Rows]
+        if len(found) > 1:
+            raise many_rows([path for _, path in found])
+        return found[0]
