@@ -17,7 +17,7 @@ facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules 
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.facts planning.plan
 planning.segmentation
 running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
-running.compiled running.store running.comparison running.timing
+running.host_calls running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.racing running.chooser
 running.paths running.flags running.pure
 running.baselines running.saved running.record running.engine running.traces

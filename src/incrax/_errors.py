@@ -34,6 +34,10 @@ class StepTypeError(IncraxError, TypeError):
     """An argument of a step is of another type than the pure form was made for."""
 
 
+class ReentrantCallError(IncraxError, RuntimeError):
+    """A function was called from a callback that a call of it waits for."""
+
+
 class StaleResultError(IncraxError, RuntimeError):
     """A result differs from that of a fresh evaluation."""
 
@@ -174,6 +178,16 @@ def large_unchanged(path: str, nbytes: int, seconds: float) -> str:
 def wrong_option(option: str, value: Any, expected: str) -> TypeError:
     """An option of a wrong type."""
     return TypeError(f"`{option}` got {value!r} of type {type(value).__name__}; it must be {expected}.")
+
+
+def reentrant_call(name: str) -> ReentrantCallError:
+    """A call from a callback of the same function."""
+    return ReentrantCallError(
+        f"`{name}` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) that a call of "
+        f"`{name}`, or of a fork of it, waits for. One call at a time holds the saved values, so that this one could "
+        f"only wait for ever. Nothing was evaluated or stored. Call the plain function there, `{name}.__wrapped__`, "
+        "under `jax.jit`."
+    )
 
 
 def deleted_input(path: str) -> DeletedInputError:

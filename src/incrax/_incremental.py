@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from incrax._errors import no_checkpoint, not_called
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
+from incrax.running.host_calls import CallLock
 from incrax.running.pure import PureState, Step
 from incrax.running.signature import make_signature
 from incrax.running.stats import Stats
@@ -36,11 +36,14 @@ class Incremental(Generic[P, R]):
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
         self._stats = Stats()
-        self._lock = threading.RLock()
         self._is_disabled = is_disabled()
-        self._traces = Traces(fun, options, self._stats)
+        self._adopt(Traces(fun, options, self._stats))
         functools.update_wrapper(self, fun, updated=())
         _functions.add(self)
+
+    def _adopt(self, traces: Traces) -> None:
+        self._traces = traces
+        self._lock = CallLock(self._name, traces.calls)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
@@ -51,7 +54,7 @@ class Incremental(Generic[P, R]):
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-        with self._lock:
+        with self._lock.call:
             self._stats.calls += 1
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
@@ -218,7 +221,7 @@ class Incremental(Generic[P, R]):
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
         with self._lock:
             other = Incremental(self._fun, self._traces.options)
-            other._traces = self._traces.fork(other._stats)
+            other._adopt(self._traces.fork(other._stats))
         return other
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -253,8 +256,7 @@ class Incremental(Generic[P, R]):
 def _forget_in_child() -> None:
     """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
     for function in list(_functions):
-        function._lock = threading.RLock()
-        function._traces = Traces(function._fun, function._traces.options, function._stats)
+        function._adopt(Traces(function._fun, function._traces.options, function._stats))
 
 
 _functions: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

@@ -6,7 +6,6 @@ end: an exception leaves the store as it was.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -62,7 +61,7 @@ class Engine:
         pool = Pool(is_active=compiler.recycles)
         self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.planned_bytes, pool, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
-        self.must_wait = facts.calls_host
+        self.must_wait, self.calls = facts.calls_host, compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.has_advised = False
         self._last: Record | None = None
@@ -93,7 +92,7 @@ class Engine:
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
-        start_s = time.perf_counter()
+        start_s = self.chooser.clock.now()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         pairs = self.baselines.compare(values)
@@ -166,8 +165,9 @@ class Engine:
         return state.outputs
 
     def clear(self) -> None:
-        """Drop all saved values."""
+        """Drop all saved values, and what functions on the host returned."""
         self._last, self._rested = self.last, None
+        self.calls.clear()
         self.store.clear()
 
     def _advise_frozen(self) -> None:
@@ -192,18 +192,18 @@ class Engine:
         saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
         candidate = self.choose(entry, saved)
         is_try = candidate != "whole" and not entry.is_final
-        run_s = time.perf_counter()
+        run_s = clock.now()
         candidate, results, guard = self.run(candidate, entry, saved)
         if self.must_wait or is_try:
             jax.block_until_ready(results)
-        elapsed_s = time.perf_counter() - run_s
+        elapsed_s = clock.now() - run_s
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
         self._account(candidate, entry, saved, is_first=base is None)
         was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
         chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
         overhead_s = 0.0
         if was_prepared and not is_try:
-            overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
+            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
         if guard is not None and not guard:
             chooser.note_unusable(entry)
@@ -341,7 +341,8 @@ class Engine:
         """Outputs of the whole function; the store is neither read nor written."""
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
-        return self.chooser.whole.executable([value.feed for value in values], ())
+        run = lambda: self.chooser.whole.executable([value.feed for value in values], ())
+        return self.calls.anew(run) if self.must_wait else run()
 
 
 def any_deleted(outputs: list[Any]) -> bool:

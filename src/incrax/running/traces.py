@@ -18,6 +18,7 @@ from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import has_tracer, is_frozen
 from incrax.running.limits import Limits
 from incrax.running.packing import packable
@@ -72,14 +73,16 @@ class Traces:
         self.fun = fun
         self.options = options
         self.stats = stats
+        self.calls = HostCalls(options.limits.budget_bytes)
         self.table: OrderedDict[Hashable, Traced] = OrderedDict()
         self.latest: Traced | None = None
         self.steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._has_warned = False
 
     def fork(self, stats: Stats) -> Traces:
-        """An independent table with the same traces, values and programs so far."""
+        """An independent table with the same traces, values and programs so far, and the same calls to the host."""
         other = Traces(self.fun, self.options, stats)
+        other.calls = self.calls
         for key, traced in self.table.items():
             other.table[key] = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
             if traced is self.latest:
@@ -146,7 +149,7 @@ class Traces:
         facts = analysis.facts
         recycles = can_recycle() and not signature.has_committed_leaves
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
-        compiler = Compiler(facts, on_host=on_host, recycles=recycles)
+        compiler = Compiler(facts, self.calls, on_host=on_host, recycles=recycles)
         paths = signature.dynamic_paths
         engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
@@ -193,4 +196,4 @@ class Traces:
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
-        return make_step(analysis, signature, leaves, limits.planned_bytes)
+        return make_step(analysis, signature, leaves, limits.planned_bytes, self.calls)
