@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import itertools
+import re
 import threading
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,6 +19,7 @@ from jax import lax
 
 import incrax
 
+ROOT = Path(__file__).parent.parent
 N = 40
 Y = np.linspace(-1.0, 1.0, N)
 P = np.array([1.0, 2.0, 3.0, 1.5, 0.2, -0.1])
@@ -509,16 +512,28 @@ def test_a_code_may_call_the_plain_function():
     assert len(uses) == 2
 
 
-# --- the example ----------------------------------------------------------------------------------------------------
+# --- the page and the example ----------------------------------------------------------------------------------------
+
+
+def test_the_page_prints_what_it_shows():
+    page = (ROOT / "docs" / "external_code.md").read_text(encoding="utf-8")
+    pieces = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    namespace, printed, shown = {}, io.StringIO(), ""
+    for language, text in pieces:
+        if language == "python":
+            with contextlib.redirect_stdout(printed):
+                exec(compile(text, "external_code.md", "exec"), namespace)
+        else:
+            shown += text
+    assert printed.getvalue() == shown != ""
 
 
 def test_the_code_of_the_example_is_the_same_in_c_and_in_numpy(tmp_path):
-    path = Path(__file__).parent.parent / "examples" / "external_code.py"
-    spec = importlib.util.spec_from_file_location("external_code", path)
+    spec = importlib.util.spec_from_file_location("external_code", ROOT / "examples" / "external_code.py")
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     compiled = example.compiled_code(tmp_path)
     if compiled is None:
         pytest.skip("no C compiler here")
     np.testing.assert_allclose(compiled(example.TRUTH[0]), example.numpy_code(example.TRUTH[0]), rtol=1e-12)
-    assert partial(example.Counted(compiled).jacobian, example.TRUTH[0])().shape == (example.NUM_BINS, 3)
+    assert example.Counted(compiled).jacobian(example.TRUTH[0]).shape == (example.NUM_BINS, 3)
