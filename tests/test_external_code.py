@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, MINIMAL, check, same
+from helpers import EAGER, FAST, MINIMAL, check, primitives_run, same
 from jax import lax
 
 import incrax
@@ -177,7 +177,14 @@ def test_a_call_that_does_not_reach_the_code_does_not_reach_its_callback():
     f, code, _ = pair(model, tuning=MINIMAL)
     f(A)
     f(at(_3=9.0))
-    assert "pure_callback" not in [step["primitive"] for step in f.explain().as_dict()["ran"]]
+    assert "pure_callback" not in primitives_run(f)
+
+
+def test_what_a_branch_with_the_code_returns_is_saved_from_the_first_call_on():
+    f, _, _ = pair(lambda theory: lambda p, b: in_branch(theory)(p) + jnp.sum(jnp.exp(b * Y)), tuning=FAST)
+    f(A, 1.0)
+    f(A, 2.0)
+    assert "cond" not in primitives_run(f)
 
 
 @every_way
@@ -353,7 +360,7 @@ def test_verification_finds_a_code_that_became_another():
     f(1.0, 1.0)
     scale[0] = 2.0
     assert f(1.0, 3.0) == 3.0
-    with pytest.raises(incrax.StaleResultError, match="`pure_callback` that is not pure"), incrax.verify():
+    with pytest.raises(incrax.StaleResultError, match="stale: .* of `pure_callback`"), incrax.verify():
         f(1.0, 4.0)
     assert f(1.0, 5.0) == 10.0
 
@@ -398,6 +405,14 @@ def test_a_fork_knows_what_the_code_returned():
     f(A), f(B)
     other = f.fork()
     assert [runs_of(code, other, at(_4=0.1)), runs_of(code, other, at(_0=1.3, _4=0.1))] == [0, 0]
+
+
+def test_other_traces_know_what_the_code_returned():
+    code = Code()
+    theory = code.make()
+    f = incrax.incremental(lambda p, kind: nll(theory(p[:3]), p[3:]))
+    f(A, "first")
+    assert [runs_of(code, f, A, "second"), runs_of(code, f.fork(), A, "third")] == [0, 0]
 
 
 # --- compiled loops, threads ----------------------------------------------------------------------------------------

@@ -157,6 +157,24 @@ def nothing_saved(method: str) -> NotCalledError:
     )
 
 
+def plain_call(name: str) -> str:
+    """A note in the log: nothing is saved in a call like this one."""
+    return (
+        f"`{name}` was called with a tracer (inside jit, grad, vmap or scan), with a mutable array, or with `jax.jit` "
+        "disabled. It is the plain function there: right values and derivatives, nothing saved. This is said once. In "
+        f"a compiled loop, carry saved values by `{name}.pure`."
+    )
+
+
+def many_signatures(max_signatures: int) -> str:
+    """A warning: signatures are forgotten and come back."""
+    return (
+        f"`incremental(f)` traces again for a signature that it had forgotten: its calls come in more than the "
+        f"{max_signatures} signatures (shapes, dtypes, static values) that are kept. Each time, it traces and compiles "
+        "anew and finds no saved values. Raise `Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
+    )
+
+
 def many_functions(paths: str, max_signatures: int) -> str:
     """A warning: functions among the arguments are compared by identity, and there were many."""
     return (

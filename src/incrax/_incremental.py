@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 import types
@@ -13,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from incrax import _jax
-from incrax._errors import no_checkpoint, not_called
+from incrax._errors import no_checkpoint, not_called, plain_call
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
@@ -24,6 +25,8 @@ from incrax.running.stats import Stats
 from incrax.running.traces import Options, Traces
 from incrax.running.verifying import check_call, due_verification
 from incrax.running.warming import warm_up
+
+logger = logging.getLogger("incrax")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,8 +51,7 @@ class Incremental(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
         if self._is_off():
-            self._stats.transparent += 1
-            return self._fun(*args, **kwargs)
+            return self._plain(*args, **kwargs)
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
@@ -59,8 +61,7 @@ class Incremental(Generic[P, R]):
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
                 if traced is None:
-                    self._stats.transparent += 1
-                    return self._fun(*args, **kwargs)
+                    return self._plain(*args, **kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
                 outputs = traced.engine.call(dynamic, changed)
                 settings = due_verification()
@@ -70,6 +71,13 @@ class Incremental(Generic[P, R]):
                 self._stats.aborted += 1
                 raise
             return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
+
+    def _plain(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function as it is; the log says so once."""
+        if not self._stats.transparent:
+            logger.debug(plain_call(self._name))
+        self._stats.transparent += 1
+        return self._fun(*args, **kwargs)
 
     @staticmethod
     def _is_off() -> bool:

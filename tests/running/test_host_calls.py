@@ -35,10 +35,10 @@ class Counting:
         return self.function(*xs)
 
 
-def wrapped(calls, fun, *args):
+def wrapped(calls, fun, *args, **options):
     """`fun` with its functions on the host going through `calls`, as a function of a list of leaves."""
     program = trace(fun, *args)
-    program = program.with_eqns(calls.wrap(program.eqns))
+    program = program.with_eqns(calls.wrap(program.eqns, **options))
     run = jax.jit(jax.extend.core.jaxpr_as_fun(program.as_jaxpr()))
     return lambda *leaves: jax.block_until_ready(run(*leaves))
 
@@ -184,10 +184,10 @@ def test_functions_inside_loops_branches_and_calls_are_found():
 # --- the lock -------------------------------------------------------------------------------------------------------
 
 
-def inside(calls, work, evaluate=lambda run: run()):
+def inside(calls, work, evaluate=lambda run: run(), **options):
     """Run `work` as a function on the host that an awaited program of `calls` calls, in another thread."""
     started, found = threading.Event(), []
-    run = wrapped(calls, outside(lambda x: started.set() or work() or np.asarray(x)), 1.0)
+    run = wrapped(calls, outside(lambda x: started.set() or work() or np.asarray(x)), 1.0, **options)
 
     def target():
         try:
@@ -219,11 +219,12 @@ def test_a_function_on_the_host_that_would_wait_for_its_caller_gets_an_error():
     assert "waits for" in found[0]
 
 
-def test_a_function_on_the_host_may_wait_for_others():
+@pytest.mark.parametrize("is_own", [False, True], ids=["of another function", "of a compiled loop"])
+def test_a_function_on_the_host_that_no_call_waits_for_may_wait(is_own):
     calls = HostCalls(BUDGET)
-    lock = CallLock("g", HostCalls(BUDGET))
+    lock = CallLock("g", calls if is_own else HostCalls(BUDGET))
     with lock:
-        thread, found = inside(calls, entering(lock))
+        thread, found = inside(calls, entering(lock), is_awaited=not is_own)
         thread.join(0.2)
         assert thread.is_alive()
     thread.join(60)

@@ -101,6 +101,7 @@ class Chooser:
         other.__dict__.update(self.__dict__)
         other.stats, other.pool = stats, pool
         other.clock = clock = Clock(self.clock.rounds, self.clock.now, self.clock.ticks)
+        clock.unproven = list(self.clock.unproven)
         other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)

@@ -31,7 +31,7 @@ from incrax.running.record import RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
-from incrax.running.store import State, Store
+from incrax.running.store import State, Store, any_deleted
 
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
@@ -88,11 +88,13 @@ class Engine:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
         if self.comparison.unchanged_s and not self.has_advised:
             self._advise_frozen()
-        watch = self.chooser.watch
+        watch, clock = self.chooser.watch, self.chooser.clock
+        if clock.unproven:
+            clock.unproven = self.store.prove(clock.unproven)
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
-        start_s = self.chooser.clock.now()
+        start_s = clock.now()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         pairs = self.baselines.compare(values)
@@ -168,6 +170,7 @@ class Engine:
         """Drop all saved values, and what functions on the host returned."""
         self._last, self._rested = self.last, None
         self.calls.clear()
+        self.chooser.clock.unproven = []
         self.store.clear()
 
     def _advise_frozen(self) -> None:
@@ -343,8 +346,3 @@ class Engine:
         self.check_alive(values)
         run = lambda: self.chooser.whole.executable([value.feed for value in values], ())
         return self.calls.anew(run) if self.must_wait else run()
-
-
-def any_deleted(outputs: list[Any]) -> bool:
-    """Whether a result's buffer was donated or deleted by its owner."""
-    return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])

@@ -14,10 +14,10 @@ from incrax._jax import Var
 from incrax.planning.plan import Plan
 from incrax.running.baselines import Pairs
 from incrax.running.choice import Candidate
-from incrax.running.engine import Engine, any_deleted
+from incrax.running.engine import Engine
 from incrax.running.record import UNCHANGED, Record
 from incrax.running.saved import SavedValues
-from incrax.running.store import available_in
+from incrax.running.store import any_deleted, available_in
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""

@@ -12,7 +12,7 @@ Invariants, checked by `check_invariants`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -162,6 +162,24 @@ class Store:
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
         self.pinned = self.pinned if self.pinned in self.states else None
 
+    def prove(self, results: Sequence[Any]) -> list[Any]:
+        """Drop what is broken if one of these, a result of each program that was not waited for, tells of a failure.
+
+        Returns:
+            Those whose programs still run.
+        """
+        running, is_sound = [], True
+        for x in results:
+            if x.is_deleted():
+                continue
+            if x.is_ready():
+                is_sound = is_sound and _is_sound(x)
+            else:
+                running.append(x)
+        if not is_sound:
+            self.drop_broken()
+        return running
+
     def clear(self) -> None:
         """Drop every version."""
         self.states, self.pinned = [], None
@@ -221,6 +239,11 @@ class Store:
         for state in self.states:
             state.saved = {var: x for var, x in state.saved.items() if x is not value}
         self.evicted += 1
+
+
+def any_deleted(outputs: list[Any]) -> bool:
+    """Whether a result's buffer was donated or deleted by its owner."""
+    return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])
 
 
 def _is_sound(x: Any) -> bool:

@@ -34,10 +34,10 @@ class Clock:
     Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
     changes of the wanted values); seconds spent in programs so far, measured or as measured before; seconds that passed
     in calls of programs, which need not wait for results; seconds of first runs of plans, most of it compilation; what
-    tells the time.
+    tells the time; a result of each run that was not waited for, by which one sees whether it failed.
     """
 
-    __slots__ = ("compiling_s", "now", "passed_s", "rounds", "spent_s", "ticks")
+    __slots__ = ("compiling_s", "now", "passed_s", "rounds", "spent_s", "ticks", "unproven")
 
     def __init__(self, rounds: int, now: Callable[[], float], ticks: int = 0) -> None:
         self.rounds = rounds
@@ -46,6 +46,7 @@ class Clock:
         self.spent_s = 0.0
         self.passed_s = 0.0
         self.compiling_s = 0.0
+        self.unproven: list[Any] = []
 
 
 class TimedProgram:
@@ -120,5 +121,6 @@ class TimedProgram:
         results = self.executable(feeds, loads, donated)
         self.clock.passed_s += self.clock.now() - start
         self.clock.spent_s += self.seconds or 0.0
+        self.clock.unproven += results[:1]
         self.num_runs += 1
         return results

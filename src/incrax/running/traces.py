@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._errors import many_functions, nothing_saved
+from incrax._errors import many_functions, many_signatures, nothing_saved
 from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
@@ -26,6 +26,9 @@ from incrax.running.pure import Step, make_step
 from incrax.running.recycling import can_recycle
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
+
+MAX_FORGOTTEN = 4096
+"""Forgotten signatures of which one keeps a note, to see whether they come back."""
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -78,6 +81,7 @@ class Traces:
         self.latest: Traced | None = None
         self.steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._has_warned = False
+        self._forgotten: set[int] | None = set()
 
     def fork(self, stats: Stats) -> Traces:
         """An independent table with the same traces, values and programs so far, and the same calls to the host."""
@@ -157,11 +161,25 @@ class Traces:
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
         traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
         self.stats.traces += 1
+        self._warn_of_thrashing(signature)
         if len(self.table) > self.options.tuning.max_signatures:
             _, forgotten = self.table.popitem(last=False)
+            self._note_forgotten(forgotten.signature)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
+
+    def _note_forgotten(self, signature: Signature) -> None:
+        """Not where other objects may get the hash of a static leaf that is gone."""
+        is_known = all(x is None or type(x) is str for x in signature.statics)
+        if is_known and self._forgotten is not None and len(self._forgotten) < MAX_FORGOTTEN:
+            self._forgotten.add(hash(signature.key))
+
+    def _warn_of_thrashing(self, signature: Signature) -> None:
+        """Say once that a signature is traced again because it was forgotten."""
+        if self._forgotten is not None and hash(signature.key) in self._forgotten:
+            self._forgotten = None
+            warnings.warn(many_signatures(self.options.tuning.max_signatures), UserWarning, stacklevel=5)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
