@@ -284,14 +284,14 @@ def test_decorated_functions_are_pickled_by_name():
 def test_a_forked_process_starts_without_values():
     f = made()
     f(1.0, 1.5, X)
-    f._lock.__enter__()
+    f._lock.acquire()
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        is_clean = f._traces.latest is None and not f._traces.table and f._lock._lock.acquire(timeout=5)
+        is_clean = f._traces.latest is None and not f._traces.table and f._lock.acquire(timeout=5)
         os.write(writer, b"1" if is_clean else b"0")
         os._exit(0)
-    f._lock.__exit__()
+    f._lock.release()
     os.waitpid(child, 0)
     assert os.read(reader, 1) == b"1"
     assert ran_by(f, 1.0, 1.5, X) == 0

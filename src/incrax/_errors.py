@@ -202,8 +202,8 @@ def reentrant_call(name: str) -> ReentrantCallError:
     """A call from a callback of the same function."""
     return ReentrantCallError(
         f"`{name}` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) that a call of "
-        f"`{name}`, or of a fork of it, waits for. One call at a time holds the saved values, so that this one could "
-        f"only wait for ever. Nothing was evaluated or stored. Call the plain function there, `{name}.__wrapped__`, "
+        f"`{name}`, or of a fork of it, waits for. One call at a time holds the saved values, so that the two would "
+        f"wait for one another. Nothing was evaluated or stored. Call the plain function there, `{name}.__wrapped__`, "
         "under `jax.jit`."
     )
 

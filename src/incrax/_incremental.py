@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,10 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from incrax import _jax
-from incrax._errors import no_checkpoint, not_called, plain_call
+from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call
-from incrax.running.host_calls import CallLock
 from incrax.running.pure import PureState, Step
 from incrax.running.signature import make_signature
 from incrax.running.stats import Stats
@@ -46,7 +46,17 @@ class Incremental(Generic[P, R]):
 
     def _adopt(self, traces: Traces) -> None:
         self._traces = traces
-        self._lock = CallLock(self._name, traces.calls)
+        self._lock = threading.RLock()
+
+    def _locked(self) -> threading.RLock:
+        """The lock of saved values, programs and counters.
+
+        Raises:
+            ReentrantCallError: this thread works for a call that holds it.
+        """
+        if self._traces.calls.is_awaited_here():
+            raise reentrant_call(self._name)
+        return self._lock
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
@@ -56,7 +66,7 @@ class Incremental(Generic[P, R]):
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-        with self._lock.call:
+        with self._locked():
             self._stats.calls += 1
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
@@ -109,7 +119,7 @@ class Incremental(Generic[P, R]):
             a `cond` run, so that nothing is skipped.
         """
         leaves = jax.tree.leaves((args, kwargs))
-        with self._lock:
+        with self._locked():
             signature = make_signature(self._fun, args, kwargs)
             dynamic = signature.dynamic_leaves(leaves)
             step = self._traces.step(signature, dynamic)
@@ -132,7 +142,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: without arguments before the first call.
         """
-        with self._lock:
+        with self._locked():
             if args or kwargs:
                 traced, leaves = self._traces.looked_up(args, kwargs, "explain()")
                 return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
@@ -146,7 +156,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: without arguments before the first call.
         """
-        with self._lock:
+        with self._locked():
             if args or kwargs:
                 return dependence_table(self._traces.looked_up(args, kwargs, "deps()")[0].engine)
             if self._traces.latest is None:
@@ -169,7 +179,7 @@ class Incremental(Generic[P, R]):
 
         Cost: one evaluation and, per named change, up to two compilations; shows progress on a terminal.
         """
-        with self._lock:
+        with self._locked():
             self(*args, **kwargs)
             if self._is_off() or self._is_disabled:
                 return
@@ -181,7 +191,7 @@ class Incremental(Generic[P, R]):
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written."""
         leaves = jax.tree_util.tree_leaves((args, kwargs))
-        with self._lock:
+        with self._locked():
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
             return self._fun(*args, **kwargs)
@@ -194,7 +204,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: before the first call.
         """
-        with self._lock:
+        with self._locked():
             traced = self._traces.latest
             if traced is None or not traced.engine.store.states:
                 raise not_called("checkpoint()")
@@ -211,7 +221,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: there is no checkpoint, or its values were dropped.
         """
-        with self._lock:
+        with self._locked():
             traces = self._traces
             pinned = next((t for t in traces.table.values() if t.engine.store.pinned is not None), None)
             if pinned is None:
@@ -221,13 +231,13 @@ class Incremental(Generic[P, R]):
 
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""
-        with self._lock:
+        with self._locked():
             for traced in self._traces.table.values():
                 traced.engine.clear()
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
-        with self._lock:
+        with self._locked():
             other = Incremental(self._fun, self._traces.options)
             other._adopt(self._traces.fork(other._stats))
         return other

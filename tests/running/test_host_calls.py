@@ -12,9 +12,8 @@ import pytest
 
 import incrax
 from incrax import _jax
-from incrax._errors import ReentrantCallError
 from incrax.facts.program import trace
-from incrax.running.host_calls import ENTRY_SHARE, MAX_BYTES, CallLock, HostCalls
+from incrax.running.host_calls import ENTRY_SHARE, MAX_BYTES, HostCalls
 
 BUDGET = 4 * MAX_BYTES
 
@@ -181,79 +180,51 @@ def test_functions_inside_loops_branches_and_calls_are_found():
     assert len(host.seen) == 3
 
 
-# --- the lock -------------------------------------------------------------------------------------------------------
+# --- who waits ------------------------------------------------------------------------------------------------------
 
 
-def inside(calls, work, evaluate=lambda run: run(), **options):
-    """Run `work` as a function on the host that an awaited program of `calls` calls, in another thread."""
-    started, found = threading.Event(), []
-    run = wrapped(calls, outside(lambda x: started.set() or work() or np.asarray(x)), 1.0, **options)
-
-    def target():
-        try:
-            jax.block_until_ready(evaluate(lambda: run(1.0)))
-        except Exception as error:
-            found.append(str(error))
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    started.wait(60)
-    return thread, found
+def awaited_inside(calls, evaluate=lambda run: run(), **options):
+    """What a function on the host is told of whether a call waits for it."""
+    told = []
+    run = wrapped(calls, outside(lambda x: told.append(calls.is_awaited_here()) or np.asarray(x)), 1.0, **options)
+    evaluate(lambda: run(1.0))
+    return told
 
 
-def entering(lock):
-    def work():
-        with lock:
-            pass
-
-    return work
-
-
-def test_a_function_on_the_host_that_would_wait_for_its_caller_gets_an_error():
+def test_a_function_on_the_host_knows_that_a_call_waits_for_it():
     calls = HostCalls(BUDGET)
-    lock = CallLock("f", calls)
-    with lock:
-        thread, found = inside(calls, entering(lock))
-        thread.join(60)
-    assert not thread.is_alive()
-    assert "waits for" in found[0]
+    assert awaited_inside(calls) == [True]
+    assert not calls.is_awaited_here()
 
 
-@pytest.mark.parametrize("is_own", [False, True], ids=["of another function", "of a compiled loop"])
-def test_a_function_on_the_host_that_no_call_waits_for_may_wait(is_own):
+def test_nobody_waits_in_other_threads_in_compiled_loops_and_in_fresh_evaluations():
     calls = HostCalls(BUDGET)
-    lock = CallLock("g", calls if is_own else HostCalls(BUDGET))
-    with lock:
-        thread, found = inside(calls, entering(lock), is_awaited=not is_own)
-        thread.join(0.2)
-        assert thread.is_alive()
-    thread.join(60)
-    assert found == []
+    assert awaited_inside(calls, is_awaited=False) == [False]
+    assert awaited_inside(calls, calls.anew) == [False]
+    told = []
+
+    def elsewhere(x):
+        thread = threading.Thread(target=lambda: told.append(calls.is_awaited_here()))
+        thread.start()
+        thread.join()
+        return np.asarray(x)
+
+    wrapped(calls, outside(elsewhere), 1.0)(1.0)
+    assert told == [False]
 
 
-def test_a_function_on_the_host_of_a_fresh_evaluation_may_wait():
+def test_a_function_that_failed_is_awaited_no_more():
     calls = HostCalls(BUDGET)
-    lock = CallLock("f", calls)
-    with lock:
-        thread, found = inside(calls, entering(lock), calls.anew)
-        thread.join(0.2)
-        assert thread.is_alive()
-    thread.join(60)
-    assert found == []
+    with pytest.raises(Exception, match="IndexError"):
+        wrapped(calls, outside(lambda x: [][0]), 1.0)(1.0)
+    assert not calls.is_awaited_here()
 
 
-def test_a_call_inside_a_call_is_an_error_and_leaves_the_lock_as_it_was():
-    lock = CallLock("f", HostCalls(BUDGET))
-    with lock.call:
-        with lock:
-            pass
-        with pytest.raises(ReentrantCallError), lock.call:
-            pass
-        with pytest.raises(ReentrantCallError), lock.call:
-            pass
-    with lock.call:
-        pass
-    free = threading.Thread(target=lambda: lock.__enter__() or lock.__exit__())
-    free.start()
-    free.join(60)
-    assert not free.is_alive()
+def test_functions_are_awaited_for_all_that_wait():
+    """One inside another: both calls wait for the inner one."""
+    calls, others = HostCalls(BUDGET), HostCalls(BUDGET)
+    told = []
+    inner = lambda x: told.append((calls.is_awaited_here(), others.is_awaited_here())) or np.asarray(x)
+    run = wrapped(others, outside(inner), 1.0)
+    wrapped(calls, outside(lambda x: np.asarray(run(float(x))[0])), 1.0)(1.0)
+    assert told == [(True, True)]

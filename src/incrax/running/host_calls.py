@@ -20,7 +20,6 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import reentrant_call
 from incrax._jax import Equation
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class HostCalls:
         self._max_entry_bytes = int(ENTRY_SHARE * self.max_bytes)
         self._results: OrderedDict[_Key, tuple[list[np.ndarray], int]] = OrderedDict()
         self._lock = threading.Lock()
-        self._num_anew = 0
+        self._anew: set[object] = set()
 
     def now(self) -> float:
         """A clock that stands still while a function on the host runs: whichever program calls it, it must run."""
@@ -68,14 +67,15 @@ class HostCalls:
         return tuple([_jax.with_host_functions(eqn, lambda e: _HostFunction.of(e, self, is_awaited)) for eqn in eqns])
 
     def is_awaited_here(self) -> bool:
-        """Whether this thread runs a function on the host that a call waits for, which holds its lock meanwhile."""
-        return self in _thread.callers and not self._num_anew
+        """Whether this thread runs a function on the host for a call, which holds its lock and waits."""
+        callers = _thread.callers
+        return bool(callers) and self in callers and not self._anew
 
     # --- what is remembered --------------------------------------------------------------------------------------
 
     def results(self, function: _HostFunction, operands: Sequence[Any]) -> list[Any]:
         """What a pure function returns; it runs if it was not called with these bits, or that was forgotten."""
-        key = None if self._num_anew else _key(function, operands, self._max_entry_bytes)
+        key = None if self._anew else _key(function, operands, self._max_entry_bytes)
         if key is None:
             return self._run(function, operands)
         found = self._find(key)
@@ -83,13 +83,12 @@ class HostCalls:
 
     def anew(self, run: Callable[[], T]) -> T:
         """The awaited results of `run`, in which every function on the host runs."""
-        with self._lock:
-            self._num_anew += 1
+        token = object()
         try:
+            self._anew.add(token)
             return jax.block_until_ready(run())
         finally:
-            with self._lock:
-                self._num_anew -= 1
+            self._anew.discard(token)
 
     def clear(self) -> None:
         """Forget all results."""
@@ -121,59 +120,9 @@ class HostCalls:
             if num_bytes <= self._max_entry_bytes and key not in self._results:
                 self._results[key] = kept, num_bytes
                 self.num_bytes += num_bytes
-            while self.num_bytes > self.max_bytes:
+            while self._results and self.num_bytes > self.max_bytes:
                 self.num_bytes -= self._results.popitem(last=False)[1][1]
         return kept
-
-
-class CallLock:
-    """The lock of one function's state, and `call`, the same for evaluating it.
-
-    A call waits for the functions on the host that its program runs. If one of them waits for the lock, it waits for
-    ever, in another thread; in the same thread it would find a state in mid-update. Both are an error.
-
-    Raises:
-        ReentrantCallError: on entering.
-    """
-
-    __slots__ = ("_calls", "_is_calling", "_lock", "_name", "call")
-
-    def __init__(self, name: str, calls: HostCalls) -> None:
-        self._name = name
-        self._calls = calls
-        self._lock = threading.RLock()
-        self._is_calling = False
-        self.call = _Call(self)
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            if self._calls.is_awaited_here():
-                raise reentrant_call(self._name)
-            self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
-
-
-class _Call:
-    """The lock of a function, held for one call."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, owner: CallLock) -> None:
-        self._owner = owner
-
-    def __enter__(self) -> None:
-        owner = self._owner
-        owner.__enter__()
-        if owner._is_calling:
-            owner._lock.release()
-            raise reentrant_call(owner._name)
-        owner._is_calling = True
-
-    def __exit__(self, *exception: object) -> None:
-        self._owner._is_calling = False
-        self._owner._lock.release()
 
 
 @dataclass(frozen=True)
