@@ -89,11 +89,11 @@ class Engine:
         if self.comparison.unchanged_s and not self.has_advised:
             self._advise_frozen()
         watch, clock = self.chooser.watch, self.chooser.clock
-        if clock.unproven:
-            clock.unproven = self.store.prove(clock.unproven)
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
+        if clock.unproven and self.store.prove(clock.unproven):
+            changed = resting = None
         start_s = clock.now()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
@@ -126,7 +126,7 @@ class Engine:
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
-            if not any_deleted(latest.outputs):
+            if not any_deleted(latest.outputs) and not self.store.prove(self.chooser.clock.unproven):
                 return self._unchanged(latest)
         if entries is None:
             entries = latest.entries
@@ -140,6 +140,7 @@ class Engine:
             raise
         state = State(entries, outputs, {}, None)
         self.store.replace(state)
+        del self.chooser.clock.unproven[:-2]
         self.stats.ran += len(self.facts.program.eqns)
         self._rested = changed
         return outputs

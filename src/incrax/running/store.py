@@ -12,7 +12,7 @@ Invariants, checked by `check_invariants`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -162,23 +162,23 @@ class Store:
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
         self.pinned = self.pinned if self.pinned in self.states else None
 
-    def prove(self, results: Sequence[Any]) -> list[Any]:
-        """Drop what is broken if one of these, a result of each program that was not waited for, tells of a failure.
+    def prove(self, results: list[Any]) -> bool:
+        """Whether one of these tells of a failure, in which case what is broken was dropped.
 
-        Returns:
-            Those whose programs still run.
+        Results of programs that were not waited for, one of each; those that are ready leave the list.
         """
-        running, is_sound = [], True
+        running, is_broken = [], False
         for x in results:
             if x.is_deleted():
                 continue
             if x.is_ready():
-                is_sound = is_sound and _is_sound(x)
+                is_broken = is_broken or not _is_sound(x)
             else:
                 running.append(x)
-        if not is_sound:
+        results[:] = running
+        if is_broken:
             self.drop_broken()
-        return running
+        return is_broken
 
     def clear(self) -> None:
         """Drop every version."""
