@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
-TESTS = "tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
+TESTS = "tests/test_catalogue.py tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 
 
 class Mutant(NamedTuple):
@@ -118,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         "deleted result handed out again",
-        "running/engine.py",
+        "running/store.py",
         "return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])",
         "return False",
     ),
@@ -235,6 +235,36 @@ MUTANTS = [
         "running/pure.py",
         "flags = leaves_set(self.facts.dependence.layout, active)",
         "flags = leaves_set(self.facts.dependence.layout, ())",
+    ),
+    Mutant(
+        "results of the host remembered by shape",
+        "running/host_calls.py",
+        "np.asarray(x).tobytes()",
+        'b""',
+    ),
+    Mutant(
+        "results of the host remembered by reference",
+        "running/host_calls.py",
+        "kept = [np.array(x) for x in results]",
+        "kept = [np.asarray(x) for x in results]",
+    ),
+    Mutant(
+        "results of functions with effects remembered",
+        "running/host_calls.py",
+        'eqn.primitive.name == "pure_callback"',
+        "True",
+    ),
+    Mutant(
+        "late failures not looked for",
+        "running/store.py",
+        "is_broken = is_broken or not _is_sound(x)",
+        "pass",
+    ),
+    Mutant(
+        "leaves compared with a version that was dropped",
+        "running/engine.py",
+        "changed = resting = None",
+        "pass",
     ),
     Mutant(
         "scalar factors forgotten",
