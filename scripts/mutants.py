@@ -22,8 +22,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 TESTS = (
-    "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_bad_input.py tests/properties "
-    "tests/test_incremental.py tests/facts tests/planning tests/running"
+    "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
+    "tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
 
 
@@ -265,9 +265,9 @@ MUTANTS = [
     ),
     Mutant(
         "frames keep saved values when memory is short",
-        "running/engine.py",
-        "        traceback.clear_frames(error.__traceback__)",
-        "        error.__traceback__",
+        "running/eviction.py",
+        "    traceback.clear_frames(error.__traceback__)",
+        "    error.__traceback__",
     ),
     Mutant(
         "algebra never compared with the direct form",
@@ -284,8 +284,8 @@ MUTANTS = [
     Mutant(
         "statistics kept when they were too far",
         "running/engine.py",
-        "            self.store.forget(plan.statistics.centred)\n",
-        "            pass\n",
+        "        self.store.forget(centred)\n",
+        "",
     ),
     Mutant(
         "statistics depend on the point where they were made",
@@ -298,6 +298,36 @@ MUTANTS = [
         "planning/statistics.py",
         "            value = value * self.numbers[factor].astype(value.dtype)\n",
         "            pass\n",
+    ),
+    Mutant(
+        "results of the host remembered by shape",
+        "running/host_calls.py",
+        "np.asarray(x).tobytes()",
+        'b""',
+    ),
+    Mutant(
+        "results of the host remembered by reference",
+        "running/host_calls.py",
+        "kept = [np.array(x) for x in results]",
+        "kept = [np.asarray(x) for x in results]",
+    ),
+    Mutant(
+        "results of functions with effects remembered",
+        "running/host_calls.py",
+        'eqn.primitive.name == "pure_callback"',
+        "True",
+    ),
+    Mutant(
+        "late failures not looked for",
+        "running/store.py",
+        "is_broken = is_broken or not _is_sound(x)",
+        "pass",
+    ),
+    Mutant(
+        "leaves compared with a version that was dropped",
+        "running/engine.py",
+        "changed = resting = None",
+        "pass",
     ),
     Mutant(
         "scalar factors forgotten",

@@ -87,3 +87,29 @@ def ran_by(function: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
 def primitives_run(function: Any) -> list[str]:
     """Primitives of the last call, in order."""
     return [step["primitive"] for step in function.explain().as_dict()["ran"]]
+
+
+class Failed(jax.Array):
+    """An array whose computation failed after it was handed out."""
+
+    def __init__(self):
+        pass
+
+    def is_deleted(self):
+        return False
+
+    def is_ready(self):
+        return True
+
+    def block_until_ready(self):
+        raise RuntimeError("the program failed")
+
+
+class Running(Failed):
+    """An array whose program still runs."""
+
+    def is_ready(self):
+        return False
+
+
+Failed.__abstractmethods__ = Running.__abstractmethods__ = frozenset()

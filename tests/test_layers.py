@@ -12,14 +12,14 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _jax _tuning _marks
+_errors _row_errors _jax _tuning _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
 facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
 running.stats running.leaves running.sources running.chunks running.rows running.signature running.limits
 running.analysis running.packing running.recycling
-running.compiled running.store running.comparison running.timing
+running.host_calls running.compiled running.store running.comparison running.timing
 running.agreement running.watch running.choice running.wants running.segments running.eviction running.racing
 running.chooser
 running.paths running.flags running.pure

@@ -76,6 +76,7 @@ def check_text(error, text, fun, *args, **kwargs):
         (incrax.UnknownInputError, KeyError),
         (incrax.NotCalledError, RuntimeError),
         (incrax.DeletedInputError, RuntimeError),
+        (incrax.ReentrantCallError, RuntimeError),
     ],
 )
 def test_errors_are_of_incrax_and_of_a_builtin_class(error, builtin):
@@ -348,6 +349,53 @@ def test_text_of_the_warning_of_functions_made_anew():
     with pytest.warns(UserWarning, match="forgets") as caught:
         assert [float(f(2.0, lambda x, k=k: x + k)) for k in range(5)] == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert [str(warning.message) for warning in caught] == [text]
+
+
+def test_text_of_the_warning_of_signatures_that_come_back():
+    text = (
+        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in more than the 2 "
+        "signatures (shapes, dtypes, static values) that are kept. Each time, it traces and compiles anew and finds no "
+        "saved values. Raise `Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
+    )
+    f = incrax.incremental(jnp.sum, tuning=incrax.Tuning(planner="minimal", max_signatures=2))
+    for n in range(5):
+        f(np.ones(n))
+    with pytest.warns(UserWarning, match="forgotten") as caught:
+        assert [float(f(np.ones(n))) for n in (0, 1, 2)] == [0.0, 1.0, 2.0]
+    assert [str(warning.message) for warning in caught] == [text]
+    assert caught[0].filename == __file__
+
+
+def test_text_of_the_note_on_calls_that_save_nothing(caplog):
+    text = (
+        "`loss` was called with a tracer (inside jit, grad, vmap or scan), with a mutable array, or with `jax.jit` "
+        "disabled. It is the plain function there: right values and derivatives, nothing saved. This is said once. In "
+        "a compiled loop, carry saved values by `loss.pure`."
+    )
+    f = incrax.incremental(loss, tuning=MINIMAL)
+    with caplog.at_level("DEBUG", logger="incrax"):
+        f(PARAMS, X)
+        caplog.clear()
+        for _ in range(2):
+            jax.grad(f)(PARAMS, X)
+            jax.jit(f)(PARAMS, X)
+    assert caplog.messages == [text]
+
+
+def test_text_of_the_error_of_a_callback_that_calls_its_function():
+    text = (
+        "`model` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) that a call of `model`, "
+        "or of a fork of it, waits for. One call at a time holds the saved values, so that the two would wait for one "
+        "another. Nothing was evaluated or stored. Call the plain function there, `model.__wrapped__`, under `jax.jit`."
+    )
+
+    def model(a):
+        return jax.pure_callback(lambda a: f(a), jax.ShapeDtypeStruct((), np.float64), a)
+
+    f = incrax.incremental(model, tuning=MINIMAL)
+    with pytest.raises(Exception, match="ReentrantCallError") as caught:
+        f(1.0)
+    assert text in str(caught.value)
 
 
 def test_text_of_the_advice_to_freeze_large_data(monkeypatch):

@@ -89,7 +89,8 @@ def incremental(
             use `incremental(...)` as a decorator with options.
         policy: `"fast"`, programs are fused, timed and chosen for each set of changed inputs; `"exact"`, the same
             programs compute the same values whatever was called before, so that equal inputs give equal bits.
-        memory: bytes of saved values to keep at most; None: a quarter of the free memory, at most 2 GB.
+        memory: bytes of saved values to keep at most; None: a quarter of the free memory, at most 2 GB. Results of
+            functions on the host (`pure_callback`) take a quarter more at most, and 64 MB.
         versions: how many input points keep their saved values; 2 serve gradients by differences, line searches and
             rejected steps.
         algebra: also replace sums over rows that are polynomials of at most second degree in what changes (linear

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import jax
 
 from incrax import _jax
-from incrax._errors import no_checkpoint, not_called
+from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call, explain_rows
@@ -28,6 +29,8 @@ from incrax.running.traces import Options, Traces
 from incrax.running.verifying import check_call, check_rows, due_verification
 from incrax.running.warming import warm_up, warm_up_rows
 
+logger = logging.getLogger("incrax")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -39,30 +42,40 @@ class Incremental(Generic[P, R]):
         """Wrap `fun`; see `incremental`."""
         self._fun = fun
         self._stats = Stats()
-        self._lock = threading.RLock()
         self._is_disabled = is_disabled()
-        self._traces = Traces(fun, options, self._stats)
-        self._rows = RowTraces(fun, options, self._stats)
+        self._adopt(Traces(fun, options, self._stats), RowTraces(fun, options, self._stats))
         functools.update_wrapper(self, fun, updated=())
         _functions.add(self)
+
+    def _adopt(self, traces: Traces, rows: RowTraces) -> None:
+        self._traces, self._rows = traces, rows
+        self._lock = threading.RLock()
+
+    def _locked(self) -> threading.RLock:
+        """The lock of saved values, programs and counters.
+
+        Raises:
+            ReentrantCallError: this thread works for a call that holds it.
+        """
+        if self._traces.calls.is_awaited_here():
+            raise reentrant_call(self._name)
+        return self._lock
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
         if self._is_off():
-            self._stats.transparent += 1
             return self._plain(args, kwargs)
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-        with self._lock:
+        with self._locked():
             self._stats.calls += 1
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
                 if traced is None and has_rows(leaves) and not has_tracer(leaves):
                     return self._call_with_rows(args, kwargs)
                 if traced is None:
-                    self._stats.transparent += 1
                     return self._plain(args, kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
                 outputs = traced.engine.call(dynamic, changed)
@@ -75,7 +88,10 @@ class Incremental(Generic[P, R]):
             return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function as it is, `Rows` as arrays."""
+        """The function as it is, `Rows` as arrays; the log says so once."""
+        if not self._stats.transparent:
+            logger.debug(plain_call(self._name))
+        self._stats.transparent += 1
         if has_rows(jax.tree_util.tree_leaves((args, kwargs))):
             args, kwargs = as_plain((args, kwargs))
         fun: Any = self._fun
@@ -123,7 +139,7 @@ class Incremental(Generic[P, R]):
         leaves = jax.tree.leaves((args, kwargs))
         if has_rows(leaves):
             return cast(Any, self.pure)(*as_plain(args), **as_plain(kwargs))
-        with self._lock:
+        with self._locked():
             signature = make_signature(self._fun, args, kwargs)
             dynamic = signature.dynamic_leaves(leaves)
             step = self._traces.step(signature, dynamic)
@@ -147,7 +163,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: without arguments before the first call.
         """
-        with self._lock:
+        with self._locked():
             if has_rows(jax.tree.leaves((args, kwargs))):
                 return explain_rows(*self._rows.serving(args, kwargs))
             if args or kwargs:
@@ -165,7 +181,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: without arguments before the first call.
         """
-        with self._lock:
+        with self._locked():
             if has_rows(jax.tree.leaves((args, kwargs))):
                 engine, _, rows = self._rows.serving(args, kwargs)
                 return dependence_table(engine.first_kin(rows))
@@ -193,7 +209,7 @@ class Incremental(Generic[P, R]):
 
         Cost: one evaluation and, per named change, up to two compilations; shows progress on a terminal.
         """
-        with self._lock:
+        with self._locked():
             self(*args, **kwargs)
             if self._is_off() or self._is_disabled:
                 return
@@ -210,7 +226,7 @@ class Incremental(Generic[P, R]):
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         if has_rows(leaves):
             return cast(Any, self.fresh)(*as_plain(args), **as_plain(kwargs))
-        with self._lock:
+        with self._locked():
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
             return self._fun(*args, **kwargs)
@@ -223,7 +239,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: before the first call.
         """
-        with self._lock:
+        with self._locked():
             traced = self._traces.latest
             if traced is None or not traced.engine.store.states:
                 raise not_called("checkpoint()")
@@ -240,7 +256,7 @@ class Incremental(Generic[P, R]):
         Raises:
             NotCalledError: there is no checkpoint, or its values were dropped.
         """
-        with self._lock:
+        with self._locked():
             traces = self._traces
             pinned = next((t for t in traces.table.values() if t.engine.store.pinned is not None), None)
             if pinned is None:
@@ -250,7 +266,7 @@ class Incremental(Generic[P, R]):
 
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""
-        with self._lock:
+        with self._locked():
             for traced in self._traces.table.values():
                 traced.engine.clear()
             for engine in self._rows.table.values():
@@ -258,10 +274,9 @@ class Incremental(Generic[P, R]):
 
     def fork(self) -> Incremental[P, R]:
         """An independent function that shares saved values and compiled programs so far, with counters at zero."""
-        with self._lock:
+        with self._locked():
             other = Incremental(self._fun, self._traces.options)
-            other._traces = self._traces.fork(other._stats)
-            other._rows = self._rows.fork(other._stats)
+            other._adopt(self._traces.fork(other._stats), self._rows.fork(other._stats))
         return other
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -296,9 +311,8 @@ class Incremental(Generic[P, R]):
 def _forget_in_child() -> None:
     """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
     for function in list(_functions):
-        function._lock = threading.RLock()
-        function._traces = Traces(function._fun, function._traces.options, function._stats)
-        function._rows = RowTraces(function._fun, function._traces.options, function._stats)
+        options, stats = function._traces.options, function._stats
+        function._adopt(Traces(function._fun, options, stats), RowTraces(function._fun, options, stats))
 
 
 _functions: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

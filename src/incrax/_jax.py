@@ -231,6 +231,38 @@ _ad.primitive_jvps[_keep_p] = _keep_jvp
 _batching.primitive_batchers[_keep_p] = _keep_batch
 
 
+# --- functions on the host ----------------------------------------------------------------------------------------
+
+
+def with_host_functions(eqn: Equation, wrap: Callable[[Equation], Callable[..., Any]]) -> Equation:
+    """The equation with each function that it calls on the host, in inner jaxprs too, replaced as `wrap` says."""
+    params = {name: _with_host_functions(value, wrap) for name, value in eqn.params.items()}
+    if calls_host(eqn) and callable(params.get("callback")):
+        params["callback"] = wrap(eqn)
+    is_same = all(params[name] is value for name, value in eqn.params.items())
+    return eqn if is_same else eqn.replace(params=params)
+
+
+def _with_host_functions(value: Any, wrap: Callable[[Equation], Callable[..., Any]]) -> Any:
+    """A parameter likewise; the very object where no jaxpr in it calls the host."""
+    if type(value) in (tuple, list):
+        inner = [_with_host_functions(x, wrap) for x in value]
+        return value if all(x is y for x, y in zip(inner, value, strict=True)) else type(value)(inner)
+    if not isinstance(value, (jex_core.Jaxpr, jex_core.ClosedJaxpr)):
+        return value
+    jaxpr: Any = value.jaxpr if isinstance(value, jex_core.ClosedJaxpr) else value
+    eqns = [with_host_functions(eqn, wrap) for eqn in jaxpr.eqns]
+    if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
+        return value
+    replaced = jaxpr.replace(eqns=eqns)
+    return value.replace(jaxpr=replaced) if jaxpr is not value else replaced
+
+
+def calls_host(eqn: Equation) -> bool:
+    """Whether an equation, itself, calls a function on the host."""
+    return "callback" in eqn.primitive.name
+
+
 # --- types --------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from incrax.facts.cost import (
     calibrate,
     equation_cost,
     is_free,
+    num_host_calls,
     total_cost,
 )
 from incrax.facts.program import trace
@@ -219,6 +220,22 @@ def test_a_call_to_the_host_is_dear():
     callback = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
     (eqn,) = equations(callback, np.ones(3))
     assert Calibration().seconds(eqn) >= CALLBACK_S
+
+
+def test_calls_to_the_host_are_counted_inside_other_equations():
+    call = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    twice = lambda x: call(x) + call(x + 1)
+    counts = {
+        lambda x: lax.scan(lambda c, _: (twice(c), None), x, None, length=5)[0]: 10,
+        lambda x: lax.cond(x > 0, twice, call, x): 2,
+        lambda x: lax.while_loop(lambda c: c < 9, lambda c: call(c) + 1, x): UNKNOWN_TRIPS,
+        jax.jit(lambda x: lax.scan(lambda c, _: (c + 1, None), x, None, length=5)[0]): 0,
+        jax.jit(twice): 2,
+    }
+    for fun, expected in counts.items():
+        eqns = equations(fun, 1.0)
+        assert sum(map(num_host_calls, eqns)) == expected
+        assert sum(map(Calibration().seconds, eqns)) >= expected * CALLBACK_S
 
 
 def test_equations_that_are_not_fused_pay_for_their_bytes():

@@ -28,6 +28,7 @@ KEYS = {
     "flops_avoided",
     "transcendentals_avoided",
     "seconds",
+    "constants",
 }
 
 
@@ -62,6 +63,20 @@ def test_the_report_has_these_keys():
     report = called((PARAMS, X)).explain().as_dict()
     assert set(report) == KEYS
     assert set(report["ran"][0]) == {"primitive", "source"}
+
+
+def test_arrays_that_were_closed_over_are_listed_with_their_size():
+    small, large = jnp.ones(10), np.ones((100, 200))
+    report = called((1.0,), fun=lambda a: jnp.sum(large * a) + jax.jit(lambda b: jnp.sum(small * b))(a)).explain()
+    assert report.as_dict()["constants"] == [
+        {"type": "f64[100,200]", "bytes": 160_000},
+        {"type": "f64[10]", "bytes": 80},
+    ]
+    assert [line for line in str(report).splitlines() if "closed over" in line and "0.16 MB" in line]
+
+
+def test_arguments_are_not_closed_over():
+    assert called((PARAMS, X)).explain().as_dict()["constants"] == []
 
 
 def test_the_first_call_runs_everything():

@@ -442,6 +442,25 @@ def test_weakly_typed_arrays_have_a_descriptor_of_their_own():
     assert descriptor(weak) == descriptor(1.0) != descriptor(jnp.float64(1))
 
 
+def test_a_value_that_failed_equals_nothing():
+    def fail(x):
+        raise ArithmeticError("late failure")
+
+    pending = jax.jit(lambda x: jax.lax.fori_loop(0, 12, lambda _, x: jnp.sin(x @ x), x))(jnp.ones((700, 700)))
+    call = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((2000,), np.float64), x))
+    try:
+        failed = call(pending)
+    except Exception:
+        pytest.skip("this JAX runs the callback before it returns")
+    for old, new in ((failed, jnp.ones(2000)), (jnp.ones(2000), failed)):
+        assert not same_value(LeafValue(old), LeafValue(new))
+        assert not leaves._same_on_device(LeafValue(old), new)
+        assert changed_elements(LeafValue(new), LeafValue(old), 1) == 1
+    assert LeafValue(failed).bits is None
+    assert same_value(value := LeafValue(failed), value)
+    jax.jit(lambda x: jax.pure_callback(np.asarray, jax.ShapeDtypeStruct((), np.float64), x))(1.0)
+
+
 def test_placement_is_part_of_the_descriptor():
     x = jnp.zeros(3)
     placed = jax.device_put(x, jax.devices()[0])

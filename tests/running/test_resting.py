@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import same
+from helpers import Failed, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +114,22 @@ def test_deleted_outputs_are_computed_again():
     known = float(value)
     value.delete()
     assert float(ours(3.0, 2.0, np.ones(2), X)[0]) == known
+
+
+def test_outputs_that_failed_after_their_call_are_computed_again():
+    ours = resting(model, 1.0, 2.0, np.ones(2), X)
+    known = float(ours(3.0, 2.0, np.ones(2), X)[0])
+    engine = ours._traces.latest.engine
+    engine.store.states[-1].outputs[0] = failed = Failed()
+    engine.chooser.clock.unproven = [failed]
+    assert float(ours(3.0, 2.0, np.ones(2), X)[0]) == known
+
+
+def test_of_results_that_were_not_waited_for_few_are_held():
+    ours = resting(model, 1.0, 2.0, np.ones(2), X)
+    for number in range(20):
+        ours(float(number), 2.0, np.ones(2), X)
+    assert len(ours._traces.latest.engine.chooser.clock.unproven) <= 2
 
 
 def test_effects_happen_at_every_call():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, MINIMAL, check, same
+from helpers import EAGER, MINIMAL, Failed, Running, check, same
 
 import incrax
 from incrax import _jax
@@ -328,22 +328,6 @@ def test_a_deleted_buffer_is_not_available():
     assert available_in([(first, 0), (second, 0)], a, 0b10) is second.saved[a]
 
 
-class Failed(jax.Array):
-    """An array whose computation failed after it was handed out."""
-
-    def __init__(self):
-        pass
-
-    def is_deleted(self):
-        return False
-
-    def block_until_ready(self):
-        raise RuntimeError("the program failed")
-
-
-Failed.__abstractmethods__ = frozenset()
-
-
 def test_values_whose_computation_failed_are_dropped_and_others_stay():
     a, b = variable(), variable()
     store = store_of(versions=3)
@@ -353,6 +337,23 @@ def test_values_whose_computation_failed_are_dropped_and_others_stay():
         store.commit(new, None)
     store.drop_broken()
     assert store.states == [sound, half]
+    assert set(half.saved) == {a}
+
+
+def test_a_result_that_tells_of_a_failure_drops_what_is_broken():
+    a, b = variable(), variable()
+    store, half = store_of(), state(a)
+    half.saved[b] = Failed()
+    store.commit(half, None)
+    running, deleted = Running(), jnp.ones(2)
+    deleted.delete()
+    results = [jnp.ones(2), running, deleted]
+    assert not store.prove(results)
+    assert results == [running]
+    assert set(half.saved) == {a, b}
+    results += [Failed(), jnp.ones(2)]
+    assert store.prove(results)
+    assert results == [running]
     assert set(half.saved) == {a}
 
 

@@ -72,8 +72,8 @@ class Calibration:
         name = eqn.primitive.name
         flop_s = self.dot_flop_s if name in ("dot_general", "conv_general_dilated") else self.flop_s
         traffic = cost.bytes * self.read_s if name in _UNFUSED else 0.0
-        callbacks = CALLBACK_S if "callback" in name else 0.0
-        return 1e-9 + cost.flops * flop_s + cost.transcendentals * self.transcendental_s + traffic + callbacks
+        calls_s = CALLBACK_S * num_host_calls(eqn)
+        return 1e-9 + cost.flops * flop_s + cost.transcendentals * self.transcendental_s + traffic + calls_s
 
     def load_seconds(self, num_bytes: int) -> float:
         """Estimated seconds to hand a saved value to a program and read it there."""
@@ -85,6 +85,21 @@ class Calibration:
 
 
 # --- work of one equation -----------------------------------------------------------------------------------------
+
+
+def num_host_calls(eqn: Equation) -> int:
+    """How often one evaluation calls the host, inner jaxprs included; the most of any branch."""
+    if _jax.calls_host(eqn):
+        return 1
+    inner = [sum(map(num_host_calls, body.eqns)) for body in _jax.sub_bodies(eqn)]
+    if not any(inner):
+        return 0
+    name = eqn.primitive.name
+    if name == "cond":
+        return max(inner)
+    trips = eqn.params["length"] if name == "scan" else UNKNOWN_TRIPS if name == "while" else 1
+    return trips * sum(inner)
+
 
 _FREE = frozenset(
     """broadcast_in_dim reshape squeeze expand_dims copy copy_p iota stop_gradient convert_element_type real imag

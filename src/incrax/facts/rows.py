@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import branches_on_rows, mixed_rows
 from incrax._jax import Atom, Equation, Literal, Var
+from incrax._row_errors import branches_on_rows, mixed_rows
 from incrax.facts.program import STATEFUL, Program
 from incrax.facts.row_rules import Reduction, Verdict, row_verdict
 

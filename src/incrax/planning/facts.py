@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax.facts.chains import Chain, find_chains
-from incrax.facts.cost import Calibration, calibrate
+from incrax.facts.cost import Calibration, calibrate, num_host_calls
 from incrax.facts.dependence import ALWAYS, Dependence
 from incrax.facts.program import Program, read_vars, written_vars
 from incrax.planning.derived import DerivedTable
@@ -121,12 +120,12 @@ class Facts:
     @cached_property
     def calls_host(self) -> bool:
         """Whether some equation, or one inside it, calls the host, whose errors come when a result is waited for."""
-        return _calls_host(self.program.eqns)
+        return any(map(num_host_calls, self.program.eqns))
 
     @cached_property
     def called_back(self) -> tuple[Var, ...]:
-        """What pure callbacks to the host return."""
-        pure = [eqn for eqn in self.program.eqns if eqn.primitive.name == "pure_callback"]
+        """What equations return that call pure functions on the host, themselves or inside."""
+        pure = [eqn for eqn in self.program.eqns if not eqn.effects and num_host_calls(eqn)]
         return tuple(var for eqn in pure for var in written_vars(eqn))
 
     @cached_property
@@ -168,12 +167,6 @@ class Facts:
         if dirty & full == full:
             return tuple(range(len(self.program.outvars)))
         return tuple(i for i, atom in enumerate(self.program.outvars) if self.dependence.of(atom) & dirty)
-
-
-def _calls_host(eqns: Iterable[Equation]) -> bool:
-    return any(
-        "callback" in eqn.primitive.name or any(_calls_host(body.eqns) for body in _jax.sub_bodies(eqn)) for eqn in eqns
-    )
 
 
 def _is_array(var: Var) -> bool:

@@ -19,6 +19,8 @@ from incrax.running.row_engine import RowEngine
 from incrax.running.rows import Rows
 
 NUM_LISTED = 30
+NUM_CONSTANTS = 5
+"""Closed-over arrays shown to people: the largest are those that it was a mistake to close over."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Explanation(Printable):
     "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
     those that the user marked, as (name, "loaded" or "filled"); a line for each reduction over rows that came from
     statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty set's candidates in
-    seconds; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks).
+    seconds; arrays that the function closed over when it was traced, or that follow from them, as (type, bytes), the
+    largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks).
     """
 
     is_dry_run: bool
@@ -45,6 +48,7 @@ class Explanation(Printable):
     cost_ran: Cost
     cost_avoided: Cost
     times: dict[str, float]
+    constants: tuple[tuple[str, int], ...]
     chunks: tuple[tuple[str, int], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,9 +61,9 @@ class Explanation(Printable):
             "ran": [{"primitive": name, "source": source} for name, source in self.ran],
             "num_ran": len(self.ran),
             "num_equations": self.num_equations,
-            "loaded": [{"type": name, "bytes": size} for name, size in self.loaded],
+            "loaded": _as_dicts(self.loaded),
             "loaded_bytes": sum(size for _, size in self.loaded),
-            "filled": [{"type": name, "bytes": size} for name, size in self.filled],
+            "filled": _as_dicts(self.filled),
             "kept": dict(self.kept),
             "statistics": list(self.statistics),
             "flops_ran": self.cost_ran.flops,
@@ -67,6 +71,7 @@ class Explanation(Printable):
             "transcendentals_avoided": self.cost_avoided.transcendentals,
             "seconds": dict(self.times),
             "chunks": dict(self.chunks),
+            "constants": _as_dicts(self.constants),
         }
 
     def tables(self) -> list[Table]:
@@ -84,6 +89,7 @@ class Explanation(Printable):
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
+            *[("closed over", f"{name}, {_bytes(size)}") for name, size in self.constants[:NUM_CONSTANTS]],
         ]
         changed = list(self.changed[:NUM_LISTED]) or [("nothing", "all leaves have the bits of the last call")]
         if len(self.changed) > NUM_LISTED:
@@ -115,13 +121,14 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         why=_why(record),
         ran=tuple((eqn.primitive.name, _jax.source_line(eqn)) for eqn in ran),
         num_equations=len(eqns),
-        loaded=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.loads),
-        filled=tuple((_type(var), _jax.aval_bytes(var.aval)) for var in record.filled),
+        loaded=tuple(map(_sized, record.loads)),
+        filled=tuple(map(_sized, record.filled)),
         kept=tuple(_kept(facts.kept, record)),
         statistics=_statistics(engine, record),
         cost_ran=total_cost(ran),
         cost_avoided=total_cost(rest),
         times=_times(record),
+        constants=tuple(sorted(map(_sized, facts.program.constvars), key=lambda item: -item[1])),
     )
 
 
@@ -184,8 +191,13 @@ def _times(record: Record) -> dict[str, float]:
     return {f"{name}, {how}": seconds for name, seconds in entry.seconds.items()}
 
 
-def _type(var: Any) -> str:
-    return var.aval.str_short(short_dtypes=True)
+def _sized(var: Any) -> tuple[str, int]:
+    """Type and bytes of a variable."""
+    return var.aval.str_short(short_dtypes=True), _jax.aval_bytes(var.aval)
+
+
+def _as_dicts(values: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{"type": name, "bytes": size} for name, size in values]
 
 
 def _bytes(num: int) -> str:

@@ -81,7 +81,7 @@ class Chooser:
         self.budget_bytes = budget_bytes
         self.pool = pool
         self.is_timed = not facts.is_minimal and not is_exact
-        self.clock = Clock(tuning.race_rounds if tuning.race and self.is_timed else 0)
+        self.clock = Clock(tuning.race_rounds if tuning.race and self.is_timed else 0, compiler.now)
         self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
@@ -103,7 +103,8 @@ class Chooser:
         other = Chooser.__new__(Chooser)
         other.__dict__.update(self.__dict__)
         other.stats, other.pool = stats, pool
-        other.clock = clock = Clock(self.clock.rounds, self.clock.ticks)
+        other.clock = clock = Clock(self.clock.rounds, self.clock.now, self.clock.ticks)
+        clock.unproven = list(self.clock.unproven)
         other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import no_rows, not_an_array, other_lengths, wrong_chunk_rows
+from incrax._row_errors import no_rows, not_an_array, other_lengths, wrong_chunk_rows
 from incrax.running.leaves import check_dynamic
 from incrax.running.sources import Source
 

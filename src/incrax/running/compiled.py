@@ -5,6 +5,7 @@ In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Var
+from incrax._jax import Equation, Var
 from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
+from incrax.running.host_calls import HostCalls
 from incrax.running.packing import Packing
 from incrax.running.recycling import is_recyclable
 
@@ -53,10 +55,16 @@ class Executable:
 
 
 class Compiler:
-    """Compiles plans of one program; `on_host` are the numbers of the leaves that are packed where they are read."""
+    """Compiles plans of one program.
 
-    def __init__(self, facts: Facts, *, on_host: frozenset[int], recycles: bool) -> None:
+    Fields: calls to the host; a clock that does not count them; numbers of the leaves that are packed where they are
+    read; whether buffers are recycled; constants on the device.
+    """
+
+    def __init__(self, facts: Facts, calls: HostCalls, *, on_host: frozenset[int], recycles: bool) -> None:
         self.facts = facts
+        self.calls = calls
+        self.now = calls.now if facts.calls_host else time.perf_counter
         self.on_host = on_host
         self.recycles = recycles
         self.constants = device_constants(facts.program)
@@ -64,7 +72,7 @@ class Compiler:
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
         program, constants = self.facts.program, self.constants
-        eqns = plan.eqns
+        eqns = self._wrapped(plan.eqns)
         targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
         used = {var for eqn in eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
         num_outputs = len(plan.outputs)
@@ -89,7 +97,7 @@ class Compiler:
     def compile_whole(self, program: Program) -> Executable:
         """The function as it was traced, without saved values: what `jax.jit` would run."""
         constants = device_constants(program)
-        run = evaluator(program)
+        run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
         num_leaves = len(program.invars)
 
         def run_whole(*values: Any) -> list[Any]:
@@ -97,6 +105,10 @@ class Compiler:
 
         consts = tuple(constants[v] for v in program.constvars)
         return self._executable(run_whole, tuple(range(num_leaves)), consts, (), len(self.facts.program.eqns), ())
+
+    def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
+        """Equations whose functions on the host are remembered."""
+        return self.calls.wrap(eqns) if self.facts.calls_host else eqns
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""

@@ -6,15 +6,13 @@ end: an exception leaves the store as it was.
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 
 from incrax import _jax
-from incrax._errors import deleted_input, out_of_memory
+from incrax._errors import deleted_input
 from incrax._jax import Var
 from incrax._tuning import Tuning
 from incrax.facts.dependence import ALWAYS
@@ -28,7 +26,7 @@ from incrax.running.chooser import Chooser
 from incrax.running.comparison import Comparison
 from incrax.running.compiled import Compiler
 from incrax.running.doubts import results_instead
-from incrax.running.eviction import cheapest_first, check_kept
+from incrax.running.eviction import cheapest_first, results_without_saved
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
 from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
@@ -62,12 +60,11 @@ class Engine:
         pool = Pool(is_active=compiler.recycles)
         self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.planned_bytes, pool, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
-        self.must_wait = facts.calls_host
+        self.must_wait, self.calls = facts.calls_host, compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
         self.has_advised = False
         self._last: Record | None = None
         self._rested: Sequence[int] | None = None
-        check_kept(facts.kept, limits.budget_bytes)
         outputs = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
@@ -77,8 +74,7 @@ class Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
         other = self._copy(stats)
         other.store = self.store.fork(other._eviction_order)
-        if kin is not None:
-            other.store.pool = kin.store.pool
+        other.store.pool = other.store.pool if kin is None else kin.store.pool
         other.chooser = self.chooser.fork(stats, other.store.pool) if kin is None else kin.chooser
         return other._attached()
 
@@ -109,11 +105,13 @@ class Engine:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
         if self.comparison.unchanged_s and not self.has_advised:
             self.has_advised = advise_frozen(self.comparison.unchanged_s, self.chooser.clock, self.paths, self.facts)
-        watch = self.chooser.watch
+        watch, clock = self.chooser.watch, self.chooser.clock
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
-        start_s = time.perf_counter()
+        if clock.unproven and self.store.prove(clock.unproven):
+            changed = resting = None
+        start_s = clock.now()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
         pairs = self.baselines.compare(values)
@@ -138,21 +136,13 @@ class Engine:
 
     def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
         """The device has no memory left: try the whole program once more after all saved values were dropped."""
-        sizes = [(var.aval.str_short(short_dtypes=True), size) for var, size in self.store.sizes().items()]
-        self.clear()
-        traceback.clear_frames(error.__traceback__)  # they hold saved values, too
-        self.stats.evicted += len(sizes)
-        if not self.always:
-            try:
-                outputs = jax.block_until_ready(self.chooser.whole([value.feed for value in values], ()))
-            except Exception as again:
-                error = again
-            else:
-                self.store.commit(State(values, outputs, {}, None, are_values=True), None)
-                self.stats.ran += len(self.facts.program.eqns)
-                self._last, self._rested = NO_MEMORY, None
-                return outputs
-        raise out_of_memory(sizes, self.store.budget_bytes) from error
+        self._last, self._rested = NO_MEMORY, None
+        self.stats.evicted += len(self.store.sizes())
+        run = None if self.always else lambda: self.chooser.whole([value.feed for value in values], ())
+        outputs = results_without_saved(self.store, run, error)
+        self.store.commit(State(values, outputs, {}, None, are_values=True), None)
+        self.stats.ran += len(self.facts.program.eqns)
+        return outputs
 
     def _unchanged(self, state: State) -> list[Any]:
         self.stats.unchanged += 1
@@ -166,7 +156,7 @@ class Engine:
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
-            if not is_any_deleted(latest.outputs):
+            if not is_any_deleted(latest.outputs) and not self.store.prove(self.chooser.clock.unproven):
                 return self._unchanged(latest)
         if entries is None:
             entries = latest.entries
@@ -182,6 +172,7 @@ class Engine:
             return self._without_saved(tuple(map(as_value, entries)), error)
         state = State(entries, outputs, {}, None)
         self.store.replace(state)
+        del self.chooser.clock.unproven[:-2]
         self.stats.ran += len(self.facts.program.eqns)
         self._rested = changed
         return outputs
@@ -209,8 +200,10 @@ class Engine:
         return state.outputs
 
     def clear(self) -> None:
-        """Drop all saved values."""
+        """Drop all saved values, and what functions on the host returned."""
         self._last, self._rested = self.last, None
+        self.calls.clear()
+        self.chooser.clock.unproven = []
         self.store.clear()
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:
@@ -227,18 +220,18 @@ class Engine:
         saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
         candidate = self.choose(entry, saved)
         is_try = candidate != "whole" and not entry.is_final
-        run_s = time.perf_counter()
+        run_s = clock.now()
         candidate, results, guard = self.run(candidate, entry, saved)
         if self.must_wait or is_try:
             jax.block_until_ready(results)
-        elapsed_s = time.perf_counter() - run_s
+        elapsed_s = clock.now() - run_s
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
         self._account(candidate, entry, saved, is_first=base is None)
         was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
         chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
         overhead_s = 0.0
         if was_prepared and not is_try:
-            overhead_s = max(time.perf_counter() - start_s - (clock.passed_s - passed_s), 0.0)
+            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
         if guard is not None:
             state = self._doubted(state, candidate, entry, saved, results, guard)
@@ -254,9 +247,9 @@ class Engine:
         instead = results_instead(plan, guard, results, entry, self.chooser, lambda: self._run_whole(saved))
         if instead is None:
             return state
-        if plan.statistics is not None:
-            saved.drop(plan.statistics.centred)
-            self.store.forget(plan.statistics.centred)
+        centred = plan.statistics.centred if plan.statistics is not None else ()
+        saved.drop(centred)
+        self.store.forget(centred)
         if self.must_wait:
             jax.block_until_ready(instead)
         self._account("whole", entry, saved, is_first=saved.base is None)
@@ -276,9 +269,9 @@ class Engine:
             missing = saved.missing(self.chooser.segments.route(entry.dirty).clean)
         if not missing or not self.chooser.is_timed:
             return candidate
-        culprit = saved.base.culprit if saved.base is not None else None
-        culprit_entry = None if culprit is None else self.chooser.seen(culprit)
-        return candidate if self.chooser.pays_to_fill(entry, missing, culprit_entry) else "whole"
+        dirty = saved.base.culprit if saved.base is not None else None
+        to_blame = None if dirty is None else self.chooser.seen(dirty)
+        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
 
     def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
         """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
@@ -357,4 +350,5 @@ class Engine:
         """Outputs of the whole function; the store is neither read nor written."""
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
-        return self.chooser.whole.executable([value.feed for value in values], ())
+        run = lambda: self.chooser.whole.executable([value.feed for value in values], ())
+        return self.calls.anew(run) if self.must_wait else run()

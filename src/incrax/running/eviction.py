@@ -8,14 +8,19 @@ In: a state, segments. Out: its variables, the least worth keeping first. It mus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
 
 from incrax import _jax
-from incrax._errors import kept_too_large
+from incrax._errors import kept_too_large, out_of_memory
 from incrax._jax import Var
 from incrax.planning.facts import Facts
 from incrax.running.leaves import LeafValue, is_frozen
 from incrax.running.segments import Segments
+from incrax.running.store import Store
 
 
 def check_kept(kept: Mapping[Var, str | None], budget_bytes: int) -> None:
@@ -42,3 +47,20 @@ def cheapest_first(facts: Facts, segments: Segments, values: Iterable[LeafValue]
         return var in facts.kept, not facts.mask(var) & ~frozen, seconds / max(num_bytes, 1)
 
     return sorted(saved, key=worth)
+
+
+def results_without_saved(store: Store, run: Callable[[], list[Any]] | None, error: Exception) -> list[Any]:
+    """Drop all saved values, those that frames of the failed call hold as well, and run once more, if that is allowed.
+
+    Raises:
+        MemoryBudgetError: it failed again, or must not be tried.
+    """
+    sizes = [(var.aval.str_short(short_dtypes=True), size) for var, size in store.sizes().items()]
+    store.clear()
+    traceback.clear_frames(error.__traceback__)
+    try:
+        if run is not None:
+            return jax.block_until_ready(run())
+    except Exception as again:
+        error = again
+    raise out_of_memory(sizes, store.budget_bytes) from error

@@ -181,7 +181,7 @@ class LeafValue:
 
     @property
     def bits(self) -> np.ndarray | None:
-        """The value on the host, read once; None where it is compared by identity only, or was deleted unread."""
+        """The value on the host, read once; None where only identity counts, or it was deleted unread, or failed."""
         if self._bits is _UNREAD:
             self._bits = _read_bits(self.anchor)
         return self._bits
@@ -227,7 +227,10 @@ def _read_bits(x: Any) -> np.ndarray | None:
     if isinstance(x, jax.Array):
         if x.is_deleted() or (_frozen and is_frozen(x)) or not _is_on_one_device(x):
             return None
-        return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
+        try:
+            return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
+        except jax.errors.JaxRuntimeError:  # what computes it failed: it equals nothing
+            return None
     return _python_int(x) if type(x) is int else np.asarray(x)
 
 
@@ -319,7 +322,10 @@ def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
     old = value.feed
     if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or not _is_on_one_device(x):
         return False
-    return bool(_equal_on_device(old, x))
+    try:
+        return bool(_equal_on_device(old, x))
+    except jax.errors.JaxRuntimeError:
+        return False
 
 
 @jax.jit

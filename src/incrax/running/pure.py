@@ -29,6 +29,7 @@ from incrax.planning.segmentation import Group, Segmentation
 from incrax.running.analysis import Analysis
 from incrax.running.compiled import device_constants
 from incrax.running.flags import Flags, all_set, compared, declared, leaves_set
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import descriptor, has_tracer, is_frozen
 from incrax.running.signature import Signature
 from incrax.running.wants import LARGE_SIZE, lasting_needs
@@ -47,8 +48,9 @@ class PureState(NamedTuple):
 class PureFunction:
     """The segments of one function as functions of arrays; `groups` are in the order in which they are computed."""
 
-    def __init__(self, facts: Facts, segmentation: Segmentation) -> None:
+    def __init__(self, facts: Facts, segmentation: Segmentation, calls: HostCalls) -> None:
         self.facts = facts
+        self.calls = calls if facts.calls_host and not is_disabled() else None
         self.constants = device_constants(facts.program)
         self.top = segmentation.top_plan()
         self.groups = _ordered(self.top, segmentation)
@@ -84,7 +86,7 @@ class PureFunction:
         env = {var: self.constants[var] for var in program.constvars if var in used}
         env.update((var, typed(x, var.aval)) for var, x in zip(program.invars, leaves, strict=True) if var in used)
         env.update((var, typed(values[var], var.aval)) for var in plan.loads)
-        _jax.evaluate(plan.eqns, env)
+        _jax.evaluate(plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env)
         return tuple(strong(_jax.read(atom, env)) for atom in targets)
 
     def _differentiable_outputs(self) -> Callable[..., tuple[Any, ...]]:
@@ -207,11 +209,11 @@ class Step:
         return [x if i in self._frozen else next(rest) for i, x in enumerate(leaves)]
 
 
-def make_step(analysis: Analysis, signature: Signature, leaves: Leaves, budget_bytes: int) -> Step:
+def make_step(analysis: Analysis, signature: Signature, leaves: Leaves, budget_bytes: int, calls: HostCalls) -> Step:
     """The pure form of an analysed function."""
     segmentation = Segmentation(analysis.facts)
     segmentation.want(lasting_needs(analysis.facts, budget_bytes))
-    return Step(PureFunction(analysis.facts, segmentation), signature, leaves, analysis.out_tree)
+    return Step(PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis.out_tree)
 
 
 def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:

@@ -21,6 +21,7 @@ from incrax.running.chunks import Chunk, Lineage
 from incrax.running.combining import chunk_function, combine_in_groups
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import LeafValue
 from incrax.running.limits import Limits
 from incrax.running.progress import Meter
@@ -58,6 +59,7 @@ class ChunkTable:
         self.versions = versions
         self.paths = paths
         self.options = options
+        self.calls = HostCalls(options.limits.budget_bytes)
         self.table: dict[int, Entry] = {}
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
@@ -176,7 +178,7 @@ class ChunkTable:
         share = EXACT_SHARE if is_exact else len(rows.chunks)
         shared = Limits(limits.versions, limits.budget_bytes // share, limits.planned_bytes // share)
         recycles = can_recycle() and not self.trace.signature.has_committed_leaves
-        compiler = Compiler(facts, on_host=frozenset(), recycles=recycles)
+        compiler = Compiler(facts, self.calls, on_host=frozenset(), recycles=recycles)
         num_rows = cut.rows.num_row_inputs
         paths = [*self.paths[:num_rows], *["rows in the chunk" for _ in counts], *self._read_paths(cut, part)]
         return Engine(facts, traced, paths, compiler, tuning, stats, shared, is_exact=is_exact)

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import deleted_input, per_row_of_stream
+from incrax._errors import deleted_input
 from incrax._jax import Literal
+from incrax._row_errors import per_row_of_stream
 from incrax.planning.phases import Part
 from incrax.running.combining import FAN_IN, combine_in_groups, filled, rest_function
 from incrax.running.engine import Engine

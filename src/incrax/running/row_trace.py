@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._errors import IncraxError, branches_on_rows, untraceable_rows
+from incrax._errors import IncraxError
 from incrax._jax import Var
+from incrax._row_errors import branches_on_rows, untraceable_rows
 from incrax.facts.program import Program, trace
 from incrax.facts.rows import Place, RowProgram, analyse_rows
 from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes

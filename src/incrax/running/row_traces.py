@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._errors import many_rows, nothing_saved
+from incrax._errors import nothing_saved
+from incrax._row_errors import many_rows
 from incrax.running.leaves import LeafValue
 from incrax.running.row_engine import RowEngine
 from incrax.running.row_trace import RowTrace

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._errors import no_rows, other_lengths, other_rows, outside_rows
+from incrax._row_errors import no_rows, other_lengths, other_rows, outside_rows
 from incrax.running.chunks import (
     CHUNK_ROWS,
     Chunk,

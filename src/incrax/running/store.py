@@ -168,6 +168,24 @@ class Store:
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
         self.pinned = self.pinned if self.pinned in self.states else None
 
+    def prove(self, results: list[Any]) -> bool:
+        """Whether one of these tells of a failure, in which case what is broken was dropped.
+
+        Results of programs that were not waited for, one of each; those that are ready leave the list.
+        """
+        running, is_broken = [], False
+        for x in results:
+            if x.is_deleted():
+                continue
+            if x.is_ready():
+                is_broken = is_broken or not _is_sound(x)
+            else:
+                running.append(x)
+        results[:] = running
+        if is_broken:
+            self.drop_broken()
+        return is_broken
+
     def clear(self) -> None:
         """Drop every version."""
         self.states, self.pinned = [], None

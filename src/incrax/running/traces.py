@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._errors import many_functions, nothing_saved
+from incrax._errors import many_functions, many_signatures, nothing_saved
 from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
+from incrax.running.eviction import check_kept
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import has_tracer, is_frozen
 from incrax.running.limits import Limits
 from incrax.running.packing import packable
@@ -26,6 +28,9 @@ from incrax.running.recycling import can_recycle
 from incrax.running.rows import has_rows
 from incrax.running.signature import Signature, make_signature
 from incrax.running.stats import Stats
+
+MAX_FORGOTTEN = 4096
+"""Forgotten signatures of which one keeps a note, to see whether they come back."""
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -74,14 +79,17 @@ class Traces:
         self.fun = fun
         self.options = options
         self.stats = stats
+        self.calls = HostCalls(options.limits.budget_bytes)
         self.table: OrderedDict[Hashable, Traced] = OrderedDict()
         self.latest: Traced | None = None
         self.steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._has_warned = False
+        self._forgotten: set[int] | None = set()
 
     def fork(self, stats: Stats) -> Traces:
-        """An independent table with the same traces, values and programs so far."""
+        """An independent table with the same traces, values and programs so far, and the same calls to the host."""
         other = Traces(self.fun, self.options, stats)
+        other.calls = self.calls
         for key, traced in self.table.items():
             other.table[key] = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
             if traced is self.latest:
@@ -148,7 +156,8 @@ class Traces:
         facts = analysis.facts
         recycles = can_recycle() and not signature.has_committed_leaves
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
-        compiler = Compiler(facts, on_host=on_host, recycles=recycles)
+        check_kept(facts.kept, limits.budget_bytes)
+        compiler = Compiler(facts, self.calls, on_host=on_host, recycles=recycles)
         paths = signature.dynamic_paths
         engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
@@ -156,11 +165,25 @@ class Traces:
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
         traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
         self.stats.traces += 1
+        self._warn_of_thrashing(signature)
         if len(self.table) > self.options.tuning.max_signatures:
             _, forgotten = self.table.popitem(last=False)
+            self._note_forgotten(forgotten.signature)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
+
+    def _note_forgotten(self, signature: Signature) -> None:
+        """Not where other objects may get the hash of a static leaf that is gone."""
+        is_known = all(x is None or type(x) is str for x in signature.statics)
+        if is_known and self._forgotten is not None and len(self._forgotten) < MAX_FORGOTTEN:
+            self._forgotten.add(hash(signature.key))
+
+    def _warn_of_thrashing(self, signature: Signature) -> None:
+        """Say once that a signature is traced again because it was forgotten."""
+        if self._forgotten is not None and hash(signature.key) in self._forgotten:
+            self._forgotten = None
+            warnings.warn(many_signatures(self.options.tuning.max_signatures), UserWarning, stacklevel=5)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
@@ -195,4 +218,4 @@ class Traces:
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
-        return make_step(analysis, signature, leaves, limits.planned_bytes)
+        return make_step(analysis, signature, leaves, limits.planned_bytes, self.calls)

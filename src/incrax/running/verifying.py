@@ -135,7 +135,8 @@ def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str
     variables: list[Var] = [var for var, _ in order]
     if variables:
         plan = plan_fill(facts, variables, ())
-        fresh = engine.chooser.compiler.compile_plan(plan)([LeafValue(x).feed for x in leaves], [])
+        executable = engine.chooser.compiler.compile_plan(plan)
+        fresh = engine.calls.anew(lambda: executable([LeafValue(x).feed for x in leaves], []))
         for (var, eqn), value in zip(order, fresh, strict=True):
             if difference(state.saved[var], value, rtol=settings.rtol, atol=settings.atol) is not None:
                 line = _jax.source_line(eqn)
