@@ -16,8 +16,8 @@ _errors _jax _tuning
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.facts planning.plan
 planning.segmentation
-running.stats running.leaves running.signature running.limits running.analysis running.packing running.recycling
-running.compiled running.store running.comparison running.timing
+running.stats running.placement running.leaves running.signature running.limits running.analysis running.packing
+running.recycling running.compiled running.store running.comparison running.timing
 running.watch running.choice running.wants running.segments running.racing running.chooser
 running.paths running.flags running.pure
 running.baselines running.saved running.record running.engine running.traces

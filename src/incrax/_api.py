@@ -8,7 +8,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
-from incrax.running.limits import make_limits
 from incrax.running.traces import Options
 
 P = ParamSpec("P")
@@ -95,7 +94,7 @@ def incremental(
         raise ValueError(f"`incremental(versions=...)` got {versions}; at least 1 version must be kept.")
     settings = Tuning() if tuning is None else tuning
     is_exact = policy == "exact"
-    options = Options(is_exact, make_limits(versions, memory, is_exact=is_exact), settings)
+    options = Options(is_exact, versions, memory, settings)
 
     def wrap(fun: Callable[P, R]) -> Incremental[P, R]:
         return Incremental(fun, options)

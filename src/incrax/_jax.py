@@ -20,6 +20,7 @@ from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 Atom: TypeAlias = Any  # Var | Literal
 
@@ -256,3 +257,19 @@ def gather_numbers(eqn: Equation, shape: tuple[int, ...], indices: np.ndarray) -
 def is_mutable_array(x: Any) -> bool:
     """Whether a leaf is a mutable array reference (`jax.Ref`)."""
     return isinstance(x, _core.Ref)
+
+
+# --- devices ------------------------------------------------------------------------------------------------------
+
+
+def is_held_whole(x: Any) -> bool:
+    """Whether a device of this process holds all of an array, and no other process any: reading it gathers nothing."""
+    return x.is_fully_addressable and (type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated)
+
+
+def explicit_spec(aval: Any) -> PartitionSpec | None:
+    """How a type says that its values are sharded; None where it leaves that to the compiler."""
+    sharding = getattr(aval, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not sharding.mesh.explicit_axes:
+        return None
+    return sharding.spec

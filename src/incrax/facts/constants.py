@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from incrax import _jax
@@ -26,7 +27,7 @@ def known_values(program: Program) -> dict[Var, np.ndarray]:
     """The values of the small variables that depend on no input."""
     known: dict[Var, np.ndarray] = {}
     for var, const in zip(program.constvars, program.consts, strict=True):
-        if _is_small(var.aval):
+        if _is_small(var.aval) and (not isinstance(const, jax.Array) or _jax.is_held_whole(const)):
             known[var] = np.asarray(const)
     for eqn in program.eqns:
         value = evaluate_equation(eqn, known)

@@ -11,7 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._tuning import Tuning
-from incrax.facts.cost import Calibration
+from incrax.facts.cost import Calibration, assumed_prices
 from incrax.facts.dependence import depend, make_layout
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
@@ -47,7 +47,12 @@ def analyse(
     program = run_passes(traced, passes)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
-    prices = None if tuning.calibrate and not is_minimal and not is_exact else Calibration()
+    if is_minimal or is_exact:
+        prices = Calibration()
+    elif tuning.timed:
+        prices = None if tuning.calibrate else Calibration()
+    else:
+        prices = assumed_prices(signature.num_parts)
     facts = Facts(program, depend(program, layout), prices, is_minimal)
     return Analysis(traced, facts, out_tree)
 

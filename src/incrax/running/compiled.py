@@ -5,7 +5,7 @@ In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
 from incrax.running.packing import Packing
+from incrax.running.placement import Placed, find_placement, placed_array
 from incrax.running.recycling import is_recyclable
 
 EMBED_BYTES = 4096
@@ -53,13 +54,21 @@ class Executable:
 
 
 class Compiler:
-    """Compiles plans of one program; `on_host` are the numbers of the leaves that are packed where they are read."""
+    """Compiles plans of one program.
 
-    def __init__(self, facts: Facts, *, on_host: frozenset[int], recycles: bool) -> None:
+    Fields: its facts; numbers of the leaves that are packed where they are read; whether saved values are written to
+    recycled buffers; the leaves that are bound to devices, by number, and with them the placement of all values.
+    """
+
+    def __init__(
+        self, facts: Facts, *, on_host: frozenset[int], recycles: bool, placed: Mapping[int, Placed] | None = None
+    ) -> None:
         self.facts = facts
         self.on_host = on_host
-        self.recycles = recycles
         self.constants = device_constants(facts.program)
+        self.placed = placed or {}
+        self.placement = find_placement([*self.placed.values(), *self._placed_constants(self.constants)])
+        self.recycles = recycles and self.placement is None
 
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
@@ -73,6 +82,9 @@ class Compiler:
         embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
         names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
         donated = self._donated(plan)
+        # Saved values are where all inputs are: what loads one follows it there, as what reads such an input does.
+        is_bound = plan.loads or not self.placed.keys().isdisjoint(leaves) or self._placed_constants(used)
+        placement = None if is_bound else self.placement
 
         def run_plan(*values: Any) -> list[Any]:
             inputs = values[: len(names)]
@@ -84,7 +96,9 @@ class Compiler:
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
         passed_values = tuple(constants[v] for v in passed)
-        return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated)
+        results = [*targets, *(() if plan.guard is None else (plan.guard,))]
+        out_shardings = None if placement is None else [placement.sharding(atom.aval) for atom in results]
+        return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings)
 
     def compile_whole(self, program: Program) -> Executable:
         """The function as it was traced, without saved values: what `jax.jit` would run."""
@@ -97,6 +111,10 @@ class Compiler:
 
         consts = tuple(constants[v] for v in program.constvars)
         return self._executable(run_whole, tuple(range(num_leaves)), consts, (), len(self.facts.program.eqns), ())
+
+    def _placed_constants(self, variables: Iterable[Var]) -> list[Placed]:
+        found = (placed_array(self.constants[var]) for var in variables if var in self.constants)
+        return [placed for placed in found if placed is not None]
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""
@@ -112,6 +130,7 @@ class Compiler:
         loads: tuple[Var, ...],
         num_eqns: int,
         donated: tuple[Any, ...],
+        out_shardings: list[Any] | None = None,
     ) -> Executable:
         packing = Packing(leaves, [self.facts.program.invars[i].aval for i in leaves], self.on_host)
 
@@ -120,15 +139,17 @@ class Compiler:
             return run(*packing.split(values[:num_arguments]), *values[num_arguments:])
 
         num_others = len(constants) + len(loads)
-        call = _jit(run, len(leaves) + num_others, len(donated))
-        packed_call = _jit(run_packed, packing.num_arguments + num_others, len(donated))
+        call = _jit(run, len(leaves) + num_others, len(donated), out_shardings)
+        packed_call = _jit(run_packed, packing.num_arguments + num_others, len(donated), out_shardings)
         return Executable(call, packed_call, leaves, packing, constants, loads, num_eqns, donated)
 
 
-def _jit(run: Callable[..., list[Any]], num_inputs: int, num_donated: int) -> Callable[..., list[Any]]:
-    """Compile for inputs followed by donated buffers."""
+def _jit(
+    run: Callable[..., list[Any]], num_inputs: int, num_donated: int, out_shardings: list[Any] | None
+) -> Callable[..., list[Any]]:
+    """Compile for inputs followed by donated buffers; None leaves it to XLA where results are."""
     if not num_donated:
-        return jax.jit(run)
+        return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
     return jax.jit(run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True)
 
 
@@ -147,4 +168,7 @@ def _as_own(x: Any, others: Sequence[Any]) -> Any:
 
 
 def _is_passed(const: Any) -> bool:
+    """Whether a constant is an argument: a large one, and one that several devices or processes hold in parts."""
+    if isinstance(const, jax.Array) and not _jax.is_held_whole(const):
+        return True
     return getattr(const, "nbytes", EMBED_BYTES + 1) > EMBED_BYTES

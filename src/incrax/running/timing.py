@@ -25,6 +25,9 @@ SAMPLE = 32
 LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
+EQUATION_S = 2e-3
+"""Seconds to compile one equation, assumed where the clock must not decide."""
+
 WINDOW = 5
 """Latest timed runs, of which the lower quartile counts: noise mostly adds."""
 
@@ -33,15 +36,17 @@ class Clock:
     """What the programs of one engine share.
 
     Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
-    changes of the wanted values); seconds spent in programs so far, measured or as measured before; seconds that passed
-    in calls of programs, which need not wait for results; seconds of first runs of plans, most of it compilation.
+    changes of the wanted values); whether measured seconds may decide anything; seconds spent in programs so far,
+    measured or as measured before; seconds that passed in calls of programs, which need not wait for results; seconds
+    of first runs of plans, most of it compilation.
     """
 
-    __slots__ = ("compiling_s", "passed_s", "rounds", "spent_s", "ticks")
+    __slots__ = ("compiling_s", "is_running", "passed_s", "rounds", "spent_s", "ticks")
 
-    def __init__(self, rounds: int, ticks: int = 0) -> None:
+    def __init__(self, rounds: int, ticks: int = 0, *, is_running: bool = True) -> None:
         self.rounds = rounds
         self.ticks = ticks
+        self.is_running = is_running
         self.spent_s = 0.0
         self.passed_s = 0.0
         self.compiling_s = 0.0
@@ -107,8 +112,8 @@ class TimedProgram:
             self.clock.ticks += 1
             self.clock.spent_s += elapsed
         else:
-            self.first_s = elapsed
-            self.clock.compiling_s += elapsed if self.plan is not None else 0.0
+            self.first_s = elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
+            self.clock.compiling_s += self.first_s if self.plan is not None else 0.0
         self.num_runs += 1
         self.is_settled = self.num_runs > rounds or (len(self.times) > 2 and sum(self.times) >= LONG_S)
         return results

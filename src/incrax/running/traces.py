@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
 from incrax.running.leaves import has_tracer, is_frozen
-from incrax.running.limits import Limits
+from incrax.running.limits import Limits, make_limits
 from incrax.running.packing import packable
 from incrax.running.pure import Step, make_step
 from incrax.running.recycling import can_recycle
@@ -34,8 +35,17 @@ class Options(NamedTuple):
     """How a function is made incremental."""
 
     is_exact: bool
-    limits: Limits
+    versions: int
+    memory: int | None
     tuning: Tuning
+
+    def limits(self, num_parts: int) -> Limits:
+        """What the store may keep, found out when it is needed: asking for free memory starts JAX's runtime."""
+        return make_limits(self.versions, self.memory, is_exact=self.is_exact, num_parts=num_parts)
+
+    def own_tuning(self) -> Tuning:
+        """The tuning; without times where processes must decide alike."""
+        return replace(self.tuning, timed=False) if jax.process_count() > 1 else self.tuning
 
 
 class Traced:
@@ -140,13 +150,13 @@ class Traces:
         return traced, leaves
 
     def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
-        is_exact, limits, tuning = self.options
+        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
         dynamic = signature.dynamic_leaves(leaves)
         analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact)
         facts = analysis.facts
-        recycles = can_recycle() and not signature.has_committed_leaves
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
-        compiler = Compiler(facts, on_host=on_host, recycles=recycles)
+        compiler = Compiler(facts, on_host=on_host, recycles=can_recycle(), placed=signature.placed)
+        limits = self.options.limits(signature.num_parts)
         paths = signature.dynamic_paths
         engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
@@ -189,8 +199,8 @@ class Traces:
         return found
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        is_exact, limits, tuning = self.options
+        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
-        return make_step(analysis, signature, leaves, limits.planned_bytes)
+        return make_step(analysis, signature, leaves, self.options.limits(signature.num_parts).planned_bytes)
