@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Var
+from incrax._jax import Atom, Var
 from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
@@ -82,9 +82,10 @@ class Compiler:
         embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
         names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
         donated = self._donated(plan)
+        results = [*targets, *(() if plan.guard is None else (plan.guard,))]
         # Saved values are where all inputs are: what loads one follows it there, as what reads such an input does.
         is_bound = plan.loads or not self.placed.keys().isdisjoint(leaves) or self._placed_constants(used)
-        placement = None if is_bound else self.placement
+        out_shardings = self._out_shardings(results, is_bound=bool(is_bound))
 
         def run_plan(*values: Any) -> list[Any]:
             inputs = values[: len(names)]
@@ -96,8 +97,6 @@ class Compiler:
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
         passed_values = tuple(constants[v] for v in passed)
-        results = [*targets, *(() if plan.guard is None else (plan.guard,))]
-        out_shardings = None if placement is None else [placement.sharding(atom.aval) for atom in results]
         return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings)
 
     def compile_whole(self, program: Program) -> Executable:
@@ -115,6 +114,21 @@ class Compiler:
     def _placed_constants(self, variables: Iterable[Var]) -> list[Placed]:
         found = (placed_array(self.constants[var]) for var in variables if var in self.constants)
         return [placed for placed in found if placed is not None]
+
+    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> list[Any] | None:
+        """Where to put results that XLA would put on one device, or whole on each; None where it knows better."""
+        placement = self.placement
+        if placement is None:
+            return None
+        chosen = [placement.sharding(a.aval) if not is_bound or self._is_loose(a) else None for a in results]
+        return None if all(sharding is None for sharding in chosen) else chosen
+
+    def _is_loose(self, atom: Atom) -> bool:
+        """Whether a large value depends on no input from which XLA could tell how to divide it."""
+        if not isinstance(atom, Var) or self.placement is None or not self.placement.spreads(atom.aval):
+            return False
+        layout, mask = self.facts.dependence.layout, self.facts.mask(atom)
+        return not any(placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items())
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""

@@ -68,9 +68,13 @@ class Placement(NamedTuple):
             return self.replicated
         spec = _jax.explicit_spec(aval)
         if spec is None:
-            is_large = _jax.aval_bytes(aval) >= MIN_SPREAD_BYTES
-            spec = self._matching_spec(aval.shape) if is_large else PartitionSpec()
+            spec = self._matching_spec(aval.shape) if self.spreads(aval) else PartitionSpec()
         return NamedSharding(self.replicated.mesh, spec)
+
+    def spreads(self, aval: Any) -> bool:
+        """Whether a value is too large to be kept whole on each device, where no type says how to divide it."""
+        is_large = _jax.aval_bytes(aval) >= MIN_SPREAD_BYTES
+        return is_large and isinstance(self.replicated, NamedSharding) and not self.replicated.mesh.explicit_axes
 
     def _matching_spec(self, shape: Sequence[int]) -> PartitionSpec:
         """Each dimension over the axes that an input's is sharded over in its place; no axis twice."""

@@ -1,0 +1,128 @@
+"""Two processes, each with its share of the rows: the results of one, and the same decisions in both.
+
+What runs in each is `process_worker.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import process_worker as worker
+import pytest
+
+import incrax
+
+WORKER = Path(worker.__file__)
+LIMIT_S = 600
+"""Processes that took different decisions wait for each other for ever."""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@functools.cache
+def run_processes():
+    """What each of two processes found."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        files = [Path(folder) / f"found{number}.json" for number in range(2)]
+        port, started = str(free_port()), []
+        for number, file in enumerate(files):
+            command = [sys.executable, str(WORKER), str(number), "2", port, str(file)]
+            environment = {**os.environ, "XLA_FLAGS": "", "PYTHONHASHSEED": str(number + 1)}
+            log = stack.enter_context((Path(folder) / f"log{number}").open("w+"))
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            stack.callback(process.kill)
+            started.append((process, log))
+        for process, log in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LIMIT_S)
+            log.seek(0)
+            assert process.returncode == 0, f"{process.args} ended with {process.returncode}\n{log.read()}"
+        return [json.loads(file.read_text()) for file in files]
+
+
+def close(actual, expected):
+    a, b = np.array(actual), np.array(expected)
+    assert np.abs(a - b).max() <= 64 * np.finfo(float).eps * np.abs(b).max()
+
+
+def test_the_rows_are_divided():
+    assert all(found["processes"] == 2 and not found["addressable"] for found in run_processes())
+
+
+@pytest.mark.parametrize("name", worker.FUNCTIONS)
+def test_results_are_those_of_one_process(name):
+    plain = jax.jit(worker.FUNCTIONS[name][0])
+    expected = [worker.flat(plain(params, worker.ROWS)) for params in worker.scan_points()]
+    for found in run_processes():
+        for actual, value in zip(found["functions"][name]["results"], expected, strict=True):
+            close(actual, value)
+
+
+@pytest.mark.parametrize("name", worker.FUNCTIONS)
+def test_all_processes_have_the_same_results_and_counters(name):
+    """Although their clocks, their free memory and the order of their sets differ."""
+    first, second = (found["functions"][name] for found in run_processes())
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["minimal", "exact"])
+def test_counters_are_those_of_one_process(name):
+    fun, options = worker.FUNCTIONS[name]
+    f = incrax.incremental(fun, **options)
+    for params, counters in zip(worker.scan_points(), run_processes()[0]["functions"][name]["counters"], strict=True):
+        f(params, jnp.asarray(worker.ROWS))
+        assert f.stats.as_dict() == counters
+
+
+@pytest.mark.parametrize("name", worker.POLICIES)
+def test_only_what_changed_runs(name):
+    counters = run_processes()[0]["functions"][name]["counters"]
+    num_eqns, num_run = counters[0]["ran"] + counters[0]["filled"], counters[-1]["ran"] + counters[-1]["filled"]
+    num_calls = counters[-1]["calls"] - counters[-1]["unchanged"]
+    assert num_run < 0.8 * num_calls * num_eqns
+    assert counters[-1]["unchanged"] > 10
+    assert counters[-1]["loaded"] > 0
+    assert counters[-1]["evicted"] == 0
+
+
+@pytest.mark.parametrize("name", worker.FUNCTIONS)
+def test_saved_values_stay_over_the_processes(name):
+    for found in run_processes():
+        specs = found["functions"][name]["specs"]
+        assert specs
+        assert all("rows" in spec for spec in specs)
+
+
+def test_inputs_over_several_processes_are_compared_by_identity():
+    for found in run_processes():
+        identity = found["identity"]
+        assert identity["unchanged"] == [0, 1, 1, 2, 2, 3]
+        assert identity["traces"] == 2
+        close(identity["values"], [identity["values"][0]] * 6)
+
+
+def test_the_pure_form_equals_one_process():
+    plain = jax.jit(worker.likelihood)
+    expected = [plain({**worker.PARAMS, "share": share}, worker.ROWS) for share in np.linspace(0.2, 0.4, 5)]
+    for found in run_processes():
+        close(found["pure"], expected)
+
+
+def test_verification_finds_a_stale_value_in_all_processes():
+    for found in run_processes():
+        assert found["verified"] == "`<lambda>` returned an output that"
