@@ -74,8 +74,15 @@ def run_functions(rows, number):
                 str(f.explain(params, rows))
         saved = [x for state in f._traces.latest.engine.store.states for x in state.saved.values()]
         specs = [str(x.sharding.spec) for x in saved if x.size >= NUM_ROWS]
-        found[name] = {"results": results, "counters": counters, "specs": specs}
+        found[name] = {"results": results, "counters": counters, "specs": specs, "plans": plans(f)}
     return found
+
+
+def plans(f):
+    """What each program loads, runs and saves, in order."""
+    chooser = f._traces.latest.engine.chooser
+    own = [entry.program.plan for entry in chooser.entries.values() if entry.program is not None]
+    return [str(plan) for plan in (*own, *map(chooser.segments.plan, chooser.segments.groups.values()))]
 
 
 def run_identity(rows):

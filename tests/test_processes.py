@@ -24,7 +24,7 @@ import pytest
 import incrax
 
 WORKER = Path(worker.__file__)
-LIMIT_S = 600
+LIMIT_S = 400
 """Processes that took different decisions wait for each other for ever."""
 
 
@@ -35,8 +35,8 @@ def free_port():
 
 
 @functools.cache
-def run_processes():
-    """What each of two processes found."""
+def outcome():
+    """What each of two processes found, or what went wrong."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         files = [Path(folder) / f"found{number}.json" for number in range(2)]
         port, started = str(free_port()), []
@@ -51,8 +51,16 @@ def run_processes():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LIMIT_S)
             log.seek(0)
-            assert process.returncode == 0, f"{process.args} ended with {process.returncode}\n{log.read()}"
+            if process.returncode != 0:
+                return f"{process.args} ended with {process.returncode}\n{log.read()}"
         return [json.loads(file.read_text()) for file in files]
+
+
+def run_processes():
+    """What each of two processes found."""
+    found = outcome()
+    assert not isinstance(found, str), found
+    return found
 
 
 def close(actual, expected):
@@ -74,10 +82,11 @@ def test_results_are_those_of_one_process(name):
 
 
 @pytest.mark.parametrize("name", worker.FUNCTIONS)
-def test_all_processes_have_the_same_results_and_counters(name):
-    """Although their clocks, their free memory and the order of their sets differ."""
+def test_all_processes_have_the_same_results_counters_and_programs(name):
+    """And the same programs, although their clocks, their free memory and the order of their sets differ."""
     first, second = (found["functions"][name] for found in run_processes())
     assert first == second
+    assert first["plans"]
 
 
 @pytest.mark.parametrize("name", ["minimal", "exact"])
