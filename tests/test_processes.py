@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import jax
@@ -24,6 +27,7 @@ import pytest
 import incrax
 
 WORKER = Path(worker.__file__)
+EXAMPLE = WORKER.parent.parent / "examples" / "cluster_fit.py"
 LIMIT_S = 400
 """Processes that took different decisions wait for each other for ever."""
 
@@ -34,26 +38,34 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def run_pair(command, folder):
+    """Start two processes and wait; what they printed, or what went wrong, as (is all well, texts)."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for number in range(2):
+            environment = {**os.environ, "XLA_FLAGS": "", "PYTHONHASHSEED": str(number + 1)}
+            log = stack.enter_context((folder / f"log{number}").open("w+"))
+            arguments = [sys.executable, *command(number)]
+            process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            started.append(process)
+        deadline = time.monotonic() + LIMIT_S
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 1.0))
+        is_well = all(process.returncode == 0 for process in started)
+        return is_well, [(folder / f"log{number}").read_text() for number in range(2)]
+
+
 @functools.cache
 def outcome():
     """What each of two processes found, or what went wrong."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        files = [Path(folder) / f"found{number}.json" for number in range(2)]
-        port, started = str(free_port()), []
-        for number, file in enumerate(files):
-            command = [sys.executable, str(WORKER), str(number), "2", port, str(file)]
-            environment = {**os.environ, "XLA_FLAGS": "", "PYTHONHASHSEED": str(number + 1)}
-            log = stack.enter_context((Path(folder) / f"log{number}").open("w+"))
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            stack.callback(process.kill)
-            started.append((process, log))
-        for process, log in started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(LIMIT_S)
-            log.seek(0)
-            if process.returncode != 0:
-                return f"{process.args} ended with {process.returncode}\n{log.read()}"
-        return [json.loads(file.read_text()) for file in files]
+    port = str(free_port())
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name) / f"found{number}.json" for number in range(2)]
+        is_well, printed = run_pair(lambda number: [WORKER, str(number), "2", port, files[number]], Path(name))
+        return [json.loads(file.read_text()) for file in files] if is_well else "\n--- the other\n".join(printed)
 
 
 def run_processes():
@@ -135,3 +147,19 @@ def test_the_pure_form_equals_one_process():
 def test_verification_finds_a_stale_value_in_all_processes():
     for found in run_processes():
         assert found["verified"] == "`<lambda>` returned an output that"
+
+
+def test_the_example_runs_unchanged_in_two_processes(tmp_path):
+    """Its minima are those of `jax.jit` in one process, and only the first process prints."""
+    spec = importlib.util.spec_from_file_location("cluster_fit", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    minima, *_ = example.profile(jax.jit(jax.value_and_grad(example.mean_loss)), example.sharded_rows(8192))
+    where = f"127.0.0.1:{free_port()}"
+    options = ["--rows", "8192", "--coordinator", where, "--processes", "2", "--process"]
+    is_well, printed = run_pair(lambda number: [EXAMPLE, *options, str(number)], tmp_path)
+    assert is_well, "\n--- the other\n".join(printed)
+    assert "8,192 rows; 2 cpu devices, 2 processes" in printed[0]
+    assert "rows" not in printed[1]
+    shown = [float(line.split()[1]) for line in printed[0].splitlines() if re.fullmatch(r" +\d+\.\d+ +\d+\.\d+", line)]
+    np.testing.assert_allclose(shown, 2 * 8192 * (minima - minima.min()), atol=2e-3)

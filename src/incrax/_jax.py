@@ -20,7 +20,7 @@ from jax._src import core as _core
 from jax._src import source_info_util as _source_info
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 Atom: TypeAlias = Any  # Var | Literal
 
@@ -267,9 +267,8 @@ def is_held_whole(x: Any) -> bool:
     return x.is_fully_addressable and (type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated)
 
 
-def explicit_spec(aval: Any) -> PartitionSpec | None:
+def explicit_sharding(aval: Any) -> NamedSharding | None:
     """How a type says that its values are sharded; None where it leaves that to the compiler."""
     sharding = getattr(aval, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or not sharding.mesh.explicit_axes:
-        return None
-    return sharding.spec
+    is_named = isinstance(sharding, NamedSharding)
+    return sharding if is_named and sharding.mesh.explicit_axes else None

@@ -37,7 +37,7 @@ def decisions(seed, tuning, monkeypatch, num=240):
     randomness, clock = random.Random(seed), [0.0]
 
     def tick():
-        clock[0] += randomness.choice([1e-7, 1e-5, 1e-3, 2.0]) if seed else 0.0
+        clock[0] += randomness.choice([1e-3, 0.1, 2.0]) if seed else 0.0
         return clock[0]
 
     with monkeypatch.context() as patch:

@@ -80,7 +80,7 @@ class Facts:
     def is_explicit(self) -> bool:
         """Whether types say how values are sharded: sums in another order would need types that nobody gave."""
         variables = (*self.program.invars, *self.program.constvars, *self.saveable)
-        return any(_jax.explicit_spec(var.aval) is not None for var in variables)
+        return any(_jax.explicit_sharding(var.aval) is not None for var in variables)
 
     @cached_property
     def equation_masks(self) -> tuple[int, ...]:

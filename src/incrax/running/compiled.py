@@ -18,7 +18,7 @@ from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
 from incrax.running.packing import Packing
-from incrax.running.placement import Placed, find_placement, placed_array
+from incrax.running.placement import Placed, Placement, find_placement, placed_array
 from incrax.running.recycling import is_recyclable
 
 EMBED_BYTES = 4096
@@ -120,15 +120,17 @@ class Compiler:
         placement = self.placement
         if placement is None:
             return None
-        chosen = [placement.sharding(a.aval) if not is_bound or self._is_loose(a) else None for a in results]
+        chosen = [None if is_bound and self._is_known(a, placement) else placement.sharding(a.aval) for a in results]
         return None if all(sharding is None for sharding in chosen) else chosen
 
-    def _is_loose(self, atom: Atom) -> bool:
-        """Whether a large value depends on no input from which XLA could tell how to divide it."""
-        if not isinstance(atom, Var) or self.placement is None or not self.placement.spreads(atom.aval):
+    def _is_known(self, atom: Atom, placement: Placement) -> bool:
+        """Whether XLA can tell how to divide a value: a small one, or one that depends on an input that is divided."""
+        if placement.is_typed(atom.aval):
             return False
+        if not isinstance(atom, Var) or not placement.spreads(atom.aval):
+            return True
         layout, mask = self.facts.dependence.layout, self.facts.mask(atom)
-        return not any(placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items())
+        return any(placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items())
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""

@@ -79,6 +79,11 @@ def is_frozen(x: Any) -> bool:
     return ref is not None and ref() is x
 
 
+def is_compared_by_identity(x: Any) -> bool:
+    """Whether the bits of a leaf are never read: a frozen one, or one that no device of this process holds whole."""
+    return is_frozen(x) or (type(x) is _ARRAY and not _jax.is_held_whole(x))
+
+
 # --- what a leaf is -----------------------------------------------------------------------------------------------
 
 

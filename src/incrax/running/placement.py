@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from incrax import _jax
 
@@ -55,26 +55,31 @@ def placed_array(x: Any) -> Placed | None:
 class Placement(NamedTuple):
     """Where the values of a program belong.
 
-    Fields: the sharding of a value that each device holds whole; which axes of the mesh a dimension is sharded over, by
-    its position and size.
+    Fields: the sharding of a value that each device holds whole; the mesh of the devices, if there are several; which
+    of its axes a dimension is sharded over, by position and size.
     """
 
-    replicated: Sharding
+    whole: Sharding
+    mesh: Mesh | None
     axes: dict[tuple[int, int], Any]
 
     def sharding(self, aval: Any) -> Sharding:
         """Where to put a value: as its type says, or a large one as inputs of its size are, or whole on each device."""
-        if not isinstance(self.replicated, NamedSharding):
-            return self.replicated
-        spec = _jax.explicit_spec(aval)
-        if spec is None:
-            spec = self._matching_spec(aval.shape) if self.spreads(aval) else PartitionSpec()
-        return NamedSharding(self.replicated.mesh, spec)
+        if self.mesh is not None and self.is_typed(aval):
+            return NamedSharding(self.mesh, aval.sharding.spec)
+        if self.mesh is not None and self.spreads(aval):
+            return NamedSharding(self.mesh, self._matching_spec(aval.shape))
+        return self.whole
+
+    def is_typed(self, aval: Any) -> bool:
+        """Whether a type says how its values are divided over the devices."""
+        sharding = _jax.explicit_sharding(aval)
+        return sharding is not None and self.mesh is not None and sharding.mesh == self.mesh.abstract_mesh
 
     def spreads(self, aval: Any) -> bool:
-        """Whether a value is too large to be kept whole on each device, where no type says how to divide it."""
+        """Whether a value is too large to be kept whole on each device, where types leave it open how to divide it."""
         is_large = _jax.aval_bytes(aval) >= MIN_SPREAD_BYTES
-        return is_large and isinstance(self.replicated, NamedSharding) and not self.replicated.mesh.explicit_axes
+        return is_large and self.mesh is not None and not self.mesh.explicit_axes
 
     def _matching_spec(self, shape: Sequence[int]) -> PartitionSpec:
         """Each dimension over the axes that an input's is sharded over in its place; no axis twice."""
@@ -95,12 +100,13 @@ def find_placement(inputs: Iterable[Placed]) -> Placement | None:
         return None
     widest = max(inputs, key=lambda placed: placed.sharding.num_devices).sharding
     if isinstance(widest, NamedSharding):
-        return Placement(NamedSharding(widest.mesh, PartitionSpec()), _axes(inputs, widest.mesh))
+        mesh: Any = widest.mesh
+        return Placement(NamedSharding(mesh, PartitionSpec()), mesh, _axes(inputs, mesh))
     device = next(iter(widest.device_set))
-    return Placement(SingleDeviceSharding(device), {}) if widest.num_devices == 1 else None
+    return Placement(SingleDeviceSharding(device), None, {}) if widest.num_devices == 1 else None
 
 
-def _axes(inputs: Iterable[Placed], mesh: Any) -> dict[tuple[int, int], Any]:
+def _axes(inputs: Iterable[Placed], mesh: Mesh) -> dict[tuple[int, int], Any]:
     """How the inputs on a mesh are sharded, by position and size of the dimension."""
     found: dict[tuple[int, int], Any] = {}
     for shape, sharding in inputs:
