@@ -50,7 +50,8 @@ def incremental(
             use `incremental(...)` as a decorator with options.
         policy: `"fast"`, programs are fused, timed and chosen for each set of changed inputs; `"exact"`, the same
             programs compute the same values whatever was called before, so that equal inputs give equal bits.
-        memory: bytes of saved values to keep at most; None: a quarter of the free memory, at most 2 GB.
+        memory: bytes of saved values to keep at most, on all devices together; None: a quarter of the free memory, at
+            most 2 GB, for each device that shares the inputs (just 2 GB each in a run of several processes).
         versions: how many input points keep their saved values; 2 serve gradients by differences, line searches and
             rejected steps.
         tuning: how plans are chosen; see `Tuning`.
