@@ -8,7 +8,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
-from incrax.running.limits import make_limits
 from incrax.running.traces import Options
 
 P = ParamSpec("P")
@@ -89,7 +88,8 @@ def incremental(
             use `incremental(...)` as a decorator with options.
         policy: `"fast"`, programs are fused, timed and chosen for each set of changed inputs; `"exact"`, the same
             programs compute the same values whatever was called before, so that equal inputs give equal bits.
-        memory: bytes of saved values to keep at most; None: a quarter of the free memory, at most 2 GB. Results of
+        memory: bytes of saved values to keep at most, on all devices together; None: a quarter of the free memory, at
+            most 2 GB, for each device that shares the inputs (just 2 GB each in a run of several processes). Results of
             functions on the host (`pure_callback`) take a quarter more at most, and 64 MB.
         versions: how many input points keep their saved values; 2 serve gradients by differences, line searches and
             rejected steps.
@@ -126,7 +126,7 @@ def incremental(
     _check(f, policy, memory, versions, tuning, algebra=algebra)
     settings = Tuning() if tuning is None else tuning
     is_exact = policy == "exact"
-    options = Options(is_exact, make_limits(versions, memory, is_exact=is_exact), settings, algebra)
+    options = Options(is_exact, versions, memory, settings, algebra)
 
     def wrap(fun: Callable[P, R]) -> Incremental[P, R]:
         return Incremental(fun, options)

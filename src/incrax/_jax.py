@@ -23,6 +23,7 @@ from jax._src.state.types import AbstractRef as _AbstractRef
 from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
 from jax.interpreters import mlir as _mlir
+from jax.sharding import NamedSharding, SingleDeviceSharding
 
 Atom: TypeAlias = Any  # Var | Literal
 
@@ -346,3 +347,18 @@ def gather_numbers(eqn: Equation, shape: tuple[int, ...], indices: np.ndarray) -
 def is_mutable_array(x: Any) -> bool:
     """Whether a leaf is a mutable array reference (`jax.Ref`)."""
     return isinstance(x, _core.Ref)
+
+
+# --- devices ------------------------------------------------------------------------------------------------------
+
+
+def is_held_whole(x: Any) -> bool:
+    """Whether a device of this process holds all of an array, and no other process any: reading it gathers nothing."""
+    return x.is_fully_addressable and (type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated)
+
+
+def explicit_sharding(aval: Any) -> NamedSharding | None:
+    """How a type says that its values are sharded; None where it leaves that to the compiler."""
+    sharding = getattr(aval, "sharding", None)
+    is_named = isinstance(sharding, NamedSharding)
+    return sharding if is_named and sharding.mesh.explicit_axes else None

@@ -30,6 +30,9 @@ class Tuning:
         max_tracked: elements up to which an input array is tracked element by element.
         max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per function.
         calibrate: measure the machine once for the cost model, instead of using built-in figures.
+        timed: let seconds that were measured decide at all; if not, nothing is calibrated, raced, rested or compiled on
+            account of them, and the same calls are served alike on every machine. Runs of several processes always go
+            without.
     """
 
     planner: Planner = "cost"
@@ -41,6 +44,7 @@ class Tuning:
     max_tracked: int = 256
     max_signatures: int = 16
     calibrate: bool = True
+    timed: bool = True
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from incrax import _jax
@@ -26,7 +27,7 @@ def known_values(program: Program) -> dict[Var, np.ndarray]:
     """The values of the small variables that depend on no input."""
     known: dict[Var, np.ndarray] = {}
     for var, const in zip(program.constvars, program.consts, strict=True):
-        if _is_small(var.aval):
+        if _is_small(var.aval) and (not isinstance(const, jax.Array) or _jax.is_held_whole(const)):
             known[var] = np.asarray(const)
     for eqn in program.eqns:
         value = evaluate_equation(eqn, known)
@@ -122,6 +123,7 @@ constant_rules: dict[str, Rule] = {
     "copy": _plain(lambda x: x),
     "copy_p": _plain(lambda x: x),
     "stop_gradient": _plain(lambda x: x),
+    "reshard": lambda x, **_: x if x.ndim == 0 else None,
     "add": _plain(operator.add),
     "add_any": _plain(operator.add),
     "sub": _plain(operator.sub),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -82,6 +82,17 @@ class Calibration:
     def save_seconds(self, num_bytes: int) -> float:
         """Estimated seconds to return a value from a program instead of keeping it fused."""
         return self.argument_s + num_bytes * self.write_s
+
+
+ACCELERATOR = Calibration(1e-13, 2e-12, 5e-13, 5e-13, 2e-6, 5e-14)
+"""From data sheets, not measured: 10 TFLOP/s, 2 TB/s, and 2 us to hand over an argument."""
+
+
+def assumed_prices(num_devices: int) -> Calibration:
+    """Built-in figures where nothing may be measured, for work that so many devices share."""
+    prices = Calibration() if jax.default_backend() == "cpu" else ACCELERATOR
+    work = ("flop_s", "transcendental_s", "read_s", "write_s", "dot_flop_s")
+    return replace(prices, **{name: getattr(prices, name) / num_devices for name in work})
 
 
 # --- work of one equation -----------------------------------------------------------------------------------------

@@ -161,6 +161,8 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
 def _example(atom: Atom) -> Any:
     if isinstance(atom, Literal):
         return atom.val
+    if _jax.explicit_sharding(atom.aval) is not None:
+        return atom.aval
     return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype, weak_type=getattr(atom.aval, "weak_type", False))
 
 

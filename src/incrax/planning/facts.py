@@ -102,6 +102,12 @@ class Facts:
         return var in self.saveable or var in self.derived.recipes
 
     @cached_property
+    def is_explicit(self) -> bool:
+        """Whether types say how values are sharded: sums in another order would need types that nobody gave."""
+        variables = (*self.program.invars, *self.program.constvars, *self.saveable)
+        return any(_jax.explicit_sharding(var.aval) is not None for var in variables)
+
+    @cached_property
     def equation_masks(self) -> tuple[int, ...]:
         """The dependence mask of each equation."""
         return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)

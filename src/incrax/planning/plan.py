@@ -94,6 +94,7 @@ def plan_dirty(
         may_factor: also try to merge sibling reductions into matrix products, and take the cheaper plan.
         may_derive: use values that the program has not: partial sums, stacked rows, factors.
     """
+    may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
     targets: list[Atom] = [*(facts.program.outvars[i] for i in outputs), *reached_saves]
@@ -112,11 +113,11 @@ def plan_dirty(
         return price * prices.load
 
     eqns: tuple[Equation, ...] = facts.program.eqns
-    if may_derive and not facts.is_minimal:
+    if may_derive:
         eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty, reached_saves)
     eqns = (*eqns, *facts.derived.recipe(reached_saves))
     plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
-    if not may_derive or facts.is_minimal:
+    if not may_derive:
         return plan
     plans = [plan]
     rest = (targets, load_seconds, prices.run, reached_saves, outputs)
@@ -206,7 +207,7 @@ def _plan(
     frontier = choose_frontier(eqns, wanted, must_run, load_seconds, seconds.__getitem__)
     ran, loads = tuple(eqns[number] for number in frontier.run), frontier.load
     base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
-    if dirty and not facts.is_minimal:
+    if dirty and not facts.is_minimal and not facts.is_explicit:
         ran, loads = stack_rows(ran, loads, wanted, facts.derived)
     seconds_in_all = _estimate(facts, ran, loads, saves, run_price)
     return Plan(dirty, loads, ran, saves, outputs, seconds_in_all, base_loads, guard, statistics)

@@ -12,6 +12,7 @@ from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
 from incrax.report.table import Printable, Table
 from incrax.running.engine import Engine
+from incrax.running.leaves import is_compared_by_identity
 from incrax.running.paths import mask_paths
 from incrax.running.record import NO_MEMORY, Record
 from incrax.running.rehearsal import dry_run
@@ -169,8 +170,14 @@ def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
 def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
     if record.is_first:
         return [(path, "first call with this signature") for path in engine.paths]
-    names = mask_paths(engine.paths, engine.layout, record.dirty)
-    return [(name, "its bits differ from those at the baseline") for name in names]
+    anchors = engine.store.states[-1].anchors if engine.store.states else [None] * len(engine.paths)
+    changed = []
+    for index, _ in engine.layout.leaves_of(record.dirty):
+        is_read = not is_compared_by_identity(anchors[index])
+        why = "its bits differ from those at the baseline" if is_read else "it is another array than at the baseline"
+        names = mask_paths(engine.paths, engine.layout, record.dirty & engine.layout.leaf_mask(index))
+        changed += [(name, why) for name in names]
+    return changed
 
 
 def _why(record: Record) -> str:

@@ -20,16 +20,34 @@ def difference(x: Any, y: Any, *, rtol: float | None = None, atol: float = 0.0) 
     """
     if _jax.is_key_dtype(getattr(y, "dtype", np.dtype(float))):
         x, y = jax.random.key_data(x), jax.random.key_data(y)
-    a, b = np.asarray(x), np.asarray(y)
-    if not jax.numpy.issubdtype(b.dtype, jax.numpy.inexact):
-        return None if np.array_equal(a, b) else 1.0
-    wide = np.complex128 if np.iscomplexobj(b) else np.float64
-    eps = float(jax.numpy.finfo(b.dtype).eps)
-    a, b = a.astype(wide), b.astype(wide)
-    is_finite = np.isfinite(b)
-    if not (np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(np.isfinite(a), is_finite)):
+    is_inexact = jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)
+    if isinstance(y, jax.Array) and not _jax.is_held_whole(y):
+        is_alike, error, scale = map(float, _compared_in_place(x, y))
+    else:
+        a, b = np.asarray(x), np.asarray(y)
+        wide = b.dtype if not is_inexact else np.complex128 if np.iscomplexobj(b) else np.float64
+        is_alike, error, scale = map(float, _compared(a.astype(wide), b.astype(wide), np))
+    if not is_inexact:
+        return None if is_alike and not error else 1.0
+    if not is_alike:
         return float("inf")
-    error = float(np.abs(a[is_finite] - b[is_finite]).max(initial=0.0))
-    scale = float(np.abs(b[is_finite]).max(initial=0.0))
-    allowed = (eps**0.5 if rtol is None else rtol) * scale + atol
-    return None if error <= allowed else error / max(scale, np.finfo(float).tiny)
+    relative = float(jax.numpy.finfo(y.dtype).eps) ** 0.5 if rtol is None else rtol
+    return None if error <= relative * scale + atol else error / max(scale, np.finfo(float).tiny)
+
+
+def _compared(a: Any, b: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """Whether NaNs and infinities are in the same places; the largest difference and element where all is finite."""
+    is_finite = xp.isfinite(b)
+    is_alike = (xp.isnan(a) == xp.isnan(b)).all() & (xp.isfinite(a) == is_finite).all()
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = xp.where(is_finite, a != b if b.dtype.kind in "biu" else abs(a - b), 0)
+    return is_alike, difference.max(initial=0), abs(xp.where(is_finite, b, 0)).max(initial=0)
+
+
+@jax.jit
+def _compared_in_place(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The same where several devices hold the values: nothing is gathered, and all processes find the same."""
+    if not jax.numpy.issubdtype(y.dtype, jax.numpy.inexact):
+        return _compared(x, y, jax.numpy)
+    wide = jax.numpy.promote_types(y.dtype, jax.numpy.float32)
+    return _compared(x.astype(wide), y.astype(wide), jax.numpy)

@@ -11,7 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._tuning import Tuning
-from incrax.facts.cost import Calibration
+from incrax.facts.cost import Calibration, assumed_prices
 from incrax.facts.dependence import depend, make_layout
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace
@@ -45,17 +45,29 @@ def analyse(
 ) -> Analysis:
     """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
     traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
-    return Analysis(traced, program_facts(traced, tuning, is_exact=is_exact, algebra=algebra, passes=passes), out_tree)
+    given = {"num_parts": signature.num_parts, "is_exact": is_exact, "algebra": algebra, "passes": passes}
+    return Analysis(traced, program_facts(traced, tuning, **given), out_tree)
 
 
 def program_facts(
-    traced: Program, tuning: Tuning, *, is_exact: bool, algebra: bool = False, passes: Sequence[Pass] = PASSES
+    traced: Program,
+    tuning: Tuning,
+    *,
+    is_exact: bool,
+    num_parts: int = 1,
+    algebra: bool = False,
+    passes: Sequence[Pass] = PASSES,
 ) -> Facts:
     """Simplify and analyse a traced program."""
     program = run_passes(traced, passes)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
-    prices = None if tuning.calibrate and not is_minimal and not is_exact else Calibration()
+    if is_minimal or is_exact:
+        prices = Calibration()
+    elif tuning.timed:
+        prices = None if tuning.calibrate else Calibration()
+    else:
+        prices = assumed_prices(num_parts)
     return Facts(program, depend(program, layout), prices, is_minimal, Algebra(algebra))
 
 

@@ -81,12 +81,13 @@ class Chooser:
         self.budget_bytes = budget_bytes
         self.pool = pool
         self.is_timed = not facts.is_minimal and not is_exact
-        self.clock = Clock(tuning.race_rounds if tuning.race and self.is_timed else 0, compiler.now)
+        is_raced = tuning.race and tuning.timed and self.is_timed
+        self.clock = Clock(tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed)
         self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
         self.whole = TimedProgram(None, compiler.compile_whole(traced), self.clock, pool)
-        self.race = Race(facts, self.whole, self.segments, tuning, stats)
+        self.race = Race(facts, self.whole, self.segments, stats)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
@@ -103,12 +104,11 @@ class Chooser:
         other = Chooser.__new__(Chooser)
         other.__dict__.update(self.__dict__)
         other.stats, other.pool = stats, pool
-        other.clock = clock = Clock(self.clock.rounds, self.clock.now, self.clock.ticks)
-        clock.unproven = list(self.clock.unproven)
+        other.clock = clock = self.clock.copy()
         other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
-        other.race = Race(self.facts, other.whole, other.segments, self.tuning, stats)
+        other.race = Race(self.facts, other.whole, other.segments, stats)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
@@ -342,7 +342,7 @@ class Chooser:
 
     def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
-        if self.whole.is_settled and not self.race.callback_s and self.is_timed:
+        if self.whole.is_settled and not self.race.callback_s and self.is_timed and self.clock.is_running:
             is_idle = self._is_settled(entry) and entry.candidate == candidate == "whole"
             if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())

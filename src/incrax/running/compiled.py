@@ -6,7 +6,7 @@ In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Equation, Var
+from incrax._jax import Atom, Equation, Var
 from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
 from incrax.running.host_calls import HostCalls
 from incrax.running.packing import Packing
+from incrax.running.placement import Placed, Placement, find_placement, placed_array
 from incrax.running.recycling import is_recyclable
 
 EMBED_BYTES = 4096
@@ -57,17 +58,28 @@ class Executable:
 class Compiler:
     """Compiles plans of one program.
 
-    Fields: calls to the host; a clock that does not count them; numbers of the leaves that are packed where they are
-    read; whether buffers are recycled; constants on the device.
+    Fields: its facts; calls to the host; a clock that does not count them; numbers of the leaves that are packed where
+    they are read; whether saved values are written to recycled buffers; constants on the device; the leaves that are
+    bound to devices, by number, and with them the placement of all values.
     """
 
-    def __init__(self, facts: Facts, calls: HostCalls, *, on_host: frozenset[int], recycles: bool) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        calls: HostCalls,
+        *,
+        on_host: frozenset[int],
+        recycles: bool,
+        placed: Mapping[int, Placed] | None = None,
+    ) -> None:
         self.facts = facts
         self.calls = calls
         self.now = calls.now if facts.calls_host else time.perf_counter
         self.on_host = on_host
-        self.recycles = recycles
         self.constants = device_constants(facts.program)
+        self.placed = placed or {}
+        self.placement = find_placement([*self.placed.values(), *self._placed_constants(self.constants)])
+        self.recycles = recycles and self.placement is None
 
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
@@ -81,6 +93,10 @@ class Compiler:
         embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
         names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
         donated = self._donated(plan)
+        results = [*targets, *(() if plan.guard is None else (plan.guard,))]
+        # Saved values are where all inputs are: what loads one follows it there, as what reads such an input does.
+        is_bound = plan.loads or not self.placed.keys().isdisjoint(leaves) or self._placed_constants(used)
+        out_shardings = self._out_shardings(results, is_bound=bool(is_bound))
 
         def run_plan(*values: Any) -> list[Any]:
             inputs = values[: len(names)]
@@ -92,7 +108,7 @@ class Compiler:
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
         passed_values = tuple(constants[v] for v in passed)
-        return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated)
+        return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings)
 
     def compile_whole(self, program: Program) -> Executable:
         """The function as it was traced, without saved values: what `jax.jit` would run."""
@@ -110,6 +126,27 @@ class Compiler:
         """Equations whose functions on the host are remembered."""
         return self.calls.wrap(eqns) if self.facts.calls_host else eqns
 
+    def _placed_constants(self, variables: Iterable[Var]) -> list[Placed]:
+        found = (placed_array(self.constants[var]) for var in variables if var in self.constants)
+        return [placed for placed in found if placed is not None]
+
+    def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> list[Any] | None:
+        """Where to put results that XLA would put on one device, or whole on each; None where it knows better."""
+        placement = self.placement
+        if placement is None:
+            return None
+        chosen = [None if is_bound and self._is_known(a, placement) else placement.sharding(a.aval) for a in results]
+        return None if all(sharding is None for sharding in chosen) else chosen
+
+    def _is_known(self, atom: Atom, placement: Placement) -> bool:
+        """Whether XLA can tell how to divide a value: a small one, or one that depends on an input that is divided."""
+        if placement.is_typed(atom.aval):
+            return False
+        if not isinstance(atom, Var) or not placement.spreads(atom.aval):
+            return True
+        layout, mask = self.facts.dependence.layout, self.facts.mask(atom)
+        return any(placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items())
+
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""
         returned = {atom for atom in self.facts.program.outvars if isinstance(atom, Var)}
@@ -124,6 +161,7 @@ class Compiler:
         loads: tuple[Var, ...],
         num_eqns: int,
         donated: tuple[Any, ...],
+        out_shardings: list[Any] | None = None,
     ) -> Executable:
         packing = Packing(leaves, [self.facts.program.invars[i].aval for i in leaves], self.on_host)
 
@@ -132,15 +170,17 @@ class Compiler:
             return run(*packing.split(values[:num_arguments]), *values[num_arguments:])
 
         num_others = len(constants) + len(loads)
-        call = _jit(run, len(leaves) + num_others, len(donated))
-        packed_call = _jit(run_packed, packing.num_arguments + num_others, len(donated))
+        call = _jit(run, len(leaves) + num_others, len(donated), out_shardings)
+        packed_call = _jit(run_packed, packing.num_arguments + num_others, len(donated), out_shardings)
         return Executable(call, packed_call, leaves, packing, constants, loads, num_eqns, donated)
 
 
-def _jit(run: Callable[..., list[Any]], num_inputs: int, num_donated: int) -> Callable[..., list[Any]]:
-    """Compile for inputs followed by donated buffers."""
+def _jit(
+    run: Callable[..., list[Any]], num_inputs: int, num_donated: int, out_shardings: list[Any] | None
+) -> Callable[..., list[Any]]:
+    """Compile for inputs followed by donated buffers; None leaves it to XLA where results are."""
     if not num_donated:
-        return jax.jit(run)
+        return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
     return jax.jit(run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True)
 
 
@@ -159,4 +199,7 @@ def _as_own(x: Any, others: Sequence[Any]) -> Any:
 
 
 def _is_passed(const: Any) -> bool:
+    """Whether a constant is an argument: a large one, and one that several devices or processes hold in parts."""
+    if isinstance(const, jax.Array) and not _jax.is_held_whole(const):
+        return True
     return getattr(const, "nbytes", EMBED_BYTES + 1) > EMBED_BYTES

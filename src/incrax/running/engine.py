@@ -99,8 +99,6 @@ class Engine:
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.chooser.segments, state.values, state.saved)
 
-    # --- one call ------------------------------------------------------------------------------------------------
-
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
         """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
         if self.comparison.unchanged_s and not self.has_advised:
@@ -250,8 +248,7 @@ class Engine:
         centred = plan.statistics.centred if plan.statistics is not None else ()
         saved.drop(centred)
         self.store.forget(centred)
-        if self.must_wait:
-            jax.block_until_ready(instead)
+        jax.block_until_ready(instead if self.must_wait else ())
         self._account("whole", entry, saved, is_first=saved.base is None)
         return self._new_state(state.values, saved.base, entry.dirty, "whole", entry, saved, instead)
 
@@ -348,7 +345,6 @@ class Engine:
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
-        values = tuple([LeafValue(x) for x in leaves])
-        self.check_alive(values)
+        self.check_alive(values := tuple([LeafValue(x) for x in leaves]))
         run = lambda: self.chooser.whole.executable([value.feed for value in values], ())
         return self.calls.anew(run) if self.must_wait else run()

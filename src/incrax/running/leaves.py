@@ -18,6 +18,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._errors import masked_array, unsupported_dtype
+from incrax.running.placement import plain_sharding
 
 T = TypeVar("T")
 
@@ -78,6 +79,11 @@ def is_frozen(x: Any) -> bool:
     return ref is not None and ref() is x
 
 
+def is_compared_by_identity(x: Any) -> bool:
+    """Whether the bits of a leaf are never read: a frozen one, or one that no device of this process holds whole."""
+    return is_frozen(x) or (type(x) is _ARRAY and not _jax.is_held_whole(x))
+
+
 # --- what a leaf is -----------------------------------------------------------------------------------------------
 
 
@@ -107,10 +113,10 @@ def descriptor(x: Any) -> tuple[Any, ...]:
     if isinstance(x, _PYTHON_SCALARS):
         return descriptor(_plain_scalar(x))
     if type(x) is _ARRAY:
-        return x.shape, x.dtype, x.weak_type, x.sharding if x.committed else None
+        return x.shape, x.dtype, x.weak_type, plain_sharding(x.sharding) if x.committed else None
     if isinstance(x, _jax.Tracer):
         return x.shape, x.dtype, False, None
-    return x.shape, x.dtype, False, x.sharding if getattr(x, "committed", False) else None
+    return x.shape, x.dtype, False, plain_sharding(x.sharding) if getattr(x, "committed", False) else None
 
 
 def has_type_of(x: Any, anchor: Any) -> bool:
@@ -225,17 +231,13 @@ def as_value(entry: Any) -> LeafValue:
 
 def _read_bits(x: Any) -> np.ndarray | None:
     if isinstance(x, jax.Array):
-        if x.is_deleted() or (_frozen and is_frozen(x)) or not _is_on_one_device(x):
+        if x.is_deleted() or (_frozen and is_frozen(x)) or not _jax.is_held_whole(x):
             return None
         try:
             return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
         except jax.errors.JaxRuntimeError:  # what computes it failed: it equals nothing
             return None
     return _python_int(x) if type(x) is int else np.asarray(x)
-
-
-def _is_on_one_device(x: jax.Array) -> bool:
-    return type(x.sharding) is jax.sharding.SingleDeviceSharding or len(x.sharding.device_set) == 1
 
 
 def _python_int(x: int) -> np.ndarray:
@@ -320,7 +322,7 @@ def _is_large_on_device(x: jax.Array) -> bool:
 def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
     """Compare where the data are; only one boolean comes to the host."""
     old = value.feed
-    if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or not _is_on_one_device(x):
+    if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or not _jax.is_held_whole(x):
         return False
     try:
         return bool(_equal_on_device(old, x))

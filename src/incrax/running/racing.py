@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from incrax._tuning import Tuning
 from incrax.facts.cost import CALLBACK_S
 from incrax.planning.facts import Facts
 from incrax.running.choice import MIN_BLAMED_USES, Candidate, Entry
@@ -28,12 +27,11 @@ RACE_SHARE = 0.1
 class Race:
     """The candidates of one engine's dirty sets; `lost_s` are seconds that trying them has cost."""
 
-    def __init__(self, facts: Facts, whole: TimedProgram, segments: Segments, tuning: Tuning, stats: Stats) -> None:
+    def __init__(self, facts: Facts, whole: TimedProgram, segments: Segments, stats: Stats) -> None:
         self.facts = facts
         self.whole = whole
         self.segments = segments
         self.clock = whole.clock
-        self.tuning = tuning
         self.stats = stats
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.has_marked = bool(facts.called_back or facts.kept)
@@ -54,7 +52,9 @@ class Race:
     @property
     def is_exploring(self) -> bool:
         """Whether trying candidates has lost little time so far."""
-        return self.tuning.race and self.lost_s <= RACE_FREE_S + RACE_SHARE * (time.perf_counter() - self.started_s)
+        return bool(self.clock.rounds) and self.lost_s <= RACE_FREE_S + RACE_SHARE * (
+            time.perf_counter() - self.started_s
+        )
 
     def _segments_s(self, dirty: int) -> float:
         """Seconds of the segments for a change; optimistic where not measured, so that each is tried once."""

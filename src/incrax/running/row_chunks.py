@@ -59,7 +59,8 @@ class ChunkTable:
         self.versions = versions
         self.paths = paths
         self.options = options
-        self.calls = HostCalls(options.limits.budget_bytes)
+        self.limits = options.limits(1)
+        self.calls = HostCalls(self.limits.budget_bytes)
         self.table: dict[int, Entry] = {}
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
@@ -93,14 +94,14 @@ class ChunkTable:
         used = frozenset(chunk.lineage.number for chunk in rows.chunks)
         if self.uses and self.uses[-1] == used:
             return
-        self.uses = [*(u for u in self.uses if u != used), used][-self.options.limits.versions :]
+        self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
         kept = frozenset(itertools.chain.from_iterable(self.uses))
         self.table = {number: entry for number, entry in self.table.items() if number in kept}
         for engine in self.engines():
             engine.store.budget_bytes = self._share(rows)
 
     def _share(self, rows: Rows) -> int:
-        return self.options.limits.budget_bytes // len(rows.chunks)
+        return self.limits.budget_bytes // len(rows.chunks)
 
     # --- results -------------------------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ class ChunkTable:
         return self.kin[key]
 
     def _make_kin(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
-        is_exact, limits, tuning, _ = self.options
+        is_exact, limits, tuning = self.options.is_exact, self.limits, self.options.own_tuning()
         cut = self.trace.cut(chunk.capacity, len(rows))
         part = cut.phases[number].chunk
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
@@ -177,7 +178,7 @@ class ChunkTable:
         facts = program_facts(traced, tuning, is_exact=is_exact)
         share = EXACT_SHARE if is_exact else len(rows.chunks)
         shared = Limits(limits.versions, limits.budget_bytes // share, limits.planned_bytes // share)
-        recycles = can_recycle() and not self.trace.signature.has_committed_leaves
+        recycles = can_recycle() and not self.trace.signature.placed
         compiler = Compiler(facts, self.calls, on_host=frozenset(), recycles=recycles)
         num_rows = cut.rows.num_row_inputs
         paths = [*self.paths[:num_rows], *["rows in the chunk" for _ in counts], *self._read_paths(cut, part)]

@@ -58,7 +58,7 @@ class RowEngine:
         self.stats = stats
         self.capacity = rows.chunks[0].capacity
         self.cut = trace.cut(self.capacity, len(rows))
-        limit = options.limits.versions
+        limit = options.versions
         self.versions = [Versions(limit) for _ in self.cut.phases]
         self.rest_versions = [Versions(limit) for _ in self.cut.phases]
         self.outcomes: list[list[Outcome]] = [[] for _ in self.cut.phases]
@@ -157,7 +157,7 @@ class RowEngine:
             for k, v in enumerate(phase.per_row)
         }
         outcome = Outcome(key, self._rest(number, rest, results, rows), per_row)
-        self.outcomes[number] = [*known, outcome][-self.options.limits.versions :]
+        self.outcomes[number] = [*known, outcome][-self.options.versions :]
         return outcome, False
 
     def _version(self, versions: Versions, part: Part, env: Env, rows: Rows) -> Version:

@@ -16,6 +16,7 @@ import jax
 from incrax import _jax
 from incrax._errors import unhashable_static
 from incrax.running.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
+from incrax.running.placement import Placed
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,16 @@ class Signature:
         """Descriptors of the dynamic leaves."""
         return tuple(d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value)
 
+    @cached_property
+    def placed(self) -> dict[int, Placed]:
+        """The leaves that are bound to a device or a sharding, by their numbers among those that are values."""
+        known = [(i, d) for i, d in enumerate(self.dynamic_types) if isinstance(d, tuple) and len(d) == 4]
+        return {i: Placed(shape, sharding) for i, (shape, _, _, sharding) in known if sharding is not None}
+
     @property
-    def has_committed_leaves(self) -> bool:
-        """Whether some array is bound to a device or a sharding."""
-        return any(isinstance(d, tuple) and len(d) == 4 and d[3] is not None for d in self.dynamic_types)
+    def num_parts(self) -> int:
+        """How many devices share the work on a leaf, at most."""
+        return max([1, *(placed.num_parts for placed in self.placed.values())])
 
     @cached_property
     def python_types(self) -> tuple[type | None, ...]:

@@ -24,6 +24,9 @@ SAMPLE = 32
 LONG_S = 0.1
 """Seconds of timed runs in all after which no more are needed at the start."""
 
+EQUATION_S = 2e-3
+"""Seconds to compile one equation, assumed where the clock must not decide."""
+
 WINDOW = 5
 """Latest timed runs, of which the lower quartile counts: noise mostly adds."""
 
@@ -32,21 +35,29 @@ class Clock:
     """What the programs of one engine share.
 
     Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
-    changes of the wanted values); seconds spent in programs so far, measured or as measured before; seconds that passed
-    in calls of programs, which need not wait for results; seconds of first runs of plans, most of it compilation; what
-    tells the time; a result of each run that was not waited for, by which one sees whether it failed.
+    changes of the wanted values); what tells the time; whether measured seconds may decide anything; seconds spent in
+    programs so far, measured or as measured before; seconds that passed in calls of programs, which need not wait for
+    results; seconds of first runs of plans, most of it compilation; a result of each run that was not waited for, by
+    which one sees whether it failed.
     """
 
-    __slots__ = ("compiling_s", "now", "passed_s", "rounds", "spent_s", "ticks", "unproven")
+    __slots__ = ("compiling_s", "is_running", "now", "passed_s", "rounds", "spent_s", "ticks", "unproven")
 
-    def __init__(self, rounds: int, now: Callable[[], float], ticks: int = 0) -> None:
+    def __init__(self, rounds: int, now: Callable[[], float], ticks: int = 0, *, is_running: bool = True) -> None:
         self.rounds = rounds
         self.now = now
         self.ticks = ticks
+        self.is_running = is_running
         self.spent_s = 0.0
         self.passed_s = 0.0
         self.compiling_s = 0.0
         self.unproven: list[Any] = []
+
+    def copy(self) -> Clock:
+        """A clock for a fork: what was spent so far is not its own."""
+        other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
+        other.unproven = list(self.unproven)
+        return other
 
 
 class TimedProgram:
@@ -109,8 +120,8 @@ class TimedProgram:
             self.clock.ticks += 1
             self.clock.spent_s += elapsed
         else:
-            self.first_s = elapsed
-            self.clock.compiling_s += elapsed if self.plan is not None else 0.0
+            self.first_s = elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
+            self.clock.compiling_s += self.first_s if self.plan is not None else 0.0
         self.num_runs += 1
         self.is_settled = self.num_runs > rounds or (len(self.times) > 2 and sum(self.times) >= LONG_S)
         return results

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from incrax.running.engine import Engine
 from incrax.running.eviction import check_kept
 from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import has_tracer, is_frozen
-from incrax.running.limits import Limits
+from incrax.running.limits import MAX_DEFAULT_BYTES, Limits, make_limits
 from incrax.running.packing import packable
 from incrax.running.pure import Step, make_step
 from incrax.running.recycling import can_recycle
@@ -40,9 +41,18 @@ class Options(NamedTuple):
     """How a function is made incremental."""
 
     is_exact: bool
-    limits: Limits
+    versions: int
+    memory: int | None
     tuning: Tuning
     algebra: bool = False
+
+    def limits(self, num_parts: int) -> Limits:
+        """What the store may keep, found out when it is needed: asking for free memory starts JAX's runtime."""
+        return make_limits(self.versions, self.memory, is_exact=self.is_exact, num_parts=num_parts)
+
+    def own_tuning(self) -> Tuning:
+        """The tuning; without times where processes must decide alike."""
+        return replace(self.tuning, timed=False) if jax.process_count() > 1 else self.tuning
 
 
 class Traced:
@@ -79,7 +89,7 @@ class Traces:
         self.fun = fun
         self.options = options
         self.stats = stats
-        self.calls = HostCalls(options.limits.budget_bytes)
+        self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
         self.table: OrderedDict[Hashable, Traced] = OrderedDict()
         self.latest: Traced | None = None
         self.steps: OrderedDict[Hashable, Step] = OrderedDict()
@@ -150,14 +160,15 @@ class Traces:
         return traced, leaves
 
     def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
-        is_exact, limits, tuning, algebra = self.options
+        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
         dynamic = signature.dynamic_leaves(leaves)
-        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=algebra)
+        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=self.options.algebra)
         facts = analysis.facts
-        recycles = can_recycle() and not signature.has_committed_leaves
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
+        limits = self.options.limits(signature.num_parts)
         check_kept(facts.kept, limits.budget_bytes)
-        compiler = Compiler(facts, self.calls, on_host=on_host, recycles=recycles)
+        placed = signature.placed
+        compiler = Compiler(facts, self.calls, on_host=on_host, recycles=can_recycle(), placed=placed)
         paths = signature.dynamic_paths
         engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
@@ -214,8 +225,10 @@ class Traces:
         return found
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        is_exact, limits, tuning, _ = self.options
+        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
-        return make_step(analysis, signature, leaves, limits.planned_bytes, self.calls)
+        return make_step(
+            analysis, signature, leaves, self.options.limits(signature.num_parts).planned_bytes, self.calls
+        )

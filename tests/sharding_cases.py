@@ -1,0 +1,453 @@
+"""Inputs sharded over four devices: what `test_sharding.py` runs, in a process of its own.
+
+By hand: XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m pytest tests/sharding_cases.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import EAGER, FAST, MINIMAL, check, identical, primitives_run, ran_by, same
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+import incrax
+from incrax import _jax
+from incrax.running.placement import plain_sharding
+
+NUM_ROWS = 1 << 14
+ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)
+PARAMS = {"mu": 0.2, "sigma": 0.9, "wide": 2.5, "share": 0.3, "scale": 1.2}
+POLICIES = {
+    "minimal": {"tuning": MINIMAL},
+    "fast": {"tuning": EAGER},
+    "untimed": {"tuning": incrax.Tuning(timed=False, hot_after=1)},
+    "default": {},
+    "exact": {"policy": "exact"},
+    "exact and minimal": {"policy": "exact", "tuning": MINIMAL},
+}
+
+
+def likelihood(params, x):
+    signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / params["sigma"]
+    broad = jnp.exp(-0.5 * (x / params["wide"]) ** 2) / params["wide"]
+    tail = jax.scipy.special.ndtr(x) + 0.1
+    return -params["scale"] * jnp.sum(jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail))
+
+
+FUNCTION = jax.value_and_grad(likelihood)
+
+
+def scan_points(num_sweeps=3):
+    """As a fit goes: one parameter, the same once more, back, the next; then all of them."""
+    params = dict(PARAMS)
+    for sweep in range(num_sweeps):
+        for name in params:
+            moved = {**params, name: params[name] * 1.01}
+            yield from (moved, {**moved, name: moved[name] * 1.02}, params, moved)
+            params = moved
+        params = {name: value * (1 - 0.001 * sweep) for name, value in params.items()}
+        yield params
+
+
+@pytest.fixture(params=["auto", "explicit"])
+def mesh(request):
+    assert jax.device_count() == 4
+    axis_type = AxisType.Auto if request.param == "auto" else AxisType.Explicit
+    return Mesh(np.array(jax.devices()), ("rows",), axis_types=(axis_type,))
+
+
+@pytest.fixture
+def rows(mesh):
+    return jax.device_put(ROWS, NamedSharding(mesh, PartitionSpec("rows")))
+
+
+@contextlib.contextmanager
+def nothing_gathered():
+    """Whatever reads the elements of an array that no device holds whole fails."""
+    read = _jax.ArrayImpl._value
+
+    def guarded(array):
+        assert array.is_fully_replicated, f"{array.aval} was gathered"
+        return read.fget(array)
+
+    _jax.ArrayImpl._value = property(guarded)
+    try:
+        yield
+    finally:
+        _jax.ArrayImpl._value = read
+
+
+def call(f, *args):
+    """The result, waited for (XLA on CPU runs but some tens of programs with collectives at a time)."""
+    with nothing_gathered():
+        return jax.block_until_ready(f(*args))
+
+
+def saved_arrays(f):
+    return [x for state in f._traces.latest.engine.store.states for x in state.saved.values()]
+
+
+def is_over_rows(x, mesh):
+    spec = plain_sharding(x.sharding).spec
+    return x.sharding.mesh == mesh and "rows" in spec
+
+
+# --- the tests can fail ---------------------------------------------------------------------------------------------
+
+
+def test_a_gathering_is_noticed(rows):
+    replicated = jax.device_put(np.arange(3.0), NamedSharding(rows.sharding.mesh, PartitionSpec()))
+    with nothing_gathered():
+        assert float(replicated[1]) == 1.0
+        for read in (np.asarray, np.array, jax.device_get, lambda x: x.tolist()):
+            with pytest.raises(AssertionError, match="gathered"):
+                read(rows + 1)
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_results_are_those_of_one_device_and_nothing_is_gathered(policy, rows):
+    ours, plain = incrax.incremental(FUNCTION, **POLICIES[policy]), jax.jit(FUNCTION)
+    alone = jnp.asarray(ROWS)
+    for params in scan_points():
+        value = call(ours, params, rows)
+        same(jax.tree.map(np.asarray, value), jax.tree.map(np.asarray, plain(params, alone)))
+        check(ours)
+    assert ours.stats.calls > 60
+
+
+@pytest.mark.parametrize("policy", ["minimal", "fast", "exact"])
+def test_elements_have_the_bits_of_one_device(policy, rows):
+    """Where no sum is split over devices and nothing is fused into a multiply-add, the bits are the same."""
+
+    def elements(a, b, x):
+        return jnp.floor(x * 64) * a, jnp.sum(jnp.floor(x * 64).astype(int)) * b
+
+    f = incrax.incremental(elements, **POLICIES[policy])
+    for a, b in [(1.5, 2), (2.5, 2), (2.5, 3), (1.5, 3)]:
+        identical(call(f, a, b, rows), elements(jnp.float64(a), b, jnp.asarray(ROWS)))
+
+
+def test_equal_inputs_have_equal_bits_with_the_exact_policy_whatever_came_before(rows):
+    f, anew = (incrax.incremental(FUNCTION, policy="exact") for _ in range(2))
+    for params in scan_points(2):
+        anew.clear()
+        identical(call(f, params, rows), call(anew, params, rows))
+    assert f.stats.filled < anew.stats.filled
+
+
+@pytest.mark.parametrize("policy", ["minimal", "exact"])
+def test_outputs_are_sharded_as_those_of_jit(policy, rows):
+    def outputs(a, b, x):
+        return 2 * a, jnp.full(NUM_ROWS, b) * a, x * b, jnp.sum(x) * a
+
+    f, plain = incrax.incremental(outputs, **POLICIES[policy]), jax.jit(outputs)
+    for a, b in [(1.0, 1.0), (2.0, 1.0), (2.0, 3.0), (4.0, 3.0)]:
+        for x, y in zip(call(f, a, b, rows), plain(a, b, rows), strict=True):
+            assert x.sharding.device_set == y.sharding.device_set
+            assert x.committed == y.committed
+            assert x.size == NUM_ROWS or x.sharding.is_equivalent_to(y.sharding, x.ndim)
+    assert x.sharding.is_fully_replicated
+
+
+# --- what runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["minimal", "fast", "exact", "exact and minimal"])
+def test_counters_are_those_of_one_device(policy, mesh, rows):
+    """Of the value: JAX derives a gradient with an equation or two more where types name a mesh."""
+    if policy == "fast" and AxisType.Explicit in mesh.axis_types:
+        pytest.skip("sums are not rearranged where types say how values are sharded")
+    over_rows, alone = (incrax.incremental(likelihood, **POLICIES[policy]) for _ in range(2))
+    local = jnp.asarray(ROWS)
+    for params in scan_points():
+        call(over_rows, params, rows)
+        alone(params, local)
+        assert over_rows.stats == alone.stats
+    assert 0 < alone.stats.ran < alone.stats.calls * len(alone._traces.latest.engine.facts.program.eqns)
+
+
+def test_only_what_changed_runs(rows):
+    f = incrax.incremental(FUNCTION, tuning=MINIMAL)
+    call(f, PARAMS, rows)
+    call(f, {**PARAMS, "share": 0.31}, rows)
+    assert "exp" not in primitives_run(f)
+    assert "log" in primitives_run(f)
+    call(f, {**PARAMS, "share": 0.31, "mu": 0.3}, rows)
+    assert primitives_run(f).count("exp") == 1
+    assert ran_by(f, {**PARAMS, "share": 0.31, "mu": 0.3}, rows) == 0
+    assert f.stats.unchanged == 1
+
+
+# --- saved values ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["minimal", "fast", "exact"])
+def test_saved_values_stay_over_the_devices(policy, mesh, rows):
+    """All of them; where types say how values are sharded, those of which they say it."""
+    f = incrax.incremental(FUNCTION, **POLICIES[policy])
+    for params in scan_points(2):
+        call(f, params, rows)
+    pairs = [pair for state in f._traces.latest.engine.store.states for pair in state.saved.items()]
+    is_auto = AxisType.Auto in mesh.axis_types
+    large = [x for var, x in pairs if x.size >= NUM_ROWS and (is_auto or _jax.explicit_sharding(var.aval) is not None)]
+    assert large
+    assert all(is_over_rows(x, mesh) for x in large)
+    assert all(x.sharding.device_set == set(jax.devices()) for _, x in pairs)
+
+
+@pytest.mark.parametrize("policy", ["minimal", "exact"])
+def test_a_saved_value_that_depends_on_no_sharded_input_is_on_all_devices(policy, mesh, rows):
+    def noisy(key, a, x):
+        return jnp.sum(a * jax.random.normal(key, x.shape) * x)
+
+    f, plain = incrax.incremental(noisy, **POLICIES[policy]), jax.jit(noisy)
+    for seed, a in [(1, 1.0), (1, 2.0), (2, 2.0), (2, 3.0)]:
+        key = jax.random.key(seed)
+        same(call(f, key, a, rows), plain(key, a, rows))
+    large = [x for x in saved_arrays(f) if x.size >= NUM_ROWS]
+    assert large
+    assert all(x.sharding.device_set == set(jax.devices()) for x in saved_arrays(f))
+    if AxisType.Auto in mesh.axis_types:
+        assert all(is_over_rows(x, mesh) for x in large)
+
+
+def test_an_array_that_is_closed_over_stays_sharded(rows):
+    if AxisType.Explicit in rows.sharding.mesh.axis_types:
+        pytest.skip("JAX itself refuses to close over an array with a sharding in its type")
+    few = jax.device_put(np.arange(8.0), rows.sharding)
+    f = incrax.incremental(lambda a, b: (jnp.sum(a * rows), jnp.sum(few) * b), tuning=MINIMAL)
+    for a, b in [(1.0, 1.0), (2.0, 1.0), (2.0, 2.0)]:
+        left, right = call(f, a, b)
+        np.testing.assert_allclose([left, right], [a * ROWS.sum(), 28.0 * b], rtol=1e-12)
+        assert left.sharding.device_set == right.sharding.device_set == set(jax.devices())
+
+
+def test_the_budget_is_that_of_each_device(rows):
+    f = incrax.incremental(likelihood, policy="exact")
+    call(f, PARAMS, rows)
+    call(f, PARAMS, jnp.asarray(ROWS))
+    over_rows, alone = (traced.engine.chooser.budget_bytes for traced in f._traces.table.values())
+    assert over_rows == 4 * alone
+
+
+# --- what is a change -----------------------------------------------------------------------------------------------
+
+
+def test_sharded_inputs_are_compared_by_identity(rows):
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    value = call(f, PARAMS, rows)
+    assert call(f, PARAMS, rows) is value
+    equal = jax.device_put(ROWS, rows.sharding)
+    assert ran_by_call(f, PARAMS, equal) > 0
+    assert f.explain().as_dict()["changed"] == {"x": "it is another array than at the baseline"}
+    assert call(f, PARAMS, rows) is value
+    assert f.stats.unchanged == 2
+
+
+def ran_by_call(f, *args):
+    before = f.stats.ran
+    call(f, *args)
+    return f.stats.ran - before
+
+
+def test_another_array_of_rows_is_evaluated(rows):
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    for factor in (1.0, 2.0, 0.5):
+        other = jax.device_put(factor * ROWS, rows.sharding)
+        same(call(f, PARAMS, other), jax.jit(likelihood)(PARAMS, other))
+
+
+def test_a_replicated_array_is_compared_by_the_bits_of_one_copy(mesh, rows):
+    def on_all(values):
+        return jax.device_put(np.array(values), NamedSharding(mesh, PartitionSpec()))
+
+    f = incrax.incremental(lambda t, x: t[0] * jnp.sum(jnp.exp(-t[1] * x**2)) + t[2], tuning=MINIMAL)
+    value = call(f, on_all([1.0, 0.5, 2.0]), rows)
+    assert call(f, on_all([1.0, 0.5, 2.0]), rows) is value
+    call(f, on_all([1.0, 0.5, 3.0]), rows)
+    assert list(f.explain().as_dict()["changed"]) == ["t[2]"]
+    assert "exp" not in primitives_run(f)
+    assert f.stats.traces == 1
+
+
+def test_moving_an_input_to_another_sharding_is_a_change(mesh, rows):
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    value = call(f, PARAMS, rows)
+    moved = jax.device_put(rows, NamedSharding(mesh, PartitionSpec()))
+    same(call(f, PARAMS, moved), value)
+    assert f.stats.unchanged == 0
+    assert f.stats.traces == 2
+    assert all(x.sharding.is_fully_replicated for x in saved_arrays(f))
+    assert call(f, PARAMS, rows) is value
+    assert f.stats.unchanged == 1
+
+
+def test_moving_an_input_to_another_device_is_a_change():
+    def outputs(a, b, x):
+        return 2 * a, jnp.sum(jnp.exp(b) * x)
+
+    f = incrax.incremental(outputs, tuning=MINIMAL)
+    for number in (1, 2, 1):
+        device = jax.devices()[number]
+        x = jax.device_put(ROWS, device)
+        for a, b in [(1.0, 1.0), (2.0, 1.0), (2.0, 1.5)]:
+            results = f(a, b, x)
+            assert all(y.sharding == SingleDeviceSharding(device) for y in (*results, *saved_arrays(f)))
+            same(results, jax.jit(outputs)(a, b, x))
+    assert f.stats.traces == 2
+
+
+def test_a_sharding_that_says_no_more_is_the_same(mesh):
+    table = np.arange(24.0).reshape(8, 3)
+    f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=MINIMAL)
+    for spec in (PartitionSpec("rows"), PartitionSpec("rows", None)):
+        call(f, 2.0, jax.device_put(table, NamedSharding(mesh, spec)))
+    assert f.stats.traces == 1
+
+
+def test_a_deleted_input_is_named(rows):
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    other = rows * 2
+    call(f, PARAMS, other)
+    other.delete()
+    with pytest.raises(incrax.DeletedInputError, match="`x`"):
+        f(PARAMS, other)
+
+
+def test_frozen_data_keep_their_sharding(rows):
+    data = incrax.frozen(rows)
+    assert data.sharding == rows.sharding
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    assert call(f, PARAMS, data) is call(f, PARAMS, data)
+
+
+# --- around a call --------------------------------------------------------------------------------------------------
+
+
+def test_forks_and_reports_gather_nothing(rows):
+    f = incrax.incremental(FUNCTION, tuning=MINIMAL)
+    call(f, PARAMS, rows)
+    moved = {**PARAMS, "share": 0.31}
+    with nothing_gathered():
+        assert list(f.explain(moved, rows).as_dict()["changed"]) == ["params['share']"]
+        other = f.fork()
+        f.clear()
+        ran = ran_by_call(other, moved, rows)
+        assert list(other.explain().as_dict()["changed"]) == ["params['share']"]
+        assert ran < ran_by_call(f, moved, rows)
+        assert "x" in str(f.deps())
+        f.checkpoint()
+        call(f, PARAMS, rows)
+        same(f.rollback(), call(other, moved, rows))
+        f.warm_up(PARAMS, rows, changing=["params['mu']"])
+        same(call(f.fresh, moved, rows), call(other, moved, rows))
+        assert f.stats.saved_bytes
+
+
+def shifted(a, b, x):
+    return a + jnp.exp(jnp.sin(b * x))
+
+
+def test_verification_compares_in_place(rows):
+    f = incrax.incremental(shifted, tuning=MINIMAL)
+    with incrax.verify():
+        for a, b in [(1.0, 1.0), (2.0, 1.0), (2.0, 2.0)]:
+            call(f, a, b, rows)
+        for state in f._traces.latest.engine.store.states:
+            state.saved = {var: x * 1.5 for var, x in state.saved.items()}
+        with pytest.raises(incrax.StaleResultError, match="The first saved value that is stale: f64"):
+            call(f, 3.0, 2.0, rows)
+
+
+def test_verification_in_place_tells_nan_from_numbers(rows):
+    f = incrax.incremental(shifted, tuning=MINIMAL)
+    with incrax.verify():
+        call(f, np.nan, 1.0, rows)
+        call(f, np.inf, 1.0, rows)
+        for state in f._traces.latest.engine.store.states:
+            state.saved = {var: x * np.nan for var, x in state.saved.items()}
+        with pytest.raises(incrax.StaleResultError, match="by inf"):
+            call(f, 3.0, 1.0, rows)
+
+
+def test_a_mesh_in_use_is_part_of_the_configuration(mesh, rows):
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    value = call(f, PARAMS, rows)
+    with jax.set_mesh(mesh):
+        same(call(f, PARAMS, rows), value)
+        call(f, {**PARAMS, "share": 0.2}, rows)
+        assert "exp" not in primitives_run(f)
+    assert call(f, PARAMS, rows) is value
+
+
+# --- the pure form --------------------------------------------------------------------------------------------------
+
+
+def test_the_pure_form_carries_sharded_values(mesh, rows):
+    f = incrax.incremental(likelihood, tuning=MINIMAL)
+    with nothing_gathered():
+        state, step = f.pure(PARAMS, rows)
+
+        @jax.jit
+        def chain(state, x, shares):
+            def propose(state, share):
+                return step(state, {**PARAMS, "share": share}, x, changed=["params['share']"])
+
+            return jax.lax.scan(propose, state, shares)
+
+        shares = np.linspace(0.2, 0.4, 5)
+        last, values = jax.block_until_ready(chain(state, rows, shares))
+    for share, value in zip(shares, values, strict=True):
+        same(value, jax.jit(likelihood)({**PARAMS, "share": share}, jnp.asarray(ROWS)))
+    for carried in (state, last):
+        large = [x for x in jax.tree.leaves(carried.saved) if x.size >= NUM_ROWS]
+        assert large
+        assert all(is_over_rows(x, mesh) for x in large)
+
+
+def test_the_pure_form_compares_sharded_inputs_in_the_program(rows):
+    f = incrax.incremental(FUNCTION, tuning=MINIMAL)
+    state, step = f.pure(PARAMS, rows)
+    step = jax.jit(step)
+    for factor, share in [(1.0, 0.3), (1.0, 0.2), (2.0, 0.2), (2.0, 0.2)]:
+        params, x = {**PARAMS, "share": share}, rows * factor
+        with nothing_gathered():
+            state, out = jax.block_until_ready(step(state, params, x))
+        same(out, jax.jit(FUNCTION)(params, x))
+
+
+# --- host values beside sharded ones --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [float, np.float64, jnp.float64, lambda x: np.full(600, x)], ids=str)
+def test_values_of_the_host_may_stand_beside(make, rows):
+    def total(a, b, x):
+        return jnp.sum(a) * jnp.sum(jnp.exp(jnp.sum(b) * x / 600))
+
+    f, plain = incrax.incremental(total, tuning=FAST), jax.jit(total)
+    for number in range(40):
+        a, b = make(1.0 + number), make(0.5 + number // 10)
+        same(call(f, a, b, rows), plain(a, b, rows))
+
+
+def test_two_dimensions_over_two_axes():
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("rows", "columns"))
+    sharding = NamedSharding(mesh, PartitionSpec("rows", "columns"))
+    x = jax.device_put(ROWS.reshape(128, 128), sharding)
+
+    def product(key, a, x):
+        return a * jnp.sum(jnp.tanh(x @ x) * jax.random.normal(key, x.shape))
+
+    f, plain = incrax.incremental(product, tuning=MINIMAL), jax.jit(product)
+    for seed, a in [(1, 1.0), (1, 2.0), (2, 2.0)]:
+        same(call(f, jax.random.key(seed), a, x), plain(jax.random.key(seed), a, x))
+    large = [y for y in saved_arrays(f) if y.shape == x.shape and y.dtype == x.dtype]
+    assert large
+    assert all(y.sharding == sharding for y in large)
