@@ -9,10 +9,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from incrax.facts.program import read_vars, trace, written_vars
-from incrax.planning.frontier import Frontier, choose_frontier
+from incrax.facts.program import listing_of, read_vars, trace, written_vars
+from incrax.planning import frontier as module
+from incrax.planning.frontier import Frontier
 
 lax = jax.lax
+
+
+def choose_frontier(eqns, *args):
+    return module.choose_frontier(listing_of(eqns), *args)
 
 
 def random_program(rng, num_eqns):

@@ -63,6 +63,14 @@ class DerivedTable:
             self.matrices.add(matrix)
         return self._made[key]
 
+    def make_sum(self, terms: Sequence[Var], like: Equation) -> Var:
+        """The variable that is the sum of some terms, of the type of an addition's result."""
+        key = ("sum", tuple(terms))
+        if key not in self._made:
+            total = self._made[key] = _jax.new_var(like.outvars[0].aval)
+            self.recipes[total] = additions(terms, like, total)
+        return self._made[key]
+
     def recipe(self, variables: Iterable[Var]) -> list[Equation]:
         """The equations that compute the derived ones among some variables."""
         return [eqn for var in variables for eqn in self.recipes.get(var, ())]
@@ -113,16 +121,16 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
 
 def regroup(
     eqns: Sequence[Equation],
-    chains: Sequence[Chain],
+    chains: Iterable[Chain],
     table: DerivedTable,
     is_clean: Callable[[Var], bool],
     kept: Iterable[Var] = (),
-) -> tuple[Equation, ...]:
-    """The equations with the clean terms of each partly dirty sum added up first; `kept` sums stay as they are."""
-    if any(eqn.effects for eqn in eqns):
-        return tuple(eqns)
+) -> dict[int, tuple[Equation, ...]]:
+    """What takes the place of equations, by number, where the clean terms of partly dirty sums are added up first.
+
+    The partial sums are derived variables, to be loaded or computed before; `kept` sums stay as they are.
+    """
     replaced: dict[int, tuple[Equation, ...]] = {}
-    partials: dict[Var, None] = {}
     kept = frozenset(kept)
     for chain in chains:
         if any(eqns[number].outvars[0] in kept for number in chain.eqns if number != chain.last):
@@ -131,22 +139,21 @@ def regroup(
         if len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
-        partial = table.make("sum", clean, _sum)
-        _, additions = traced_equations(_sum, [partial, *dirty], [eqns[chain.last].outvars[0]])
+        last = eqns[chain.last]
+        partial = table.make_sum(clean, last)
         replaced.update({number: () for number in chain.eqns})
-        replaced[chain.last] = additions
-        partials[partial] = None
-    if not replaced:
-        return tuple(eqns)
-    new = [new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,))]
-    return in_order([*new, *table.recipe(partials)]) or tuple(eqns)
+        replaced[chain.last] = additions([partial, *dirty], last, last.outvars[0])
+    return replaced
 
 
-def _sum(*terms: Any) -> Any:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:
+    """The sum of two or more terms from the left, by additions like another one, written to a variable."""
+    eqns, left = [], terms[0]
+    for term in terms[1:-1]:
+        new = _jax.new_var(like.outvars[0].aval)
+        eqns.append(like.replace(invars=[left, term], outvars=[new]))
+        left = new
+    return (*eqns, like.replace(invars=[left, terms[-1]], outvars=[total]))
 
 
 # --- stacked rows -------------------------------------------------------------------------------------------------
@@ -162,6 +169,7 @@ def stack_rows(
 ) -> tuple[tuple[Equation, ...], tuple[Var, ...]]:
     """Merge reductions over loaded rows into matrix products; returns the new equations and loads."""
     producer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
+    kept = frozenset(kept)
     groups = {u: g for u, g in _groups(eqns, set(loads), producer).items() if len(set(g.rows)) >= MIN_ROWS}
     if not groups:
         return tuple(eqns), tuple(loads)

@@ -57,12 +57,20 @@ class Factored(NamedTuple):
 
 
 def factor_reductions(
-    eqns: Sequence[Equation], table: DerivedTable, is_dirty: IsDirty, targets: Collection[Var]
+    eqns: Sequence[Equation],
+    table: DerivedTable,
+    is_dirty: IsDirty,
+    targets: Collection[Var],
+    equation_of: Callable[[Var], Equation | None],
 ) -> Factored | None:
-    """The equations with reductions over one dirty product merged; None where there are none."""
+    """The equations with reductions over one dirty product merged; None where there are none.
+
+    They read matrices of the table, to be loaded or computed before; `equation_of` knows what else writes what they
+    read.
+    """
     if any(eqn.effects for eqn in eqns):
         return None
-    products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty)}
+    products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty, equation_of)}
     sums = linear_sums(eqns, products, targets)
     alone = {var: (Term(var),) for var in products}
     for sinks in (sums, alone):
@@ -174,13 +182,15 @@ def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor
 # --- reading products ---------------------------------------------------------------------------------------------
 
 
-def _products(eqns: Sequence[Equation], is_dirty: Callable[[Var], bool]) -> list[_Product]:
-    producer = {var: eqn for eqn in eqns for var in written_vars(eqn)}
+def _products(
+    eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: Callable[[Var], Equation | None]
+) -> list[_Product]:
+    written = {var: eqn for eqn in eqns for var in written_vars(eqn)}
     found = []
     for number, eqn in enumerate(eqns):
         if _is_wide_sum(eqn) and is_dirty(eqn.outvars[0]):
             product = _Product(number)
-            _expand(eqn.invars[0], False, product, producer, is_dirty)
+            _expand(eqn.invars[0], product, lambda var: written.get(var) or equation_of(var), is_dirty)
             shape = eqn.invars[0].aval.shape
             vectors = [atom for atom, _ in (*product.clean, *product.dirty)]
             if product.dirty and product.size < MAX_FACTORS and all(atom.aval.shape == shape for atom in vectors):
@@ -198,24 +208,33 @@ def _is_wide_sum(eqn: Equation) -> bool:
 
 
 def _expand(
-    atom: Atom, inverse: bool, product: _Product, producer: dict[Var, Equation], is_dirty: Callable[[Var], bool]
+    atom: Atom, product: _Product, equation_of: Callable[[Var], Equation | None], is_dirty: IsDirty
 ) -> None:
-    """Add the factors of an atom to a product; clean arrays stay whole, so that they are saved as they are."""
-    if isinstance(atom, Literal) or atom.aval.shape == ():
-        product.scalars.append((atom, inverse))
-        return
-    eqn = producer.get(atom)
-    name = "" if eqn is None or product.size >= MAX_FACTORS else eqn.primitive.name
-    if eqn is not None and name == "broadcast_in_dim" and eqn.invars[0].aval.shape == ():
-        product.scalars.append((eqn.invars[0], inverse))
-    elif not is_dirty(atom):
-        product.clean.append((atom, inverse))
-    elif eqn is not None and name in ("mul", "div", "neg"):
-        product.is_negative ^= name == "neg"
-        for position, part in enumerate(eqn.invars):
-            _expand(part, inverse ^ (name == "div" and position == 1), product, producer, is_dirty)
-    else:
-        product.dirty.append((atom, inverse))
+    """Add the factors of an atom to a product; clean arrays stay whole, so that they are saved as they are.
+
+    Of a product that has too many, as many are added as show this.
+    """
+    pending: list[Factor] = [(atom, False)]
+    while pending:
+        if product.size + len(pending) >= MAX_FACTORS:
+            product.dirty += pending
+            return
+        atom, inverse = pending.pop()
+        if isinstance(atom, Literal) or atom.aval.shape == ():
+            product.scalars.append((atom, inverse))
+            continue
+        eqn = equation_of(atom)
+        name = "" if eqn is None else eqn.primitive.name
+        if eqn is not None and name == "broadcast_in_dim" and eqn.invars[0].aval.shape == ():
+            product.scalars.append((eqn.invars[0], inverse))
+        elif not is_dirty(atom):
+            product.clean.append((atom, inverse))
+        elif eqn is not None and name in ("mul", "div", "neg"):
+            product.is_negative ^= name == "neg"
+            parts = [(part, inverse ^ (name == "div" and k == 1)) for k, part in enumerate(eqn.invars)]
+            pending += reversed(parts)
+        else:
+            product.dirty.append((atom, inverse))
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from incrax._jax import Equation, Var
 from incrax.facts.chains import Chain, find_chains
 from incrax.facts.cost import Calibration, calibrate
 from incrax.facts.dependence import ALWAYS, Dependence
-from incrax.facts.program import Program, read_vars, written_vars
+from incrax.facts.program import Listing, Program, listing_of, read_vars, written_vars
 from incrax.planning.derived import DerivedTable
 
 
@@ -77,6 +77,16 @@ class Facts:
         return var in self.saveable or var in self.derived.recipes
 
     @cached_property
+    def listing(self) -> Listing:
+        """The equations by number."""
+        return listing_of(self.program.eqns)
+
+    @cached_property
+    def effects(self) -> tuple[int, ...]:
+        """Numbers of the equations with effects."""
+        return tuple(number for number, eqn in enumerate(self.program.eqns) if eqn.effects)
+
+    @cached_property
     def equation_masks(self) -> tuple[int, ...]:
         """The dependence mask of each equation."""
         return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)
@@ -90,7 +100,7 @@ class Facts:
     def has_effects(self) -> bool:
         """Whether some equation must run at every call."""
         masks = self.dependence.masks.values()
-        return any(eqn.effects for eqn in self.program.eqns) or any(mask & ALWAYS for mask in masks)
+        return bool(self.effects) or any(mask & ALWAYS for mask in masks)
 
     @cached_property
     def calls_host(self) -> bool:
@@ -123,6 +133,11 @@ class Facts:
         for eqn, mask in zip(self.program.eqns, self.equation_masks, strict=True):
             found.update({var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask})
         return tuple(found)
+
+    @cached_property
+    def cut_values(self) -> frozenset[Var]:
+        """The same, to look up."""
+        return frozenset(self.cut_set)
 
     def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
         """Output positions that a dirty set reaches; all of them if every input is dirty."""

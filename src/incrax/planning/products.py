@@ -75,7 +75,7 @@ def weighted_products(
     inputs = list(dict.fromkeys(a for f in (dirty, *(p.scalars for p in pieces)) for a, _ in f))
     guard = _jax.new_var(_jax.bool_aval())
     new = traced_equations(_products(pieces, dirty, order, inputs), [matrix, *inputs], [*outputs, guard])[1]
-    return [*table.recipes[matrix], *new], guard
+    return [*new], guard
 
 
 # --- the matrix ---------------------------------------------------------------------------------------------------

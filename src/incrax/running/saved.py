@@ -89,8 +89,7 @@ class SavedValues:
         if not missing:
             return
         facts = self.owner.facts
-        available = [var for var in facts.cut_set if var not in missing and self.find(var) is not None]
-        plan = plan_fill(facts, missing, available)
+        plan = plan_fill(facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None)
         executable = self.owner.chooser.compiler.compile_plan(plan)
         self.owner.stats.compiles += 1
         self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))
