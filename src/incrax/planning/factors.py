@@ -33,6 +33,9 @@ IsDirty: TypeAlias = Callable[[Var], bool]
 
 MAX_FACTORS = 64
 
+MAX_ENTRIES = 1024
+"""Terms in the rows of matrices up to which they are made: each has some ten equations to be traced and compiled."""
+
 
 @dataclass
 class _Product:
@@ -94,7 +97,7 @@ def _rewritten(
         groups.setdefault(factor_key(product.dirty), []).append(product)
     merged = {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
     pieces, others = _pieces(products, sinks, merged, is_dirty)
-    if not any(pieces.values()):
+    if not 0 < sum(len(piece.row) for of_group in pieces.values() for piece in of_group) <= MAX_ENTRIES:
         return None
     new: list[Equation] = []
     guards: list[Var] = []
