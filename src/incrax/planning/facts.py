@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -62,10 +62,10 @@ class Facts:
         """Estimated seconds of all equations."""
         return sum(map(self.seconds, self.program.eqns))
 
-    @cached_property
-    def rough_seconds(self) -> float:
-        """Estimated seconds of all equations on a machine that was not measured."""
-        return sum(map(Calibration().seconds, self.program.eqns))
+    @property
+    def rough_seconds(self) -> Iterator[float]:
+        """Estimated seconds of the equations, one by one, on a machine that was not measured."""
+        return map(Calibration().seconds, self.program.eqns)
 
     def load_seconds(self, var: Var) -> float:
         """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself."""
