@@ -12,7 +12,7 @@ Both change the order of summation, by a few units in the last place of the larg
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -175,22 +175,28 @@ def stack_rows(
         return tuple(eqns), tuple(loads)
     inserted: dict[int, list[Equation]] = {}
     removed: set[int] = set()
-    slices: dict[Var, tuple[Equation, ...]] = {}
+    places: dict[Var, tuple[Var, int]] = {}
     matrices: list[Var] = []
     for shared, group in groups.items():
         rows = list(dict.fromkeys(group.rows))
         matrix = table.make("stack", rows, _stack)
         table.matrices.add(matrix)
         matrices.append(matrix)
-        for index, row in enumerate(rows):
-            slices.setdefault(row, traced_equations(_row(index, row.aval.shape), [matrix], [row])[1])
+        numbers = {row: number for number, row in enumerate(rows)}
+        for row, number in numbers.items():
+            places.setdefault(row, (matrix, number))
         outputs = [eqns[number].outvars[0] for number in group.reductions]
-        order = [rows.index(row) for row in group.rows]
+        order = [numbers[row] for row in group.rows]
         inserted[group.reductions[0]] = list(traced_equations(_products(order), [matrix, shared], outputs)[1])
         removed.update(group.reductions)
-    body = [new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))]
-    body = live([*(eqn for part in slices.values() for eqn in part), *body], {*kept})
+    body = live([new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))], {*kept})
     used = {var for eqn in body for var in read_vars(eqn)}
+    read: dict[Var, dict[Var, int]] = {}
+    for row, (matrix, number) in places.items():
+        if row in used or row in kept:
+            read.setdefault(matrix, {})[row] = number
+    slices = [traced_equations(_slices(rows), [matrix], list(rows))[1] for matrix, rows in read.items()]
+    body = [*(eqn for part in slices for eqn in part), *body]
     written = {var for eqn in body for var in written_vars(eqn)}
     return tuple(body), tuple(v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written)
 
@@ -236,13 +242,17 @@ def _stack(*rows: Any) -> Any:
     return jnp.stack([row.ravel() for row in rows])
 
 
-def _row(index: int, shape: tuple[int, ...]) -> Callable[..., Any]:
-    return lambda matrix: jax.lax.index_in_dim(matrix, index, keepdims=False).reshape(shape)
+def _slices(rows: Mapping[Var, int]) -> Callable[..., Any]:
+    """A function of a matrix that returns some rows, each with the shape of its variable."""
+    return lambda matrix: [
+        jax.lax.reshape(jax.lax.slice_in_dim(matrix, number, number + 1), row.aval.shape)
+        for row, number in rows.items()
+    ]
 
 
 def _products(order: Sequence[int]) -> Callable[..., Any]:
     def products(matrix: Any, shared: Any) -> list[Any]:
         sums = jnp.matmul(matrix, shared.ravel(), precision=jax.lax.Precision.HIGHEST)
-        return [jax.lax.index_in_dim(sums, index, keepdims=False) for index in order]
+        return [jax.lax.reshape(jax.lax.slice_in_dim(sums, index, index + 1), ()) for index in order]
 
     return products

@@ -218,8 +218,9 @@ def _expand(
     Of a product that has too many, as many are added as show this.
     """
     pending: list[Factor] = [(atom, False)]
+    num_factors = 1
     while pending:
-        if product.size + len(pending) >= MAX_FACTORS:
+        if num_factors >= MAX_FACTORS:
             product.dirty += pending
             return
         atom, inverse = pending.pop()
@@ -236,6 +237,7 @@ def _expand(
             product.is_negative ^= name == "neg"
             parts = [(part, inverse ^ (name == "div" and k == 1)) for k, part in enumerate(eqn.invars)]
             pending += reversed(parts)
+            num_factors += len(parts) - 1
         else:
             product.dirty.append((atom, inverse))
 

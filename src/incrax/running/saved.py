@@ -74,9 +74,20 @@ class SavedValues:
         """A current value; computes its segment where there is none."""
         value = self.find(var)
         if value is None:
-            self._compute(self.owner.chooser.segments.group_of(var))
+            self._compute_in_order(self.owner.chooser.segments.group_of(var))
             value = self.computed[var]
         return value
+
+    def _compute_in_order(self, group: tuple[Var, ...]) -> None:
+        """Compute a group, after the groups that it loads and that are missing."""
+        segments = self.owner.chooser.segments
+        pending = [group]
+        while pending:
+            missing = self.missing(segments.plan(pending[-1]).loads)
+            if missing:
+                pending += dict.fromkeys(map(segments.group_of, missing))
+            elif self.find((last := pending.pop())[0]) is None:
+                self._compute(last)
 
     def _compute(self, group: tuple[Var, ...]) -> None:
         program = self.owner.chooser.segments.program(group)
