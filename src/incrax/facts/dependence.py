@@ -142,7 +142,5 @@ def _is_tracked(eqn: Equation, inputs: Sequence[Masks]) -> bool:
     return all(_jax.aval_size(atom.aval) <= MAX_TRACKED for atom in [*eqn.invars, *eqn.outvars])
 
 
-_BUILDERS = frozenset(
-    {"concatenate", "stack", "pad", "select_n", "dynamic_update_slice", "scatter", "scatter-add"}
-)
+_BUILDERS = frozenset({"concatenate", "stack", "pad", "select_n", "dynamic_update_slice", "scatter", "scatter-add"})
 """Primitives that can make a split value from unsplit ones."""

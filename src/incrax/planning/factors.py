@@ -210,9 +210,7 @@ def _is_wide_sum(eqn: Equation) -> bool:
     return is_real and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 
-def _expand(
-    atom: Atom, product: _Product, equation_of: Callable[[Var], Equation | None], is_dirty: IsDirty
-) -> None:
+def _expand(atom: Atom, product: _Product, equation_of: Callable[[Var], Equation | None], is_dirty: IsDirty) -> None:
     """Add the factors of an atom to a product; clean arrays stay whole, so that they are saved as they are.
 
     Of a product that has too many, as many are added as show this.

@@ -93,8 +93,9 @@ class Packing:
 def packable(leaves: Iterable[Any], seconds: Iterable[float]) -> frozenset[int]:
     """Numbers of the leaves that are small real or complex values on the host; none where the program takes longer.
 
-    `seconds` are those of the program's equations. In a long program a leaf of its own is better: what takes it out of the vector is one more step for XLA's scheduler. Integers
-    stay arguments of their own: what does not fit their type must raise as it does without incrax.
+    `seconds` are those of the program's equations. In a long program a leaf of its own is better: what takes it out of
+    the vector is one more step for XLA's scheduler. Integers stay arguments of their own: what does not fit their type
+    must raise as it does without incrax.
     """
     found = frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
     is_longer = any(program_s > TRANSFER_S * len(found) for program_s in accumulate(seconds))
