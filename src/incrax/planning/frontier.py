@@ -76,20 +76,53 @@ def choose_frontier(
     price = cache(load_seconds)
     ran, wanted = _forced(listing, targets, must_run, price)
     is_cheap = cache(lambda var: _is_cheap(listing, var, price(var), run_seconds))
-    loads: set[Var] = set()
-    before: list[Var] = []
+    loads = {var for var in wanted if is_cheap(var)}
+    ends = _Ends(listing, (var for var in wanted if var not in loads))
+    left = set(ends.at)
     is_last = False
-    while (wanted or before) and not is_last:
-        is_last = not wanted
-        window = _window(listing, [*wanted, *before], ran, is_cheap)
-        is_open = lambda var, window=window: listing.writer[var] not in window and not is_cheap(var)
-        ends = [var for var in dict.fromkeys([*wanted, *before]) if not is_open(var)]
-        chosen, available = _minimum_cut(listing, window, ends, ran, price, run_seconds)
+    while ends.at and not is_last:
+        is_last = not left
+        window, here = _window(listing, ends, ran, is_cheap)
+        left -= window
+        is_had = lambda var: var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
+        chosen, available = _minimum_cut(listing, window, here, is_had, price, run_seconds)
         ran |= chosen
-        loads.update(var for var in available if not is_open(var))
-        before = [var for var in dict.fromkeys([*before, *available]) if is_open(var)]
-        wanted = [var for var in wanted if is_open(var)]
-    return _trimmed(listing, ran, loads.union(before), targets, must_run)
+        for var in available:
+            if listing.writer[var] in window or is_cheap(var):
+                loads.add(var)
+            else:
+                ends.add(var)
+    return _trimmed(listing, ran, loads.union(*ends.at.values()), targets, must_run)
+
+
+class _Ends:
+    """Variables that must be available, by the number of the equation that writes them; the last number first."""
+
+    def __init__(self, listing: Listing, variables: Iterable[Var]) -> None:
+        self.listing = listing
+        self.at: dict[int, dict[Var, None]] = {}
+        self._heap: list[int] = []
+        for var in variables:
+            self.add(var)
+
+    def add(self, var: Var) -> None:
+        number = self.listing.writer[var]
+        if number not in self.at:
+            self.at[number] = {}
+            heapq.heappush(self._heap, -number)
+        self.at[number][var] = None
+
+    def __contains__(self, var: Var) -> bool:
+        return var in self.at.get(self.listing.writer[var], ())
+
+    @property
+    def last(self) -> int:
+        """The greatest number; -1 if there is none."""
+        return -self._heap[0] if self._heap else -1
+
+    def pop_last(self) -> dict[Var, None]:
+        """Take out the variables of the greatest number."""
+        return self.at.pop(-heapq.heappop(self._heap))
 
 
 def _forced(
@@ -125,36 +158,40 @@ def _is_cheap(listing: Listing, var: Var, price: float | None, run_seconds: RunS
 
 
 def _window(
-    listing: Listing, targets: Iterable[Var], ran: Collection[int], is_cheap: Callable[[Var], bool]
-) -> set[int]:
-    """The last equations, up to `WINDOW`, from which targets are computed, other than by what runs anyway."""
-    seen = {-listing.writer[var] for var in targets if not is_cheap(var)}
-    heap = list(seen)
-    heapq.heapify(heap)
+    listing: Listing, ends: _Ends, ran: Collection[int], is_cheap: Callable[[Var], bool]
+) -> tuple[set[int], list[Var]]:
+    """The last equations, up to `WINDOW`, from which ends are computed, and the ends that these write, taken out."""
+    heap: list[int] = []
+    seen: set[int] = set()
     window: set[int] = set()
-    while heap and len(window) < WINDOW:
-        number = -heapq.heappop(heap)
+    targets: list[Var] = []
+    while len(window) < WINDOW and (heap or ends.at):
+        number = max(ends.last, -heap[0] if heap else -1)
+        if number == ends.last:
+            targets += ends.pop_last()
+        if heap and number == -heap[0]:
+            heapq.heappop(heap)
         window.add(number)
         for var in read_vars(listing.eqns[number]):
             other = listing.writer.get(var)
-            if other is not None and other not in ran and -other not in seen and not is_cheap(var):
-                seen.add(-other)
+            if other is not None and other not in ran and other not in seen and not is_cheap(var):
+                seen.add(other)
                 heapq.heappush(heap, -other)
-    return window
+    return window, targets
 
 
 def _minimum_cut(
     listing: Listing,
     window: Collection[int],
     targets: Sequence[Var],
-    ran: Collection[int],
+    is_had: Callable[[Var], bool],
     price: LoadSeconds,
     run_seconds: RunSeconds,
 ) -> tuple[set[int], set[Var]]:
     """The equations of a window that run, and the variables that are available, computed or loaded.
 
-    What is written before the window can be loaded, or else cannot be had in it. A variable that one equation alone
-    reads shares its node.
+    What is written before the window, and is not had anyway, can be loaded, or else cannot be had in it. A variable
+    that one equation alone reads shares its node.
     """
     if not window:
         return set(), set(targets)
@@ -162,7 +199,7 @@ def _minimum_cut(
     readers: dict[Var, list[int]] = {var: [] for var in targets}
     for number in nodes:
         for var in dict.fromkeys(read_vars(listing.eqns[number])):
-            if listing.writer.get(var, -1) not in ran and var in listing.writer:
+            if not is_had(var):
                 readers.setdefault(var, []).append(nodes[number])
     edges = [(_SOURCE, node, run_seconds(number)) for number, node in nodes.items()]
     wanted = frozenset(targets)
