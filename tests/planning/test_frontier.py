@@ -279,5 +279,5 @@ def test_a_value_wanted_in_a_later_window_is_not_paid_again(monkeypatch):
     monkeypatch.setattr(module, "WINDOW", 2)
     eqns, shared, targets = fan(1)
     loads = {shared: 8.0, targets[0]: 1.5}
-    frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 9.0 if n == 0 else 0.5)
-    assert frontier == Frontier((1, 2), (shared,))
+    frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 7.0 if n == 0 else 0.5)
+    assert frontier == Frontier((0, 1, 2), ())

@@ -200,6 +200,16 @@ def test_the_segment_of_one_block_looks_at_no_equation_of_the_others():
     assert looks[0] == looks[1] > 50
 
 
+def test_a_segment_looks_at_two_windows_before_what_it_loads_at_most():
+    looks = []
+    for num in (200, 400):
+        facts = facts_of(traced(chain, num), Calibration(argument_s=1e-5))
+        steps = [eqn.outvars[0] for eqn in facts.program.eqns if eqn.primitive.name == "tanh"]
+        fill = lambda facts=facts, steps=steps: plan_fill(facts, steps[-1:], frozenset(steps[:-1]).__contains__)
+        looks.append(looks_at(facts, fill))
+    assert looks[0] == looks[1] < 10 * frontier.WINDOW
+
+
 def test_a_change_looks_at_each_equation_a_few_times_at_most():
     facts = facts_of(traced(blocks, 400, 8))
     sums = [eqn.outvars[0] for eqn in facts.program.eqns if eqn.primitive.name == "reduce_sum"]
