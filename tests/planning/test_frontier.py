@@ -281,3 +281,11 @@ def test_a_value_wanted_in_a_later_window_is_not_paid_again(monkeypatch):
     loads = {shared: 8.0, targets[0]: 1.5}
     frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 7.0 if n == 0 else 0.5)
     assert frontier == Frontier((0, 1, 2), ())
+
+
+def test_no_more_windows_than_needed_are_decided_on_and_one_more(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 4)
+    eqns, values = chain(40)
+    loads = {var: 1.0 + 2.0 * k for k, var in enumerate(values)}
+    frontier = choose_frontier(eqns, values[-1:], [], loads.get, lambda _: 0.9)
+    assert frontier == Frontier(tuple(range(32, 40)), (values[31],))
