@@ -244,7 +244,7 @@ def test_other_dtypes_are_right_or_left_alone(dtype):
 
 def test_a_scan_of_one_parameter_equals_jit_and_computes_no_component_again():
     vectors = jax.value_and_grad(model, argnums=(0, 1, 2, 3))
-    ours = incrax.incremental(vectors, tuning=incrax.Tuning(race=False, calibrate=False, hot_after=1))
+    ours = incrax.incremental(vectors, tuning=EAGER)
     data = np.linspace(0.05, 3.0, 100_000)
     for n in (3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6):
         same(ours(n, *START[1:], data), jax.jit(vectors)(n, *START[1:], data), factor=1024)
