@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,12 @@ from helpers import EAGER
 
 import incrax
 from incrax.facts.cost import Calibration
-from incrax.facts.dependence import depend, make_layout
+from incrax.facts.dependence import make_layout
 from incrax.facts.program import Listing, trace
-from incrax.facts.simplify import run_passes
 from incrax.planning import frontier
-from incrax.planning.facts import Facts
 from incrax.planning.plan import plan_dirty, plan_fill
 from incrax.planning.segmentation import Segmentation
-from incrax.running.analysis import PASSES
+from incrax.running import analysis
 from incrax.running.pure import PureFunction
 from incrax.running.wants import lasting_needs, typical_changes
 
@@ -68,10 +67,9 @@ def traced(fun, num, num_params=8):
     return trace(lambda params, x: jax.tree.leaves(fun(params, x, num)), params, ROWS)
 
 
-def facts_of(program, calibration=None):
-    program = run_passes(program, PASSES)
-    layout = make_layout([var.aval for var in program.invars], 256)
-    return Facts(program, depend(program, layout), calibration or Calibration(), is_minimal=False)
+def facts_of(program, prices=None):
+    facts = analysis.facts_of(program, incrax.Tuning(), is_exact=True)
+    return facts if prices is None else replace(facts, given_prices=prices)
 
 
 def calls_of(fun, *args):

@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -74,28 +74,36 @@ def factor_reductions(
     if any(eqn.effects for eqn in eqns):
         return None
     products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty, equation_of)}
+    merged = _merged(products.values())
+    if not merged:
+        return None
     sums = linear_sums(eqns, products, targets)
     alone = {var: (Term(var),) for var in products}
     for sinks in (sums, alone):
-        new = _rewritten(eqns, products, sinks, table, is_dirty, targets)
+        new = _rewritten(eqns, products, merged, sinks, table, is_dirty, targets)
         if new is not None:
             return new
     return None
 
 
+def _merged(products: Iterable[_Product]) -> dict[Key, list[_Product]]:
+    """Products of the same dirty arrays, by these, where the clean ones make several rows."""
+    groups: dict[Key, list[_Product]] = {}
+    for product in products:
+        groups.setdefault(factor_key(product.dirty), []).append(product)
+    return {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
+
+
 def _rewritten(
     eqns: Sequence[Equation],
     products: dict[Var, _Product],
+    merged: dict[Key, list[_Product]],
     sinks: dict[Var, Terms],
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
 ) -> Factored | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they become cyclic."""
-    groups: dict[Key, list[_Product]] = {}
-    for product in products.values():
-        groups.setdefault(factor_key(product.dirty), []).append(product)
-    merged = {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
     pieces, others = _pieces(products, sinks, merged, is_dirty)
     if not 0 < sum(len(piece.row) for of_group in pieces.values() for piece in of_group) <= MAX_ENTRIES:
         return None

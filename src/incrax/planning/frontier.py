@@ -78,15 +78,15 @@ def choose_frontier(
     is_cheap = cache(lambda var: _is_cheap(listing, var, price(var), run_seconds))
     loads = {var for var in wanted if is_cheap(var)}
     ends = _Ends(listing, (var for var in wanted if var not in loads))
+    is_had = lambda var: var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
     left = set(ends.at)
     is_last = False
     while ends.at and not is_last:
         is_last = not left
         window, here = _window(listing, ends, ran, is_cheap)
         left -= window
-        is_had = lambda var: var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
         chosen, available = _minimum_cut(listing, window, here, is_had, price, run_seconds)
-        ran |= chosen
+        ran.update(chosen)
         for var in available:
             if listing.writer[var] in window or is_cheap(var):
                 loads.add(var)

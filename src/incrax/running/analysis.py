@@ -44,12 +44,16 @@ def analyse(
 ) -> Analysis:
     """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
     traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
+    return Analysis(traced, facts_of(traced, tuning, is_exact=is_exact, passes=passes), out_tree)
+
+
+def facts_of(traced: Program, tuning: Tuning, *, is_exact: bool, passes: Sequence[Pass] = PASSES) -> Facts:
+    """A traced program simplified, with its dependence and prices."""
     program = run_passes(traced, passes)
     layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
     is_minimal = tuning.planner == "minimal"
     prices = None if tuning.calibrate and not is_minimal and not is_exact else Calibration()
-    facts = Facts(program, depend(program, layout), prices, is_minimal)
-    return Analysis(traced, facts, out_tree)
+    return Facts(program, depend(program, layout), prices, is_minimal)
 
 
 def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) -> tuple[Program, Any]:
