@@ -212,7 +212,7 @@ MUTANTS = [
     Mutant(
         "underflow of a product of clean arrays not noticed",
         "planning/products.py",
-        "return matrix, jnp.all(jnp.stack(bounds) <= _tiny(dtype) ** -_MATRIX_RANGE)",
+        "return matrix, jnp.all(_bounds(terms, flat, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE)",
         "return matrix, jnp.all(jnp.isfinite(matrix))",
     ),
     Mutant(
@@ -338,8 +338,8 @@ MUTANTS = [
     Mutant(
         "partial sum loses a term",
         "planning/derived.py",
-        'partial = table.make("sum", clean, _sum)',
-        'partial = table.make("sum", clean[1:], _sum)',
+        "partial = table.make_sum(clean, last)",
+        "partial = table.make_sum(clean[1:], last)",
     ),
     Mutant(
         "an output that changed is kept",

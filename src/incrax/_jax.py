@@ -6,6 +6,7 @@ and the ambient trace and configuration. It must not know about plans or saved v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -282,8 +283,8 @@ def aval_bytes(aval: Any) -> int:
 
 def aval_size(aval: Any) -> int:
     """Number of elements of a value of this type."""
-    shape = getattr(aval, "shape", ())
-    return int(np.prod(shape)) if all(isinstance(n, int) for n in shape) else 1
+    size = math.prod(getattr(aval, "shape", ()))
+    return size if isinstance(size, int) else 1
 
 
 def bool_aval() -> Any:

@@ -25,9 +25,9 @@ class Traced:
         self.args = [jnp.asarray(x) for x in args]
         self.layout: Layout = make_layout([var.aval for var in self.program.invars], max_tracked)
         inputs = [input_masks(self.layout, i, x.shape) for i, x in enumerate(self.args)]
-        self.masks = walk(self.program, inputs)
-        written = [var for eqn in self.program.eqns for var in eqn.outvars if var in self.masks]
+        written = [var for eqn in self.program.eqns for var in eqn.outvars]
         self.watched = (*self.program.outvars, *(written if watch_all else ()))
+        self.masks = walk(self.program.with_eqns(self.program.eqns, self.watched), inputs)
         self.evaluate = jax.jit(evaluator(self.program.with_eqns(self.program.eqns, self.watched)))
 
     def values(self, args):

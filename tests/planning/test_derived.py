@@ -12,7 +12,7 @@ from incrax import _jax
 from incrax.facts.chains import find_chains
 from incrax.facts.program import read_vars, trace, written_vars
 from incrax.facts.simplify import inline
-from incrax.planning.derived import MIN_CLEAN_TERMS, MIN_ROW_SIZE, DerivedTable, regroup, stack_rows
+from incrax.planning.derived import MIN_CLEAN_TERMS, MIN_ROW_SIZE, DerivedTable, in_order, regroup, stack_rows
 
 RNG = np.random.default_rng(2)
 N = MIN_ROW_SIZE
@@ -52,7 +52,10 @@ def regrouped(fun, args, dirty, table=None):
     changed = {program.invars[i] for i in dirty}
     for eqn in program.eqns:
         changed.update(eqn.outvars if changed & set(read_vars(eqn)) else ())
-    return program, regroup(program.eqns, chains, table, lambda var: var not in changed), table
+    replaced = regroup(program.eqns, chains, table, lambda var: var not in changed)
+    eqns = [new for n, eqn in enumerate(program.eqns) for new in replaced.get(n, (eqn,))]
+    read = {var for eqn in eqns for var in read_vars(eqn)}
+    return program, in_order([*eqns, *table.recipe(var for var in table.recipes if var in read)]), table
 
 
 def check_same_sums(program, eqns, args):

@@ -10,6 +10,8 @@ from helpers import EAGER, same
 
 import incrax
 from incrax.facts import cost, dependence, program, simplify
+from incrax.facts.program import read_vars
+from incrax.planning.derived import in_order, live
 from incrax.planning.factors import factor_reductions
 from incrax.planning.facts import Facts
 
@@ -30,9 +32,16 @@ def facts_of(fun, *args):
 
 
 def factored(facts, dirty):
-    return factor_reductions(
-        facts.program.eqns, facts.derived, lambda var: bool(facts.mask(var) & dirty), frozenset(facts.program.outvars)
-    )
+    is_dirty = lambda var: bool(facts.mask(var) & dirty)
+    targets = frozenset(facts.program.outvars)
+    made = factor_reductions(facts.program.eqns, facts.derived, is_dirty, targets, facts.listing.equation_of)
+    if made is None:
+        return None
+    read = dict.fromkeys(var for eqn in made.eqns for var in read_vars(eqn))
+    written = {var for eqn in made.eqns for var in eqn.outvars}
+    others = [eqn for eqn in facts.program.eqns if not written & set(eqn.outvars)]
+    eqns = in_order([*others, *facts.derived.recipe(read), *made.eqns])
+    return made._replace(eqns=tuple(live(eqns, {*targets, made.guard})))
 
 
 def check_law(facts, dirty, fun, *args, factor=1024):
@@ -235,7 +244,7 @@ def test_other_dtypes_are_right_or_left_alone(dtype):
 
 def test_a_scan_of_one_parameter_equals_jit_and_computes_no_component_again():
     vectors = jax.value_and_grad(model, argnums=(0, 1, 2, 3))
-    ours = incrax.incremental(vectors, tuning=incrax.Tuning(race=False, calibrate=False, hot_after=1))
+    ours = incrax.incremental(vectors, tuning=EAGER)
     data = np.linspace(0.05, 3.0, 100_000)
     for n in (3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6):
         same(ours(n, *START[1:], data), jax.jit(vectors)(n, *START[1:], data), factor=1024)

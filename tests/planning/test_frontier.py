@@ -9,10 +9,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from incrax.facts.program import read_vars, trace, written_vars
-from incrax.planning.frontier import Frontier, choose_frontier
+from incrax.facts.program import listing_of, read_vars, trace, written_vars
+from incrax.planning import frontier as module
+from incrax.planning.frontier import Frontier
 
 lax = jax.lax
+
+
+def choose_frontier(eqns, *args):
+    return module.choose_frontier(listing_of(eqns), *args)
 
 
 def random_program(rng, num_eqns):
@@ -99,6 +104,40 @@ def test_prices_of_very_different_size_give_a_valid_choice(seed):
     check_valid(eqns, frontier, targets, [])
     best = cheapest(eqns, targets, [], load, run)
     assert price_of(frontier, load, run) <= best * (1 + 1e-6) + 1e-7 * sum(run)
+
+
+def naive(eqns, targets, must_run, load):
+    """Equations and loads where all that can be loaded is loaded, from the targets backwards."""
+    producer = {var: n for n, eqn in enumerate(eqns) for var in written_vars(eqn)}
+    ran, loads, stack = set(), set(), [*must_run]
+    needed = [var for var in targets if var in producer]
+    while stack or needed:
+        if needed:
+            var = needed.pop()
+            if load[var] is None:
+                stack.append(producer[var])
+            else:
+                loads.add(var)
+        elif (number := stack.pop()) not in ran:
+            ran.add(number)
+            needed += [var for var in read_vars(eqns[number]) if var in producer]
+    return ran, {var for var in loads if producer[var] not in ran}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_windows_give_a_valid_choice_no_dearer_than_to_load_what_can_be_loaded(seed, monkeypatch):
+    rng = random.Random(seed)
+    monkeypatch.setattr(module, "WINDOW", rng.randint(1, 5))
+    eqns = random_program(rng, rng.randint(5, 30))
+    variables = [var for eqn in eqns for var in written_vars(eqn)]
+    run = [rng.choice([0.0, rng.random(), 20.0]) for _ in eqns]
+    load = {v: rng.choice([None, rng.random(), 2.0, 5.0]) for v in variables}
+    targets = rng.sample(variables, rng.randint(1, 5))
+    must_run = rng.sample(range(len(eqns)), rng.choice([0, 0, 1]))
+    frontier = choose_frontier(eqns, targets, must_run, load.get, run.__getitem__)
+    check_valid(eqns, frontier, targets, must_run)
+    ran, loads = naive(eqns, targets, must_run, load)
+    assert price_of(frontier, load, run) <= price_of(Frontier(tuple(ran), tuple(loads)), load, run) + 1e-6
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
@@ -206,3 +245,47 @@ def test_a_long_program_is_cut_too():
     frontier = choose_frontier(eqns, eqns[-1].outvars, [], {middle: 1e-9}.get, lambda _: 1e-9)
     assert frontier.load == (middle,)
     assert frontier.run == tuple(range(501, len(eqns)))
+
+
+def fan(num):
+    """Values c_k = exp b of one b = sin a, in order."""
+
+    def fun(x):
+        shared = lax.sin(x)
+        return [lax.exp(lax.add(shared, float(k))) for k in range(num)]
+
+    eqns = trace(fun, 1.0).eqns
+    return eqns, eqns[0].outvars[0], [eqn.outvars[0] for eqn in eqns if eqn.primitive.name == "exp"]
+
+
+def test_what_a_window_would_load_is_computed_in_the_one_before_where_that_is_cheaper(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 4)
+    eqns, shared, targets = fan(6)
+    loads = {shared: 2.0, **dict.fromkeys(targets, 3.0)}
+    frontier = choose_frontier(eqns, targets, [], loads.get, lambda n: 0.5 if n == 0 else 1.0)
+    assert frontier == Frontier(tuple(range(len(eqns))), ())
+    frontier = choose_frontier(eqns, targets, [], loads.get, lambda n: 3.5 if n == 0 else 1.0)
+    assert frontier == Frontier(tuple(range(1, len(eqns))), (shared,))
+
+
+def test_a_value_that_is_loaded_anyway_is_not_paid_again():
+    eqns, shared, targets = fan(2)
+    loads = {shared: 1.0, targets[0]: 1.5}
+    frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 9.0 if n == 0 else 0.5)
+    assert frontier == Frontier((1, 2), (shared,))
+
+
+def test_a_value_wanted_in_a_later_window_is_not_paid_again(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 2)
+    eqns, shared, targets = fan(1)
+    loads = {shared: 8.0, targets[0]: 1.5}
+    frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 7.0 if n == 0 else 0.5)
+    assert frontier == Frontier((0, 1, 2), ())
+
+
+def test_no_more_windows_than_needed_are_decided_on_and_one_more(monkeypatch):
+    monkeypatch.setattr(module, "WINDOW", 4)
+    eqns, values = chain(40)
+    loads = {var: 1.0 + 2.0 * k for k, var in enumerate(values)}
+    frontier = choose_frontier(eqns, values[-1:], [], loads.get, lambda _: 0.9)
+    assert frontier == Frontier(tuple(range(32, 40)), (values[31],))

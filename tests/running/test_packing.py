@@ -22,7 +22,7 @@ def total(*leaves):
 
 def packing_of(leaves):
     avals = [var.aval for var in jax.make_jaxpr(lambda *x: x)(*leaves).jaxpr.invars]
-    return Packing(range(len(leaves)), avals, packable(leaves, 0.0))
+    return Packing(range(len(leaves)), avals, packable(leaves, [0.0]))
 
 
 @given(st.permutations(HOST))
@@ -63,9 +63,9 @@ def test_leaves_from_the_device_are_taken_as_they_are():
 
 
 def test_integers_and_expensive_programs_are_left_alone():
-    assert packable([1, 2, 3, True, "x"], 0.0) == frozenset()
-    assert packable(HOST, 2 * TRANSFER_S * len(HOST)) == frozenset()
-    assert len(packable(HOST, 0.0)) == len(HOST)
+    assert packable([1, 2, 3, True, "x"], [0.0]) == frozenset()
+    assert packable(HOST, [TRANSFER_S] * 2 * len(HOST)) == frozenset()
+    assert len(packable(HOST, [0.0])) == len(HOST)
 
 
 def test_few_leaves_are_not_packed():

@@ -25,10 +25,7 @@ Rule = Callable[..., Any]
 
 def known_values(program: Program) -> dict[Var, np.ndarray]:
     """The values of the small variables that depend on no input."""
-    known: dict[Var, np.ndarray] = {}
-    for var, const in zip(program.constvars, program.consts, strict=True):
-        if _is_small(var.aval) and (not isinstance(const, jax.Array) or _jax.is_held_whole(const)):
-            known[var] = np.asarray(const)
+    known = known_constants(program)
     for eqn in program.eqns:
         value = evaluate_equation(eqn, known)
         if value is not None:
@@ -36,14 +33,24 @@ def known_values(program: Program) -> dict[Var, np.ndarray]:
     return known
 
 
+def known_constants(program: Program) -> dict[Var, np.ndarray]:
+    """The values of the small constants."""
+    pairs = zip(program.constvars, program.consts, strict=True)
+    return {var: np.asarray(const) for var, const in pairs if _is_small(var.aval) and _is_at_hand(const)}
+
+
+def _is_at_hand(const: Any) -> bool:
+    return not isinstance(const, jax.Array) or _jax.is_held_whole(const)
+
+
 def evaluate_equation(eqn: Equation, known: dict[Var, np.ndarray]) -> np.ndarray | None:
     """The value of an equation's one output, or None where it is not known exactly."""
     rule = constant_rules.get(eqn.primitive.name)
-    if rule is None or len(eqn.outvars) != 1 or not _is_small(eqn.outvars[0].aval):
+    if rule is None or not all(isinstance(atom, Literal) or atom in known for atom in eqn.invars):
+        return None
+    if len(eqn.outvars) != 1 or not _is_small(eqn.outvars[0].aval):
         return None
     values = [_known_atom(atom, known) for atom in eqn.invars]
-    if any(value is None for value in values):
-        return None
     aval = eqn.outvars[0].aval
     with np.errstate(all="ignore"):
         result = rule(*values, **eqn.params)
@@ -56,8 +63,8 @@ def _has_subnormal(x: Any) -> bool:
     return x.dtype.kind == "f" and bool(np.any((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)))
 
 
-def _known_atom(atom: Any, known: dict[Var, np.ndarray]) -> np.ndarray | None:
-    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known.get(atom)
+def _known_atom(atom: Any, known: dict[Var, np.ndarray]) -> np.ndarray:
+    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
 
 
 def _is_small(aval: Any) -> bool:

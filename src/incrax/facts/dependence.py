@@ -15,8 +15,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax.facts.constants import evaluate_equation, known_values
-from incrax.facts.program import STATEFUL, Program, written_vars
+from incrax.facts.constants import evaluate_equation, known_constants
+from incrax.facts.program import STATEFUL, Program, read_vars, written_vars
 from incrax.facts.rules import Known, Masks, element_rules, join, keep_masks, nested_rules, spread
 
 MAX_TRACKED = 1024
@@ -102,15 +102,20 @@ def _input_masks(var: Var, index: int, layout: Layout) -> Masks:
 
 
 def walk(program: Program, inputs: Sequence[Masks]) -> dict[Var, Masks]:
-    """Masks of every variable, given those of the inputs."""
-    known = known_values(program)
+    """Masks of every variable, given those of the inputs; of what is not an output, joined once nothing reads it."""
+    known = known_constants(program)
     env: dict[Var, Masks] = dict(zip(program.invars, inputs, strict=True))
     env.update({var: 0 for var in program.constvars})
-    for eqn in program.eqns:
+    last_read = {var: number for number, eqn in enumerate(program.eqns) for var in read_vars(eqn)}
+    last_read.update({atom: len(program.eqns) for atom in program.outvars if isinstance(atom, Var)})
+    for number, eqn in enumerate(program.eqns):
         value = evaluate_equation(eqn, known)
         if value is not None:
             known[eqn.outvars[0]] = value
         env.update(zip(eqn.outvars, equation_masks(eqn, env, known), strict=True))
+        for var in read_vars(eqn):
+            if last_read[var] == number:
+                env[var] = join(env[var])
     return env
 
 
@@ -139,7 +144,5 @@ def _is_tracked(eqn: Equation, inputs: Sequence[Masks]) -> bool:
     return all(_jax.aval_size(atom.aval) <= MAX_TRACKED for atom in [*eqn.invars, *eqn.outvars])
 
 
-_BUILDERS = frozenset(
-    {"concatenate", "stack", "pad", "select_n", "dynamic_update_slice", "add_any", "add", "scatter", "scatter-add"}
-)
+_BUILDERS = frozenset({"concatenate", "stack", "pad", "select_n", "dynamic_update_slice", "scatter", "scatter-add"})
 """Primitives that can make a split value from unsplit ones."""

@@ -5,9 +5,9 @@ In: a function of flat arrays. Out: a `Program`. It must not know which inputs w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
@@ -71,3 +71,27 @@ def read_vars(eqn: Equation) -> Iterator[Var]:
 def written_vars(eqn: Equation) -> Iterator[Var]:
     """The variables that an equation writes, dropped ones left out."""
     return (var for var in eqn.outvars if not isinstance(var, _jax.DropVar))
+
+
+class Listing(NamedTuple):
+    """Equations by number, each after those that write what it reads, and who writes a variable."""
+
+    eqns: Sequence[Equation]
+    writer: Mapping[Var, int]
+
+    def extended(self, eqns: Sequence[Equation]) -> Listing:
+        """The same with more equations at the end."""
+        if not eqns:
+            return self
+        added = {var: n for n, eqn in enumerate(eqns, len(self.eqns)) for var in written_vars(eqn)}
+        return Listing([*self.eqns, *eqns], {**self.writer, **added})
+
+    def equation_of(self, var: Var) -> Equation | None:
+        """The equation that writes a variable; None for an input or a constant."""
+        number = self.writer.get(var)
+        return None if number is None else self.eqns[number]
+
+
+def listing_of(eqns: Sequence[Equation]) -> Listing:
+    """The equations of a program, numbered in order."""
+    return Listing((), {}).extended(eqns)

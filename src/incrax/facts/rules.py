@@ -27,10 +27,7 @@ def join(masks: Masks) -> int:
     """One mask for a whole value."""
     if isinstance(masks, int):
         return masks
-    result = 0
-    for mask in masks.flat:
-        result |= mask
-    return result
+    return np.bitwise_or.reduce(masks, axis=None, initial=0)
 
 
 def spread(mask: int, aval: Any) -> Masks:
@@ -58,7 +55,7 @@ def _as_masks(mask: np.ndarray) -> Masks:
 
 def _elementwise(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
     shape = eqn.outvars[0].aval.shape
-    if shape == ():
+    if shape == () or all(isinstance(masks, int) for masks in inputs):
         return functools.reduce(operator.or_, map(join, inputs), 0)
     result = np.zeros(shape, object)
     for masks in inputs:

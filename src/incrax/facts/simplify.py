@@ -68,7 +68,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         return atom
 
     def visit(eqn: Equation) -> None:
-        eqn = eqn.replace(invars=[resolve(atom) for atom in eqn.invars])
+        eqn = _reading(eqn, resolve)
         called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
         if called is None:
             eqns.append(eqn)
@@ -92,6 +92,13 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
     return Program(program.invars, tuple(constvars), tuple(consts), tuple(eqns), outvars)
 
 
+def _reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
+    """The equation with other inputs; itself where they stay the same."""
+    invars = [rename(atom) for atom in eqn.invars]
+    is_same = all(new is old for new, old in zip(invars, eqn.invars, strict=True))
+    return eqn if is_same else eqn.replace(invars=invars)
+
+
 def _fresh(var: Var) -> Var:
     """A new name for an inner variable: one jaxpr may be called twice."""
     return var if isinstance(var, _jax.DropVar) else _jax.new_var(var.aval)
@@ -106,8 +113,9 @@ def fold_constants(program: Program) -> Program:
     kept = [eqn for eqn in program.eqns if eqn.effects or not all(var in known for var in written_vars(eqn))]
     used = {var for eqn in kept for var in read_vars(eqn)} | {a for a in program.outvars if isinstance(a, Var)}
     literals = {v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()}
-    arrays = [v for v in known if v in used and v not in literals and v not in set(program.constvars)]
-    kept = [eqn.replace(invars=[literals.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]) for eqn in kept]
+    constants = frozenset(program.constvars)
+    arrays = [v for v in known if v in used and v not in literals and v not in constants]
+    kept = [_reading(eqn, lambda a: literals.get(a, a) if isinstance(a, Var) else a) for eqn in kept]
     outvars = tuple(literals.get(a, a) if isinstance(a, Var) else a for a in program.outvars)
     constvars = (*program.constvars, *arrays)
     consts = (*program.consts, *(np.asarray(known[v], v.aval.dtype) for v in arrays))
@@ -130,7 +138,7 @@ def merge_equal(program: Program) -> Program:
     seen: dict[Hashable, list[Var]] = {}
     eqns = []
     for eqn in program.eqns:
-        eqn = eqn.replace(invars=[names.get(a, a) if isinstance(a, Var) else a for a in eqn.invars])
+        eqn = _reading(eqn, lambda a: names.get(a, a) if isinstance(a, Var) else a)
         key = None if eqn.effects or eqn.primitive.name in STATEFUL else _equation_key(eqn)
         if key is not None and key in seen:
             names.update(zip(eqn.outvars, seen[key], strict=True))

@@ -67,7 +67,7 @@ def polynomial_reductions(
     for group in groups:
         statistics = make_statistics(group, forms, table)
         guard = _jax.new_var(_jax.bool_aval())
-        new += [*table.recipes[statistics], *_results(group, forms, statistics, guard)]
+        new += _results(group, forms, statistics, guard)
         guards.append(guard)
         centred.append(statistics)
     replaced = {var for group in groups for var in group.reductions}

@@ -12,7 +12,7 @@ Both change the order of summation, by a few units in the last place of the larg
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -61,6 +61,14 @@ class DerivedTable:
             (matrix, flag), eqns = traced_equations(fun, inputs)
             self.recipes[matrix], self.flags[matrix], self._made[key] = eqns, flag, matrix
             self.matrices.add(matrix)
+        return self._made[key]
+
+    def make_sum(self, terms: Sequence[Var], like: Equation) -> Var:
+        """The variable that is the sum of some terms, of the type of an addition's result."""
+        key = ("sum", tuple(terms))
+        if key not in self._made:
+            total = self._made[key] = _jax.new_var(like.outvars[0].aval)
+            self.recipes[total] = additions(terms, like, total)
         return self._made[key]
 
     def recipe(self, variables: Iterable[Var]) -> list[Equation]:
@@ -113,16 +121,16 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
 
 def regroup(
     eqns: Sequence[Equation],
-    chains: Sequence[Chain],
+    chains: Iterable[Chain],
     table: DerivedTable,
     is_clean: Callable[[Var], bool],
     kept: Iterable[Var] = (),
-) -> tuple[Equation, ...]:
-    """The equations with the clean terms of each partly dirty sum added up first; `kept` sums stay as they are."""
-    if any(eqn.effects for eqn in eqns):
-        return tuple(eqns)
+) -> dict[int, tuple[Equation, ...]]:
+    """What takes the place of equations, by number, where the clean terms of partly dirty sums are added up first.
+
+    The partial sums are derived variables, to be loaded or computed before; `kept` sums stay as they are.
+    """
     replaced: dict[int, tuple[Equation, ...]] = {}
-    partials: dict[Var, None] = {}
     kept = frozenset(kept)
     for chain in chains:
         if any(eqns[number].outvars[0] in kept for number in chain.eqns if number != chain.last):
@@ -131,22 +139,21 @@ def regroup(
         if len(clean) < MIN_CLEAN_TERMS or len(clean) == len(chain.terms):
             continue
         dirty = [var for var in chain.terms if not is_clean(var)]
-        partial = table.make("sum", clean, _sum)
-        _, additions = traced_equations(_sum, [partial, *dirty], [eqns[chain.last].outvars[0]])
+        last = eqns[chain.last]
+        partial = table.make_sum(clean, last)
         replaced.update({number: () for number in chain.eqns})
-        replaced[chain.last] = additions
-        partials[partial] = None
-    if not replaced:
-        return tuple(eqns)
-    new = [new for number, eqn in enumerate(eqns) for new in replaced.get(number, (eqn,))]
-    return in_order([*new, *table.recipe(partials)]) or tuple(eqns)
+        replaced[chain.last] = additions([partial, *dirty], last, last.outvars[0])
+    return replaced
 
 
-def _sum(*terms: Any) -> Any:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:
+    """The sum of two or more terms from the left, by additions like another one, written to a variable."""
+    eqns, left = [], terms[0]
+    for term in terms[1:-1]:
+        new = _jax.new_var(like.outvars[0].aval)
+        eqns.append(like.replace(invars=[left, term], outvars=[new]))
+        left = new
+    return (*eqns, like.replace(invars=[left, terms[-1]], outvars=[total]))
 
 
 # --- stacked rows -------------------------------------------------------------------------------------------------
@@ -162,27 +169,34 @@ def stack_rows(
 ) -> tuple[tuple[Equation, ...], tuple[Var, ...]]:
     """Merge reductions over loaded rows into matrix products; returns the new equations and loads."""
     producer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
+    kept = frozenset(kept)
     groups = {u: g for u, g in _groups(eqns, set(loads), producer).items() if len(set(g.rows)) >= MIN_ROWS}
     if not groups:
         return tuple(eqns), tuple(loads)
     inserted: dict[int, list[Equation]] = {}
     removed: set[int] = set()
-    slices: dict[Var, tuple[Equation, ...]] = {}
+    places: dict[Var, tuple[Var, int]] = {}
     matrices: list[Var] = []
     for shared, group in groups.items():
         rows = list(dict.fromkeys(group.rows))
         matrix = table.make("stack", rows, _stack)
         table.matrices.add(matrix)
         matrices.append(matrix)
-        for index, row in enumerate(rows):
-            slices.setdefault(row, traced_equations(_row(index, row.aval.shape), [matrix], [row])[1])
+        numbers = {row: number for number, row in enumerate(rows)}
+        for row, number in numbers.items():
+            places.setdefault(row, (matrix, number))
         outputs = [eqns[number].outvars[0] for number in group.reductions]
-        order = [rows.index(row) for row in group.rows]
+        order = [numbers[row] for row in group.rows]
         inserted[group.reductions[0]] = list(traced_equations(_products(order), [matrix, shared], outputs)[1])
         removed.update(group.reductions)
-    body = [new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))]
-    body = live([*(eqn for part in slices.values() for eqn in part), *body], {*kept})
+    body = live([new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))], {*kept})
     used = {var for eqn in body for var in read_vars(eqn)}
+    read: dict[Var, dict[Var, int]] = {}
+    for row, (matrix, number) in places.items():
+        if row in used or row in kept:
+            read.setdefault(matrix, {})[row] = number
+    slices = [traced_equations(_slices(rows), [matrix], list(rows))[1] for matrix, rows in read.items()]
+    body = [*(eqn for part in slices for eqn in part), *body]
     written = {var for eqn in body for var in written_vars(eqn)}
     return tuple(body), tuple(v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written)
 
@@ -228,13 +242,17 @@ def _stack(*rows: Any) -> Any:
     return jnp.stack([row.ravel() for row in rows])
 
 
-def _row(index: int, shape: tuple[int, ...]) -> Callable[..., Any]:
-    return lambda matrix: jax.lax.index_in_dim(matrix, index, keepdims=False).reshape(shape)
+def _slices(rows: Mapping[Var, int]) -> Callable[..., Any]:
+    """A function of a matrix that returns some rows, each with the shape of its variable."""
+    return lambda matrix: [
+        jax.lax.reshape(jax.lax.slice_in_dim(matrix, number, number + 1), row.aval.shape)
+        for row, number in rows.items()
+    ]
 
 
 def _products(order: Sequence[int]) -> Callable[..., Any]:
     def products(matrix: Any, shared: Any) -> list[Any]:
         sums = jnp.matmul(matrix, shared.ravel(), precision=jax.lax.Precision.HIGHEST)
-        return [jax.lax.index_in_dim(sums, index, keepdims=False) for index in order]
+        return [jax.lax.reshape(jax.lax.slice_in_dim(sums, index, index + 1), ()) for index in order]
 
     return products

@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,6 +32,9 @@ from incrax.planning.products import Entry, Key, Piece, factor_key, is_in_range,
 IsDirty: TypeAlias = Callable[[Var], bool]
 
 MAX_FACTORS = 64
+
+MAX_ENTRIES = 1024
+"""Terms in the rows of matrices up to which they are made: each has some ten equations to be traced and compiled."""
 
 
 @dataclass
@@ -57,36 +60,52 @@ class Factored(NamedTuple):
 
 
 def factor_reductions(
-    eqns: Sequence[Equation], table: DerivedTable, is_dirty: IsDirty, targets: Collection[Var]
+    eqns: Sequence[Equation],
+    table: DerivedTable,
+    is_dirty: IsDirty,
+    targets: Collection[Var],
+    equation_of: Callable[[Var], Equation | None],
 ) -> Factored | None:
-    """The equations with reductions over one dirty product merged; None where there are none."""
+    """The equations with reductions over one dirty product merged; None where there are none.
+
+    They read matrices of the table, to be loaded or computed before; `equation_of` knows what else writes what they
+    read.
+    """
     if any(eqn.effects for eqn in eqns):
         return None
-    products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty)}
+    products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty, equation_of)}
+    merged = _merged(products.values())
+    if not merged:
+        return None
     sums = linear_sums(eqns, products, targets)
     alone = {var: (Term(var),) for var in products}
     for sinks in (sums, alone):
-        new = _rewritten(eqns, products, sinks, table, is_dirty, targets)
+        new = _rewritten(eqns, products, merged, sinks, table, is_dirty, targets)
         if new is not None:
             return new
     return None
 
 
+def _merged(products: Iterable[_Product]) -> dict[Key, list[_Product]]:
+    """Products of the same dirty arrays, by these, where the clean ones make several rows."""
+    groups: dict[Key, list[_Product]] = {}
+    for product in products:
+        groups.setdefault(factor_key(product.dirty), []).append(product)
+    return {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
+
+
 def _rewritten(
     eqns: Sequence[Equation],
     products: dict[Var, _Product],
+    merged: dict[Key, list[_Product]],
     sinks: dict[Var, Terms],
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
 ) -> Factored | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they become cyclic."""
-    groups: dict[Key, list[_Product]] = {}
-    for product in products.values():
-        groups.setdefault(factor_key(product.dirty), []).append(product)
-    merged = {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
     pieces, others = _pieces(products, sinks, merged, is_dirty)
-    if not any(pieces.values()):
+    if not 0 < sum(len(piece.row) for of_group in pieces.values() for piece in of_group) <= MAX_ENTRIES:
         return None
     new: list[Equation] = []
     guards: list[Var] = []
@@ -174,13 +193,15 @@ def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor
 # --- reading products ---------------------------------------------------------------------------------------------
 
 
-def _products(eqns: Sequence[Equation], is_dirty: Callable[[Var], bool]) -> list[_Product]:
-    producer = {var: eqn for eqn in eqns for var in written_vars(eqn)}
+def _products(
+    eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: Callable[[Var], Equation | None]
+) -> list[_Product]:
+    written = {var: eqn for eqn in eqns for var in written_vars(eqn)}
     found = []
     for number, eqn in enumerate(eqns):
         if _is_wide_sum(eqn) and is_dirty(eqn.outvars[0]):
             product = _Product(number)
-            _expand(eqn.invars[0], False, product, producer, is_dirty)
+            _expand(eqn.invars[0], product, lambda var: written.get(var) or equation_of(var), is_dirty)
             shape = eqn.invars[0].aval.shape
             vectors = [atom for atom, _ in (*product.clean, *product.dirty)]
             if product.dirty and product.size < MAX_FACTORS and all(atom.aval.shape == shape for atom in vectors):
@@ -197,25 +218,34 @@ def _is_wide_sum(eqn: Equation) -> bool:
     return is_real and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 
-def _expand(
-    atom: Atom, inverse: bool, product: _Product, producer: dict[Var, Equation], is_dirty: Callable[[Var], bool]
-) -> None:
-    """Add the factors of an atom to a product; clean arrays stay whole, so that they are saved as they are."""
-    if isinstance(atom, Literal) or atom.aval.shape == ():
-        product.scalars.append((atom, inverse))
-        return
-    eqn = producer.get(atom)
-    name = "" if eqn is None or product.size >= MAX_FACTORS else eqn.primitive.name
-    if eqn is not None and name == "broadcast_in_dim" and eqn.invars[0].aval.shape == ():
-        product.scalars.append((eqn.invars[0], inverse))
-    elif not is_dirty(atom):
-        product.clean.append((atom, inverse))
-    elif eqn is not None and name in ("mul", "div", "neg"):
-        product.is_negative ^= name == "neg"
-        for position, part in enumerate(eqn.invars):
-            _expand(part, inverse ^ (name == "div" and position == 1), product, producer, is_dirty)
-    else:
-        product.dirty.append((atom, inverse))
+def _expand(atom: Atom, product: _Product, equation_of: Callable[[Var], Equation | None], is_dirty: IsDirty) -> None:
+    """Add the factors of an atom to a product; clean arrays stay whole, so that they are saved as they are.
+
+    Of a product that has too many, as many are added as show this.
+    """
+    pending: list[Factor] = [(atom, False)]
+    num_factors = 1
+    while pending:
+        if num_factors >= MAX_FACTORS:
+            product.dirty += pending
+            return
+        atom, inverse = pending.pop()
+        if isinstance(atom, Literal) or atom.aval.shape == ():
+            product.scalars.append((atom, inverse))
+            continue
+        eqn = equation_of(atom)
+        name = "" if eqn is None else eqn.primitive.name
+        if eqn is not None and name == "broadcast_in_dim" and eqn.invars[0].aval.shape == ():
+            product.scalars.append((eqn.invars[0], inverse))
+        elif not is_dirty(atom):
+            product.clean.append((atom, inverse))
+        elif eqn is not None and name in ("mul", "div", "neg"):
+            product.is_negative ^= name == "neg"
+            parts = [(part, inverse ^ (name == "div" and k == 1)) for k, part in enumerate(eqn.invars)]
+            pending += reversed(parts)
+            num_factors += len(parts) - 1
+        else:
+            product.dirty.append((atom, inverse))
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

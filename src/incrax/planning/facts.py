@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,7 +11,7 @@ from incrax._jax import Equation, Var
 from incrax.facts.chains import Chain, find_chains
 from incrax.facts.cost import Calibration, calibrate, num_host_calls
 from incrax.facts.dependence import ALWAYS, Dependence
-from incrax.facts.program import Program, read_vars, written_vars
+from incrax.facts.program import Listing, Program, listing_of, read_vars, written_vars
 from incrax.planning.derived import DerivedTable
 
 MARKED_LOAD_S = 1e-12
@@ -82,10 +83,10 @@ class Facts:
         """Estimated seconds of all equations."""
         return sum(map(self.seconds, self.program.eqns))
 
-    @cached_property
-    def rough_seconds(self) -> float:
-        """Estimated seconds of all equations on a machine that was not measured."""
-        return sum(map(Calibration().seconds, self.program.eqns))
+    @property
+    def rough_seconds(self) -> Iterator[float]:
+        """Estimated seconds of the equations, one by one, on a machine that was not measured."""
+        return map(Calibration().seconds, self.program.eqns)
 
     def load_seconds(self, var: Var) -> float:
         """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself.
@@ -108,6 +109,16 @@ class Facts:
         return any(_jax.explicit_sharding(var.aval) is not None for var in variables)
 
     @cached_property
+    def listing(self) -> Listing:
+        """The equations by number."""
+        return listing_of(self.program.eqns)
+
+    @cached_property
+    def effects(self) -> tuple[int, ...]:
+        """Numbers of the equations with effects."""
+        return tuple(number for number, eqn in enumerate(self.program.eqns) if eqn.effects)
+
+    @cached_property
     def equation_masks(self) -> tuple[int, ...]:
         """The dependence mask of each equation."""
         return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)
@@ -121,7 +132,7 @@ class Facts:
     def has_effects(self) -> bool:
         """Whether some equation must run at every call."""
         masks = self.dependence.masks.values()
-        return any(eqn.effects for eqn in self.program.eqns) or any(mask & ALWAYS for mask in masks)
+        return bool(self.effects) or any(mask & ALWAYS for mask in masks)
 
     @cached_property
     def calls_host(self) -> bool:
@@ -166,6 +177,11 @@ class Facts:
                 continue
             found.update({var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask})
         return tuple(found)
+
+    @cached_property
+    def cut_values(self) -> frozenset[Var]:
+        """The same, to look up."""
+        return frozenset(self.cut_set)
 
     def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
         """Output positions that a dirty set reaches; all of them if every input is dirty."""

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Var
+from incrax._jax import Equation, Var
+from incrax.facts.program import read_vars, written_vars
 from incrax.planning.algebra import Statistics, polynomial_reductions
-from incrax.planning.derived import regroup, stack_rows, traced_equations
-from incrax.planning.factors import factor_reductions
+from incrax.planning.derived import in_order, regroup, stack_rows, traced_equations
+from incrax.planning.factors import Factored, factor_reductions
 from incrax.planning.facts import Facts
 from incrax.planning.frontier import choose_frontier
 
@@ -97,7 +98,7 @@ def plan_dirty(
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
-    targets: list[Atom] = [*(facts.program.outvars[i] for i in outputs), *reached_saves]
+    targets = [atom for atom in (*(facts.program.outvars[i] for i in outputs), *reached_saves) if isinstance(atom, Var)]
     known = frozenset(wanted)
 
     def load_seconds(var: Var) -> float | None:
@@ -112,17 +113,12 @@ def plan_dirty(
             price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(_jax.aval_bytes(var.aval))
         return price * prices.load
 
-    eqns: tuple[Equation, ...] = facts.program.eqns
+    search = _Search(facts, dirty, load_seconds, prices.run, reached_saves, outputs)
+    eqns = _reached(facts, dirty, targets, reached_saves, may_regroup=may_derive)
+    plans = [search.plan(eqns, targets)]
     if may_derive:
-        eqns = regroup(eqns, facts.chains, facts.derived, lambda var: not facts.mask(var) & dirty, reached_saves)
-    eqns = (*eqns, *facts.derived.recipe(reached_saves))
-    plan = _plan(facts, dirty, eqns, targets, load_seconds, prices.run, reached_saves, outputs)
-    if not may_derive:
-        return plan
-    plans = [plan]
-    rest = (targets, load_seconds, prices.run, reached_saves, outputs)
-    for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
-        plans.append(_plan(facts, dirty, form.eqns, *rest, guard=form.guard, statistics=form.statistics))
+        for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
+            plans.append(search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics))
     return min(plans, key=lambda p: p.seconds)
 
 
@@ -138,85 +134,122 @@ def _other_forms(
     facts: Facts,
     dirty: int,
     eqns: Sequence[Equation],
-    targets: Sequence[Atom],
+    targets: Sequence[Var],
     saves: Sequence[Var],
     *,
     may_factor: bool,
 ) -> Iterator[_OtherForm]:
-    """The program with sibling reductions merged, and with algebra over rows, and with both."""
-    named = frozenset(atom for atom in targets if isinstance(atom, Var))
+    """The equations with sibling reductions merged, and with algebra over rows, and with both."""
+    named = frozenset(targets)
 
     def is_dirty(var: Var) -> bool:
         return not facts.is_known(var) or bool(facts.mask(var) & dirty)
 
-    if may_factor and (factored := factor_reductions(eqns, facts.derived, is_dirty, named)) is not None:
-        yield _OtherForm(*factored, None)
+    def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Factored | None:
+        if not may_factor:
+            return None
+        return factor_reductions(eqns, facts.derived, is_dirty, kept, facts.listing.equation_of)
+
+    merged = factored(eqns, named)
+    if merged is not None:
+        yield _OtherForm(*merged, None)
     if not facts.algebra.is_on:
         return
-    plain = (*facts.program.eqns, *facts.derived.recipe(saves))
+    plain = _reached(facts, dirty, targets, saves, may_regroup=False)
     statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, named)
     if statistics is None:
         return
     yield _OtherForm(statistics.eqns, statistics.guard, statistics)
-    kept = named | {statistics.guard}
-    if may_factor and (factored := factor_reductions(statistics.eqns, facts.derived, is_dirty, kept)) is not None:
-        (guard,), both = traced_equations(jnp.logical_and, [factored.guard, statistics.guard])
-        yield _OtherForm((*factored.eqns, *both), guard, statistics)
+    merged = factored(statistics.eqns, named | {statistics.guard})
+    if merged is not None:
+        (guard,), both = traced_equations(jnp.logical_and, [merged.guard, statistics.guard])
+        yield _OtherForm((*merged.eqns, *both), guard, statistics)
 
 
 def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs and the wanted values."""
     known = frozenset(wanted)
+    load_seconds = lambda var: facts.load_seconds(var) if var in known else None
     outputs = tuple(range(len(facts.program.outvars)))
+    search = _Search(facts, facts.dependence.layout.full, load_seconds, 1.0, (), outputs)
+    return search.plan((), [atom for atom in facts.program.outvars if isinstance(atom, Var)], facts.effects)
+
+
+def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var], bool]) -> Plan:
+    """Plan that computes missing saved values from the inputs and the saved values that are there.
+
+    Cost: proportional to what it runs; see `choose_frontier`.
+    """
+    missing = tuple(dict.fromkeys(missing))
+    absent = frozenset(missing)
 
     def load_seconds(var: Var) -> float | None:
-        return facts.load_seconds(var) if var in known else None
-
-    full = facts.dependence.layout.full
-    return _plan(facts, full, facts.program.eqns, facts.program.outvars, load_seconds, 1.0, (), outputs)
-
-
-def plan_fill(facts: Facts, missing: Iterable[Var], available: Iterable[Var]) -> Plan:
-    """Plan that computes missing saved values from the inputs and the saved values that are there."""
-    missing, available = tuple(dict.fromkeys(missing)), frozenset(available)
-
-    def load_seconds(var: Var) -> float | None:
-        if var not in available or var in missing:
+        if var in absent or not is_available(var):
             return None
         return MIN_LOAD_S if facts.is_minimal else facts.load_seconds(var)
 
-    eqns = (*facts.program.eqns, *facts.derived.recipe(missing))
-    return _plan(facts, 0, eqns, list(missing), load_seconds, 1.0, missing, ())
+    return _Search(facts, 0, load_seconds, 1.0, missing, ()).plan((), missing)
 
 
-def _plan(
-    facts: Facts,
-    dirty: int,
-    eqns: Sequence[Equation],
-    targets: Sequence[Atom],
-    load_seconds: Callable[[Var], float | None],
-    run_price: float,
-    saves: tuple[Var, ...],
-    outputs: tuple[int, ...],
-    guard: Var | None = None,
-    statistics: Statistics | None = None,
-) -> Plan:
-    must_run = [number for number, eqn in enumerate(eqns) if eqn.effects] if dirty else []
-    wanted = [atom for atom in (*targets, guard) if isinstance(atom, Var)]
-    seconds = [1.0] * len(eqns) if facts.is_minimal else [facts.seconds(eqn) * run_price for eqn in eqns]
-    frontier = choose_frontier(eqns, wanted, must_run, load_seconds, seconds.__getitem__)
-    ran, loads = tuple(eqns[number] for number in frontier.run), frontier.load
-    base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
-    if dirty and not facts.is_minimal and not facts.is_explicit:
-        ran, loads = stack_rows(ran, loads, wanted, facts.derived)
-    seconds_in_all = _estimate(facts, ran, loads, saves, run_price)
-    return Plan(dirty, loads, ran, saves, outputs, seconds_in_all, base_loads, guard, statistics)
+def _reached(
+    facts: Facts, dirty: int, targets: Iterable[Var], saves: Iterable[Var], *, may_regroup: bool
+) -> tuple[Equation, ...]:
+    """The equations that a dirty set reaches and that targets need, in order, with clean terms of sums taken out."""
+    listing = facts.listing.extended(facts.derived.recipe(saves))
+    numbers: set[int] = set()
+    stack = list(facts.effects) if dirty else []
+    stack += [listing.writer[var] for var in targets if var in listing.writer and facts.mask(var) & dirty]
+    while stack:
+        number = stack.pop()
+        if number not in numbers:
+            numbers.add(number)
+            read = (var for var in read_vars(listing.eqns[number]) if facts.mask(var) & dirty)
+            stack += [listing.writer[var] for var in read if var in listing.writer]
+    replaced: dict[int, tuple[Equation, ...]] = {}
+    if may_regroup and not facts.effects:
+        chains = (chain for chain in facts.chains if chain.last in numbers)
+        replaced = regroup(listing.eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves)
+    return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (listing.eqns[n],)))
 
 
-def _estimate(
-    facts: Facts, eqns: Iterable[Equation], loads: Iterable[Var], saves: Iterable[Var], run_price: float
-) -> float:
-    calibration = facts.calibration
-    seconds = sum(facts.seconds(eqn) for eqn in eqns) * run_price
-    seconds += sum(map(facts.load_seconds, loads))
-    return seconds + sum(calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in saves)
+class _Search(NamedTuple):
+    """What plans for one purpose have in common: see `Plan`, and the price of loading a variable (None: cannot be)."""
+
+    facts: Facts
+    dirty: int
+    load_seconds: Callable[[Var], float | None]
+    run_price: float
+    saves: tuple[Var, ...]
+    outputs: tuple[int, ...]
+
+    def plan(
+        self,
+        eqns: Sequence[Equation],
+        targets: Sequence[Var],
+        must_run: Sequence[int] = (),
+        guard: Var | None = None,
+        statistics: Statistics | None = None,
+    ) -> Plan:
+        """The plan that runs some equations, and whatever else they and the targets need."""
+        facts = self.facts
+        wanted = targets if guard is None else [*targets, guard]
+        written = {var for eqn in eqns for var in written_vars(eqn)}
+        read = dict.fromkeys(var for eqn in eqns for var in read_vars(eqn))
+        needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
+        listing = facts.listing.extended(facts.derived.recipe(needed))
+        seconds = lambda number: 1.0 if facts.is_minimal else facts.seconds(listing.eqns[number]) * self.run_price
+        frontier = choose_frontier(listing, needed, must_run, self.load_seconds, seconds)
+        ran = (*(listing.eqns[number] for number in frontier.run), *eqns)
+        if facts.effects:
+            ran = in_order(ran) or ran
+        loads = frontier.load
+        base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
+        if self.dirty and not facts.is_minimal and not facts.is_explicit:
+            ran, loads = stack_rows(ran, loads, wanted, facts.derived)
+        seconds_in_all = self._seconds(ran, loads)
+        return Plan(self.dirty, loads, ran, self.saves, self.outputs, seconds_in_all, base_loads, guard, statistics)
+
+    def _seconds(self, eqns: Iterable[Equation], loads: Iterable[Var]) -> float:
+        facts = self.facts
+        seconds = sum(map(facts.seconds, eqns)) * self.run_price + sum(map(facts.load_seconds, loads))
+        return seconds + sum(facts.calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in self.saves)

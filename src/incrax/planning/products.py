@@ -15,11 +15,15 @@ In: rows, dirty factors. Out: equations with a guard, and the matrix in the tabl
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
@@ -67,70 +71,95 @@ class Piece(NamedTuple):
 
 def weighted_products(
     pieces: Sequence[Piece], dirty: Sequence[Factor], outputs: Sequence[Var], table: DerivedTable
-) -> tuple[list[Equation], Var]:
-    """Equations that compute M, write each piece to an output, and a guard; u is the product of the dirty arrays."""
-    rows = {piece.key: piece.row for piece in pieces}
-    order = [list(rows).index(piece.key) for piece in pieces]
-    matrix = _matrix(list(rows.values()), dirty[0][0].aval, table)
+) -> tuple[tuple[Equation, ...], Var]:
+    """Equations that read M, write each piece to an output, and a guard; u is the product of the dirty arrays."""
+    keys = [piece.key for piece in pieces]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    rows = {key: piece.row for key, piece in zip(keys, pieces, strict=True)}
+    matrix = _matrix([rows[key] for key in numbers], dirty[0][0].aval, table)
     inputs = list(dict.fromkeys(a for f in (dirty, *(p.scalars for p in pieces)) for a, _ in f))
     guard = _jax.new_var(_jax.bool_aval())
-    new = traced_equations(_products(pieces, dirty, order, inputs), [matrix, *inputs], [*outputs, guard])[1]
-    return [*table.recipes[matrix], *new], guard
+    order = [numbers[key] for key in keys]
+    return traced_equations(_products(pieces, dirty, order, inputs), [matrix, *inputs], [*outputs, guard])[1], guard
 
 
 # --- the matrix ---------------------------------------------------------------------------------------------------
 
 
+class _Term(NamedTuple):
+    """A term of a row with its factors by number among the inputs, so that equal matrices are recognised."""
+
+    scalars: tuple[tuple[int, bool], ...]
+    arrays: tuple[tuple[int, bool], ...]
+    number: float
+
+
 def _matrix(rows: Sequence[Sequence[Entry]], aval: Any, table: DerivedTable) -> Var:
     """The variable with these rows, and its flag."""
     inputs = list(dict.fromkeys(a for row in rows for e in row for a, _ in (*e.scalars, *e.arrays)))
+    numbers = {atom: number for number, atom in enumerate(inputs)}
     size, dtype = _jax.aval_size(aval), aval.dtype
 
     def numbered(factors: Iterable[Factor]) -> tuple[tuple[int, bool], ...]:
-        return tuple((inputs.index(atom), inverse) for atom, inverse in factors)
+        return tuple((numbers[atom], inverse) for atom, inverse in factors)
 
-    spec = tuple(tuple((numbered(e.scalars), numbered(e.arrays), e.number) for e in row) for row in rows)
+    spec = tuple(tuple(_Term(numbered(e.scalars), numbered(e.arrays), e.number) for e in row) for row in rows)
 
     def stack(*values: Any) -> tuple[Any, Any]:
-        flat = [value.ravel() if value.ndim else value for value in values]
-        bounds = []
+        flat = [lax.reshape(value, (value.size,)) if value.ndim > 1 else value for value in values]
 
-        def entry(scalars: Any, arrays: Any, number: float) -> Any:
-            factors = [(flat[k], inverse) for k, inverse in scalars]
-            vectors = [(flat[k], inverse) for k, inverse in arrays]
-            bounds.append(_bound([(jnp.asarray(number, dtype), False), *factors, *vectors]))
-            return multiply(jnp.asarray(number, dtype), factors) * multiply(jnp.ones((size,), dtype), vectors)
+        def entry(term: _Term) -> Any:
+            scalar = multiply(_number(term.number, dtype), [(flat[k], inverse) for k, inverse in term.scalars])
+            arrays = [(flat[k], inverse) for k, inverse in term.arrays]
+            return multiply(lax.broadcast(scalar, (size,)), arrays)
 
-        matrix = jnp.stack([_sum(entry(*term) for term in row) for row in spec])
-        return matrix, jnp.all(jnp.stack(bounds) <= _tiny(dtype) ** -_MATRIX_RANGE)
+        matrix = jnp.stack([_sum(map(entry, row)) for row in spec])
+        terms = [term for row in spec for term in row]
+        return matrix, jnp.all(_bounds(terms, flat, dtype) <= _tiny(dtype) ** -_MATRIX_RANGE)
 
     return table.make_matrix(("rows", spec, size, dtype), inputs, stack)
 
 
+def _bounds(terms: Sequence[_Term], values: Sequence[Any], dtype: Any) -> Any:
+    """B of each term; what a factor adds to it is computed once for all of them."""
+    used = dict.fromkeys(factor for term in terms for factor in (*term.scalars, *term.arrays))
+    parts = {(k, inverse): _bound_of(values[k], inverse) for k, inverse in used}
+    largest = float(jnp.finfo(dtype).max)
+    bounds = []
+    for term in terms:
+        size = _number(min(max(1.0, abs(term.number)), largest), dtype)
+        bounds.append(functools.reduce(lax.mul, [parts[factor] for factor in (*term.scalars, *term.arrays)], size))
+    return jnp.stack(bounds)
+
+
+def _number(value: float, dtype: Any) -> Any:
+    """A literal of an equation."""
+    with np.errstate(all="ignore"):
+        return np.asarray(value, dtype)[()]
+
+
 def _bound(factors: Iterable[tuple[Any, bool]]) -> Any:
-    """B, the product of max(1, |factor|) over the factors; of an array, the largest element counts."""
-    bound: Any = None
-    for factor, inverse in factors:
-        size = jnp.abs(factor)
-        largest = 1 / jnp.min(size) if inverse else jnp.max(size)
-        # Not a number stays one, so that the guard is false.
-        part = jnp.where(largest <= 1, jnp.ones_like(largest), largest)
-        bound = part if bound is None else bound * part
-    return bound
+    """B, the product of max(1, |factor|) over the factors."""
+    return functools.reduce(operator.mul, [_bound_of(factor, inverse) for factor, inverse in factors])
+
+
+def _bound_of(factor: Any, inverse: bool) -> Any:
+    """max(1, |factor|), of an array for the largest element; not a number stays one, so that guards are false."""
+    size, axes = lax.abs(factor), tuple(range(factor.ndim))
+    one = lax.full_like(size, 1, shape=())
+    largest = lax.div(one, lax.reduce_min(size, axes)) if inverse else lax.reduce_max(size, axes)
+    return lax.select(lax.le(largest, one), one, largest)
 
 
 def _sum(terms: Iterable[Any]) -> Any:
-    total = None
-    for term in terms:
-        total = term if total is None else total + term
-    return total
+    return functools.reduce(lax.add, terms)
 
 
 def multiply(start: Any, factors: Iterable[tuple[Any, bool]]) -> Any:
-    """A value times factors, or divided by them, one by one."""
+    """A value times factors of its shape, or divided by them, one by one."""
     value = start
     for factor, inverse in factors:
-        value = value / factor if inverse else value * factor
+        value = lax.div(value, factor) if inverse else lax.mul(value, factor)
     return value
 
 
@@ -149,12 +178,13 @@ def _products(
         def read(factors: Iterable[Factor]) -> list[tuple[Any, bool]]:
             return [(names[atom], inverse) for atom, inverse in factors]
 
-        u = multiply(jnp.ones((), dtype), read(dirty))
+        factors = read(dirty)
+        u = multiply(lax.full_like(factors[0][0], 1), factors)
         # One bound per array, so that products of other groups share it.
         shared = _bound([(names[atom], inverse) for atom, inverse in dict.fromkeys(dirty)])
         shared = shared ** max(map(dirty.count, dirty))
         dots = jnp.matmul(matrix, u, precision=jax.lax.Precision.HIGHEST)
-        numbers = jnp.stack([jnp.asarray(piece.number, dtype) for piece in pieces])
+        numbers = jnp.stack([_number(piece.number, dtype) for piece in pieces])
         tables = _tables([read(piece.scalars) for piece in pieces], dtype)
         results = jnp.stack([_at(dots, k) for k in order]) * _scales(numbers, *tables)
         num_terms = u.size * max(len(piece.row) for piece in pieces)

@@ -51,8 +51,10 @@ class Segmentation:
         if not new:
             return False
         wanted = {**self.wanted, **dict.fromkeys(new)}
-        masks = sorted({self.facts.mask(var) for var in wanted}, key=lambda mask: (mask.bit_count(), mask))
-        groups = {mask: tuple(v for v in wanted if self.facts.mask(v) == mask) for mask in masks}
+        by_mask: dict[int, list[Var]] = {}
+        for var in wanted:
+            by_mask.setdefault(self.facts.mask(var), []).append(var)
+        groups = {mask: tuple(by_mask[mask]) for mask in sorted(by_mask, key=lambda mask: (mask.bit_count(), mask))}
         self.wanted, self.groups = wanted, groups
         for group in [g for g in self._plans if not self.is_current(g)]:
             del self._plans[group]
@@ -74,10 +76,10 @@ class Segmentation:
         """The plan of one group: from the inputs and from wanted values that depend on less."""
         found = self._plans.get(group)
         if found is None:
-            mask = self.facts.mask(group[0])
-            is_derived = group[0] in self.facts.derived.recipes
-            smaller = [v for v in self.wanted if self._is_below(self.facts.mask(v), mask, is_derived)]
-            found = self._plans[group] = plan_fill(self.facts, group, smaller)
+            facts, mask = self.facts, self.facts.mask(group[0])
+            is_derived = group[0] in facts.derived.recipes
+            is_below = lambda var: var in self.wanted and self._is_below(facts.mask(var), mask, is_derived)
+            found = self._plans[group] = plan_fill(facts, group, is_below)
         return found
 
     @staticmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from incrax.facts.cost import total_cost
+from incrax._jax import Equation
+from incrax.facts.cost import ZERO, total_cost
 from incrax.report.table import Printable, Table
 from incrax.running.engine import Engine
 
@@ -52,16 +53,19 @@ def dependence_table(engine: Engine) -> DependenceTable:
     """The dependence table of a traced function."""
     facts, layout = engine.facts, engine.layout
     eqns = facts.program.eqns
-    whole_s = sum(map(facts.seconds, eqns)) or 1.0
+    whole_s = facts.total_seconds or 1.0
+    by_mask: dict[int, list[Equation]] = {}
+    for eqn, mask in zip(eqns, facts.equation_masks, strict=True):
+        by_mask.setdefault(mask, []).append(eqn)
+    work = {mask: (len(part), total_cost(part), sum(map(facts.seconds, part))) for mask, part in by_mask.items()}
     rows = []
     for index, path in enumerate(engine.paths):
-        mask = layout.leaf_mask(index)
-        reached = [n for n, m in enumerate(facts.equation_masks) if m & mask]
-        cost = total_cost(eqns[n] for n in reached)
-        seconds = sum(facts.seconds(eqns[n]) for n in reached)
-        rows.append(
-            LeafDependence(
-                path, layout.widths[index], len(reached), cost.flops, cost.transcendentals, seconds, seconds / whole_s
-            )
-        )
+        leaf = layout.leaf_mask(index)
+        reached = [part for mask, part in work.items() if mask & leaf]
+        cost = sum((part for _, part, _ in reached), ZERO)
+        seconds = sum(part for *_, part in reached)
+        num = sum(num for num, *_ in reached)
+        share = seconds / whole_s
+        width = layout.widths[index]
+        rows.append(LeafDependence(path, width, num, cost.flops, cost.transcendentals, seconds, share))
     return DependenceTable(tuple(rows), len(eqns))

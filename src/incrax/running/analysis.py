@@ -46,10 +46,10 @@ def analyse(
     """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
     traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
     given = {"num_parts": signature.num_parts, "is_exact": is_exact, "algebra": algebra, "passes": passes}
-    return Analysis(traced, program_facts(traced, tuning, **given), out_tree)
+    return Analysis(traced, facts_of(traced, tuning, **given), out_tree)
 
 
-def program_facts(
+def facts_of(
     traced: Program,
     tuning: Tuning,
     *,

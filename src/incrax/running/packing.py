@@ -7,6 +7,7 @@ inside. It must not know plans.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -89,14 +90,16 @@ class Packing:
         return leaves
 
 
-def packable(leaves: Iterable[Any], program_s: float) -> frozenset[int]:
+def packable(leaves: Iterable[Any], seconds: Iterable[float]) -> frozenset[int]:
     """Numbers of the leaves that are small real or complex values on the host; none where the program takes longer.
 
-    There a leaf of its own is better: what takes it out of the vector is one more step for XLA's scheduler. Integers
-    stay arguments of their own: what does not fit their type must raise as it does without incrax.
+    `seconds` are those of the program's equations. In a long program a leaf of its own is better: what takes it out of
+    the vector is one more step for XLA's scheduler. Integers stay arguments of their own: what does not fit their type
+    must raise as it does without incrax.
     """
     found = frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
-    return found if program_s <= TRANSFER_S * len(found) else frozenset()
+    is_longer = any(program_s > TRANSFER_S * len(found) for program_s in accumulate(seconds))
+    return frozenset() if is_longer else found
 
 
 def _is_packable(x: Any) -> bool:

@@ -220,13 +220,17 @@ def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
     """The groups that the top needs, each after those that it loads."""
     ordered: dict[Group, None] = {}
 
-    def visit(plan: Plan) -> None:
-        for group in dict.fromkeys(map(segmentation.group_of, plan.loads)):
-            if group not in ordered:
-                visit(segmentation.plan(group))
-                ordered[group] = None
+    def missing(plan: Plan) -> list[Group]:
+        groups = dict.fromkeys(map(segmentation.group_of, plan.loads))
+        return [group for group in reversed(groups) if group not in ordered]
 
-    visit(top)
+    pending = missing(top)
+    while pending:
+        before = missing(segmentation.plan(pending[-1]))
+        if before:
+            pending += before
+        else:
+            ordered[pending.pop()] = None
     return tuple(ordered)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from incrax.facts.program import trace
 from incrax.planning.phases import Part
-from incrax.running.analysis import program_facts
+from incrax.running.analysis import facts_of
 from incrax.running.chunks import Chunk, Lineage
 from incrax.running.combining import chunk_function, combine_in_groups
 from incrax.running.compiled import Compiler
@@ -175,7 +175,7 @@ class ChunkTable:
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
         types = [*self.trace.row_type.avals(chunk.capacity), *counts, *map(type_of, part.reads)]
         traced = trace(chunk_function(cut.rows, cut.phases[number], is_padded=chunk.is_padded), *types)
-        facts = program_facts(traced, tuning, is_exact=is_exact)
+        facts = facts_of(traced, tuning, is_exact=is_exact)
         share = EXACT_SHARE if is_exact else len(rows.chunks)
         shared = Limits(limits.versions, limits.budget_bytes // share, limits.planned_bytes // share)
         recycles = can_recycle() and not self.trace.signature.placed

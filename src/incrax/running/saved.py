@@ -80,9 +80,20 @@ class SavedValues:
         """A current value; computes its segment where there is none."""
         value = self.find(var)
         if value is None:
-            self._compute(self.owner.chooser.segments.group_of(var))
+            self._compute_in_order(self.owner.chooser.segments.group_of(var))
             value = self.computed[var]
         return value
+
+    def _compute_in_order(self, group: tuple[Var, ...]) -> None:
+        """Compute a group, after the groups that it loads and that are missing."""
+        segments = self.owner.chooser.segments
+        pending = [group]
+        while pending:
+            missing = self.missing(segments.plan(pending[-1]).loads)
+            if missing:
+                pending += dict.fromkeys(map(segments.group_of, missing))
+            elif self.find((last := pending.pop())[0]) is None:
+                self._compute(last)
 
     def _compute(self, group: tuple[Var, ...]) -> None:
         program = self.owner.chooser.segments.program(group)
@@ -95,8 +106,7 @@ class SavedValues:
         if not missing:
             return
         facts = self.owner.facts
-        available = [var for var in facts.cut_set if var not in missing and self.find(var) is not None]
-        plan = plan_fill(facts, missing, available)
+        plan = plan_fill(facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None)
         executable = self.owner.chooser.compiler.compile_plan(plan)
         self.owner.stats.compiles += 1
         self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))

@@ -134,7 +134,7 @@ def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str
     order = [(var, eqn) for eqn in facts.program.eqns for var in written_vars(eqn) if var in state.saved]
     variables: list[Var] = [var for var, _ in order]
     if variables:
-        plan = plan_fill(facts, variables, ())
+        plan = plan_fill(facts, variables, lambda _: False)
         executable = engine.chooser.compiler.compile_plan(plan)
         fresh = engine.calls.anew(lambda: executable([LeafValue(x).feed for x in leaves], []))
         for (var, eqn), value in zip(order, fresh, strict=True):

@@ -42,7 +42,7 @@ def affordable_plan(
     known = tuple(wanted)
     for may_factor, load_price in product((True, False), LOAD_PRICES):
         plan = plan_dirty(facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor)
-        if NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in {*known, *plan.loads}) <= budget_bytes:
+        if NUM_COPIES * _bytes({*known, *plan.loads}) <= budget_bytes:
             return plan
     return None
 
@@ -51,14 +51,14 @@ def needs_of_companions(
     facts: Facts, dirty_sets: Iterable[int], wanted: Iterable[Var], *, run_price: float, budget_bytes: int
 ) -> list[Var]:
     """What other dirty sets, planned one after the other, would load; so that all share values from the start."""
-    wanted = list(wanted)
+    wanted = dict.fromkeys(wanted)
     if len(facts.program.eqns) > COMPANION_EQNS:
-        return wanted
+        return list(wanted)
     full = facts.dependence.layout.full
     for dirty in [d for d in dirty_sets if d & full != full][-NUM_COMPANIONS:]:
         plan = affordable_plan(facts, dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
-        wanted += () if plan is None else [var for var in plan.base_loads if var not in wanted]
-    return wanted
+        wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
+    return list(wanted)
 
 
 def first_wanted(facts: Facts) -> list[Var]:
@@ -73,16 +73,22 @@ def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
     Planned for each input by itself, and for all others of each large one (data that stay), one after the other so that
     they share values.
     """
-    wanted = list(dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts)]))
+    wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts)])
     if facts.is_minimal:
-        return wanted
+        return list(wanted)
+    wanted_bytes = _bytes(wanted)
     for dirty in typical_changes(facts.dependence.layout, facts.program.invars, len(facts.program.eqns)):
         plan = plan_dirty(facts, dirty, wanted=wanted, may_derive=False)
         is_worth = facts.total_seconds - plan.seconds >= MIN_GAIN * facts.total_seconds + UPKEEP_S
         new = [var for var in plan.base_loads if var not in wanted] if is_worth else []
-        if NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in (*wanted, *new)) <= budget_bytes:
-            wanted += new
-    return wanted
+        if NUM_COPIES * (wanted_bytes + _bytes(new)) <= budget_bytes:
+            wanted.update(dict.fromkeys(new))
+            wanted_bytes += _bytes(new)
+    return list(wanted)
+
+
+def _bytes(variables: Iterable[Var]) -> int:
+    return sum(_jax.aval_bytes(var.aval) for var in variables)
 
 
 def _partial_outputs(facts: Facts) -> list[Var]:
@@ -95,9 +101,15 @@ def _partial_outputs(facts: Facts) -> list[Var]:
 
 
 def typical_changes(layout: Layout, inputs: Sequence[Var], num_eqns: int) -> list[int]:
-    """Dirty sets to plan for: all but one large input, for each; each input or element alone, evenly chosen if many."""
+    """Dirty sets to plan for: all but one large input, for each; each input or element alone; evenly chosen if many."""
     large = [i for i, var in enumerate(inputs) if _jax.aval_size(var.aval) >= LARGE_SIZE]
     others = [layout.full & ~layout.leaf_mask(i) for i in large]
     singles = [1 << bit for bit in range(layout.full.bit_length()) if layout.full >> bit & 1]
-    room = max(min(NUM_TYPICAL, TYPICAL_EQNS // max(num_eqns, 1)) - len(others), 1)
-    return [dirty for dirty in (*others, *singles[:: -(-len(singles) // room) or 1]) if dirty]
+    room = max(min(NUM_TYPICAL, TYPICAL_EQNS // max(num_eqns, 1)), 1)
+    others = _evenly(others, room)
+    return [dirty for dirty in (*others, *_evenly(singles, max(room - len(others), 1))) if dirty]
+
+
+def _evenly(changes: list[int], at_most: int) -> list[int]:
+    """Some of a list, the first one included."""
+    return changes[:: -(-len(changes) // at_most) or 1]
