@@ -21,7 +21,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
-TESTS = "tests/test_catalogue.py tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
+TESTS = (
+    "tests/test_catalogue.py tests/test_bad_input.py tests/properties tests/test_incremental.py tests/facts "
+    "tests/planning tests/running"
+)
 
 
 class Mutant(NamedTuple):
