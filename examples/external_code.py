@@ -26,7 +26,7 @@ import incrax
 jax.config.update("jax_enable_x64", True)
 
 NUM_BINS = 1000
-NUM_NODES = 120
+NUM_NODES = 250
 K = np.linspace(0.05, 40.0, NUM_BINS)
 TRUTH = np.array([1.1, 0.8, 0.04]), np.array([2.0, 0.3, -0.5, -3.0])
 STEPS = np.array([2e-3, 5e-4, 5e-4]), np.array([4e-3, 3e-3, 4e-3, 1e-2])

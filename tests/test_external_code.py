@@ -421,6 +421,8 @@ def test_other_traces_know_what_the_code_returned():
 def test_a_chain_inside_a_compiled_loop_runs_the_code_for_each_new_theory():
     """A rejected theory is given up by the next step, which goes back to one that was known."""
     f, code, plain = pair(model)
+    f(A)
+    assert runs_of(code, f.pure, A) == 0
     state, step = f.pure(A)
 
     def move(state, p):

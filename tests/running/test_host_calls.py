@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import pytest
 import incrax
 from incrax import _jax
 from incrax.facts.program import trace
+from incrax.running import host_calls
 from incrax.running.host_calls import ENTRY_SHARE, MAX_BYTES, HostCalls
 
 BUDGET = 4 * MAX_BYTES
@@ -128,23 +129,50 @@ def test_functions_with_effects_run_each_time():
     assert len(host.seen) == 2
 
 
-def test_the_clock_stands_still_while_the_host_works():
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only `hours_of_work` moves."""
+    told = [0.0]
+    monkeypatch.setattr(host_calls, "time", SimpleNamespace(perf_counter=lambda: told[0]))
+    return told
+
+
+def hours_of_work(clock):
+    def host(x):
+        clock[0] += 3600.0
+        return np.asarray(x)
+
+    return host
+
+
+def test_the_clock_stands_still_while_the_host_works(clock):
     calls = HostCalls(BUDGET)
-    run = wrapped(calls, outside(lambda x: time.sleep(0.2) or np.asarray(x)), 1.0)
-    jax.block_until_ready(run(1.0))
-    seconds, start, started = calls.seconds, time.perf_counter(), calls.now()
-    jax.block_until_ready(run(2.0))
-    worked = calls.seconds - seconds
-    assert worked >= 0.2
-    assert calls.now() - started == pytest.approx(time.perf_counter() - start - worked, abs=0.05)
+    run = wrapped(calls, outside(hours_of_work(clock)), 1.0)
+    run(1.0), run(2.0), run(1.0)
+    assert calls.seconds == 7200.0
+    assert calls.now() == 0.0
+    clock[0] += 1.0
+    assert calls.now() == 1.0
 
 
-def test_programs_are_timed_without_the_host():
-    f = incrax.incremental(lambda a, b: outside(lambda x: time.sleep(0.3) or np.asarray(x))(a) * b)
-    for a in range(6):
-        f(float(a), 1.0)
+def test_a_failure_takes_its_time_too(clock):
+    def host(x):
+        clock[0] += 3600.0
+        raise ArithmeticError
+
+    calls = HostCalls(BUDGET)
+    with pytest.raises(Exception, match="ArithmeticError"):
+        wrapped(calls, outside(host), 1.0)(1.0)
+    assert calls.now() == 0.0
+
+
+def test_programs_are_timed_without_the_host(clock):
+    f = incrax.incremental(lambda a, b: outside(hours_of_work(clock))(a) * b)
+    for number in range(12):
+        f(float(number), 1.0 + number % 3)
     chooser = f._traces.latest.engine.chooser
-    assert chooser.race.lost_s + chooser.clock.spent_s < 0.3 < f._traces.calls.seconds
+    assert f._traces.calls.seconds == 12 * 3600.0
+    assert (chooser.race.lost_s, chooser.clock.spent_s, chooser.clock.passed_s) == (0.0, 0.0, 0.0)
 
 
 def test_memory_follows_the_budget():

@@ -73,7 +73,7 @@ class HostCalls:
 
     # --- what is remembered --------------------------------------------------------------------------------------
 
-    def results(self, function: _HostFunction, operands: Sequence[Any]) -> list[Any]:
+    def results(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
         """What a pure function returns; it runs if it was not called with these bits, or that was forgotten."""
         key = None if self._anew else _key(function, operands, self._max_entry_bytes)
         if key is None:
@@ -96,10 +96,10 @@ class HostCalls:
             self._results.clear()
             self.num_bytes = 0
 
-    def _run(self, function: _HostFunction, operands: Sequence[Any]) -> list[Any]:
+    def _run(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
         start_s = time.perf_counter()
         try:
-            return list(function.function(*operands))
+            return list(function(*operands))
         finally:
             with self._lock:
                 self.seconds += time.perf_counter() - start_s
@@ -142,7 +142,7 @@ class _HostFunction:
         before = _thread.callers
         _thread.callers = (*before, self.calls) if self.is_awaited else before
         try:
-            return self.calls.results(self, operands) if self.is_pure else self.function(*operands)
+            return self.calls.results(self.function, operands) if self.is_pure else self.function(*operands)
         finally:
             _thread.callers = before
 
@@ -150,11 +150,11 @@ class _HostFunction:
 class _Key(NamedTuple):
     """A function and the shapes, dtypes and bits of its operands."""
 
-    function: _HostFunction
+    function: Callable[..., Any]
     operands: tuple[tuple[Any, Any, bytes], ...]
 
 
-def _key(function: _HostFunction, operands: Sequence[Any], max_bytes: int) -> _Key | None:
+def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
     if any(_jax.is_key_dtype(x.dtype) for x in operands) or sum(x.nbytes for x in operands) > max_bytes:
         return None
