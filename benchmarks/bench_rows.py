@@ -1,9 +1,9 @@
-"""Question: what does it cost to evaluate again when rows come in and parameters stay, and what when parameters move?
+"""Question: what does it cost to evaluate again when rows come in, and what when parameters move?
 
-The mixture of `problems/mixture.py`, value and gradient, 1e6 rows. Targets: 1 % of the rows appended at least 20x faster
-than `jax.jit` on all rows; one chunk replaced; parameters that change no slower than 1.05x of `jax.jit`. The number of
-rows that `jax.jit` gets stays the same, or it would compile each time. Streaming from a file is shown in rows per second
-beside `jax.jit` on the same rows in memory.
+The mixture of `problems/mixture.py`, value and gradient, 1e6 rows. Targets: 1 % of the rows appended at least 20x
+faster than `jax.jit` on all rows; one chunk replaced, and parameters that change, no slower than 1.05x of `jax.jit`.
+The number of rows that `jax.jit` gets stays the same, or it would compile each time. Streaming from a file is shown in
+rows per second beside `jax.jit` on the same rows in memory.
 """
 
 from __future__ import annotations
