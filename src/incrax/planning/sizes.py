@@ -137,7 +137,7 @@ class _Move:
 
     def _scale_cases(self, eqn: Equation) -> _Scaled | None:
         """Cases that are scaled by one factor, or zero."""
-        cases = {n: self._found(a) for n, a in enumerate(eqn.invars) if n and a not in self.zeros}
+        cases = {n: self._found(a) for n, a in enumerate(eqn.invars) if n and not self._is_zero(a)}
         factors = {None if found is None else found.factor for found in cases.values()}
         if len(factors) != 1 or None in factors:
             return None
@@ -173,7 +173,7 @@ class _Move:
     def _move_out(self, eqn: Equation, reduction: Reduction) -> bool:
         """Reduce the base and multiply afterwards, where that is a sum of something scaled."""
         out = eqn.outvars[0]
-        is_from_zero = reduction.start is None or eqn.invars[reduction.start] in self.zeros
+        is_from_zero = reduction.start is None or self._is_zero(eqn.invars[reduction.start])
         if reduction.kind != "sum" or not is_from_zero or not _has_range(out):
             return False
         for number in reduction.masked:
