@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "deleted result handed out again",
-        "running/engine.py",
+        "running/store.py",
         "return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])",
         "return False",
     ),
