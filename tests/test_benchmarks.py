@@ -119,3 +119,15 @@ def test_a_line_says_what_was_reached():
     assert [check.target for check in line.checks] == ["<=1.05 t(jax.jit)", ">=2x jax.jit"]
     assert line.verdict == "short: 1.50x jax.jit"
     assert line.cells["jax.jit / incrax"] == "1.50"
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_rows_runs_and_agrees():
+    """Each case compares its results with those of `jax.jit`."""
+    import bench_rows
+
+    options = harness.Options(quick=True, rounds=1, only="value and gradient", json=None, extra=None)
+    lines = list(bench_rows.lines(options))
+    assert [line.case.partition(",")[0] for line in lines] == ["append", "replace", "move", "stream"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 
 import jax
@@ -464,3 +465,167 @@ def test_no_warnings_in_a_sequence_of_ordinary_calls(recwarn):
     for k in range(30):
         f({**PARAMS, "mu": 1.0 + k % 3}, X + k % 2, "sum" if k % 5 else "max")
     assert not recwarn.list
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+ROWS = {"x": np.linspace(0.0, 1.0, 20), "y": np.ones(20)}
+ROWS_CURE = (
+    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them (sum, mean, max, "
+    "min, "
+    "prod, all, any, matrix products), in any number of rounds. Write it so, or pass plain arrays: `rows.tree()`."
+)
+
+
+@contextmanager
+def refused(error, text):
+    with pytest.raises(error) as caught:
+        yield
+    assert str(caught.value) == text
+
+
+def refused_call(function, text, rows=None):
+    f = incrax.incremental(function)
+    with refused(incrax.MixedRowsError, text):
+        f(2.0, incrax.Rows(ROWS, chunk_rows=8) if rows is None else rows)
+    assert f.stats.ran == f.stats.chunks_run == 0
+
+
+def test_rows_that_are_mixed():
+    f = incrax.incremental(lambda s, d: s * jnp.sum(jnp.cumsum(d["x"])))
+    with pytest.raises(incrax.MixedRowsError) as caught:
+        f(2.0, incrax.Rows(ROWS, chunk_rows=8))
+    before, _, after = str(caught.value).partition(" at ")
+    assert before == "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: `cumsum`"
+    assert "test_messages.py:" in after
+    assert after.endswith(f"<lambda>), of f64[8], accumulates along the rows. {ROWS_CURE}")
+
+
+def test_a_function_that_branches_on_the_number_of_rows():
+    refused_call(
+        lambda s, d: s * jnp.sum(d["x"] if len(d["x"]) > 10 else jnp.sin(d["x"])),
+        "`incremental(f)` got `Rows`, and f is another function for another number of rows: two traces differ by 4 "
+        "and 3 "
+        "equations. This is usually a Python branch on the number of rows, or a loop over them. " + ROWS_CURE,
+    )
+
+
+def test_a_function_with_rows_from_elsewhere():
+    refused_call(
+        lambda s, d: s * jnp.sum(d["x"] * X20),
+        "`incremental(f)` got `Rows`, and f cannot be traced for 8 rows: TypeError: mul got incompatible shapes for "
+        "broadcasting: (8,), (20,). This is usually an array with one entry a row that f takes from elsewhere: a "
+        "closed-over constant or another argument. Put it into the same `Rows`. " + ROWS_CURE,
+    )
+
+
+X20 = np.ones(20)
+
+
+def test_per_row_results_of_streamed_rows():
+    refused_call(
+        lambda s, d: s * d["x"],
+        "`incremental(f)` got `Rows` that are read from a file, and f returns f64[8], with an entry for each row: "
+        "that may "
+        "be more than memory holds. Nothing was stored. Reduce over the rows, or evaluate slices: `Rows(tree)` of a "
+        "part "
+        "that fits.",
+        incrax.Rows.from_memmap(ROWS, chunk_rows=8),
+    )
+
+
+def test_rows_in_two_places():
+    f, rows = incrax.incremental(lambda a, b: a + b), incrax.Rows(ROWS)
+    text = (
+        "`incremental(f)` got `Rows` in 2 places: `a`, `b`. They may be cut into chunks differently. Nothing was "
+        "evaluated "
+        "or stored. Put all columns into one: `Rows({'x': x, 'y': y})`."
+    )
+    with refused(incrax.RowsError, text):
+        f(rows, rows)
+
+
+@pytest.mark.parametrize("make", [lambda: incrax.Rows(np.ones((0, 3))), lambda: incrax.Rows({})])
+def test_no_rows(make):
+    text = "`Rows` got no rows. This is usually an empty selection or file. Nothing was made. Pass at least one row."
+    with refused(incrax.RowsError, text):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("leaf", "kind"), [(3.0, "float"), (np.float64(3.0), "float64"), (np.ones(()), "ndarray"), ("a", "str")]
+)
+def test_rows_of_what_is_no_array(leaf, kind):
+    text = (
+        f"`Rows` got `rows['x']` of type {kind}; every leaf must be a NumPy or JAX array with rows along its first "
+        "axis. "
+        "This is usually a list, a number, or an array inside a function that is being compiled. Nothing was made. "
+        "Convert it: `np.asarray(...)`."
+    )
+    with refused(incrax.UnsupportedLeafError, text):
+        incrax.Rows({"x": leaf})
+
+
+@pytest.mark.parametrize("make", [incrax.Rows, incrax.Rows.from_memmap])
+def test_rows_of_different_lengths(make):
+    text = (
+        "`Rows` got arrays with different numbers of rows: `rows['x']` has 3, `rows['y']` has 4. This is usually a "
+        "transposed array, or a selection of some columns only. Nothing was made. Rows are the first axis of every "
+        "array."
+    )
+    with refused(incrax.RowsError, text):
+        make({"x": np.ones(3), "y": np.ones(4)})
+
+
+@pytest.mark.parametrize(
+    ("new", "seen"),
+    [
+        (np.ones(3, np.float32), "float32[n]"),
+        (np.ones((3, 2)), "float64[n,2]"),
+        ({"x": np.ones(3)}, "{'x': 'float64[n]'}"),
+    ],
+)
+@pytest.mark.parametrize("method", ["append", "replace"])
+def test_new_rows_of_another_type(method, new, seen):
+    rows = incrax.Rows(np.ones(20))
+    text = (
+        f"`rows.{method}` got {seen}; the rows there are have float64[n]. Nothing was changed. Give arrays of the same "
+        "structure, dtypes and trailing shapes, or make new `Rows`."
+    )
+    with refused(incrax.RowsError, text):
+        rows.append(new) if method == "append" else rows.replace(0, new)
+
+
+@pytest.mark.parametrize("start", [-1, 18])
+def test_rows_replaced_outside(start):
+    text = (
+        f"`rows.replace` got rows {start} to {start + 3}; there are rows 0 to 20. Nothing was changed. Use `append` "
+        "for "
+        "rows after the last."
+    )
+    with refused(incrax.RowsError, text):
+        incrax.Rows(np.ones(20)).replace(start, np.ones(3))
+
+
+@pytest.mark.parametrize("value", [1000, 0, True, 1024.0])
+def test_chunks_of_a_number_of_rows_that_is_no_power_of_two(value):
+    text = (
+        f"`Rows(chunk_rows=...)` got {value!r}; it must be a power of two, so that few programs serve all numbers of "
+        "rows. "
+        "Nothing was made. Leave it out, or give 65536, 131072, ..."
+    )
+    with refused(incrax.RowsError, text):
+        incrax.Rows(np.ones(20), chunk_rows=value)
+
+
+def test_parquet_without_its_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    text = "`Rows.from_parquet` needs pyarrow, which is not installed. Nothing was read. Install `incrax[parquet]`."
+    with refused(ImportError, text):
+        incrax.Rows.from_parquet("x.parquet")
+
+
+def test_rows_of_dates():
+    dates = np.array(["2020-01-01"], "datetime64[D]")
+    with refused(incrax.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")):
+        incrax.Rows({"x": dates})

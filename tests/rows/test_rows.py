@@ -168,6 +168,24 @@ def test_derivatives_run_only_appended_chunks_although_a_mean_depends_on_the_num
     same(f(T, more), jax.jit(transform(loss))(T, more.tree()), factor=1024)
 
 
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        lambda t, d: -loss(t, d),
+        lambda t, d: t["b"][0] * loss(t, d),
+        lambda t, d: loss(t, d) + jnp.mean(d["y"] * t["b"][1]),
+    ],
+    ids=["negated", "scaled", "two means"],
+)
+def test_gradients_of_means_survive_new_rows_in_every_form(scaled):
+    f = incrax.incremental(jax.value_and_grad(scaled), tuning=MINIMAL)
+    rows = rows_of(40)
+    f(T, rows)
+    more = rows.append(make(3, 1))
+    assert chunks_by(f, T, more) == (1, 5, 0)
+    same(f(T, more), jax.jit(jax.value_and_grad(scaled))(T, more.tree()), factor=1024)
+
+
 def test_a_second_pass_runs_again_where_what_it_reads_changed():
     f = incrax.incremental(lambda s, y: jnp.sum(jnp.exp(s * (y - jnp.max(y)))), tuning=MINIMAL)
     rows = incrax.Rows(np.linspace(0.0, 1.0, 40), chunk_rows=CHUNK)

@@ -331,3 +331,21 @@ def test_the_same_as_a_decorator_of_a_method():
     for n in (150.0, 151.0, 152.0):
         same(f({"mu": 5.0, "sigma": 1.0, "n": n}), jax.jit(loss)({"mu": 5.0, "sigma": 1.0, "n": n}))
     assert "exp" not in primitives_run(f)
+
+
+def test_in_a_simulation_only_new_rows_are_evaluated():
+    """Parameters stay, data come in: value and gradient of all rows, from new ones and what was kept of the others."""
+
+    def nll(params, x):
+        return -jnp.mean(jnp.log(gauss(params["mu"], params["sigma"], x)))
+
+    f = incrax.incremental(jax.value_and_grad(nll), tuning=MINIMAL)
+    rng, params = np.random.default_rng(1), {"mu": 5.0, "sigma": 1.0}
+    rows = incrax.Rows(rng.normal(5.0, 1.0, 4096), chunk_rows=1024)
+    f(params, rows)
+    for batch in range(1, 4):
+        rows = rows.append(rng.normal(5.0, 1.0, 100))
+        same(f(params, rows), jax.jit(jax.value_and_grad(nll))(params, rows.tree()))
+        assert f.stats.chunks_run == 4 + batch
+    f({**params, "mu": 5.1}, rows)
+    assert f.stats.chunks_run == 2 * (4 + 3)

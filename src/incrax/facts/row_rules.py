@@ -220,10 +220,13 @@ def _keep(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
     return None if list(ins[: len(eqn.outvars)]) == list(outs) else MIXES
 
 
+_NEWER = "le_to log2 lt_to mulhi one_minus_square".split()
+"""Elementwise primitives that some versions of JAX have."""
+
 _LINEAR_ALGEBRA = _along(_last(2), "takes the rows for a matrix")
 
 row_rules: dict[str, RowRule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys([*ELEMENTWISE, *_NEWER], _elementwise),
     "broadcast_in_dim": _broadcast,
     "iota": _iota,
     "reshape": _reshape,

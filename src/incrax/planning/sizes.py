@@ -61,6 +61,7 @@ class _Move:
         self.axes = dict(rows.axes)
         self.reductions = dict(rows.reductions)
         self.scalars: dict[Var, Var] = {v: v for v in rows.sizes if v.aval.shape == ()}
+        self.constants: dict[Var, Var] = {}
         self.scaled: dict[Var, _Scaled] = {}
         self.zeros: set[Var] = set()
         self.eqns: list[Equation] = []
@@ -78,8 +79,10 @@ class _Move:
         if name in _LINEAR and self._is_zero(eqn.invars[0]):
             self.zeros.add(out)
         if self._is_scalar(eqn):
-            self.scalars[out] = self._made.setdefault(self._key(eqn), out)
-        elif getattr(out.aval, "shape", ()) and len(eqn.outvars) == 1 and _has_range(out):
+            is_sized = any(isinstance(a, Var) and a in self.scalars for a in eqn.invars)
+            table = self.scalars if is_sized else self.constants
+            table[out] = self._made.setdefault(self._key(eqn), out)
+        elif len(eqn.outvars) == 1 and _has_range(out):
             found = self._scale(eqn)
             if found is not None and found.factor.aval.dtype == out.aval.dtype:
                 self.scaled[out] = found
@@ -89,11 +92,12 @@ class _Move:
 
     def _is_scalar(self, eqn: Equation) -> bool:
         inputs = [a for a in eqn.invars if isinstance(a, Var)]
-        is_known = bool(inputs) and all(a in self.scalars for a in inputs)
+        is_known = all(a in self.scalars or a in self.constants for a in inputs)
         return is_known and eqn.primitive.name in _SCALAR and eqn.outvars[0].aval.shape == ()
 
     def _key(self, eqn: Equation) -> Hashable:
-        atoms = [self.scalars[a] if isinstance(a, Var) else (str(a.aval), repr(a.val)) for a in eqn.invars]
+        known = {**self.constants, **self.scalars}
+        atoms = [known[a] if isinstance(a, Var) else (str(a.aval), repr(a.val)) for a in eqn.invars]
         return eqn.primitive, tuple(atoms), repr(sorted(eqn.params.items(), key=lambda item: item[0]))
 
     # --- one equation --------------------------------------------------------------------------------------------
@@ -133,7 +137,7 @@ class _Move:
 
     def _scale_cases(self, eqn: Equation) -> _Scaled | None:
         """Cases that are scaled by one factor, or zero."""
-        cases = {n: self._found(a) for n, a in enumerate(eqn.invars) if n and a not in self.zeros}
+        cases = {n: self._found(a) for n, a in enumerate(eqn.invars) if n and not self._is_zero(a)}
         factors = {None if found is None else found.factor for found in cases.values()}
         if len(factors) != 1 or None in factors:
             return None
@@ -169,7 +173,7 @@ class _Move:
     def _move_out(self, eqn: Equation, reduction: Reduction) -> bool:
         """Reduce the base and multiply afterwards, where that is a sum of something scaled."""
         out = eqn.outvars[0]
-        is_from_zero = reduction.start is None or eqn.invars[reduction.start] in self.zeros
+        is_from_zero = reduction.start is None or self._is_zero(eqn.invars[reduction.start])
         if reduction.kind != "sum" or not is_from_zero or not _has_range(out):
             return False
         for number in reduction.masked:
@@ -184,7 +188,7 @@ class _Move:
 
 
 def _has_range(var: Var) -> bool:
-    dtype = var.aval.dtype
+    dtype = getattr(var.aval, "dtype", None)
     is_float = isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.floating)
     return is_float and int(jnp.finfo(dtype).maxexp) >= MIN_EXPONENT
 

@@ -87,8 +87,7 @@ class Engine:
 
     def _copy(self, stats: Stats) -> Engine:
         other = Engine.__new__(Engine)
-        other.__dict__.update(self.__dict__)
-        other.stats = stats
+        other.__dict__.update({**self.__dict__, "stats": stats})
         return other
 
     def _attached(self) -> Engine:
