@@ -185,6 +185,14 @@ def test_only_what_changed_runs(rows):
     assert f.stats.unchanged == 1
 
 
+def test_a_scalar_constant_that_is_moved_to_the_mesh_stays_a_constant(rows):
+    """JAX derives a gradient with one; as a value of its own it would need a program."""
+    assert "reshard" in str(jax.make_jaxpr(FUNCTION)(PARAMS, rows))
+    f = incrax.incremental(FUNCTION, tuning=MINIMAL)
+    call(f, PARAMS, rows)
+    assert "reshard" not in primitives_run(f)
+
+
 # --- saved values ---------------------------------------------------------------------------------------------------
 
 
