@@ -144,12 +144,12 @@ def test_equal_inputs_have_equal_bits_with_the_exact_policy_whatever_came_before
 
 @pytest.mark.parametrize("policy", ["minimal", "exact"])
 def test_outputs_are_sharded_as_those_of_jit(policy, rows):
-    def outputs(a, b, x):
-        return 2 * a, jnp.full(NUM_ROWS, b) * a, x * b, jnp.sum(x) * a
+    def outputs(a, b, c, x):
+        return 2 * c, jnp.full(NUM_ROWS, b) * a, x * b, jnp.sum(x) * a
 
     f, plain = incrax.incremental(outputs, **POLICIES[policy]), jax.jit(outputs)
-    for a, b in [(1.0, 1.0), (2.0, 1.0), (2.0, 3.0), (4.0, 3.0)]:
-        for x, y in zip(call(f, a, b, rows), plain(a, b, rows), strict=True):
+    for args in [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (2.0, 3.0, 1.0), (2.0, 3.0, 4.0)]:
+        for x, y in zip(call(f, *args, rows), plain(*args, rows), strict=True):
             assert x.sharding.device_set == y.sharding.device_set
             assert x.committed == y.committed
             assert x.size == NUM_ROWS or x.sharding.is_equivalent_to(y.sharding, x.ndim)
@@ -183,6 +183,14 @@ def test_only_what_changed_runs(rows):
     assert primitives_run(f).count("exp") == 1
     assert ran_by(f, {**PARAMS, "share": 0.31, "mu": 0.3}, rows) == 0
     assert f.stats.unchanged == 1
+
+
+def test_a_scalar_constant_that_is_moved_to_the_mesh_stays_a_constant(rows):
+    """JAX derives a gradient with one; as a value of its own it would need a program."""
+    assert "reshard" in str(jax.make_jaxpr(FUNCTION)(PARAMS, rows))
+    f = incrax.incremental(FUNCTION, tuning=MINIMAL)
+    call(f, PARAMS, rows)
+    assert "reshard" not in primitives_run(f)
 
 
 # --- saved values ---------------------------------------------------------------------------------------------------
@@ -366,15 +374,16 @@ def test_verification_compares_in_place(rows):
             call(f, 3.0, 2.0, rows)
 
 
-def test_verification_in_place_tells_nan_from_numbers(rows):
+@pytest.mark.parametrize("a", [3.0, np.inf])
+def test_verification_in_place_tells_nan_from_numbers_and_infinity(a, rows):
     f = incrax.incremental(shifted, tuning=MINIMAL)
     with incrax.verify():
         call(f, np.nan, 1.0, rows)
-        call(f, np.inf, 1.0, rows)
+        call(f, -np.inf, 1.0, rows)
         for state in f._traces.latest.engine.store.states:
             state.saved = {var: x * np.nan for var, x in state.saved.items()}
         with pytest.raises(incrax.StaleResultError, match="by inf"):
-            call(f, 3.0, 1.0, rows)
+            call(f, a, 1.0, rows)
 
 
 def test_a_mesh_in_use_is_part_of_the_configuration(mesh, rows):
