@@ -62,7 +62,7 @@ def _expand(
         if is_root or (var in inner and var in additions):
             is_root = False
             numbers.append(additions[var])
-            stack.extend(reversed(list(read_vars(eqns[additions[var]]))))
+            stack.extend(reversed(read_vars(eqns[additions[var]])))
         else:
             terms.append(var)
     return sorted(numbers), terms

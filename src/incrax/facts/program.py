@@ -5,7 +5,7 @@ In: a function of flat arrays. Out: a `Program`. It must not know which inputs w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -63,14 +63,14 @@ def evaluator(program: Program) -> Callable[..., list[Any]]:
     return run
 
 
-def read_vars(eqn: Equation) -> Iterator[Var]:
+def read_vars(eqn: Equation) -> list[Var]:
     """The variables that an equation reads, literals left out."""
-    return (atom for atom in eqn.invars if isinstance(atom, Var))
+    return [atom for atom in eqn.invars if isinstance(atom, Var)]
 
 
-def written_vars(eqn: Equation) -> Iterator[Var]:
+def written_vars(eqn: Equation) -> list[Var]:
     """The variables that an equation writes, dropped ones left out."""
-    return (var for var in eqn.outvars if not isinstance(var, _jax.DropVar))
+    return [var for var in eqn.outvars if not isinstance(var, _jax.DropVar)]
 
 
 class Listing(NamedTuple):

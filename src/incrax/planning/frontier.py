@@ -154,7 +154,7 @@ def _forced(
 def _is_cheap(listing: Listing, var: Var, price: float | None, run_seconds: RunSeconds) -> bool:
     """Whether to load a variable costs no more than the one equation that computes only this: then it never runs."""
     number = listing.writer[var]
-    return price is not None and price <= run_seconds(number) and len(list(written_vars(listing.eqns[number]))) == 1
+    return price is not None and price <= run_seconds(number) and len(written_vars(listing.eqns[number])) == 1
 
 
 def _window(
