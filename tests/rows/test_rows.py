@@ -194,6 +194,15 @@ def test_a_second_pass_runs_again_where_what_it_reads_changed():
     assert chunks_by(f, 0.5, rows.append(np.array([2.0]))) == (7, 5, 0)
 
 
+def test_rows_that_depend_on_their_number_run_again():
+    fun = lambda s, y: jnp.sum(jnp.sin(s * y * len(y)))
+    f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(np.linspace(0.0, 1.0, 40), chunk_rows=CHUNK)
+    f(0.5, rows)
+    more = rows.append(np.array([0.5]))
+    assert chunks_by(f, 0.5, more) == (6, 0, 0)
+    same(f(0.5, more), jax.jit(fun)(0.5, more.tree()))
+
+
 def test_no_program_is_compiled_for_another_number_of_rows(f):
     rows = rows_of(37)
     f(T, rows)
