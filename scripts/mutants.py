@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(
         "weak type missing in the key",
         "running/leaves.py",
-        "return x.shape, x.dtype, x.weak_type, x.sharding",
-        "return x.shape, x.dtype, False, x.sharding",
+        "return x.shape, x.dtype, x.weak_type, plain_sharding",
+        "return x.shape, x.dtype, False, plain_sharding",
     ),
     Mutant(
         "structure missing in the fast look-up",
