@@ -98,8 +98,8 @@ MUTANTS = [
     Mutant(
         "weak type missing in the key",
         "running/leaves.py",
-        "return x.shape, x.dtype, x.weak_type, x.sharding",
-        "return x.shape, x.dtype, False, x.sharding",
+        "return x.shape, x.dtype, x.weak_type, plain_sharding",
+        "return x.shape, x.dtype, False, plain_sharding",
     ),
     Mutant(
         "structure missing in the fast look-up",
@@ -346,6 +346,30 @@ MUTANTS = [
         "planning/facts.py",
         "if self.dependence.of(atom) & dirty)",
         "if i and self.dependence.of(atom) & dirty)",
+    ),
+    Mutant(
+        "compilations reckoned by the clock where it must not decide",
+        "running/timing.py",
+        "elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns",
+        "elapsed",
+    ),
+    Mutant(
+        "rests by the clock where it must not decide",
+        "running/chooser.py",
+        "and self.is_timed and self.clock.is_running",
+        "and self.is_timed",
+    ),
+    Mutant(
+        "races where the clock must not decide",
+        "running/chooser.py",
+        "is_raced = tuning.race and tuning.timed and self.is_timed",
+        "is_raced = tuning.race and self.is_timed",
+    ),
+    Mutant(
+        "budgets of several processes by free memory",
+        "running/limits.py",
+        "if jax.process_count() > 1:",
+        "if jax.process_count() > 9:",
     ),
 ]
 

@@ -111,15 +111,15 @@ def test_a_gathering_is_noticed(rows):
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["minimal", "fast", "untimed", "default", "exact"])
 def test_results_are_those_of_one_device_and_nothing_is_gathered(policy, rows):
     ours, plain = incrax.incremental(FUNCTION, **POLICIES[policy]), jax.jit(FUNCTION)
     alone = jnp.asarray(ROWS)
-    for params in scan_points():
+    for params in scan_points(2):
         value = call(ours, params, rows)
         same(jax.tree.map(np.asarray, value), jax.tree.map(np.asarray, plain(params, alone)))
         check(ours)
-    assert ours.stats.calls > 60
+    assert ours.stats.unchanged
 
 
 @pytest.mark.parametrize("policy", ["minimal", "fast", "exact"])

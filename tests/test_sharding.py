@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 CASES = Path(__file__).parent / "sharding_cases.py"
-FOUR_DEVICES = "--xla_force_host_platform_device_count=4"
+FOUR_DEVICES = "--xla_force_host_platform_device_count=4 --xla_cpu_collective_call_terminate_timeout_seconds=300"
+"""The second flag is for busy machines: devices that wait for each other too long end the process."""
+
 LIMIT_S = 900
 
 
