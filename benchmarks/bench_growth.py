@@ -1,7 +1,7 @@
-"""Question: how do analysis, planning, the overhead of a call and memory grow when equations, parameters or rows double?
+"""Question: how do analysis, planning, call overhead and memory grow when equations, parameters or rows double?
 
-Targets: twice the equations, or twice the parameters with their equations, take at most 2.3 times as long (mean of three
-doublings), and 1e5 equations are analysed and planned in less than 10 s with less than 1 GB. A call costs beyond its
+Targets: twice the equations, or twice the parameters with their equations, take at most 2.3 times as long (mean of
+three doublings), and 1e5 equations are analysed and planned in less than 10 s with less than 1 GB. A call costs beyond its
 program at most 20 us more than with 100 equations, and less than 2.3 times as much for twice the parameters; planning
 does not depend on the rows.
 
@@ -159,7 +159,7 @@ INSIDE = Inside()
 
 
 def overhead_s(ours: harness.Form, arguments: harness.Arguments, rounds: int) -> float:
-    """CPU seconds of a changed call, less those in compiled programs: the lower quartile, as other processes only add."""
+    """CPU seconds of a changed call, less those in compiled programs: the lower quartile, as noise only adds."""
     seconds = []
     for number in range(8 + rounds):
         args, inside_s, begin = arguments(number), INSIDE.seconds, time.thread_time()

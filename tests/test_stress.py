@@ -61,6 +61,11 @@ def was_interrupt(error):
     return error is not None
 
 
+def is_torn_cache(error):
+    """Whether an interrupt left an entry of a cache of JAX marked as being computed, which only clearing it undoes."""
+    return isinstance(error, RecursionError) and "Recursively calling <weakref" in str(error)
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
 @pytest.mark.parametrize("policy", ["fast", "exact"])
 def test_interrupts_lose_nothing(policy):
@@ -84,7 +89,9 @@ def test_interrupts_lose_nothing(policy):
                 for _ in range(10_000):
                     f(*next(calls), X)
             except BaseException as error:
-                if not was_interrupt(error):
+                if is_torn_cache(error):
+                    jax.clear_caches()
+                elif not was_interrupt(error):
                     raise
                 caught += 1
             finally:

@@ -24,6 +24,7 @@ KEYS = {
     "filled",
     "kept",
     "statistics",
+    "chunks",
     "flops_ran",
     "flops_avoided",
     "transcendentals_avoided",

@@ -92,7 +92,9 @@ class SavedValues:
             missing = self.missing(segments.plan(pending[-1]).loads)
             if missing:
                 pending += dict.fromkeys(map(segments.group_of, missing))
-            elif self.find((last := pending.pop())[0]) is None:
+                continue
+            last = pending.pop()
+            if self.missing(last[:1] if last[0] in self.owner.facts.derived.recipes else last):
                 self._compute(last)
 
     def _compute(self, group: tuple[Var, ...]) -> None:
