@@ -2,8 +2,8 @@
 
 Targets: twice the equations, or twice the parameters with their equations, take at most 2.3 times as long (mean of
 three doublings), and 1e5 equations are analysed and planned in less than 10 s with less than 1 GB. A call costs beyond
-its program at most 20 us more than with 100 equations, and less than 2.3 times as much for twice the parameters; planning
-does not depend on the rows.
+its program at most 20 us more than with 100 equations, and less than 2.3 times as much for twice the parameters;
+planning does not depend on the rows.
 
 Seconds of stages are those of the process' CPU time, each in a process of its own; nothing is compiled there. The
 overhead of a call is its time less that in the compiled programs it calls. "trace" is JAX's own.
