@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import replace
 
@@ -74,7 +75,7 @@ def facts_of(program, prices=None):
 
 
 def calls_of(fun, *args):
-    """Functions called, in Python and below, while one runs; and what it returns."""
+    """Functions called, in Python and below, while one runs, those of the garbage collector aside; and its result."""
     count = 0
 
     def note(frame, event, arg):
@@ -82,11 +83,14 @@ def calls_of(fun, *args):
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()
     sys.setprofile(note)
     try:
         result = fun(*args)
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count, result
 
 
@@ -221,21 +225,27 @@ def test_a_change_looks_at_each_equation_a_few_times_at_most():
 
 
 def calls_of_a_call(num):
-    """Functions called in a changed call that a plan serves, with few saved values, and in an unchanged one."""
+    """Functions called by a call with one changed block, by one with none, and equations run; samples aside."""
     f = incrax.incremental(lambda params, x: blocks(params, x, num), tuning=EAGER)
-    arguments = [([1.0 + 1e-3 * k, 2.0, 3.0], ROWS) for k in range(8)]
-    for args in arguments[:-1]:
-        f(*args)
-    changed, _ = calls_of(f, *arguments[-1])
-    report = f.explain().as_dict()
-    assert report["served_by"] != "whole"
-    return changed, calls_of(f, *arguments[-1])[0], report["num_ran"]
+    arguments = [([1.0 + 1e-3 * k, 2.0, 3.0], ROWS) for k in range(13)]
+    for args in arguments[:8]:
+        jax.block_until_ready(f(*args))
+    changed, unchanged, reports = [], [], []
+    for args in arguments[8:]:
+        for counts in (changed, unchanged):
+            count, result = calls_of(f, *args)
+            counts.append(count)
+            jax.block_until_ready(result)
+            reports.append(f.explain().as_dict())
+    assert all(report["served_by"] != "whole" for report in reports)
+    # Now and then a call is timed, too, or waits for the one before: the fewest are the cost of a call.
+    return min(changed), min(unchanged), reports[0]["num_ran"]
 
 
 def test_a_call_costs_the_same_whatever_the_number_of_equations():
     small, large = calls_of_a_call(12), calls_of_a_call(120)
     assert large[2] > 5 * small[2]
-    assert np.abs(np.subtract(large[:2], small[:2])).max() <= 20
+    assert large[:2] == small[:2]
 
 
 # --- depth ------------------------------------------------------------------------------------------------------------

@@ -124,11 +124,6 @@ class Facts:
         return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)
 
     @cached_property
-    def value_seconds(self) -> dict[Var, float]:
-        """Estimated seconds of the equation that computes each variable."""
-        return {var: self.seconds(eqn) for eqn in self.program.eqns for var in written_vars(eqn)}
-
-    @cached_property
     def has_effects(self) -> bool:
         """Whether some equation must run at every call."""
         masks = self.dependence.masks.values()
