@@ -22,6 +22,8 @@ import incrax
 
 SIZES = (10**4, 10**5, 10**6, 10**7)
 QUICK_SIZES = (10**3, 10**4)
+RUN = 8
+"""Calls in a row of each form."""
 BEST = "best uncached"
 HAND = "hand"
 
@@ -92,7 +94,7 @@ def row_line(case: str, problem: Problem, size: int, options: Options, targets: 
         return (parameters, *data)
 
     f = jax.value_and_grad(problem.fun)
-    timings = harness.compare({JIT: jax.jit(f), OURS: incrax.incremental(f, algebra=True)}, at, options.rounds)
+    timings = harness.compare({JIT: jax.jit(f), OURS: incrax.incremental(f, algebra=True)}, at, options.rounds, run=RUN)
     return harness.timing_line(case, timings, [] if options.quick else targets)
 
 
@@ -112,7 +114,7 @@ def amplitude_line(options: Options) -> Line:
         OURS: incrax.incremental(f, algebra=True),
         HAND: amplitude.hoisted_couplings(inputs, jax.value_and_grad),
     }
-    timings = harness.compare(forms, at, min(options.rounds, 12))
+    timings = harness.compare(forms, at, min(options.rounds, 12), run=2)
     targets = [] if options.quick else [Speed(BEST, 22.0)]
     return harness.timing_line("amplitude, couplings, value+grad", timings, targets)
 

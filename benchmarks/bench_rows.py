@@ -22,6 +22,9 @@ from problems import mixture
 
 import incrax
 
+RUN = 4
+"""Calls in a row of each form."""
+
 FUNCTIONS = {"value": mixture.nll, "value and gradient": jax.value_and_grad(mixture.nll)}
 
 
@@ -47,7 +50,7 @@ def _append(name: str, function: Any, p: Any, x: np.ndarray, chunk_rows: int, op
         return f(p, state[0])
 
     forms = {OURS: ours, JIT: lambda p: plain(p, all_rows)}
-    timings = harness.compare(forms, lambda _: (p,), options.rounds, warm=20, rtol=None)
+    timings = harness.compare(forms, lambda _: (p,), options.rounds, warm=6, rtol=None, run=RUN)
     line = harness.timing_line(name, timings, [Speed(JIT, 20.0)])
     pairs = zip(jax.tree.leaves(f(p, state[0])), jax.tree.leaves(plain(p, state[0].tree())), strict=True)
     assert max(harness.relative_error(a, b) for a, b in pairs) <= 1e-8
@@ -60,7 +63,7 @@ def _replace(name: str, function: Any, p: Any, x: np.ndarray, chunk_rows: int, o
     versions = [rows.replace(0, x[:100] * factor) for factor in (1.01, 1.02, 1.03)]
     arrays = [jnp.asarray(version.tree()) for version in versions]
     forms = {OURS: lambda p, k: f(p, versions[k]), JIT: lambda p, k: plain(p, arrays[k])}
-    timings = harness.compare(forms, lambda number: (p, number % 3), options.rounds, warm=6)
+    timings = harness.compare(forms, lambda number: (p, number % 3), options.rounds, warm=6, run=RUN)
     return harness.timing_line(name, timings, [never_slower()])
 
 
@@ -72,7 +75,7 @@ def _move(name: str, function: Any, p: Any, x: np.ndarray, chunk_rows: int, opti
     def moved(number: int) -> tuple[Any]:
         return ({key: value * (1 + 1e-4 * number) for key, value in p.items()},)
 
-    return harness.timing_line(name, harness.compare(forms, moved, options.rounds, warm=20), [never_slower()])
+    return harness.timing_line(name, harness.compare(forms, moved, options.rounds, warm=20, run=RUN), [never_slower()])
 
 
 def _stream(name: str, function: Any, p: Any, x: np.ndarray, chunk_rows: int, options: Options) -> Line:
@@ -86,7 +89,7 @@ def _stream(name: str, function: Any, p: Any, x: np.ndarray, chunk_rows: int, op
         def moved(number: int) -> tuple[Any]:
             return ({key: value * (1 + 1e-4 * number) for key, value in p.items()},)
 
-        timings = harness.compare(forms, moved, options.rounds, warm=6)
+        timings = harness.compare(forms, moved, options.rounds, warm=6, run=RUN)
     line = harness.timing_line(name, timings, [])
     line.cells["rows per second, millions"] = f"{len(x) / timings[OURS].median / 1e6:.1f}"
     return line

@@ -94,23 +94,28 @@ def compare(
     *,
     before: Arguments | None = None,
     rtol: float | None = 1e-8,
+    run: int = 1,
 ) -> dict[str, Timing]:
     """Time the forms by turns on `arguments(0)`, `arguments(1)`, ...; the first `warm` rounds are not counted.
 
-    Every form sees every argument, and `before(number)`, if given, in an untimed call ahead of it. With `rtol`, the
-    results of the last round must agree to within `rtol` of the largest element of each output.
+    Every form sees every argument, and `before(number)`, if given, in an untimed call ahead of it. In a turn a form
+    makes `run` calls, each timed by itself: a call of microseconds that follows one of milliseconds on other data is
+    slowed down by caches that the other form filled, which does not happen in a fit. With `rtol`, the results of the
+    last round must agree to within `rtol` of the largest element of each output.
     """
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     results: dict[str, Any] = {}
     for number in range(warm + rounds):
-        args = arguments(number)
+        numbers = range(number * run, (number + 1) * run)
+        turn = [(arguments(k), None if before is None else before(k)) for k in numbers]
         for name in list(forms) if number % 2 == 0 else reversed(list(forms)):
-            if before is not None:
-                jax.block_until_ready(forms[name](*before(number)))
-            begin = time.perf_counter()
-            results[name] = jax.block_until_ready(forms[name](*args))
-            if number >= warm:
-                seconds[name].append(time.perf_counter() - begin)
+            for args, args_before in turn:
+                if args_before is not None:
+                    jax.block_until_ready(forms[name](*args_before))
+                begin = time.perf_counter()
+                results[name] = jax.block_until_ready(forms[name](*args))
+                if number >= warm:
+                    seconds[name].append(time.perf_counter() - begin)
     if rtol is not None:
         _check_agreement(results, rtol)
     return {name: summary(times) for name, times in seconds.items()}

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 TESTS = (
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
-    "tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
+    "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
 
 
@@ -37,6 +37,30 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    Mutant(
+        "totals of another version of the parameters are used",
+        "running/totals.py",
+        "key = version, tuple(",
+        "key = 0, tuple(",
+    ),
+    Mutant(
+        "totals of forgotten chunks are kept",
+        "running/totals.py",
+        "self.known = {key: x for key, x in self.known.items() if key[0] in versions and chunks.issuperset(key[1])}",
+        "pass",
+    ),
+    Mutant(
+        "the number of rows is no part of a version",
+        "running/versions.py",
+        "        if size != self.size:\n            return False\n",
+        "",
+    ),
+    Mutant(
+        "padding is not masked",
+        "running/combining.py",
+        "return jnp.where(is_row, x, identity(reduction.kind, x.dtype))",
+        "return x",
+    ),
     Mutant(
         "dependency edge dropped",
         "facts/dependence.py",

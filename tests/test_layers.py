@@ -12,7 +12,7 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _jax _tuning _marks
+_errors _row_errors _jax _tuning _collection _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
 facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
@@ -24,8 +24,8 @@ running.agreement running.watch running.choice running.wants running.segments ru
 running.chooser
 running.paths running.flags running.pure
 running.baselines running.saved running.record running.advice running.succession running.doubts running.engine
-running.traces running.progress running.versions running.combining running.row_trace running.row_chunks
-running.row_engine running.row_traces
+running.traces running.progress running.versions running.combining running.totals running.row_trace
+running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 _incremental _api

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.running import chunks
+from incrax.running import chunks, totals
 
 CHUNK = 8
 
@@ -30,6 +30,14 @@ def loss(t, d):
 
 
 T = {"w": np.array([0.1, -0.3, 0.2]), "b": np.array([1.0, 2.0])}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_runs():
+    """Totals of two chunks, so that a few of them are runs already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(totals, "RUN", 2)
+        yield
 
 
 @pytest.fixture
@@ -156,6 +164,44 @@ def test_going_back_to_the_parameters_or_rows_before_runs_nothing(f):
     f(T, more)
     assert chunks_by(f, T, rows) == (0, 5, 0)
     assert chunks_by(f, T, more) == (0, 6, 0)
+
+
+def test_an_append_looks_up_totals_of_runs_and_not_their_chunks(f, monkeypatch):
+    rows = rows_of(12 * CHUNK)
+    f(T, rows)
+    seen, row_engine = [], f._rows.latest
+    result = row_engine.chunks._result
+    monkeypatch.setattr(row_engine.chunks, "_result", lambda chunk, *args: seen.append(chunk) or result(chunk, *args))
+    added = rows.append(make(1, 5))
+    assert chunks_by(f, T, added) == (1, 12, 0)
+    assert seen == [added.chunks[-1]]
+
+
+def test_totals_are_of_their_version_and_their_chunks(f):
+    rows, other = rows_of(12 * CHUNK), {**T, "b": np.array([-1.0, 0.5])}
+    for number in range(12):
+        for t in (T, other):
+            same(f(t, rows), jax.jit(loss)(t, rows.tree()))
+        rows = rows.replace(number * CHUNK, make(2, number + 7))
+
+
+def test_totals_of_chunks_and_versions_out_of_use_are_forgotten(f):
+    rows = rows_of(12 * CHUNK)
+    for number in range(20):
+        f({**T, "b": np.array([float(number), 1.0])}, rows)
+        rows = rows.replace(0, make(12 * CHUNK, number))
+    table = f._rows.latest.chunks
+    assert len(table.totals[0].known) <= 6 * len(table.uses)
+
+
+def test_a_deleted_total_is_made_again(f):
+    rows = rows_of(12 * CHUNK)
+    f(T, rows)
+    for total in f._rows.latest.chunks.totals[0].known.values():
+        for x in total:
+            x.delete()
+    rows = rows.append(make(1, 5))
+    same(f(T, rows), jax.jit(loss)(T, rows.tree()))
 
 
 @pytest.mark.parametrize("transform", [jax.value_and_grad, jax.hessian], ids=["gradient", "hessian"])

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from incrax import _jax
+from incrax._collection import uncollected
 from incrax._jax import Equation, Var
 from incrax.facts.program import read_vars, written_vars
 from incrax.planning.algebra import Statistics, polynomial_reductions
@@ -72,6 +73,7 @@ class Prices(NamedTuple):
     run: float = 1.0
 
 
+@uncollected
 def plan_dirty(
     facts: Facts,
     dirty: int,
@@ -166,6 +168,7 @@ def _other_forms(
         yield _OtherForm((*merged.eqns, *both), guard, statistics)
 
 
+@uncollected
 def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs and the wanted values."""
     known = frozenset(wanted)
@@ -175,6 +178,7 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     return search.plan((), [atom for atom in facts.program.outvars if isinstance(atom, Var)], facts.effects)
 
 
+@uncollected
 def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var], bool]) -> Plan:
     """Plan that computes missing saved values from the inputs and the saved values that are there.
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from incrax import _jax
+from incrax._collection import uncollected
 from incrax._tuning import Tuning
 from incrax.facts.cost import Calibration, assumed_prices
 from incrax.facts.dependence import depend, make_layout
@@ -49,6 +50,7 @@ def analyse(
     return Analysis(traced, facts_of(traced, tuning, **given), out_tree)
 
 
+@uncollected
 def facts_of(
     traced: Program,
     tuning: Tuning,

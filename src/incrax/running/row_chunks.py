@@ -30,6 +30,7 @@ from incrax.running.row_trace import Cut, RowTrace, type_of
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.store import is_any_deleted
+from incrax.running.totals import Totals, in_runs
 from incrax.running.traces import Options
 from incrax.running.versions import Version, Versions
 
@@ -62,6 +63,7 @@ class ChunkTable:
         self.limits = options.limits(1)
         self.calls = HostCalls(self.limits.budget_bytes)
         self.table: dict[int, Entry] = {}
+        self.totals = [Totals(tuple(map(cut.rows.reductions.__getitem__, phase.partials))) for phase in cut.phases]
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
         self.evaluated: Engine | None = None
@@ -70,6 +72,7 @@ class ChunkTable:
         """An independent table that shares results, values and programs so far."""
         other = ChunkTable(self.trace, self.cut, versions, self.paths, self.options)
         other.uses = list(self.uses)
+        other.totals = [totals.copy() for totals in self.totals]
         other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
         by_chooser = {id(engine.chooser): other.kin[key] for key, engine in self.kin.items()}
         for number, entry in self.table.items():
@@ -81,6 +84,7 @@ class ChunkTable:
     def clear(self) -> None:
         """Drop all results and saved values; programs stay."""
         self.table, self.uses = {}, []
+        self.totals = [Totals(totals.kinds) for totals in self.totals]
         for engine in self.kin.values():
             engine.clear()
 
@@ -97,6 +101,8 @@ class ChunkTable:
         self.uses = [*(u for u in self.uses if u != used), used][-self.limits.versions :]
         kept = frozenset(itertools.chain.from_iterable(self.uses))
         self.table = {number: entry for number, entry in self.table.items() if number in kept}
+        for versions, totals in zip(self.versions, self.totals, strict=True):
+            totals.keep(versions.numbers, kept)
         for engine in self.engines():
             engine.store.budget_bytes = self._share(rows)
 
@@ -106,18 +112,26 @@ class ChunkTable:
     # --- results -------------------------------------------------------------------------------------------------
 
     def results(self, number: int, version: Version, rows: Rows, stats: Stats) -> list[list[Any]]:
-        """Partial and per-row results of all chunks in a pass.
+        """Partial results of a pass, those of runs of chunks combined; one by one, with per-row results, if it has any.
 
         While a streamed chunk is evaluated the next one is read, and no third.
         """
-        results, previous = [], None
+        previous: list[Any] = []
+
+        def result(chunk: Chunk) -> list[Any]:
+            found = self._result(chunk, number, version, rows, stats)
+            if chunk.is_streamed:
+                jax.block_until_ready(previous)
+                previous[:] = found
+                meter.advance()
+            return found
+
         with Meter("incrax: streaming rows", sum(chunk.is_streamed for chunk in rows.chunks)) as meter:
-            for chunk in rows.chunks:
-                results.append(self._result(chunk, number, version, rows, stats))
-                if chunk.is_streamed:
-                    jax.block_until_ready(previous)
-                    previous = results[-1]
-                    meter.advance()
+            if self.cut.phases[number].per_row:
+                results = [result(chunk) for chunk in rows.chunks]
+            else:
+                results = in_runs(self.totals[number], version.number, rows.chunks, result)
+                stats.chunks_reused += self.totals[number].take_reused()
         jax.block_until_ready(previous)
         return results
 
