@@ -12,7 +12,7 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _jax _tuning _collection _marks
+_errors _row_errors _derivative_errors _jax _tuning _collection _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
 facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
@@ -29,8 +29,9 @@ running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 _incremental _api
+derivatives.cuts derivatives.selection derivatives.differentiated derivatives.transforms
 """.split()
-PACKAGES = {"facts", "planning", "running", "report", "demo"}
+PACKAGES = {"facts", "planning", "running", "report", "derivatives", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
 MAX_LINES = 350

@@ -4,6 +4,7 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 """
 
 from incrax._api import incremental
+from incrax._derivative_errors import SelectionError, TangentError
 from incrax._errors import (
     DeletedInputError,
     IncraxError,
@@ -20,6 +21,8 @@ from incrax._errors import (
 from incrax._incremental import Incremental
 from incrax._marks import cached, keep
 from incrax._tuning import Tuning
+from incrax.derivatives.cuts import cut, uncut
+from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
 from incrax.running.leaves import frozen
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
@@ -35,16 +38,26 @@ __all__ = [
     "ReentrantCallError",
     "Rows",
     "RowsError",
+    "SelectionError",
     "StaleResultError",
     "Stats",
     "StepTypeError",
+    "TangentError",
     "Tuning",
     "UnknownInputError",
     "UnsupportedLeafError",
     "cached",
+    "cut",
     "frozen",
+    "grad",
+    "hessian",
+    "hvp",
     "incremental",
+    "jacobian",
+    "jvp",
     "keep",
+    "uncut",
+    "value_and_grad",
     "verify",
 ]
 __version__ = "0.1.0"

@@ -1,0 +1,68 @@
+"""Errors about what to differentiate, in the manner of `_errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from incrax._errors import NUM_SHOWN, IncraxError
+
+_WRT = (
+    "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple of paths), the number "
+    "of an argument, a pytree of booleans for the first argument, or a function that picks parts: "
+    "`lambda p: (p.mu, p.layers[0].w)`."
+)
+_UNTOUCHED = "Nothing was evaluated or stored."
+
+
+class SelectionError(IncraxError, TypeError):
+    """`wrt` does not say what to differentiate, or what it says cannot be differentiated."""
+
+
+class TangentError(IncraxError, TypeError):
+    """A tangent or cotangent does not fit what it belongs to."""
+
+
+def wrong_wrt(name: str, wrt: Any, reason: str) -> SelectionError:
+    """A selection that cannot be understood."""
+    return SelectionError(f"`{name}(wrt=...)` got {_shown(wrt)}: {reason}. {_UNTOUCHED} {_WRT}")
+
+
+def not_differentiable(name: str, path: str, type_name: str) -> SelectionError:
+    """A leaf that has no derivative was named."""
+    return SelectionError(
+        f"`{name}(wrt=...)` selects `{path}` of type {type_name}, and only floating-point and complex arrays have "
+        f"derivatives. This is usually an index, a count or a flag. {_UNTOUCHED} Convert it to a floating-point type, "
+        "leave it out, or pass `allow_int=True` for JAX's derivatives of type float0."
+    )
+
+
+def cut_input(name: str, path: str) -> SelectionError:
+    """A leaf that is cut was named."""
+    return SelectionError(
+        f"`{name}(wrt=...)` selects `{path}`, which is marked as constant by `cut`. {_UNTOUCHED} Take it out of `wrt`, "
+        "or take the mark off with `uncut`."
+    )
+
+
+def nothing_selected(name: str, paths: Sequence[str]) -> SelectionError:
+    """There is nothing to differentiate."""
+    seen = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN]) or "no leaves"
+    return SelectionError(
+        f"`{name}` has nothing to differentiate: of {seen}, none is a floating-point or complex array without a mark. "
+        "This is usually a function whose first argument holds integers only, or where all is marked by `cut`. "
+        f"{_UNTOUCHED} Name others by `wrt`. {_WRT}"
+    )
+
+
+def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentError:
+    """A tangent of another structure or type."""
+    return TangentError(
+        f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. {_UNTOUCHED} Pass a pytree like what it "
+        "belongs to, with arrays of the same shapes and dtypes; None for leaves that are not selected."
+    )
+
+
+def _shown(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,1 @@
+"""Derivatives with respect to parts of the arguments, evaluated incrementally."""

@@ -1,0 +1,234 @@
+"""Functions made of functions: what each derivative computes, for JAX to trace.
+
+In: a function, `wrt`, arguments. Out: derivatives in the shape of the selection. It must not know the engine: these
+are plain functions, and incremental ones are made of them elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._derivative_errors import wrong_tangent
+from incrax.derivatives.selection import Selection, select
+
+Values = Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """A function (*args) -> a derivative of `fun`; `name` is what users call it."""
+
+    fun: Callable[..., Any]
+    wrt: Any
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.fun, updated=())
+        object.__setattr__(self, "__name__", f"{self.name} of {getattr(self.fun, '__name__', repr(self.fun))}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.fun, self.wrt, self.name, self.settings)
+
+    def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Selection:
+        """The leaves to differentiate."""
+        allow_int = self.settings.get("allow_int", False)
+        return select(self.name, self.fun, self.wrt, args, kwargs, allow_int=allow_int)
+
+    def of_selected(self, selection: Selection) -> Callable[..., Any]:
+        """The function of the selected leaves alone."""
+
+        def fun(*values: Any) -> Any:
+            args, kwargs = selection.merged(values)
+            return self.fun(*args, **kwargs)
+
+        return fun
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+class Gradient(Derivative):
+    """Value, gradient, or both, of a scalar function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        selection = self.select(args, kwargs)
+        settings = {key: x for key, x in self.settings.items() if key != "with_value"}
+        derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
+        value, gradients = derivative(*selection.values)
+        found = selection.mirror.tree(gradients)
+        if self.settings.get("with_value"):
+            return value, found
+        return (found, value[1]) if self.settings.get("has_aux") else found
+
+
+def _all(selection: Selection) -> tuple[int, ...]:
+    return tuple(range(len(selection.numbers)))
+
+
+# --- Jacobians --------------------------------------------------------------------------------------------------------
+
+
+class Jacobian(Derivative):
+    """All derivatives of all outputs, forward or reverse."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        selection = self.select(args, kwargs)
+        has_aux, holomorphic = self.settings.get("has_aux", False), self.settings.get("holomorphic", False)
+        fun, mode = self.of_selected(selection), self.settings.get("mode")
+        trees: list[Any] = []
+
+        def flat(*values: Any) -> Any:
+            outputs, *aux = fun(*values) if has_aux else (fun(*values),)
+            leaves, treedef = jax.tree.flatten(outputs)
+            trees[:] = [treedef]
+            return (leaves, *aux) if has_aux else leaves
+
+        given: dict[str, Any] = {"argnums": _all(selection), "has_aux": has_aux, "holomorphic": holomorphic}
+        if self.settings.get("allow_int"):
+            mode, given = "reverse", {**given, "allow_int": True}
+        forward, reverse = jax.jacfwd, jax.jacrev
+        chosen = {"forward": [forward], "reverse": [reverse]}.get(mode or "")
+        if chosen is None:
+            is_wide = _is_wide(jax.eval_shape(flat, *selection.values), selection.values, has_aux=has_aux)
+            chosen = [forward, reverse] if not is_wide else [reverse, forward]
+        result = first_that_works([transform(flat, **given) for transform in chosen], selection.values)
+        rows, *aux = result if has_aux else (result,)
+        tree = jax.tree.unflatten(trees[0], [selection.mirror.tree(row) for row in rows])
+        return (tree, *aux) if has_aux else tree
+
+
+def _is_wide(outputs: Any, values: Values, *, has_aux: bool) -> bool:
+    """Whether there are more inputs than outputs, so that reverse mode needs fewer passes."""
+    num_outputs = sum(math.prod(x.shape) for x in (outputs[0] if has_aux else outputs))
+    return sum(math.prod(np.shape(x)) for x in values) > num_outputs
+
+
+def first_that_works(functions: Sequence[Callable[..., Any]], values: Values) -> Any:
+    """The result of the first function that JAX can differentiate as it asks; else the error of the first.
+
+    A `custom_vjp` has no forward mode, a `while_loop` no reverse mode; that is known when they are traced.
+    """
+    errors: list[Exception] = []
+    for function in functions:
+        try:
+            return function(*values)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            errors.append(error)
+    raise errors[0]
+
+
+# --- second order -----------------------------------------------------------------------------------------------------
+
+
+class Hessian(Derivative):
+    """All second derivatives of all outputs."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        selection = self.select(args, kwargs)
+        fun = self.of_selected(selection)
+        trees: list[Any] = []
+
+        def flat(*values: Any) -> list[Any]:
+            leaves, treedef = jax.tree.flatten(fun(*values))
+            trees[:] = [treedef]
+            return leaves
+
+        given = {"argnums": _all(selection), "holomorphic": self.settings.get("holomorphic", False)}
+        inner = jax.jacrev(flat, **given)
+        blocks = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+        mirror = selection.mirror.tree
+        return jax.tree.unflatten(trees[0], [mirror([mirror(row) for row in block]) for block in blocks])
+
+
+class HessianProduct(Derivative):
+    """The Hessian of a scalar function times a tangent."""
+
+    def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        selection = self.select(args, kwargs)
+        tangents = tangents_of(self.name, selection, tangent)
+        gradient = jax.grad(self.of_selected(selection), _all(selection))
+
+        def forward(*values: Any) -> Any:
+            return jax.jvp(gradient, values, tuple(tangents))[1]
+
+        def reverse(*values: Any) -> Any:
+            return jax.grad(lambda *v: _dot(gradient(*v), tangents), _all(selection))(*values)
+
+        return selection.mirror.tree(first_that_works([forward, reverse], selection.values))
+
+
+def _dot(xs: Values, ys: Values) -> Any:
+    return sum((jnp.sum(x * y) for x, y in zip(xs, ys, strict=True)), start=jnp.zeros(()))
+
+
+# --- tangents ---------------------------------------------------------------------------------------------------------
+
+
+class Pushforward(Derivative):
+    """Value, and the derivative of all outputs along a tangent."""
+
+    def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
+        """The derivative at these arguments."""
+        selection = self.select(args, kwargs)
+        tangents = tangents_of(self.name, selection, tangent)
+        return jax.jvp(
+            self.of_selected(selection), tuple(selection.values), tuple(tangents), has_aux=self.settings["has_aux"]
+        )
+
+
+def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
+    """A tangent for each selected leaf, from a tree in the shape of the selection.
+
+    Raises:
+        TangentError: the structure, a shape or a dtype is another one.
+    """
+    mirror, values = selection.mirror, selection.values
+    try:
+        leaves = mirror.treedef.flatten_up_to(tangent)
+    except ValueError as error:
+        expected = str(mirror.tree(["*"] * len(values)))
+        raise wrong_tangent(name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}") from error
+    found: list[Any] = [None] * len(values)
+    for position, leaf in zip(mirror.positions, leaves, strict=True):
+        if position is not None:
+            value, path = values[position], selection.paths[position]
+            leaf = _fitting(name, path, value, leaf)
+            found[position] = leaf if found[position] is None else found[position] + leaf
+    return found
+
+
+def _fitting(name: str, path: str, value: Any, tangent: Any) -> Any:
+    """The tangent of a leaf as an array of the leaf's dtype."""
+    expected = jax.typeof(value)
+    if tangent is None:
+        raise wrong_tangent(name, "tangent", "None", f"`{path}`, {expected}")
+    array = jnp.asarray(tangent)
+    if array.shape != expected.shape or not jnp.can_cast(array.dtype, expected.dtype, "same_kind"):
+        raise wrong_tangent(name, "tangent", str(jax.typeof(array)), f"`{path}`, {expected}")
+    return array.astype(expected.dtype)
+
+
+def takes(fun: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter of this name."""
+    try:
+        return name in inspect.signature(fun).parameters
+    except (TypeError, ValueError):
+        return False

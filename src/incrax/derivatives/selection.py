@@ -1,0 +1,209 @@
+"""What to differentiate: `wrt` and the arguments of a call become numbered leaves, and results in their shape.
+
+In: `wrt`, arguments. Out: a `Selection`. It must not know what is done with the leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from incrax._derivative_errors import cut_input, not_differentiable, nothing_selected, wrong_wrt
+from incrax._errors import unknown_input
+from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
+from incrax.running.leaves import is_dynamic
+from incrax.running.signature import argument_names, leaf_path
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A shape of results: a tree whose leaves are positions among the selected ones, or nothing."""
+
+    treedef: Any
+    positions: tuple[int | None, ...]
+
+    def tree(self, results: Sequence[Any]) -> Any:
+        """Results, one per selected leaf, in this shape; None where nothing was selected."""
+        return jax.tree.unflatten(self.treedef, [None if k is None else results[k] for k in self.positions])
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The leaves of one call that are differentiated.
+
+    Fields: the arguments' tree, in which marked leaves are leaves; its leaves; the numbers of the selected ones, each
+    once; the shape of results; names of the selected ones.
+    """
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+    numbers: tuple[int, ...]
+    mirror: Mirror
+    paths: tuple[str, ...]
+
+    @property
+    def values(self) -> list[Any]:
+        """The selected leaves, without marks."""
+        return [_value(self.leaves[number]) for number in self.numbers]
+
+    def merged(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other values for the selected leaves, without marks; what is cut has no tangents."""
+        leaves = list(self.leaves)
+        for number, value in zip(self.numbers, values, strict=True):
+            leaves[number] = value
+        return without_marks(jax.tree.unflatten(self.treedef, leaves))
+
+
+def select(
+    name: str,
+    fun: Callable[..., Any],
+    wrt: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    allow_int: bool = False,
+) -> Selection:
+    """The leaves that `wrt` stands for; `name` is the caller's, for messages.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood, or selects what has no derivative, or nothing.
+        UnknownInputError: a path names nothing.
+    """
+    with_paths, treedef = jax.tree.flatten_with_path((args, kwargs), is_leaf=is_mark)
+    names = argument_names(fun, len(args))
+    paths = [leaf_path(names, path) for path, _ in with_paths]
+    leaves = tuple(leaf for _, leaf in with_paths)
+    numbered = jax.tree.unflatten(treedef, range(len(leaves)))
+    asked = _asked(name, wrt, numbered, names, paths)
+    found, mirror_def = jax.tree.flatten(asked, is_leaf=lambda x: x is None)
+    is_named = wrt is not None and mirror_def == jax.tree.structure(0)
+    usable = [k if k is not None and _is_usable(leaves[k], allow_int=allow_int) else None for k in found]
+    if is_named and usable == [None]:
+        raise _refusal(name, paths[found[0]], leaves[found[0]])
+    if all(k is None for k in usable):
+        raise nothing_selected(name, [paths[k] for k in found if k is not None])
+    numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
+    positions = tuple(None if k is None else numbers.index(k) for k in usable)
+    return Selection(treedef, leaves, numbers, Mirror(mirror_def, positions), tuple(paths[k] for k in numbers))
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Mark) else leaf
+
+
+def _is_usable(leaf: Any, *, allow_int: bool) -> bool:
+    """Whether a leaf can be differentiated."""
+    if isinstance(leaf, Cut) or not is_dynamic(_value(leaf)):
+        return False
+    return allow_int or jnp.issubdtype(jax.dtypes.result_type(_value(leaf)), jnp.inexact)
+
+
+def _refusal(name: str, path: str, leaf: Any) -> Exception:
+    if isinstance(leaf, Cut):
+        return cut_input(name, path)
+    value = _value(leaf)
+    return not_differentiable(name, path, str(jax.typeof(value)) if is_dynamic(value) else type(value).__name__)
+
+
+# --- the forms of `wrt` -----------------------------------------------------------------------------------------------
+
+
+def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
+    """A tree of leaf numbers, None where nothing is asked for."""
+    args, _ = numbered
+    if wrt is None:
+        wrt = 0
+    if isinstance(wrt, str):
+        return _at_path(wrt, numbered, names, paths)
+    if _is_number(wrt):
+        return _argument(name, wrt, args)
+    if isinstance(wrt, (tuple, list)) and wrt and all(isinstance(part, str) for part in wrt):
+        return type(wrt)(_at_path(part, numbered, names, paths) for part in wrt)
+    if isinstance(wrt, (tuple, list)) and wrt and all(map(_is_number, wrt)):
+        return type(wrt)(_argument(name, part, args) for part in wrt)
+    if callable(wrt) and jax.tree_util.all_leaves([wrt]):
+        return _picked(name, wrt, args)
+    return _masked(name, wrt, args)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def _argument(name: str, number: int, args: tuple[Any, ...]) -> Any:
+    if not -len(args) <= number < len(args):
+        raise wrong_wrt(name, number, f"the call has {len(args)} positional arguments")
+    return args[number]
+
+
+def _at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
+    """The part of the arguments with this name."""
+    args, kwargs = numbered
+    roots = [*zip(names, args, strict=True), *kwargs.items()]
+    # The values behind `*values` are named `values[0]`, `values[1]`, ...
+    behind_star = [node for name, node in roots if name.startswith(f"{path}[")]
+    if behind_star and path not in [name for name, _ in roots]:
+        return tuple(behind_star)
+    for name, node in roots:
+        for found, part in _parts(name, node, path):
+            if found == path:
+                return part
+    raise unknown_input(path, paths)
+
+
+def _parts(name: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The node and those of its parts on the way to a path, with their names."""
+    if path != name and not (path.startswith(name) and path[len(name)] in "[."):
+        return
+    yield name, node
+    for key, part in jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]:
+        if key:
+            yield from _parts(f"{name}{jax.tree_util.keystr(key)}", part, path)
+
+
+def _masked(name: str, mask: Any, args: tuple[Any, ...]) -> Any:
+    """The leaves of the first argument under True."""
+    flags = jax.tree.leaves(mask)
+    if not flags or not all(isinstance(flag, bool) for flag in flags):
+        raise wrong_wrt(name, mask, "it is none of what is understood")
+    if not args:
+        raise wrong_wrt(name, mask, "the call has no positional arguments")
+    try:
+        return jax.tree.map(lambda flag, part: part if flag else jax.tree.map(lambda _: None, part), mask, args[0])
+    except ValueError as error:
+        raise wrong_wrt(name, mask, f"its structure is not that of the first argument: {error}") from error
+
+
+class _Place:
+    """Stands for a leaf while a selector picks."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _picked(name: str, selector: Any, args: tuple[Any, ...]) -> Any:
+    """What a function picks from the first argument, or from as many as it takes."""
+    count = _num_parameters(selector, len(args))
+    places = jax.tree.map(_Place, args[:count])
+    try:
+        picked = selector(*places)
+    except Exception as error:
+        reason = f"it failed with {type(error).__name__}: {error}; it may only pick parts"
+        raise wrong_wrt(name, selector, reason) from error
+    parts = jax.tree.leaves(picked)
+    if not parts or not all(isinstance(part, _Place) for part in parts):
+        seen = next((type(part).__name__ for part in parts if not isinstance(part, _Place)), "nothing")
+        raise wrong_wrt(name, selector, f"it returned {seen} where a part of an argument is needed")
+    return jax.tree.map(lambda place: place.number, picked)
+
+
+def _num_parameters(selector: Callable[..., Any], num_args: int) -> int:
+    names = argument_names(selector, num_args)
+    named = [n for n in names if not n.startswith("args[")]
+    return max(1, len(named)) if num_args else 0

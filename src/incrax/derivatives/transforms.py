@@ -1,0 +1,212 @@
+"""The public derivatives: incremental functions made of the plain ones.
+
+In: functions. Out: `Incremental` functions with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict, Unpack
+
+from incrax._api import incremental
+from incrax._errors import wrong_option
+from incrax._incremental import Incremental
+from incrax._tuning import Tuning
+from incrax.derivatives.differentiated import Derivative, Gradient, Hessian, HessianProduct, Jacobian, Pushforward
+
+
+class Options(TypedDict, total=False):
+    """Options of `incremental`."""
+
+    policy: str
+    memory: int | None
+    versions: int
+    algebra: bool
+    tuning: Tuning | None
+
+
+Function = Callable[..., Any]
+
+
+def grad(
+    fun: Function,
+    *,
+    wrt: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    **options: Unpack[Options],
+) -> Incremental[..., Any]:
+    """The gradient of a scalar function with respect to part of its arguments, evaluated incrementally.
+
+    Law: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them costs nothing backward.
+
+    Args:
+        fun: function of pytrees with a scalar as result, or a scalar and something else with `has_aux`.
+        wrt: what to differentiate by. A path as `explain()` prints it (`"params['mu']"`, `"model.layers[0]"`), or a
+            tuple of paths; the number of an argument, or a tuple; a pytree of booleans for the first argument, or for
+            subtrees of it; a function that picks parts of the first arguments: `lambda p: (p.mu, p.layers[0].w)`.
+            None: the first argument.
+        has_aux: whether `fun` returns a pair whose second part is passed on.
+        holomorphic: as in `jax.grad`.
+        allow_int: whether integers are differentiated, with results of type float0.
+        **options: those of `incremental`.
+
+    Returns:
+        A function of the same arguments. Its result has the shape of the selection, None in the place of leaves that
+        have no derivative (integers, static values) or are marked by `cut`; with `has_aux` a pair.
+
+    Raises:
+        SelectionError: at a call where `wrt` cannot be understood or selects nothing that has a derivative.
+        UnknownInputError: at a call where a path names nothing.
+
+    Cost: that of `incremental(jax.grad(fun))`.
+
+    Example:
+        >>> import incrax
+        >>> f = lambda p, x: p["a"] * x**2 + p["b"]
+        >>> g = incrax.grad(f, wrt=lambda p, x: (p["a"], x))
+        >>> [float(part) for part in g({"a": 3.0, "b": 1.0}, 2.0)]
+        [4.0, 12.0]
+    """
+    settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    return _made(Gradient, "grad", fun, wrt, settings, options)
+
+
+def value_and_grad(
+    fun: Function,
+    *,
+    wrt: Any = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    **options: Unpack[Options],
+) -> Incremental[..., Any]:
+    """Value and gradient; arguments and law of `grad`.
+
+    Returns:
+        A function that returns a pair: what `fun` returns, and its gradient in the shape of the selection.
+    """
+    settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
+    return _made(Gradient, "value_and_grad", fun, wrt, settings, options)
+
+
+def jacobian(
+    fun: Function,
+    *,
+    wrt: Any = None,
+    mode: str | None = None,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    **options: Unpack[Options],
+) -> Incremental[..., Any]:
+    """All derivatives of all outputs with respect to part of the arguments, evaluated incrementally.
+
+    Law: equals `jax.jit(jax.jacrev(fun))` at the selected leaves.
+
+    Args:
+        fun: function of pytrees with a pytree of arrays as result.
+        wrt: what to differentiate by; see `grad`.
+        mode: `"forward"`, one pass per element of the selection; `"reverse"`, one per element of the outputs; None:
+            whichever takes fewer, and the other one where JAX has no rule for it.
+        has_aux: whether `fun` returns a pair whose second part is passed on.
+        holomorphic: as in `jax.jacrev`.
+        allow_int: whether integers are differentiated, with results of type float0 (reverse mode).
+        **options: those of `incremental`.
+
+    Returns:
+        A function of the same arguments. Its result has the outputs' structure, and for each array there a tree in the
+        shape of the selection with arrays of shape (*output.shape, *input.shape).
+
+    Raises:
+        SelectionError: at a call; see `grad`.
+    """
+    if mode not in (None, "forward", "reverse"):
+        raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
+    settings = {"mode": mode, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    return _made(Jacobian, "jacobian", fun, wrt, settings, options)
+
+
+def hessian(
+    fun: Function, *, wrt: Any = None, holomorphic: bool = False, **options: Unpack[Options]
+) -> Incremental[..., Any]:
+    """All second derivatives with respect to part of the arguments, evaluated incrementally.
+
+    Law: equals `jax.jit(jax.hessian(fun))` at the selected leaves.
+
+    Args:
+        fun: function of pytrees, usually with a scalar as result.
+        wrt: what to differentiate by; see `grad`.
+        holomorphic: as in `jax.hessian`.
+        **options: those of `incremental`.
+
+    Returns:
+        A function of the same arguments. Its result has the shape of the selection twice, the second inside the first,
+        with arrays of shape (*output.shape, *first.shape, *second.shape).
+
+    Raises:
+        SelectionError: at a call; see `grad`.
+    """
+    return _made(Hessian, "hessian", fun, wrt, {"holomorphic": holomorphic}, options)
+
+
+def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[Options]) -> Incremental[..., Any]:
+    """The Hessian of a scalar function times a tangent, without the Hessian, evaluated incrementally.
+
+    Args:
+        fun: function of pytrees with a scalar as result.
+        wrt: what to differentiate by; see `grad`.
+        **options: those of `incremental`.
+
+    Returns:
+        A function of the same arguments and of `tangent=`, a pytree in the shape of the selection; so is its result.
+        While only the tangent changes, what depends on the other arguments alone is loaded.
+
+    Raises:
+        SelectionError: at a call; see `grad`.
+        TangentError: at a call with a tangent of another structure, shape or dtype.
+
+    Cost: about that of two gradients.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> product = incrax.hvp(lambda x: jnp.sum(x**3))
+        >>> product(jnp.array([1.0, 2.0]), tangent=jnp.array([1.0, 1.0])).tolist()
+        [6.0, 12.0]
+    """
+    return _made(HessianProduct, "hvp", fun, wrt, {}, options)
+
+
+def jvp(fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unpack[Options]) -> Incremental[..., Any]:
+    """The derivative of all outputs along a tangent, evaluated incrementally.
+
+    Args:
+        fun: function of pytrees.
+        wrt: what to differentiate by; see `grad`.
+        has_aux: whether `fun` returns a pair whose second part is passed on.
+        **options: those of `incremental`.
+
+    Returns:
+        A function of the same arguments and of `tangent=`, a pytree in the shape of the selection. It returns value and
+        tangent of the outputs, with `has_aux` and what is passed on. While only the tangent changes, what depends on
+        the other arguments alone is loaded: `linearize` is this function at fixed arguments.
+
+    Raises:
+        SelectionError: at a call; see `grad`.
+        TangentError: at a call with a tangent of another structure, shape or dtype.
+    """
+    return _made(Pushforward, "jvp", fun, wrt, {"has_aux": has_aux}, options)
+
+
+def _made(
+    kind: type[Derivative], name: str, fun: Any, wrt: Any, settings: dict[str, Any], options: Options
+) -> Incremental[..., Any]:
+    if not callable(fun):
+        raise wrong_option(f"{name}(fun)", fun, "a function")
+    return incremental(kind(plain(fun), wrt, name, settings), **options)
+
+
+def plain(fun: Function) -> Function:
+    """The function behind an incremental one, which a derivative of it traces."""
+    return fun._fun if isinstance(fun, Incremental) else fun
