@@ -72,6 +72,19 @@ def test_a_call_with_nothing_changed_runs_no_equation_and_compiles_nothing():
     assert f.stats.compiles == compiles
 
 
+def test_a_change_that_reaches_no_result_runs_nothing():
+    f = incrax.incremental(lambda a, x: {"sum": jnp.sum(x**2), "shape": 0.0 * x[:0]} if a is not None else x)
+    x = np.arange(4.0)
+    saved = f(1.0, x)
+    for a in (2.0, 3.0, 1.0):
+        assert f(a, x)["sum"] is saved["sum"]
+    assert f.stats.unchanged == 3
+    assert f.stats.compiles == 1
+    f(5.0, x)
+    assert list(f.explain().as_dict()["changed"]) == ["a"]
+    same(f(5.0, x + 1.0), jax.jit(f)(5.0, x + 1.0))
+
+
 def test_only_equations_that_the_change_reaches_run():
     f = incrax.incremental(mixture, tuning=MINIMAL)
     f(PARAMS, X)

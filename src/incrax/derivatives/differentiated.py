@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._derivative_errors import wrong_tangent
-from incrax.derivatives.selection import Selection, select
+from incrax.derivatives.selection import Selection, select, type_name
 
 Values = Sequence[Any]
 
@@ -217,13 +217,13 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
 
 def _fitting(name: str, path: str, value: Any, tangent: Any) -> Any:
     """The tangent of a leaf as an array of the leaf's dtype."""
-    expected = jax.typeof(value)
+    expected = f"`{path}`, {type_name(value)}"
     if tangent is None:
-        raise wrong_tangent(name, "tangent", "None", f"`{path}`, {expected}")
-    array = jnp.asarray(tangent)
-    if array.shape != expected.shape or not jnp.can_cast(array.dtype, expected.dtype, "same_kind"):
-        raise wrong_tangent(name, "tangent", str(jax.typeof(array)), f"`{path}`, {expected}")
-    return array.astype(expected.dtype)
+        raise wrong_tangent(name, "tangent", "None", expected)
+    array, dtype = jnp.asarray(tangent), jax.dtypes.result_type(value)
+    if array.shape != np.shape(value) or not jnp.can_cast(array.dtype, dtype, "same_kind"):
+        raise wrong_tangent(name, "tangent", type_name(array), expected)
+    return array.astype(dtype)
 
 
 def takes(fun: Callable[..., Any], name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from incrax._derivative_errors import cut_input, not_differentiable, nothing_selected, wrong_wrt
 from incrax._errors import unknown_input
@@ -105,8 +106,14 @@ def _is_usable(leaf: Any, *, allow_int: bool) -> bool:
 def _refusal(name: str, path: str, leaf: Any) -> Exception:
     if isinstance(leaf, Cut):
         return cut_input(name, path)
-    value = _value(leaf)
-    return not_differentiable(name, path, str(jax.typeof(value)) if is_dynamic(value) else type(value).__name__)
+    return not_differentiable(name, path, type_name(_value(leaf)))
+
+
+def type_name(value: Any) -> str:
+    """The type of a leaf as messages show it: `float64[3,2]`."""
+    if not is_dynamic(value):
+        return type(value).__name__
+    return f"{jax.dtypes.result_type(value)}[{','.join(map(str, np.shape(value)))}]"
 
 
 # --- the forms of `wrt` -----------------------------------------------------------------------------------------------

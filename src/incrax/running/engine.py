@@ -7,6 +7,8 @@ end: an exception leaves the store as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import jax
@@ -62,6 +64,7 @@ class Engine:
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait, self.calls = facts.calls_host, compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
+        self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
         self.has_advised = False
         self._last: Record | None = None
         self._rested: Sequence[int] | None = None
@@ -114,9 +117,9 @@ class Engine:
         pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
-        if base is not None and not dirty:
+        if base is not None and not dirty & self.reach:
             if not is_any_deleted(base.outputs):
-                return self._unchanged(base)
+                return self._unchanged(base, dirty)
             dirty = self.layout.full
         if resting is not None:
             watch.look(dirty.bit_count())
@@ -141,10 +144,10 @@ class Engine:
         self.stats.ran += len(self.facts.program.eqns)
         return outputs
 
-    def _unchanged(self, state: State) -> list[Any]:
+    def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
         self.store.touch(state)
-        self._last, self._rested = UNCHANGED, None
+        self._last, self._rested = UNCHANGED._replace(dirty=dirty), None
         return state.outputs
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
@@ -155,8 +158,7 @@ class Engine:
             self.check_alive(latest.values)
             if not is_any_deleted(latest.outputs) and not self.store.prove(self.chooser.clock.unproven):
                 return self._unchanged(latest)
-        if entries is None:
-            entries = latest.entries
+        entries = latest.entries if entries is None else entries
         try:
             outputs = self.chooser.whole([e.feed if type(e) is LeafValue else e for e in entries], ())
             if self.must_wait:
@@ -282,8 +284,7 @@ class Engine:
         return "whole", self._run_whole(saved), None
 
     def _run_whole(self, saved: SavedValues) -> list[Any]:
-        if not self.chooser.whole.num_runs:
-            self.stats.compiles += 1
+        self.stats.compiles += not self.chooser.whole.num_runs
         return self.chooser.whole(saved.feeds, ())
 
     def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[list[Any], Any]:

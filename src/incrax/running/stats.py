@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 class Stats:
     """Counts since the function was made; `clear` keeps them.
 
-    Fields: calls; calls with nothing changed; equations run; saved values loaded; equations run to fill missing saved
-    values; programs compiled; saved values evicted; traces; calls under another transformation; calls that raised;
-    races decided; bytes of saved values now. Of `Rows`: chunks evaluated, chunks whose saved results served, and chunks
-    whose results were combined from those of the chunks that they were joined from, each once per pass over the rows.
+    Fields: calls; calls with nothing changed that results depend on; equations run; saved values loaded; equations run
+    to fill missing saved values; programs compiled; saved values evicted; traces; calls under another transformation;
+    calls that raised; races decided; bytes of saved values now. Of `Rows`: chunks evaluated, chunks whose saved results
+    served, and chunks whose results were combined from those of the chunks that they were joined from, each once per
+    pass over the rows.
     """
 
     calls: int = 0

@@ -1,0 +1,217 @@
+"""What `wrt` stands for, and results in its shape; oracle: JAX's derivatives of the whole first argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+
+import incrax
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layer:
+    w: jax.Array
+    b: jax.Array
+
+
+class Model(NamedTuple):
+    mu: jax.Array
+    layers: list
+    name: str = "model"
+    count: int = 3
+
+
+X = jnp.linspace(0.1, 1.0, 4)
+
+
+def model(scale=1.0):
+    layers = [Layer(scale * jnp.linspace(0.5, 1.0, 4).reshape(2, 2), jnp.ones(2)) for _ in range(2)]
+    return Model(jnp.array(0.7 * scale), layers)
+
+
+def loss(p, x):
+    y = x.reshape(2, 2)
+    for layer in p.layers:
+        y = jnp.tanh(y @ layer.w + layer.b)
+    return jnp.sum(y) * p.mu * p.count
+
+
+def whole(p, x):
+    """JAX's gradient, by hand of the leaves that have one."""
+    return jax.grad(lambda mu, layers, x: loss(p._replace(mu=mu, layers=layers), x), (0, 1, 2))(p.mu, p.layers, x)
+
+
+MU, LAYERS, IN_X = whole(model(), X)
+FORMS = {
+    "nothing": (None, Model(MU, LAYERS, None, None)),
+    "a path": ("p.mu", MU),
+    "a path of a subtree": ("p.layers", LAYERS),
+    "a path of an element": ("p.layers[1].w", LAYERS[1].w),
+    "a path of another argument": ("x", IN_X),
+    "paths": (("x", "p.layers[0]"), (IN_X, LAYERS[0])),
+    "a list of paths": (["p.mu"], [MU]),
+    "a number": (1, IN_X),
+    "a negative number": (-1, IN_X),
+    "numbers": ((1, 0), (IN_X, Model(MU, LAYERS, None, None))),
+    "a selector": (lambda p: (p.mu, p.layers[0].w), (MU, LAYERS[0].w)),
+    "a selector of one": (lambda p: p.mu, MU),
+    "a selector of two arguments": (lambda p, x: {"x": x, "b": p.layers[1].b}, {"x": IN_X, "b": LAYERS[1].b}),
+    "a selector of a subtree": (lambda p: p.layers[1], LAYERS[1]),
+    "a leaf twice": (lambda p: [p.mu, p.mu], [MU, MU]),
+    "a mask": (
+        Model(True, [Layer(False, True), Layer(False, False)], False, False),
+        Model(MU, [Layer(None, LAYERS[0].b), Layer(None, None)], None, None),
+    ),
+    "a mask of subtrees": (
+        Model(False, [False, True], False, False),
+        Model(None, [Layer(None, None), LAYERS[1]], None, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_derivatives_in_its_shape(form):
+    wrt, expected = FORMS[form]
+    f = incrax.grad(loss, wrt=wrt)
+    for _ in range(2):
+        found = f(model(), X)
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        same(found, expected)
+
+
+def test_values_come_with_gradients():
+    value, found = incrax.value_and_grad(loss, wrt="p.mu")(model(), X)
+    same((value, found), (loss(model(), X), MU))
+
+
+def test_what_is_passed_on_comes_along():
+    f = lambda p, x: (loss(p, x), {"twice": 2.0 * x})
+    found, aux = incrax.grad(f, wrt="p.mu", has_aux=True)(model(), X)
+    same((found, aux), (MU, {"twice": 2.0 * X}))
+    (value, aux), found = incrax.value_and_grad(f, wrt="p.mu", has_aux=True)(model(), X)
+    same((value, aux, found), (loss(model(), X), {"twice": 2.0 * X}, MU))
+
+
+def test_keyword_arguments_have_names():
+    found = incrax.grad(lambda a, *, b: a * jnp.sum(b**2), wrt=("b", "a"))(2.0, b=X)
+    np.testing.assert_allclose(found[0], 4.0 * X)
+    np.testing.assert_allclose(found[1], jnp.sum(X**2))
+
+
+def test_values_behind_a_star_have_one_name():
+    found = incrax.grad(lambda *values: values[0] * values[1], wrt="values")(2.0, 3.0)
+    assert [float(part) for part in found] == [3.0, 2.0]
+    assert float(incrax.grad(lambda *values: values[0] * values[1], wrt="values[1]")(2.0, 3.0)) == 2.0
+
+
+def test_a_derivative_that_is_not_asked_for_is_not_computed():
+    of_all, of_mu = incrax.grad(loss), incrax.grad(loss, wrt="p.mu")
+    of_all(model(), X)
+    of_mu(model(), X)
+    num_products = lambda f: sum(e.primitive.name == "dot_general" for e in f._traces.latest.engine.facts.program.eqns)
+    assert (num_products(of_all), num_products(of_mu)) == (5, 2)
+
+
+def test_only_what_changed_runs_again():
+    f = incrax.grad(loss, wrt="p.mu", tuning=incrax.Tuning(planner="minimal"))
+    f(model(), X)
+    ran = f.stats.ran
+    same(f(model()._replace(mu=jnp.array(0.2)), X), MU)
+    assert f.stats.ran == ran, "the gradient by a factor does not depend on it"
+
+
+# --- what cannot be selected ------------------------------------------------------------------------------------------
+
+HOW = (
+    "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple of paths), the number "
+    "of an argument, a pytree of booleans for the first argument, or a function that picks parts: "
+    "`lambda p: (p.mu, p.layers[0].w)`."
+)
+REFUSED = {
+    "an integer": (
+        "p.count",
+        "`grad(wrt=...)` selects `p.count` of type int64[], and only floating-point and complex arrays have "
+        "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or stored. Convert it to a "
+        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type float0.",
+    ),
+    "a static value": (
+        "p.name",
+        "`grad(wrt=...)` selects `p.name` of type str, and only floating-point and complex arrays have "
+        "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or stored. Convert it to a "
+        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type float0.",
+    ),
+    "a number too large": (
+        2,
+        f"`grad(wrt=...)` got 2: the call has 2 positional arguments. Nothing was evaluated or stored. {HOW}",
+    ),
+    "an unknown attribute": (
+        lambda p: p.nu,
+        "it failed with AttributeError: 'Model' object has no attribute 'nu'; it may only pick parts. Nothing was",
+    ),
+    "arithmetic": (lambda p: 2 * p.mu, "it failed with TypeError: unsupported operand"),
+    "a selector of nothing": (lambda p: None, "it returned nothing where a part of an argument is needed."),
+    "a selector of something else": (lambda p: X, "it returned ArrayImpl where a part of an argument is needed."),
+    "another structure": ({"a": True}, "its structure is not that of the first argument: "),
+    "an object": (
+        3.5,
+        f"`grad(wrt=...)` got 3.5: it is none of what is understood. Nothing was evaluated or stored. {HOW}",
+    ),
+    "nothing at all": (
+        Model(False, False, False, True),
+        "`grad` has nothing to differentiate: of `p.count`, none is a floating-point or complex array without a mark. "
+        "This is usually a function whose first argument holds integers only, or where all is marked by `cut`. Nothing "
+        f"was evaluated or stored. Name others by `wrt`. {HOW}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_selected_is_an_error_that_says_why(case):
+    wrt, text = REFUSED[case]
+    f = incrax.grad(loss, wrt=wrt)
+    with pytest.raises(incrax.SelectionError) as caught:
+        f(model(), X)
+    assert text in str(caught.value)
+    assert f.stats.compiles == 0
+
+
+def test_an_unknown_path_lists_the_inputs():
+    with pytest.raises(
+        incrax.UnknownInputError, match=r"`p\.nu` names no input of this function; its inputs are: p\.mu"
+    ):
+        incrax.grad(loss, wrt="p.nu")(model(), X)
+
+
+def test_no_argument_at_all_is_an_error():
+    with pytest.raises(incrax.SelectionError, match="the call has 0 positional arguments"):
+        incrax.grad(lambda: 1.0)()
+
+
+def test_only_functions_are_differentiated():
+    with pytest.raises(TypeError, match=r"`grad\(fun\)` got 3"):
+        incrax.grad(3)
+
+
+def test_integers_are_differentiated_on_request():
+    found = incrax.grad(loss, wrt="p.count", allow_int=True)(model(), X)
+    assert found.dtype == jax.dtypes.float0
+
+
+def test_a_key_has_no_derivative():
+    f = incrax.grad(lambda key, x: jnp.sum(x * jax.random.normal(key, (4,))), wrt=("key", "x"))
+    key, in_x = f(jax.random.key(0), X)
+    assert key is None
+    same(in_x, jax.random.normal(jax.random.key(0), (4,)))
+
+
+def test_numpy_and_python_leaves_are_selected():
+    f = incrax.grad(lambda p: p["a"] * np.float64(2.0) * jnp.sum(p["x"]))
+    found = f({"a": 2.0, "x": np.ones(3)})
+    assert (float(found["a"]), found["x"].tolist()) == (6.0, [4.0] * 3)
