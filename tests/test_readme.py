@@ -25,9 +25,9 @@ INSTALL = re.compile(r"/pip['\"]? install (?:-q )?'\.\[(\w+)\]'")
 PYTEST = re.compile(r"-m pytest (.*)")
 
 
-def blocks() -> list[tuple[str, str]]:
+def blocks(page: str = "README.md") -> list[tuple[str, str]]:
     """(language, text) of every fenced block."""
-    return [(match[1], match[2]) for match in BLOCK.finditer(README)]
+    return [(match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))]
 
 
 def shell_commands() -> list[str]:
@@ -50,28 +50,29 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_code_prints_what_the_page_shows():
+@pytest.mark.parametrize("page", ["README.md", "docs/derivatives.md"])
+def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""
     checker = doctest.OutputChecker()
     namespace: dict[str, object] = {}
     compared = 0
-    found = blocks()
+    found = blocks(page)
     for number, (language, text) in enumerate(found):
         if language != "python":
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(text, "README.md", "exec"), namespace)
-        if number + 1 < len(found) and found[number + 1][0] == "text" and is_next(text, found[number + 1][1]):
+        if number + 1 < len(found) and found[number + 1][0] == "text" and is_next(page, text, found[number + 1][1]):
             expected, actual = stripped(found[number + 1][1]), stripped(printed.getvalue())
             assert checker.check_output(expected, actual, doctest.ELLIPSIS), f"{text}\n--- printed\n{actual}"
             compared += 1
     assert compared >= 2
 
 
-def is_next(code: str, output: str) -> bool:
+def is_next(page: str, code: str, output: str) -> bool:
     """Whether nothing but a blank line stands between two blocks."""
-    return f"```python\n{code}```\n\n```text\n{output}```" in README
+    return f"```python\n{code}```\n\n```text\n{output}```" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def stripped(text: str) -> str:
