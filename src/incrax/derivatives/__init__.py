@@ -1,0 +1,1 @@
+"""Derivatives: which elements depend on which, and what that saves in Jacobians and Hessians."""
