@@ -119,48 +119,82 @@ def _move_by_jax(num_moved: int | None) -> Rule:
 
 
 def _gather(eqn: Equation, operands: Operands, known: Known) -> Pattern | list[Pattern]:
-    indices = value_of(eqn.invars[1], known)
-    if indices is None or operands[0] is None:
+    """Unknown where: any element along the axes that are indexed."""
+    if operands[1] is not None:
         return all_to_all(eqn, operands)
-    return take(operands[0], _jax.gather_numbers(eqn, eqn.invars[0].aval.shape, indices))
+    shape, indices = eqn.invars[0].aval.shape, value_of(eqn.invars[1], known)
+    if indices is not None:
+        return take(operands[0], _jax.gather_numbers(eqn, shape, indices))
+    axes = [a for a in eqn.params["dimension_numbers"].start_index_map if eqn.params["slice_sizes"][a] < shape[a]]
+    lines, num_lines = _reduced_numbers(shape, axes)
+    return take(grouped(operands[0], lines, num_lines), lines[_jax.gather_numbers(eqn, shape, _zeros(eqn.invars[1]))])
+
+
+def _zeros(atom: Any) -> np.ndarray:
+    return np.zeros(atom.aval.shape, atom.aval.dtype)
+
+
+def _dynamic_slice(eqn: Equation, operands: Operands, known: Known) -> Pattern | list[Pattern]:
+    """Unknown where: any element along the axes that are cut."""
+    if all(value_of(atom, known) is not None for atom in eqn.invars[1:]):
+        return _move_by_jax(1)(eqn, operands, known)
+    if any(pattern is not None for pattern in operands[1:]):
+        return all_to_all(eqn, operands)
+    shape, sizes = eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
+    lines, num_lines = _reduced_numbers(shape, [a for a, n in enumerate(shape) if sizes[a] < n])
+    cut = lines.reshape(shape)[tuple(map(slice, sizes))]
+    return take(grouped(operands[0], lines, num_lines), cut)
 
 
 def _dynamic_update_slice(eqn: Equation, operands: Operands, known: Known) -> Pattern | list[Pattern]:
-    """Unknown where: each element is the old one or any new one."""
-    if any(value_of(atom, known) is None for atom in eqn.invars[2:]):
-        return union([operands[0], everywhere(operands[1:], _jax.aval_size(eqn.outvars[0].aval))])
-    return _move_by_jax(2)(eqn, operands, known)
+    """Unknown where: each element is the old one or any new one along the axes that are cut."""
+    if all(value_of(atom, known) is not None for atom in eqn.invars[2:]):
+        return _move_by_jax(2)(eqn, operands, known)
+    if any(pattern is not None for pattern in operands[2:]):
+        return all_to_all(eqn, operands)
+    shape, sizes = (atom.aval.shape for atom in eqn.invars[:2])
+    axes = [a for a, n in enumerate(shape) if sizes[a] < n]
+    lines = grouped(operands[1], *_reduced_numbers(sizes, axes))
+    return union([operands[0], take(lines, _reduced_numbers(shape, axes)[0])])
 
 
-def _scatter(eqn: Equation, operands: Operands, known: Known) -> Pattern:
+def _scatter(eqn: Equation, operands: Operands, known: Known) -> Pattern | list[Pattern]:
     """Each element of the result: the old one, and the updates that go there."""
-    size = _jax.aval_size(eqn.outvars[0].aval)
-    indices = value_of(eqn.invars[1], known)
-    if indices is None or operands[1] is not None:
-        return union([operands[0], everywhere(operands[1:], size)])
+    if operands[1] is not None:
+        return all_to_all(eqn, operands)
+    shape, indices = eqn.invars[0].aval.shape, value_of(eqn.invars[1], known)
+    size = math.prod(shape)
+    if indices is None:
+        lines, num_lines = _reduced_numbers(shape, eqn.params["dimension_numbers"].scatter_dims_to_operand_dims)
+        updates = grouped(operands[2], lines[_scatter_targets(eqn, _zeros(eqn.invars[1]))], num_lines)
+        return union([operands[0], take(updates, lines)])
     targets = _scatter_targets(eqn, indices)
-    kept = targets >= 0
-    old = operands[0]
+    kept, old = targets >= 0, operands[0]
     if eqn.primitive.name == "scatter":
         old = take(old, np.where(np.isin(np.arange(size), targets), -1, np.arange(size)))
     return union([old, gathered(operands[2], targets[kept], np.flatnonzero(kept), size)])
 
 
 def _scatter_targets(eqn: Equation, indices: np.ndarray) -> np.ndarray:
-    """Which element of the result each update goes to (-1: none): the transpose of adding it there."""
-    shape = eqn.invars[0].aval.shape
-    check_size(math.prod(shape))
-    names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
-    params = {name: eqn.params[name] for name in names}
-
-    def add(updates: jax.Array) -> jax.Array:
-        return jax.lax.scatter_add(jax.numpy.zeros(shape, np.float32), indices, updates, **params)
-
+    """Which element of the result each update goes to (-1: none), by the gather that reads from there."""
+    operand, updates = eqn.invars[0].aval, eqn.invars[2].aval
+    check_size(_jax.aval_size(operand))
+    numbers = eqn.params["dimension_numbers"]
+    collapsed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    windows = iter([updates.shape[axis] for axis in numbers.update_window_dims])
+    sizes = tuple(1 if axis in collapsed else next(windows) for axis in range(operand.ndim))
+    dimension_numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=numbers.update_window_dims,
+        collapsed_slice_dims=numbers.inserted_window_dims,
+        start_index_map=numbers.scatter_dims_to_operand_dims,
+        operand_batching_dims=numbers.operand_batching_dims,
+        start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+    )
+    elements = np.arange(_jax.aval_size(operand), dtype=np.int32).reshape(operand.shape)
+    mode = eqn.params["mode"]
     with jax.ensure_compile_time_eval():
-        updates = jax.ShapeDtypeStruct(eqn.invars[2].aval.shape, np.float32)
-        numbers = np.arange(1, math.prod(shape) + 1, dtype=np.float32).reshape(shape)
-        (targets,) = jax.linear_transpose(add, updates)(numbers)
-        return np.asarray(targets).ravel().astype(int) - 1
+        read = jax.lax.gather(elements, indices, dimension_numbers, sizes, mode=mode, fill_value=-1)
+    return np.asarray(read).ravel()
 
 
 # --- sums and products ------------------------------------------------------------------------------------------------
@@ -291,7 +325,7 @@ rules: dict[str, Rule] = {
     "optimization_barrier": _pairwise,
     **dict.fromkeys("slice squeeze expand_dims reshape transpose rev broadcast_in_dim concatenate".split(), _move),
     **dict.fromkeys("pad split unstack stack".split(), _move_by_jax(None)),
-    "dynamic_slice": _move_by_jax(1),
+    "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     **dict.fromkeys("scatter scatter-add scatter-sub scatter_add scatter_sub".split(), _scatter),
