@@ -25,7 +25,7 @@ from incrax.facts.program import trace
 DENSE = "jax.jit(jax.hessian)"
 EMPTY = "empty call"
 
-RUN = 10
+RUN = 4
 """Calls in a row of each form."""
 
 

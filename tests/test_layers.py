@@ -93,7 +93,14 @@ def test_applications_use_public_names_only(name):
     for module, _ in imports(FILES[name]):
         if module.startswith("incrax."):
             owner = module.split(".")[1]
-            assert owner in {*APPLICATIONS, *dir(incrax)} - {"facts", "planning", "derivatives", "running", "report", "_api"}
+            assert owner in {*APPLICATIONS, *dir(incrax)} - {
+                "facts",
+                "planning",
+                "derivatives",
+                "running",
+                "report",
+                "_api",
+            }
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

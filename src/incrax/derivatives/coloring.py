@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from incrax.derivatives.patterns import Matrix
+
 
 class Coloring(NamedTuple):
-    """A colour for each column, and how many there are; of `hubs`, each has a colour of its own (see `color_symmetric`)."""
+    """A colour for each column, and how many there are; each of the `hubs` has a colour of its own."""
 
     colors: np.ndarray
     num_colors: int
@@ -24,7 +26,7 @@ class Coloring(NamedTuple):
 NO_HUBS = np.zeros(0, int)
 
 
-def color_columns(pattern: csr_array) -> Coloring:
+def color_columns(pattern: Matrix) -> Coloring:
     """Colour columns such that no row has two nonzeros of one colour.
 
     Greedy, columns with most nonzeros first, each with the smallest colour that fits; the number of colours is at least
@@ -49,17 +51,17 @@ def color_columns(pattern: csr_array) -> Coloring:
     return Coloring(colors, num_colors, NO_HUBS)
 
 
-def color_rows(pattern: csr_array) -> Coloring:
+def color_rows(pattern: Matrix) -> Coloring:
     """Colour rows such that no column has two nonzeros of one colour."""
     return color_columns(pattern.T.tocsr())
 
 
-def color_symmetric(pattern: csr_array) -> Coloring:
+def color_symmetric(pattern: Matrix) -> Coloring:
     """Colour columns of a symmetric matrix such that each nonzero, or its mirror image, is alone in its row and colour.
 
-    The columns of the fullest rows, the hubs, get a colour each. A nonzero in a hub's row is read from the hub's column,
-    so that the others are coloured without these rows. An arrow takes 2 colours, where `color_columns` takes as many as
-    there are columns. The number of hubs is a power of two, or 0: the one with the fewest colours in all.
+    The columns of the fullest rows, the hubs, get a colour each. A nonzero in a hub's row is read from the hub's
+    column, so that the others are coloured without these rows. An arrow takes 2 colours, where `color_columns` takes as
+    many as there are columns. The number of hubs is a power of two, or 0: the one with the fewest colours in all.
     """
     counts = np.diff(pattern.indptr)
     order = np.argsort(-counts, kind="stable")
@@ -74,7 +76,7 @@ def color_symmetric(pattern: csr_array) -> Coloring:
     return best
 
 
-def _without(pattern: csr_array, hubs: np.ndarray) -> csr_array:
+def _without(pattern: Matrix, hubs: np.ndarray) -> Matrix:
     """The pattern without the hubs' rows and columns."""
     kept = np.ones(pattern.shape[0], bool)
     kept[hubs] = False
@@ -83,7 +85,7 @@ def _without(pattern: csr_array, hubs: np.ndarray) -> csr_array:
     return csr_array((coo.data[both], (coo.row[both], coo.col[both])), shape=pattern.shape)
 
 
-def _with_hubs(rest: csr_array, hubs: np.ndarray) -> Coloring:
+def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:
     colors, num_colors, _ = color_columns(rest)
     colors[hubs] = num_colors + np.arange(hubs.size)
     return Coloring(colors, num_colors + hubs.size, hubs)

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
-from scipy.sparse import csr_array
 
 from incrax.derivatives.coloring import Coloring, color_columns, color_rows, color_symmetric
+from incrax.derivatives.patterns import Matrix
 
 Mode: TypeAlias = Literal["forward", "reverse"]
 Way: TypeAlias = Literal["forward", "reverse", "compressed forward", "compressed reverse"]
@@ -27,7 +27,7 @@ MAX_BATCH_ELEMENTS = 1 << 24
 # --- which way --------------------------------------------------------------------------------------------------------
 
 
-def choose(pattern: csr_array | None, n_in: int, n_out: int) -> Way:
+def choose(pattern: Matrix | None, n_in: int, n_out: int) -> Way:
     """The way with the fewest directional derivatives: one per input, output, or colour of columns or rows.
 
     Compressed only where that at least halves their number, as values are to be spread afterwards; on a tie forward,
@@ -46,7 +46,7 @@ def choose(pattern: csr_array | None, n_in: int, n_out: int) -> Way:
 
 
 class Compression(NamedTuple):
-    """How to find a pattern's nonzeros: seed `c` is 1 where `colors == c`; value `k` is `element[k]` of product `color[k]`."""
+    """Seed `c` is 1 where `colors == c`; nonzero `k` of the pattern is element `element[k]` of product `color[k]`."""
 
     colors: np.ndarray
     num_colors: int
@@ -54,19 +54,19 @@ class Compression(NamedTuple):
     element: np.ndarray
 
 
-def compress_columns(pattern: csr_array) -> Compression:
+def compress_columns(pattern: Matrix) -> Compression:
     """Of products of the matrix with seeds, for forward mode."""
     rows, columns = coordinates(pattern)
     return _compression(color_columns(pattern), columns, rows)
 
 
-def compress_rows(pattern: csr_array) -> Compression:
+def compress_rows(pattern: Matrix) -> Compression:
     """Of products of seeds with the matrix, for reverse mode."""
     rows, columns = coordinates(pattern)
     return _compression(color_rows(pattern), rows, columns)
 
 
-def compress_symmetric(pattern: csr_array) -> Compression:
+def compress_symmetric(pattern: Matrix) -> Compression:
     """Of products of a symmetric matrix with seeds."""
     coloring = color_symmetric(pattern)
     rows, columns = coordinates(pattern)
@@ -78,14 +78,14 @@ def _compression(coloring: Coloring, seeded: np.ndarray, element: np.ndarray) ->
     return Compression(coloring.colors, coloring.num_colors, coloring.colors[seeded], element)
 
 
-def coordinates(pattern: csr_array) -> tuple[np.ndarray, np.ndarray]:
+def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
     """Row and column of each nonzero, by row, then by column."""
     rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
     return rows, pattern.indices.astype(int)
 
 
 def compressed_jacobian(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: csr_array, *, mode: Mode = "forward"
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix, *, mode: Mode = "forward"
 ) -> jax.Array:
     """The values of a Jacobian at its pattern's nonzeros.
 
@@ -105,7 +105,7 @@ def compressed_jacobian(
     return _values(lambda seed: pullback(seed)[0], compress_rows(pattern), outputs.dtype)
 
 
-def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: csr_array) -> jax.Array:
+def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix) -> jax.Array:
     """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per colour.
 
     Args:
@@ -123,7 +123,7 @@ def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern:
     return _values(lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress_symmetric(pattern), x.dtype)
 
 
-def _check_shape(pattern: csr_array, out: tuple[int, ...], given: tuple[int, ...]) -> None:
+def _check_shape(pattern: Matrix, out: tuple[int, ...], given: tuple[int, ...]) -> None:
     if pattern.shape != (*out, *given):
         raise ValueError(f"the pattern has shape {pattern.shape}; the derivative has {(*out, *given)}")
 
@@ -155,14 +155,14 @@ def _read(flat: jax.Array, numbers: np.ndarray) -> jax.Array:
 # --- as matrices ------------------------------------------------------------------------------------------------------
 
 
-def dense(values: jax.Array, pattern: csr_array) -> jax.Array:
+def dense(values: jax.Array, pattern: Matrix) -> jax.Array:
     """The matrix with these values at the pattern's nonzeros, and zeros elsewhere."""
     rows, columns = coordinates(pattern)
     zeros = jnp.zeros(pattern.shape, values.dtype)
     return zeros.at[rows, columns].set(values, indices_are_sorted=True, unique_indices=True)
 
 
-def bcoo(values: jax.Array, pattern: csr_array) -> BCOO:
+def bcoo(values: jax.Array, pattern: Matrix) -> BCOO:
     """The same as a sparse matrix of JAX; its indices are sorted and unique."""
     indices = jnp.asarray(np.stack(coordinates(pattern), axis=1).astype(np.int32))
     return BCOO((values, indices), shape=pattern.shape, indices_sorted=True, unique_indices=True)

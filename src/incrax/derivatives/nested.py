@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal
+from incrax._jax import Equation
 from incrax.derivatives.known import Constant, Known, constant, constant_of, value_of
 from incrax.derivatives.patterns import Pattern, everywhere, grouped, stacked, take, union
 from incrax.derivatives.rules import Operands, all_to_all
@@ -67,26 +67,47 @@ def _scan(eqn: Equation, operands: Operands, known: Known, walk: Walk) -> list[P
     return (_unrolled if is_short else _repeated)(eqn, body, operands, known, walk)
 
 
+def learn_counters(eqn: Equation, known: Known, walk: Walk) -> None:
+    """Add what a scan that no tangent enters counts, as the indices that a pushforward or a pullback reads again."""
+    is_scan = eqn.primitive.name == "scan" and not eqn.effects
+    if is_scan and any(np.issubdtype(var.aval.dtype, np.integer) for var in eqn.outvars):
+        _scan(eqn, [None] * len(eqn.invars), known, walk)
+
+
 def _unrolled(eqn: Equation, body: Program, operands: Operands, known: Known, walk: Walk) -> list[Pattern]:
+    """Iteration by iteration; adds the outputs that are constants."""
     num_consts, num_carry = _jax.scan_counts(eqn)
-    length, first = eqn.params["length"], num_consts + num_carry
-    patterns, constants = list(operands[:first]), _constants(eqn, known)
+    first = num_consts + num_carry
+    patterns, constants = list(operands[:first]), _constants(eqn, known)[:first]
     xs, known_xs = operands[first:], [value_of(atom, known) for atom in eqn.invars[first:]]
     sizes = [_jax.aval_size(var.aval) for var in body.invars[first:]]
-    rows: list[list[Pattern]] = [[] for _ in eqn.outvars[num_carry:]]
-    constants = constants[:first]
-    for i in reversed(range(length)) if eqn.params["reverse"] else range(length):
+    rows: list[list[Pattern]] = []
+    values: list[list[Constant | None]] = []
+    for i in _iterations(eqn):
         slices = [_rows(x, i, size) for x, size in zip(xs, sizes, strict=True)]
-        values = [None if x is None else constant(x[i]) for x in known_xs]
-        outputs, learnt = walk(body, [*patterns, *slices], [*constants, *values])
-        patterns[num_consts:] = outputs[:num_carry]
-        constants[num_consts:] = learnt[:num_carry]
-        for kept, output in zip(rows, outputs[num_carry:], strict=True):
-            kept.append(output)
+        known_slices = [None if x is None else constant(x[i]) for x in known_xs]
+        outputs, learnt = walk(body, [*patterns, *slices], [*constants, *known_slices])
+        patterns[num_consts:], constants[num_consts:] = outputs[:num_carry], learnt[:num_carry]
+        rows.append(outputs[num_carry:])
+        values.append(learnt[num_carry:])
     step = -1 if eqn.params["reverse"] else 1
+    found = [*constants[num_consts:], *(_stacked_constants(each[::step]) for each in zip(*values, strict=True))]
+    known.update({var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None})
     out_sizes = [_jax.aval_size(atom.aval) for atom in body.outvars[num_carry:]]
-    ys = [stacked((p, size) for p in kept[::step]) for kept, size in zip(rows, out_sizes, strict=True)]
+    ys = [stacked((row[k], size) for row in rows[::step]) for k, size in enumerate(out_sizes)]
     return [*patterns[num_consts:], *ys]
+
+
+def _iterations(eqn: Equation) -> range:
+    numbers = range(eqn.params["length"])
+    return numbers[::-1] if eqn.params["reverse"] else numbers
+
+
+def _stacked_constants(each: Sequence[Constant | None]) -> Constant | None:
+    found = [one for one in each if one is not None]
+    if len(found) < len(each):
+        return None
+    return Constant(lambda: np.stack([np.asarray(one.value) for one in found]), max(one.depth for one in found) + 1)
 
 
 def _rows(pattern: Pattern, number: int, size: int) -> Pattern:

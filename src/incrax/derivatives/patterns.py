@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-Pattern: TypeAlias = csr_array | None
+Matrix: TypeAlias = Any  # csr_array, boolean, with sorted indices
+Pattern: TypeAlias = Any  # Matrix | None
 
 MAX_NONZEROS = 1 << 23
 """Nonzeros of one pattern beyond which the search is given up; numbers of elements stay exact in float32, too."""
@@ -28,13 +29,13 @@ def check_size(number: int) -> None:
         raise TooMuch
 
 
-def unit(first: int, size: int, num_columns: int) -> csr_array:
+def unit(first: int, size: int, num_columns: int) -> Matrix:
     """The pattern of an input: element k depends on column `first + k`."""
     check_size(size)
     return _csr(np.arange(first, first + size), np.arange(size + 1), num_columns)
 
 
-def empty(num_rows: int, num_columns: int) -> csr_array:
+def empty(num_rows: int, num_columns: int) -> Matrix:
     """The pattern of a value that depends on nothing, as a matrix."""
     return csr_array((num_rows, num_columns), dtype=bool)
 
@@ -104,6 +105,6 @@ def stacked(patterns: Iterable[tuple[Pattern, int]]) -> Pattern:
     return csr_array(vstack(blocks, format="csr"))
 
 
-def _csr(indices: Any, indptr: Any, num_columns: int) -> csr_array:
+def _csr(indices: Any, indptr: Any, num_columns: int) -> Matrix:
     parts = (np.ones(len(indices), bool), np.asarray(indices, np.int32), np.asarray(indptr, np.int32))
     return csr_array(parts, shape=(len(indptr) - 1, num_columns))

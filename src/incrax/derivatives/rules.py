@@ -77,7 +77,7 @@ def _select_n(eqn: Equation, operands: Operands, known: Known) -> Pattern:
     return _moved(eqn, operands, known, num_first=1)
 
 
-# --- moves of data: the move applied to element numbers -----------------------------------------------------------------
+# --- moves of data: the move applied to element numbers ---------------------------------------------------------------
 
 
 def _numbers(avals: Sequence[Any], operands: Operands) -> tuple[list[np.ndarray], Pattern]:

@@ -7,7 +7,7 @@ JAX computes may be nonzero, with the derivative rules that users wrote, and zer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,8 @@ from scipy.sparse import csr_array
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax.derivatives.known import Constant, constant_of, known_of, learn
-from incrax.derivatives.nested import Constants, nested_rules
-from incrax.derivatives.patterns import Pattern, TooMuch, empty, stacked, unit
+from incrax.derivatives.nested import Constants, learn_counters, nested_rules
+from incrax.derivatives.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
 from incrax.derivatives.rules import Operands, all_to_all, rules
 from incrax.facts.program import Program, evaluator, from_jaxpr, read_vars, trace
 from incrax.facts.simplify import RULED, drop_dead, inline
@@ -28,7 +28,7 @@ MAX_WORK = 1 << 26
 """Nonzeros made in all beyond which the search is given up."""
 
 
-def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> csr_array | None:
+def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> Matrix | None:
     """Which elements of a program's outputs depend on which elements of its inputs number `wrt` (None: of all).
 
     Args:
@@ -37,12 +37,14 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> csr_array 
 
     Returns:
         A boolean matrix with sorted indices: a row for each element of the outputs, in order, a column for each of the
-        chosen inputs. Where it is False, `jax.jacfwd` is zero at all finite values. None: it takes more than `MAX_WORK`.
-        Cost: tracing the pushforward, and a walk in the time of the nonzeros made; nothing of the program is compiled
-        but small equations that move constants.
+        chosen inputs. Where it is False, `jax.jacfwd` is zero wherever all values are finite. None: finding it takes
+        too much work, or the program writes to references. Cost: tracing the pushforward, and a walk in the time of the
+        nonzeros made; nothing of the program is compiled but small equations that move constants.
     """
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
     is_transposed = _has_custom_vjp(program)
+    if any(_jax.is_ref(var.aval) for var in program.invars):
+        return None
     linear = (_pullback if is_transposed else _pushforward)(program, chosen)
     seeds = linear.invars[len(program.invars) :]
     try:
@@ -55,7 +57,7 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> csr_array 
     return _tidy(pattern.T if is_transposed else pattern)
 
 
-def hessian_pattern(program: Program, wrt: Sequence[int] | None = None) -> csr_array | None:
+def hessian_pattern(program: Program, wrt: Sequence[int] | None = None) -> Matrix | None:
     """Which elements of the Hessian of a program with one scalar output can be nonzero; symmetric.
 
     Rows and columns are the elements of the inputs number `wrt`, in order, as in `pattern_of`.
@@ -69,7 +71,7 @@ def hessian_pattern(program: Program, wrt: Sequence[int] | None = None) -> csr_a
     return None if pattern is None else _tidy(pattern + pattern.T)
 
 
-def _tidy(pattern: Any) -> csr_array:
+def _tidy(pattern: Any) -> Matrix:
     result = csr_array(pattern, dtype=bool)
     result.sum_duplicates()
     return result
@@ -163,6 +165,8 @@ class _Walk:
             patterns = [None if isinstance(atom, Literal) else env.get(atom) for atom in eqn.invars]
             if all(pattern is None for pattern in patterns):
                 learn(eqn, known)
+                if not all(var in known for var in eqn.outvars):
+                    learn_counters(eqn, known, self.walk)
                 continue
             results = self._equation(eqn, patterns, known)
             env.update(zip(eqn.outvars, results, strict=True))
