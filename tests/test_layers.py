@@ -31,7 +31,8 @@ running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 _incremental _api
-derivatives.cuts derivatives.selection derivatives.differentiated derivatives.transforms
+derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
+derivatives.transforms
 """.split()
 PACKAGES = {"facts", "planning", "running", "report", "derivatives", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")

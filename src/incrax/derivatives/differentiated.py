@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._derivative_errors import wrong_tangent
+from incrax.derivatives.blocks import hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
 
 Values = Sequence[Any]
@@ -84,33 +85,57 @@ def _all(selection: Selection) -> tuple[int, ...]:
 
 
 class Jacobian(Derivative):
-    """All derivatives of all outputs, forward or reverse."""
+    """All derivatives of all outputs: forward, reverse, or compressed by the known sparsity."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        has_aux, holomorphic = self.settings.get("has_aux", False), self.settings.get("holomorphic", False)
-        fun, mode = self.of_selected(selection), self.settings.get("mode")
-        trees: list[Any] = []
-
-        def flat(*values: Any) -> Any:
-            outputs, *aux = fun(*values) if has_aux else (fun(*values),)
-            leaves, treedef = jax.tree.flatten(outputs)
-            trees[:] = [treedef]
-            return (leaves, *aux) if has_aux else leaves
-
-        given: dict[str, Any] = {"argnums": _all(selection), "has_aux": has_aux, "holomorphic": holomorphic}
-        if self.settings.get("allow_int"):
-            mode, given = "reverse", {**given, "allow_int": True}
-        forward, reverse = jax.jacfwd, jax.jacrev
-        chosen = {"forward": [forward], "reverse": [reverse]}.get(mode or "")
-        if chosen is None:
-            is_wide = _is_wide(jax.eval_shape(flat, *selection.values), selection.values, has_aux=has_aux)
-            chosen = [forward, reverse] if not is_wide else [reverse, forward]
-        result = first_that_works([transform(flat, **given) for transform in chosen], selection.values)
-        rows, *aux = result if has_aux else (result,)
-        tree = jax.tree.unflatten(trees[0], [selection.mirror.tree(row) for row in rows])
+        has_aux, mirror = self.settings.get("has_aux", False), selection.mirror.tree
+        flat = Flat(self.fun, has_aux=has_aux)
+        rows, *aux = self._rows(flat, selection)
+        tree = jax.tree.unflatten(flat.treedef, [mirror(row) for row in rows])
         return (tree, *aux) if has_aux else tree
+
+    def _rows(self, flat: Flat, selection: Selection) -> tuple[Any, ...]:
+        """For each output array its blocks; with `has_aux`, and what is passed on."""
+        mode, is_sparse = self.settings.get("mode"), self.settings.get("sparse", False)
+        has_aux, holomorphic = self.settings.get("has_aux", False), self.settings.get("holomorphic", False)
+        is_plain = has_aux or holomorphic or self.settings.get("allow_int") or (mode is not None and not is_sparse)
+        blocks = None if is_plain else jacobian_blocks(flat, selection, mode=mode, is_sparse=is_sparse)
+        if blocks is not None:
+            return (blocks,)
+        given = {"argnums": _all(selection), "has_aux": has_aux, "holomorphic": holomorphic}
+        fun = lambda *values: flat(*selection.merged(values))
+        if self.settings.get("allow_int"):
+            result = jax.jacrev(fun, allow_int=True, **given)(*selection.values)
+        else:
+            transforms = self._transforms(fun, selection.values)
+            result = first_that_works([transform(fun, **given) for transform in transforms], selection.values)
+        return result if has_aux else (result,)
+
+    def _transforms(self, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
+        """The modes to try, the cheaper one first."""
+        mode, both = self.settings.get("mode"), [jax.jacfwd, jax.jacrev]
+        if mode is not None:
+            return [both[mode == "reverse"]]
+        has_aux = self.settings.get("has_aux", False)
+        return both[::-1] if _is_wide(jax.eval_shape(fun, *values), values, has_aux=has_aux) else both
+
+
+class Flat:
+    """A function (args, kwargs) -> the arrays of its outputs, in a list; `treedef` is theirs in the last call."""
+
+    def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
+        self.fun = fun
+        self.has_aux = has_aux
+        self.treedef: Any = None
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function."""
+        outputs, *aux = self.fun(*args, **kwargs) if self.has_aux else (self.fun(*args, **kwargs),)
+        leaves, self.treedef = jax.tree.flatten(outputs)
+        leaves = [jnp.asarray(leaf) for leaf in leaves]
+        return (leaves, *aux) if self.has_aux else leaves
 
 
 def _is_wide(outputs: Any, values: Values, *, has_aux: bool) -> bool:
@@ -137,24 +162,28 @@ def first_that_works(functions: Sequence[Callable[..., Any]], values: Values) ->
 
 
 class Hessian(Derivative):
-    """All second derivatives of all outputs."""
+    """All second derivatives of all outputs, compressed by the known sparsity of a scalar one's."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        fun = self.of_selected(selection)
-        trees: list[Any] = []
+        flat, mirror = Flat(self.fun), selection.mirror.tree
+        holomorphic, is_sparse = self.settings.get("holomorphic", False), self.settings.get("sparse", False)
+        blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
+        if blocks is None:
+            given = {"argnums": _all(selection), "holomorphic": holomorphic}
+            inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
+            blocks = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+        return jax.tree.unflatten(flat.treedef, [mirror([mirror(row) for row in block]) for block in blocks])
 
-        def flat(*values: Any) -> list[Any]:
-            leaves, treedef = jax.tree.flatten(fun(*values))
-            trees[:] = [treedef]
-            return leaves
-
-        given = {"argnums": _all(selection), "holomorphic": self.settings.get("holomorphic", False)}
-        inner = jax.jacrev(flat, **given)
-        blocks = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
-        mirror = selection.mirror.tree
-        return jax.tree.unflatten(trees[0], [mirror([mirror(row) for row in block]) for block in blocks])
+    def _compressed(self, flat: Flat, selection: Selection, *, is_sparse: bool) -> Any:
+        try:
+            blocks = hessian_blocks(flat, selection, is_sparse=is_sparse)
+        except (TypeError, ValueError, NotImplementedError):
+            if is_sparse:
+                raise
+            return None
+        return None if blocks is None else [blocks]
 
 
 class HessianProduct(Derivative):

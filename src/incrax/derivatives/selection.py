@@ -51,11 +51,28 @@ class Selection:
         """The selected leaves, without marks."""
         return [_value(self.leaves[number]) for number in self.numbers]
 
-    def merged(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with other values for the selected leaves, without marks; what is cut has no tangents."""
+    @property
+    def others(self) -> list[Any]:
+        """The leaves that are values for JAX and not selected, without marks."""
+        return [_value(self.leaves[number]) for number in self._other_numbers]
+
+    @property
+    def _other_numbers(self) -> list[int]:
+        chosen = set(self.numbers)
+        return [k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))]
+
+    def merged(
+        self, values: Sequence[Any], others: Sequence[Any] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other values for the selected leaves, and for the others, if given.
+
+        Marks are taken off; what is cut has no tangents.
+        """
         leaves = list(self.leaves)
         for number, value in zip(self.numbers, values, strict=True):
             leaves[number] = value
+        for number, value in zip(self._other_numbers if others is not None else (), others or (), strict=True):
+            leaves[number] = Cut(value) if isinstance(leaves[number], Cut) else value
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
 

@@ -28,12 +28,13 @@ MAX_WORK = 1 << 26
 """Nonzeros made in all beyond which the search is given up."""
 
 
-def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> Matrix | None:
+def pattern_of(program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None) -> Matrix | None:
     """Which elements of a program's outputs depend on which elements of its inputs number `wrt` (None: of all).
 
     Args:
         program: what to differentiate; calls with a derivative rule of their own must not have been opened.
         wrt: numbers of inputs of floating type.
+        max_work: nonzeros made in all beyond which the search is given up; None: `MAX_WORK`.
 
     Returns:
         A boolean matrix with sorted indices: a row for each element of the outputs, in order, a column for each of the
@@ -48,7 +49,7 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> Matrix | N
     linear = (_pullback if is_transposed else _pushforward)(program, chosen)
     seeds = linear.invars[len(program.invars) :]
     try:
-        outputs = _depend(linear, seeds)
+        outputs = _depend(linear, seeds, MAX_WORK if max_work is None else max_work)
         found = stacked((p, _jax.aval_size(a.aval)) for p, a in zip(outputs, linear.outvars, strict=True))
     except TooMuch:
         return None
@@ -57,7 +58,9 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None) -> Matrix | N
     return _tidy(pattern.T if is_transposed else pattern)
 
 
-def hessian_pattern(program: Program, wrt: Sequence[int] | None = None) -> Matrix | None:
+def hessian_pattern(
+    program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None
+) -> Matrix | None:
     """Which elements of the Hessian of a program with one scalar output can be nonzero; symmetric.
 
     Rows and columns are the elements of the inputs number `wrt`, in order, as in `pattern_of`.
@@ -67,7 +70,7 @@ def hessian_pattern(program: Program, wrt: Sequence[int] | None = None) -> Matri
     def gradient(*leaves: Any) -> Any:
         return jax.grad(lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(()))(*(leaves[k] for k in chosen))
 
-    pattern = pattern_of(trace(gradient, *_avals(program)), chosen)
+    pattern = pattern_of(trace(gradient, *_avals(program)), chosen, max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
 
 
@@ -137,21 +140,22 @@ def _has_custom_vjp(program: Program) -> bool:
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def _depend(program: Program, seeds: Sequence[Var]) -> list[Pattern]:
+def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Pattern]:
     num_columns, first = sum(_jax.aval_size(var.aval) for var in seeds), 0
     operands: list[Pattern] = [None] * (len(program.invars) - len(seeds))
     for var in seeds:
         size = _jax.aval_size(var.aval)
         operands.append(unit(first, size, num_columns) if size else None)
         first += size
-    return _Walk().walk(program, operands, [None] * len(operands))[0]
+    return _Walk(max_work).walk(program, operands, [None] * len(operands))[0]
 
 
 class _Walk:
     """A walk through the equations; `work` counts the nonzeros made, in bodies of loops, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_work: int) -> None:
         self.work = 0
+        self.max_work = max_work
 
     def walk(
         self, program: Program, operands: Operands, constants: Constants
@@ -171,7 +175,7 @@ class _Walk:
             results = self._equation(eqn, patterns, known)
             env.update(zip(eqn.outvars, results, strict=True))
             self.work += sum(pattern.nnz for pattern in results if pattern is not None)
-            if self.work > MAX_WORK:
+            if self.work > self.max_work:
                 raise TooMuch
             for var in read_vars(eqn):
                 if last_read[var] == number and var not in kept:

@@ -96,6 +96,7 @@ def jacobian(
     *,
     wrt: Any = None,
     mode: str | None = None,
+    sparse: bool = False,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -109,7 +110,9 @@ def jacobian(
         fun: function of pytrees with a pytree of arrays as result.
         wrt: what to differentiate by; see `grad`.
         mode: `"forward"`, one pass per element of the selection; `"reverse"`, one per element of the outputs; None:
-            whichever takes fewer, and the other one where JAX has no rule for it.
+            whichever takes fewer, and the other one where JAX has no rule for it; fewer still where the program says
+            which elements of the outputs cannot depend on which elements of the inputs.
+        sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that may be nonzero.
         has_aux: whether `fun` returns a pair whose second part is passed on.
         holomorphic: as in `jax.jacrev`.
         allow_int: whether integers are differentiated, with results of type float0 (reverse mode).
@@ -124,12 +127,18 @@ def jacobian(
     """
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
-    settings = {"mode": mode, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    settings = {"mode": mode, "sparse": sparse, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    _check_sparse("jacobian", settings)
     return _made(Jacobian, "jacobian", fun, wrt, settings, options)
 
 
 def hessian(
-    fun: Function, *, wrt: Any = None, holomorphic: bool = False, **options: Unpack[Options]
+    fun: Function,
+    *,
+    wrt: Any = None,
+    sparse: bool = False,
+    holomorphic: bool = False,
+    **options: Unpack[Options],
 ) -> Incremental[..., Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
 
@@ -138,6 +147,8 @@ def hessian(
     Args:
         fun: function of pytrees, usually with a scalar as result.
         wrt: what to differentiate by; see `grad`.
+        sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that may be nonzero; for a
+            scalar result and real arrays of one dtype.
         holomorphic: as in `jax.hessian`.
         **options: those of `incremental`.
 
@@ -147,8 +158,20 @@ def hessian(
 
     Raises:
         SelectionError: at a call; see `grad`.
+
+    Cost: one pass forward over the gradient per element of the selection; where the program says which elements cannot
+        mix, one per colour of its pattern (1 if the function is a sum of functions of one element each). From 32
+        elements on the pattern is looked for, once per signature.
     """
-    return _made(Hessian, "hessian", fun, wrt, {"holomorphic": holomorphic}, options)
+    settings = {"sparse": sparse, "holomorphic": holomorphic}
+    _check_sparse("hessian", settings)
+    return _made(Hessian, "hessian", fun, wrt, settings, options)
+
+
+def _check_sparse(name: str, settings: dict[str, Any]) -> None:
+    others = [key for key in ("has_aux", "holomorphic", "allow_int") if settings.get(key)]
+    if settings["sparse"] and others:
+        raise ValueError(f"`{name}(sparse=True)` does not go with `{others[0]}=True`; leave one of them out.")
 
 
 def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[Options]) -> Incremental[..., Any]:

@@ -1,0 +1,119 @@
+"""Jacobians and Hessians of trees from few directional derivatives, where their pattern allows it.
+
+In: a function of pytrees and a selection. Out: a block for each pair of arrays, or None where compression does not pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.sparse import csr_array
+
+from incrax.derivatives.coloring import color_symmetric
+from incrax.derivatives.compressed import choose, compressed_jacobian, dense, hessian_values
+from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
+from incrax.derivatives.patterns import Matrix
+from incrax.derivatives.selection import Selection
+from incrax.derivatives.sparsity import hessian_pattern, pattern_of
+from incrax.facts.program import Program, trace
+
+MIN_SIZE = 32
+"""Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""
+
+MAX_UNASKED_WORK = 1 << 22
+"""Nonzeros to make in such a search at most: a fraction of a second."""
+
+Blocks = list[list[Any]]
+
+
+def jacobian_blocks(
+    fun: Callable[..., Sequence[Any]], selection: Selection, *, mode: str | None, is_sparse: bool
+) -> Blocks | None:
+    """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a list of arrays.
+
+    None where fewer passes than inputs and outputs do not do and nothing sparse is asked for.
+    """
+    columns = _columns(selection)
+    if columns is None:
+        return None
+    outputs = jax.eval_shape(lambda *values: fun(*selection.merged(values)), *selection.values)
+    rows = ends([x.shape for x in outputs])
+    is_real = all(jnp.issubdtype(x.dtype, jnp.floating) for x in outputs) and len({x.dtype for x in outputs}) == 1
+    if not is_real or not (is_sparse or min(rows.size, columns.size) >= MIN_SIZE):
+        return None
+    pattern = pattern_of(program_of(fun, selection, columns), (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
+    way = choose(pattern, columns.size, rows.size)
+    if not is_sparse and "compressed" not in way:
+        return None
+    pattern = _full(rows.size, columns.size) if pattern is None else pattern
+    direction = "forward" if (mode or way).endswith("forward") else "reverse"
+    values = compressed_jacobian(_of_vector(fun, selection, columns), _vector(selection), pattern, mode=direction)
+    return _blocks(values, pattern, rows, columns, is_sparse=is_sparse)
+
+
+def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool) -> Blocks | None:
+    """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
+    columns = _columns(selection)
+    if columns is None or not (is_sparse or columns.size >= MIN_SIZE):
+        return None
+    program = program_of(fun, selection, columns)
+    if [atom.aval.shape for atom in program.outvars] != [(1,)]:
+        return None
+    pattern = hessian_pattern(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
+    if not is_sparse and (pattern is None or 2 * color_symmetric(pattern).num_colors > columns.size):
+        return None
+    pattern = _full(columns.size, columns.size) if pattern is None else pattern
+    of_vector = _of_vector(fun, selection, columns)
+    values = hessian_values(lambda vector: of_vector(vector)[0], _vector(selection), pattern)
+    return _blocks(values, pattern, columns, columns, is_sparse=is_sparse)
+
+
+def _columns(selection: Selection) -> Ends | None:
+    """Where the selected leaves lie in one vector; None where they are not real numbers of one type."""
+    dtypes = {jax.dtypes.result_type(value) for value in selection.values}
+    if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
+        return None
+    return ends([np.shape(value) for value in selection.values])
+
+
+def _vector(selection: Selection) -> jax.Array:
+    return joined([jnp.asarray(value) for value in selection.values])
+
+
+def _of_vector(fun: Callable[..., Sequence[Any]], selection: Selection, columns: Ends) -> Callable[..., jax.Array]:
+    return lambda vector: joined(fun(*selection.merged(columns.split(vector))))
+
+
+def program_of(fun: Callable[..., Sequence[Any]], selection: Selection, columns: Ends) -> Program:
+    """The function of one vector and of the leaves that are not selected, traced."""
+
+    def run(vector: Any, *others: Any) -> jax.Array:
+        return joined(fun(*selection.merged(columns.split(vector), others)))
+
+    dtype = jax.dtypes.result_type(*selection.values)
+    return trace(run, jax.ShapeDtypeStruct((columns.size,), dtype), *map(_type_of, selection.others))
+
+
+def _type_of(value: Any) -> Any:
+    dtype = getattr(value, "dtype", None) or jax.dtypes.result_type(value)
+    is_weak = bool(getattr(value, "weak_type", isinstance(value, (bool, int, float, complex))))
+    return jax.ShapeDtypeStruct(np.shape(value), jax.dtypes.canonicalize_dtype(dtype), weak_type=is_weak)
+
+
+def _full(num_rows: int, num_columns: int) -> Matrix:
+    indptr = np.arange(num_rows + 1) * num_columns
+    data = np.ones(num_rows * num_columns, bool)
+    return csr_array((data, np.tile(np.arange(num_columns), num_rows), indptr), shape=(num_rows, num_columns))
+
+
+def _blocks(values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends, *, is_sparse: bool) -> Blocks:
+    if is_sparse:
+        return sparse_blocks(values, pattern, rows, columns)
+    if pattern.nnz == math.prod(pattern.shape):
+        return dense_blocks(values.reshape(pattern.shape), rows, columns)
+    return dense_blocks(dense(values, pattern), rows, columns)

@@ -1,0 +1,151 @@
+"""Jacobians and Hessians of trees that the pattern compresses: results of JAX, passes counted, sparse results."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.sparse import BCOO
+
+import incrax
+from incrax.derivatives import blocks
+
+X = jnp.linspace(0.1, 1.0, 40)
+P = {"a": jnp.linspace(1.0, 2.0, 12).reshape(3, 4), "b": jnp.array(0.5), "c": jnp.linspace(0.5, 1.0, 24)}
+
+
+def chained(x):
+    return jnp.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1.0 - x[:-1]) ** 2)
+
+
+def tree_loss(p, x):
+    return jnp.sum(jnp.sin(p["a"]) * p["b"]) + jnp.sum(p["c"] ** 3) * x
+
+
+def tree_outputs(p, x):
+    return {"y": jnp.sin(p["c"]) * x, "z": p["a"][1:] * p["a"][:-1], "s": p["b"] ** 2}
+
+
+def passes(monkeypatch):
+    """Numbers of directional derivatives, per call of `jax.vmap` in the compressed form."""
+    from incrax.derivatives import compressed
+
+    counts, vmap = [], jax.vmap
+    monkeypatch.setattr(compressed.jax, "vmap", lambda f: lambda x: counts.append(len(x)) or vmap(f)(x))
+    return counts
+
+
+def near(actual, expected):
+    actual, expected = jax.tree.map(jnp.asarray, (actual, expected))
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_a_hessian_takes_as_many_passes_as_its_pattern_has_colours(monkeypatch):
+    counts = passes(monkeypatch)
+    near(incrax.hessian(chained)(X), jax.jit(jax.hessian(chained))(X))
+    assert counts == [3]
+
+
+def test_a_small_hessian_is_not_searched(monkeypatch):
+    monkeypatch.setattr(blocks, "hessian_pattern", None)
+    near(incrax.hessian(chained)(X[:10]), jax.hessian(chained)(X[:10]))
+
+
+def test_a_full_hessian_is_that_of_jax(monkeypatch):
+    counts = passes(monkeypatch)
+    f = lambda x: jnp.sum(x) ** 3
+    near(incrax.hessian(f)(X), jax.hessian(f)(X))
+    assert counts == []
+
+
+def test_blocks_of_trees():
+    near(incrax.hessian(tree_loss)(P, 2.0), jax.hessian(tree_loss)(P, 2.0))
+    near(incrax.jacobian(tree_outputs)(P, 2.0), jax.jacrev(tree_outputs)(P, 2.0))
+
+
+def test_a_new_point_runs_the_same_program():
+    f = incrax.hessian(chained)
+    for scale in (1.0, 0.5, 1.0):
+        near(f(scale * X), jax.hessian(chained)(scale * X))
+    assert f.stats.traces == 1
+
+
+def dense(tree):
+    return jax.tree.map(lambda x: x.todense(), tree, is_leaf=lambda x: isinstance(x, BCOO))
+
+
+def test_sparse_hessians_hold_what_may_be_nonzero():
+    found = incrax.hessian(chained, sparse=True)(X)
+    assert isinstance(found, BCOO)
+    assert found.nse == 40 + 2 * 39
+    near(found.todense(), jax.hessian(chained)(X))
+    assert found.indices_sorted
+    assert found.unique_indices
+
+
+def test_sparse_blocks_of_trees():
+    near(dense(incrax.hessian(tree_loss, sparse=True)(P, 2.0)), jax.hessian(tree_loss)(P, 2.0))
+    near(dense(incrax.jacobian(tree_outputs, sparse=True)(P, 2.0)), jax.jacrev(tree_outputs)(P, 2.0))
+
+
+def test_sparse_results_are_multiplied_as_those_of_jax():
+    found = incrax.hessian(chained, sparse=True)(X)
+    near(found @ X, jax.hessian(chained)(X) @ X)
+
+
+@pytest.mark.parametrize("mode", [None, "forward", "reverse"])
+def test_sparse_jacobians_in_each_mode(mode):
+    f = lambda x: x[1:] * x[:-1]
+    near(incrax.jacobian(f, sparse=True, mode=mode)(X).todense(), jax.jacfwd(f)(X))
+
+
+def test_a_jacobian_takes_as_many_passes_as_its_pattern_has_colours(monkeypatch):
+    counts = passes(monkeypatch)
+    f = lambda x: x[1:] * x[:-1]
+    near(incrax.jacobian(f)(X), jax.jacfwd(f)(X))
+    assert counts == [2]
+
+
+def test_values_of_other_arguments_do_not_decide_the_pattern():
+    f = lambda x, w: jnp.sum((w @ x) ** 2)
+    h = incrax.hessian(f)
+    for w in (jnp.eye(40), jnp.ones((40, 40))):
+        near(h(X, w), jax.hessian(f)(X, w))
+
+
+def test_what_is_cut_is_no_part_of_it():
+    f = lambda p: jnp.sum(p["x"] ** 2 * p["w"] ** 3)
+    found = incrax.hessian(f, sparse=True)({"x": X, "w": incrax.cut(X)})
+    near(found["x"]["x"].todense(), jnp.diag(2.0 * X**3))
+    assert found["w"] is None
+
+
+@jax.custom_vjp
+def cubed(x):
+    return x**3
+
+
+cubed.defvjp(lambda x: (x**3, x), lambda x, ct: (3.0 * x**2 * ct,))
+
+
+def test_a_rule_for_reverse_mode_alone_falls_back():
+    f = lambda x: jnp.sum(cubed(x))
+    near(incrax.hessian(f)(X), jnp.diag(6.0 * X))
+
+
+def test_mixed_types_and_complex_numbers_are_left_to_jax():
+    p = {"x": X, "y": X.astype(jnp.float32)}
+    f = lambda p: jnp.sum(p["x"] ** 2) + jnp.sum(p["y"] ** 2)
+    found = incrax.hessian(f)(p)
+    assert found["y"]["y"].dtype == jnp.float32
+    near(found, jax.hessian(f)(p))
+
+
+def test_options_that_do_not_go_together_are_refused():
+    with pytest.raises(ValueError, match=r"`jacobian\(sparse=True\)` does not go with `has_aux=True`"):
+        incrax.jacobian(chained, sparse=True, has_aux=True)
+    with pytest.raises(ValueError, match=r"`hessian\(sparse=True\)` does not go with `holomorphic=True`"):
+        incrax.hessian(chained, sparse=True, holomorphic=True)
