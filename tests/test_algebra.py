@@ -203,6 +203,20 @@ def test_a_parameter_out_of_range_passes_and_the_next_call_is_right(bad):
         same(ours(p, X), plain(p, X), factor=4096.0)
 
 
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_sum_that_is_divided_by_zero_is_that_of_the_rows(power):
+    """Rows of both signs, and one that is zero: the sum of their quotients is not a number."""
+    at_zero = float(np.asarray(X)[0])
+    f = lambda s, x: jnp.sum(((x - at_zero) / s) ** power)
+    ours, plain = made(f), jax.jit(f)
+    for s in (1.0, 1.1, 1.2, 1.3):
+        same(ours(s, X), plain(s, X), factor=4096.0)
+    assert ours.explain().served_by == "plan"
+    assert np.isnan(plain(0.0, X))
+    same(ours(0.0, X), plain(0.0, X))
+    assert ours.explain().served_by == "whole"
+
+
 # --- compared once, given up ------------------------------------------------------------------------------------------
 
 

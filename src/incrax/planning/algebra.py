@@ -24,7 +24,17 @@ from incrax._jax import Equation, Var
 from incrax.planning.derived import DerivedTable, in_order, live, traced_equations
 from incrax.planning.forms import Forms
 from incrax.planning.products import multiply
-from incrax.planning.statistics import Group, Output, make_statistics, num_real, number_of, pack, taylor, unpack
+from incrax.planning.statistics import (
+    MAX_GROWTH,
+    Group,
+    Output,
+    make_statistics,
+    num_real,
+    number_of,
+    pack,
+    taylor,
+    unpack,
+)
 
 MAX_NUMBERS = 256
 """Numbers that a polynomial may be of."""
@@ -99,7 +109,7 @@ def _groups(forms: Forms, mask: Callable[[Var], int]) -> Iterable[Group]:
     for reductions in found.values():
         cone = forms.cone(reductions)
         dtypes = {np.finfo(var.aval.dtype).dtype for var in (*reductions, *(symbol for symbol, _ in cone.symbols))}
-        if len(dtypes) == 1:
+        if len(dtypes) == 1 and min(dtypes).itemsize in MAX_GROWTH:
             terms = [(Output(var, k), t.degree) for var in reductions for k, t in enumerate(forms.of[var])]
             straight = tuple(output for output, degree in terms if degree < 2)
             curved = tuple(output for output, degree in terms if degree == 2)
@@ -141,9 +151,12 @@ def _results(group: Group, forms: Forms, statistics: Var, guard: Var) -> tuple[E
 
 
 def _are_moderate(scales: Sequence[tuple[Any, bool]]) -> Any:
-    """Whether no product of some of the factors comes near the ends of the range of numbers."""
+    """Whether no product of some of the factors comes near the ends of the range of numbers; zero may multiply.
+
+    A term by zero is infinite, or NaN: both are lost in a sum that is divided by zero.
+    """
     is_good: Any = jnp.asarray(True)
-    for scale, _ in scales:
+    for scale, inverse in scales:
         size, limit = jnp.abs(scale), float(jnp.finfo(scale.dtype).tiny) ** -(MAX_LOSS / len(scales))
-        is_good &= (size == 0) | ((size <= limit) & (size >= 1 / limit))
+        is_good &= ((size == 0) & (not inverse)) | ((size <= limit) & (size >= 1 / limit))
     return is_good
