@@ -2,11 +2,11 @@
 
 A reduction f P(z) (`planning.forms`), P of degree two at most, equals its Taylor polynomial about any point z0:
     P(z) = P(z0) + J d + d H d / 2,   d = z - z0,
-with J and H its derivatives there. (z0, sum |terms|, P(z0), J, H) are one saved value that depends on clean inputs
-alone; its size does not depend on the number of rows.
+with J and H its derivatives there. (z0, P(z0), J, H) are one saved value that depends on clean inputs alone; its size
+does not depend on the number of rows.
 
 Law: where the guard is true, a result differs from the direct one by rounding of terms that are at most `MAX_GROWTH`
-times as large as it, or as the sum of the sizes of its terms at z0 where these have both signs.
+times as large as it, or as the sum of the sizes of the direct form's terms at z.
 
 In: equations, what is dirty. Out: equations, statistics among the derived values. It must not know what they cost.
 """
@@ -121,7 +121,7 @@ def _is_handy(group: Group) -> bool:
     """Whether the statistics are few."""
     straight, curved = (sum(num_real(output.aval) for output in part) for part in (group.straight, group.curved))
     p = group.num_numbers
-    size = (straight + curved) * (p + 2) + curved * p * p
+    size = 2 * ((straight + curved) * (p + 1) + curved * p * p)
     return p <= MAX_NUMBERS and curved * p <= MAX_CURVATURES and size <= MAX_STATISTICS
 
 
