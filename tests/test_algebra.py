@@ -183,6 +183,49 @@ def test_a_gradient_that_vanishes_is_right_to_the_size_of_its_terms():
     same(value, jax.jit(squares)(at, M, Y), factor=4096.0)
 
 
+def weighted(mu, w, x):
+    """Weights of both signs: the sum is far smaller than its terms."""
+    return jnp.sum(w * (x - mu))
+
+
+@pytest.mark.parametrize("far", [1e8, 1e12, 1e16, 1e150])
+def test_statistics_of_a_far_point_are_made_once_more_and_serve_from_then_on(far):
+    """They depend on the data alone: nothing else would replace them."""
+    ours, plain = made(weighted), jax.jit(weighted)
+    for k in range(12):
+        same(ours(far * (1.0 + 0.01 * k), Y, X), plain(far * (1.0 + 0.01 * k), Y, X), factor=4096.0)
+    assert ours.explain().served_by == "plan"
+    filled, compiles, used = ours.stats.filled, ours.stats.compiles, []
+    for k in range(12):
+        same(ours(0.5 + 0.1 * k, Y, X), plain(0.5 + 0.1 * k, Y, X), factor=4096.0)
+        used.append(ours.explain().served_by)
+    assert used == ["whole", *["plan"] * 11]
+    assert 0 < ours.stats.filled - filled <= filled
+    assert ours.stats.compiles == compiles
+
+
+def test_a_near_point_serves_far_ones_so_that_turns_need_no_others():
+    ours, plain, used = made(weighted), jax.jit(weighted), []
+    for k in range(24):
+        mu = 0.5 + 0.1 * k if k % 2 else 1e14 * (1.0 + k)
+        same(ours(mu, Y, X), plain(mu, Y, X), factor=4096.0)
+        used.append(ours.explain().served_by)
+    assert used[-12:] == ["plan"] * 12
+
+
+def test_points_of_which_none_serves_the_others_make_statistics_a_few_times_and_then_none():
+    both = lambda m, w, x: (weighted(m[0], w, x), weighted(m[1], w, x))
+    ours, plain, filled = made(both), jax.jit(both), []
+    for k in range(32):
+        mu = np.roll([0.5 + 0.1 * k, 1e14 * (1.0 + k)], k)
+        same(ours(mu, Y, X), plain(mu, Y, X), factor=4096.0)
+        filled.append(ours.stats.filled)
+    made_at = [k for k in range(1, 32) if filled[k] > filled[k - 1]]
+    assert 1 <= len(made_at) <= 6
+    assert max(made_at) < 16
+    assert ours.explain().served_by == "whole"
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
 def test_data_out_of_range_are_left_to_the_rows(bad):
     x = np.asarray(X).copy()
@@ -201,6 +244,20 @@ def test_a_parameter_out_of_range_passes_and_the_next_call_is_right(bad):
     ours, plain = warmed(f, np.array([0.2, 1.5]), (X,)), jax.jit(f)
     for p in (np.array([0.2, bad]), np.array([0.3, 1.6]), np.array([bad, 1.0]), np.array([0.4, 1.7])):
         same(ours(p, X), plain(p, X), factor=4096.0)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_sum_that_is_divided_by_zero_is_that_of_the_rows(power):
+    """Rows of both signs, and one that is zero: the sum of their quotients is not a number."""
+    at_zero = float(np.asarray(X)[0])
+    f = lambda s, x: jnp.sum(((x - at_zero) / s) ** power)
+    ours, plain = made(f), jax.jit(f)
+    for s in (1.0, 1.1, 1.2, 1.3):
+        same(ours(s, X), plain(s, X), factor=4096.0)
+    assert ours.explain().served_by == "plan"
+    assert np.isnan(plain(0.0, X))
+    same(ours(0.0, X), plain(0.0, X))
+    assert ours.explain().served_by == "whole"
 
 
 # --- compared once, given up ------------------------------------------------------------------------------------------

@@ -80,6 +80,39 @@ def test_shapes_dtypes_and_functions_are_told_apart():
     assert len(other.seen) == 1
 
 
+class Multiple(Counting):
+    """One of several functions that call themselves equal."""
+
+    def __init__(self, number):
+        super().__init__(lambda x: np.asarray(x) * number)
+
+    def __eq__(self, other):
+        return isinstance(other, Multiple)
+
+    def __hash__(self):
+        return 1
+
+    def method(self, x):
+        return self(x)
+
+
+@pytest.mark.parametrize(
+    "of", [lambda multiple: multiple, lambda multiple: multiple.method], ids=["callable", "method"]
+)
+def test_functions_that_call_themselves_equal_are_told_apart(of):
+    two, three = Multiple(2.0), Multiple(3.0)
+
+    def fun(x, y):
+        return outside(of(two))(x) + outside(of(three))(x) * y + outside(of(two))(x)
+
+    ours, plain = incrax.incremental(fun), jax.jit(fun)
+    for x, y in [(1.0, 2.0), (1.0, 3.0), (2.0, 3.0), (1.0, 2.0)]:
+        assert float(ours(x, y)) == float(plain(x, y)) == 4.0 * x + 3.0 * x * y
+    two.seen.clear()
+    ours(5.0, 1.0)
+    assert len(two.seen) == 1
+
+
 def test_a_function_that_fails_is_not_remembered():
     host = Counting(lambda x: [][0] if len(host.seen) == 1 else np.asarray(x))
     run = wrapped(HostCalls(BUDGET), outside(host), 1.0)

@@ -161,12 +161,12 @@ def _equation_key(eqn: Equation) -> Hashable | None:
 
 
 def _param_key(value: Any) -> Hashable:
-    """Parameters that compare by value; anything holding a jaxpr compares by identity."""
+    """Parameters that compare by value; anything holding a jaxpr, and functions, compare by identity."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     if isinstance(value, bool | int | float | complex | str | type(None)):
         return type(value), repr(value)
-    return value
+    return _jax.function_key(value) if callable(value) and not isinstance(value, type) else value
 
 
 def _atom_key(atom: Atom) -> Hashable:

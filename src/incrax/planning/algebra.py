@@ -2,11 +2,11 @@
 
 A reduction f P(z) (`planning.forms`), P of degree two at most, equals its Taylor polynomial about any point z0:
     P(z) = P(z0) + J d + d H d / 2,   d = z - z0,
-with J and H its derivatives there. (z0, sum |terms|, P(z0), J, H) are one saved value that depends on clean inputs
-alone; its size does not depend on the number of rows.
+with J and H its derivatives there. (z0, P(z0), J, H) are one saved value that depends on clean inputs alone; its size
+does not depend on the number of rows.
 
 Law: where the guard is true, a result differs from the direct one by rounding of terms that are at most `MAX_GROWTH`
-times as large as it, or as the sum of the sizes of its terms at z0 where these have both signs.
+times as large as it, or as the sum of the sizes of the direct form's terms at z.
 
 In: equations, what is dirty. Out: equations, statistics among the derived values. It must not know what they cost.
 """
@@ -24,7 +24,17 @@ from incrax._jax import Equation, Var
 from incrax.planning.derived import DerivedTable, in_order, live, traced_equations
 from incrax.planning.forms import Forms
 from incrax.planning.products import multiply
-from incrax.planning.statistics import Group, Output, make_statistics, num_real, number_of, pack, taylor, unpack
+from incrax.planning.statistics import (
+    MAX_GROWTH,
+    Group,
+    Output,
+    make_statistics,
+    num_real,
+    number_of,
+    pack,
+    taylor,
+    unpack,
+)
 
 MAX_NUMBERS = 256
 """Numbers that a polynomial may be of."""
@@ -99,7 +109,7 @@ def _groups(forms: Forms, mask: Callable[[Var], int]) -> Iterable[Group]:
     for reductions in found.values():
         cone = forms.cone(reductions)
         dtypes = {np.finfo(var.aval.dtype).dtype for var in (*reductions, *(symbol for symbol, _ in cone.symbols))}
-        if len(dtypes) == 1:
+        if len(dtypes) == 1 and min(dtypes).itemsize in MAX_GROWTH:
             terms = [(Output(var, k), t.degree) for var in reductions for k, t in enumerate(forms.of[var])]
             straight = tuple(output for output, degree in terms if degree < 2)
             curved = tuple(output for output, degree in terms if degree == 2)
@@ -111,7 +121,7 @@ def _is_handy(group: Group) -> bool:
     """Whether the statistics are few."""
     straight, curved = (sum(num_real(output.aval) for output in part) for part in (group.straight, group.curved))
     p = group.num_numbers
-    size = (straight + curved) * (p + 2) + curved * p * p
+    size = 2 * ((straight + curved) * (p + 1) + curved * p * p)
     return p <= MAX_NUMBERS and curved * p <= MAX_CURVATURES and size <= MAX_STATISTICS
 
 
@@ -141,9 +151,12 @@ def _results(group: Group, forms: Forms, statistics: Var, guard: Var) -> tuple[E
 
 
 def _are_moderate(scales: Sequence[tuple[Any, bool]]) -> Any:
-    """Whether no product of some of the factors comes near the ends of the range of numbers."""
+    """Whether no product of some of the factors comes near the ends of the range of numbers; zero may multiply.
+
+    A term by zero is infinite, or NaN: both are lost in a sum that is divided by zero.
+    """
     is_good: Any = jnp.asarray(True)
-    for scale, _ in scales:
+    for scale, inverse in scales:
         size, limit = jnp.abs(scale), float(jnp.finfo(scale.dtype).tiny) ** -(MAX_LOSS / len(scales))
-        is_good &= (size == 0) | ((size <= limit) & (size >= 1 / limit))
+        is_good &= ((size == 0) & (not inverse)) | ((size <= limit) & (size >= 1 / limit))
     return is_good

@@ -100,7 +100,7 @@ class Forms:
         eqn = _as_product(eqn)
         rule = _rules.get(eqn.primitive.name)
         forms = [self._form(atom) for atom in eqn.invars]
-        if rule is None or None in forms or not all(_is_inexact(var) for var in eqn.outvars):
+        if rule is None or None in forms or _is_rounded(eqn) or not all(_is_inexact(var) for var in eqn.outvars):
             return
         found = rule(eqn, [form for form in forms if form is not None])
         if found is None or len(found) > MAX_TERMS or any(term.degree > MAX_DEGREE for term in found):
@@ -119,6 +119,8 @@ class Forms:
             return CLEAN
         if not self.is_number(atom):
             return self.of.get(atom)
+        if not _is_inexact(atom):
+            return None
         return (Term(((atom, False),), 0),) if self.is_factor(atom) else (Term((), 1),)
 
     def is_number(self, atom: Var) -> bool:
@@ -162,6 +164,16 @@ def is_small(var: Any) -> bool:
     return _jax.aval_size(var.aval) <= MAX_SMALL
 
 
+def _is_rounded(eqn: Equation) -> bool:
+    """Whether numbers lose digits and range: what overflows there is no multiple of anything."""
+    read, written = ([_bits(atom) for atom in atoms if _is_inexact(atom)] for atoms in (eqn.invars, eqn.outvars))
+    return min(written, default=0) < max(read, default=0)
+
+
+def _bits(atom: Any) -> int:
+    return int(np.finfo(atom.aval.dtype).bits)
+
+
 def _is_inexact(var: Any) -> bool:
     dtype = getattr(var.aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "fc"
@@ -195,6 +207,12 @@ def _linear(eqn: Equation, forms: Sequence[Form]) -> Found:
         return None
     rest = (FIRST,) * (len(eqn.invars) - 1)
     return _collected((term, ((Read(k),), *rest)) for k, term in enumerate(forms[0]))
+
+
+def _gathered(eqn: Equation, forms: Sequence[Form]) -> Found:
+    """Linear where nothing is filled in, or zero or NaN, of which any multiple is the same."""
+    fill = eqn.params["fill_value"]
+    return _linear(eqn, forms) if fill is None or fill == 0 or fill != fill else None
 
 
 def _sum(chosen: Callable[[Equation], Iterable[int]]) -> Callable[[Equation, Sequence[Form]], Found]:
@@ -286,10 +304,11 @@ def _all_inputs(eqn: Equation) -> Iterable[int]:
 _rules: dict[str, Callable[[Equation, Sequence[Form]], Found]] = {
     **dict.fromkeys(
         """neg convert_element_type reshape squeeze expand_dims transpose broadcast_in_dim slice rev reduce_sum cumsum
-        copy copy_p real imag conj dynamic_slice gather split unstack""".split(),
+        copy copy_p real imag conj dynamic_slice split unstack""".split(),
         _linear,
     ),
     **dict.fromkeys("add sub add_any concatenate complex stack pad".split(), _sum(_all_inputs)),
+    "gather": _gathered,
     "select_n": _sum(lambda eqn: range(1, len(eqn.invars))),
     "scatter-add": _sum(lambda _: (0, 2)),
     "dynamic_update_slice": _sum(lambda _: (0, 1)),

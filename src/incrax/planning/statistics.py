@@ -1,4 +1,10 @@
-"""Statistics of polynomial reductions: one vector (z0, sum |terms|, P(z0), J, H), and the polynomial it stands for.
+"""Statistics of polynomial reductions: one vector (z0, P(z0), J, H), and the polynomial it stands for.
+
+With each reduction goes a second polynomial, its *scale*: the sum of its terms w_n(z), each with the sign that it has
+at z0,
+    B(z) = sum_n sign(w_n(z0)) w_n(z).
+At z0 it is the sum of their sizes, elsewhere never more: |B(z)| <= sum_n |w_n(z)|. So it says at z, without the rows,
+how large the terms are to which the rounding of a direct evaluation is proportional.
 
 In: a group of reductions with their forms. Out: the saved variable with its recipe, and P(z) in a graph. It must not
 know which equations it replaces.
@@ -26,8 +32,12 @@ BATCH = 8
 MAX_GROWTH = {8: 1e4, 4: 64.0}
 """How much larger than a result its terms may be, by bytes of the number: 2e-12 in double, 8e-6 in single precision."""
 
-ONE_SIGN = 1e-6
-"""Relative difference up to which a sum counts as the sum of the sizes of its terms."""
+
+MAX_TERM = 0.6
+"""Exponent of the least normal number that bounds terms either way: times factors they are numbers still."""
+
+MAX_STEP = 0.5
+"""The same for z - z0, whose squares enter."""
 
 
 class Output(NamedTuple):
@@ -149,7 +159,7 @@ class _Evaluation:
 
 
 def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
-    """The variable that holds z0, the sizes, P(z0), J and H of a group."""
+    """The variable that holds z0, and P(z0), J and H of a group and of its scales."""
     clean, symbols = group.cone.clean, group.cone.symbols
     numbers = tuple(dict.fromkeys(var for var, _ in symbols))
 
@@ -159,29 +169,35 @@ def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
         centre = pack([number_of(at[var], inverse) for var, inverse in symbols], group.dtype)
 
         def polynomials(z: Any) -> tuple[Any, Any]:
-            env = _Evaluation(group, forms, known, z).env
-            straight, curved = ([env[var][k] for var, k in part] for part in (group.straight, group.curved))
+            evaluation = _Evaluation(group, forms, known, z)
+            straight, curved = (_with_scales(evaluation, part) for part in (group.straight, group.curved))
             return pack(straight, group.dtype), pack(curved, group.dtype)
 
-        sizes = _sizes(group, _Evaluation(group, forms, known, centre))
-        return jnp.concatenate([centre, sizes, *_derivatives(polynomials, centre)])
+        return jnp.concatenate([centre, *_derivatives(polynomials, centre)])
 
     return table.make(("statistics", group.outputs, symbols), (*clean, *numbers), make)
 
 
-def _sizes(group: Group, evaluation: _Evaluation) -> Any:
-    """For each number of the results, the sum of the sizes of its terms; zero where all of them have one sign."""
-    results, sums = [], []
-    for var, term in group.outputs:
-        (total,) = evaluation.apply(evaluation.forms.steps[var], term, _size)
+def _with_scales(evaluation: _Evaluation, outputs: Sequence[Output]) -> list[Any]:
+    """The outputs at z, then their scales: complex ones have one for both parts."""
+    results, scales = [], []
+    for var, term in outputs:
         results.append(evaluation.env[var][term])
-        sums.append(jax.lax.complex(total.real, total.real) if jnp.iscomplexobj(total) else total)
-    values, sizes = jnp.abs(pack(results, group.dtype)), pack(sums, group.dtype)
-    return jnp.where(sizes <= values * (1 + ONE_SIGN), jnp.zeros_like(sizes), sizes)
+        (total,) = evaluation.apply(evaluation.forms.steps[var], term, _turned)
+        scales.append(jax.lax.complex(total.real, total.real) if jnp.iscomplexobj(total) else total)
+    return [*results, *scales]
 
 
-def _size(x: Any) -> Any:
-    return jnp.abs(x).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+def _turned(x: Any) -> Any:
+    """Each element times the sign, or phase, that makes it positive at the centre, and has no derivative."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    if jnp.iscomplexobj(x):
+        size = jnp.abs(x)
+        phase = jnp.where(size == 0, 1, jnp.conj(x) / jnp.where(size == 0, 1, size))
+    else:
+        phase = jnp.where(x < 0, -1, 1)
+    return x * jax.lax.stop_gradient(phase).astype(x.dtype)
 
 
 def _derivatives(polynomials: Callable[[Any], tuple[Any, Any]], centre: Any) -> list[Any]:
@@ -220,21 +236,35 @@ def _curvatures(fun: Callable[[Any], Any], centre: Any, directions: Any, num_out
 
 
 def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
-    """P(z), and whether no term is much larger than it."""
+    """P(z), and whether no term is much larger than it, or than the terms of the direct form are at z."""
     p = group.num_numbers
-    m, m2 = (sum(map(num_real, avals)) for avals in (group.avals, [output.aval for output in group.curved]))
-    centre, sizes, values, slopes, curvatures = _split(known, [p, m, m, p * m, p * m2 * p])
-    slopes, curvatures = slopes.reshape(p, m), curvatures.reshape(p, m2, p)
+    num_straight, num_curved = (2 * sum(num_real(x.aval) for x in part) for part in (group.straight, group.curved))
+    m = num_straight + num_curved
+    centre, values, slopes, curvatures = _split(known, [p, m, p * m, p * num_curved * p])
+    slopes, curvatures = slopes.reshape(p, m), curvatures.reshape(p, num_curved, p)
     d = z - centre
     with jax.default_matmul_precision("highest"):
         straight, bound = d @ slopes, jnp.abs(d) @ jnp.abs(slopes)
         curved = 0.5 * jnp.einsum("i,ijk,k->j", d, curvatures, d)
         bent = 0.5 * jnp.einsum("i,ijk,k->j", jnp.abs(d), jnp.abs(curvatures), jnp.abs(d))
-    pad = (m - m2, 0)
-    total = values + straight + jnp.pad(curved, pad)
-    terms = jnp.abs(values) + bound + jnp.pad(bent, pad)
+    pad = (num_straight, 0)
+    total, scale = _halves(values + straight + jnp.pad(curved, pad), num_straight)
+    terms = jnp.maximum(*_halves(jnp.abs(values) + bound + jnp.pad(bent, pad), num_straight))
+    size = jnp.maximum(jnp.abs(total), jnp.abs(scale))
     growth = MAX_GROWTH[np.dtype(group.dtype).itemsize]
-    return total, jnp.all(jnp.isfinite(terms) & (terms <= growth * jnp.maximum(jnp.abs(total), sizes)))
+    return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(_are_within(terms, MAX_TERM) & (terms <= growth * size))
+
+
+def _are_within(x: Any, exponent: float) -> Any:
+    """Whether numbers are far from the ends of the range; zero is."""
+    limit = float(jnp.finfo(x.dtype).tiny) ** -exponent
+    return (x == 0) | ((jnp.abs(x) <= limit) & (jnp.abs(x) >= 1 / limit))
+
+
+def _halves(x: Any, num_straight: int) -> tuple[Any, Any]:
+    """What belongs to the outputs, and what to their scales."""
+    straight, curved = (part.reshape(2, -1) for part in (x[:num_straight], x[num_straight:]))
+    return jnp.concatenate([straight[0], curved[0]]), jnp.concatenate([straight[1], curved[1]])
 
 
 def _split(vector: Any, sizes: Sequence[int]) -> list[Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -148,9 +148,9 @@ class _HostFunction:
 
 
 class _Key(NamedTuple):
-    """A function and the shapes, dtypes and bits of its operands."""
+    """A function, by identity, and the shapes, dtypes and bits of its operands."""
 
-    function: Callable[..., Any]
+    function: Hashable
     operands: tuple[tuple[Any, Any, bytes], ...]
 
 
@@ -158,4 +158,4 @@ def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) 
     """The key of a call; None where operands are too large or no plain arrays."""
     if any(_jax.is_key_dtype(x.dtype) for x in operands) or sum(x.nbytes for x in operands) > max_bytes:
         return None
-    return _Key(function, tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands))
+    return _Key(_jax.function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands))
