@@ -121,6 +121,18 @@ def test_a_line_says_what_was_reached():
     assert line.cells["jax.jit / incrax"] == "1.50"
 
 
+# --- sparse Hessians --------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_sparse_hessians_runs_and_agrees():
+    """Each case compares its results with those of `jax.hessian`."""
+    import bench_sparse_hessian
+
+    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
+    lines = list(bench_sparse_hessian.lines(options))
+    assert {line.case.partition(",")[0] for line in lines} == {"separable", "chained", "hierarchical"}
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,8 @@ facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules 
 facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
-derivatives.patterns derivatives.known derivatives.rules derivatives.nested derivatives.sparsity derivatives.coloring
-derivatives.compressed
+derivatives.patterns derivatives.known derivatives.moves derivatives.products derivatives.rules derivatives.nested
+derivatives.sparsity derivatives.coloring derivatives.compressed
 running.stats running.placement running.leaves running.sources running.chunks running.rows running.signature
 running.limits running.analysis running.packing running.recycling
 running.host_calls running.compiled running.store running.comparison running.timing

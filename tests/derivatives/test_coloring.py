@@ -86,6 +86,7 @@ def test_columns_take_as_many_colors_as_the_fullest_row_has_nonzeros(dense, expe
         (arrow(50, 2), 3, 2),
         (arrow(50, 3), 5, 4),
         (arrow(50) | band(50, 1, 1), 4, 1),
+        (arrow(50) & (np.arange(50) == 0) | arrow(50) & (np.arange(50)[:, None] == 0), 1, 1),
     ],
 )
 def test_full_rows_of_a_symmetric_matrix_take_one_color_each(dense, expected, num_hubs):

@@ -16,7 +16,7 @@ from incrax.derivatives.patterns import Matrix
 
 
 class Coloring(NamedTuple):
-    """A colour for each column, and how many there are; each of the `hubs` has a colour of its own."""
+    """A colour for each column, -1 for none, and how many there are; each of the `hubs` has a colour of its own."""
 
     colors: np.ndarray
     num_colors: int
@@ -31,7 +31,7 @@ def color_columns(pattern: Matrix) -> Coloring:
 
     Greedy, columns with most nonzeros first, each with the smallest colour that fits; the number of colours is at least
     the largest number of nonzeros in a row, and often equal to it. Cost: nonzeros times colours / 64. Empty columns
-    get colour 0.
+    have no colour, -1.
     """
     columns = pattern.tocsc()
     indices, indptr = columns.indices.tolist(), columns.indptr.tolist()
@@ -44,7 +44,7 @@ def color_columns(pattern: Matrix) -> Coloring:
         for row in rows:
             used |= taken[row]
         bit = ~used & (used + 1)
-        colors[column] = bit.bit_length() - 1
+        colors[column] = bit.bit_length() - 1 if rows else -1
         for row in rows:
             taken[row] |= bit
     num_colors = max((bits.bit_length() for bits in taken), default=0)

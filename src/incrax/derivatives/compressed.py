@@ -135,7 +135,7 @@ def _values(product: Callable[[jax.Array], jax.Array], compression: Compression,
         return jnp.zeros(0, dtype)
 
     if num_colors == 1:
-        return _read(product(jnp.ones(colors.shape, dtype)), element)
+        return _read(product(jnp.asarray(colors == 0, dtype)), element)
 
     def one(number: jax.Array) -> jax.Array:
         return product((jnp.asarray(colors) == number).astype(dtype))

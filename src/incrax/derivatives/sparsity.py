@@ -18,9 +18,10 @@ from scipy.sparse import csr_array
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax.derivatives.known import Constant, constant_of, known_of, learn
+from incrax.derivatives.moves import Operands, all_to_all
 from incrax.derivatives.nested import Constants, learn_counters, nested_rules
 from incrax.derivatives.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
-from incrax.derivatives.rules import Operands, all_to_all, rules
+from incrax.derivatives.rules import rules
 from incrax.facts.program import Program, evaluator, from_jaxpr, read_vars, trace
 from incrax.facts.simplify import RULED, drop_dead, inline
 
