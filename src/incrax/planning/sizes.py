@@ -19,8 +19,9 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.program import Program
+from incrax.facts.row_numbers import Lifted
 from incrax.facts.row_rules import Reduction
-from incrax.facts.rows import Lifted, RowProgram, with_passes
+from incrax.facts.rows import RowProgram, with_passes
 from incrax.facts.simplify import drop_dead
 from incrax.planning.derived import traced_equations
 
@@ -51,7 +52,7 @@ def move_sizes_out(rows: RowProgram) -> RowProgram:
     moved = drop_dead(Program(program.invars, program.constvars, program.consts, tuple(move.eqns), program.outvars))
     written = {v for eqn in moved.eqns for v in eqn.outvars}
     reductions = {v: r for v, r in move.reductions.items() if v in written}
-    return with_passes(Lifted(moved, rows.sizes, rows.places), rows.num_row_inputs, move.axes, reductions)
+    return with_passes(Lifted(moved, rows.sizes), rows.num_row_inputs, move.axes, reductions)
 
 
 class _Move:

@@ -56,26 +56,41 @@ class RowEngine:
         self.paths = paths
         self.options = options
         self.stats = stats
-        self.capacity = rows.chunks[0].capacity
-        self.cut = trace.cut(self.capacity, len(rows))
-        limit = options.versions
+        self.generation = -1
+        self.last: RowRecord | None = None
+        self.prepare(rows)
+
+    def prepare(self, rows: Rows) -> None:
+        """Analyse the function for these chunks and this number of rows; where that tells new things, start anew.
+
+        Raises:
+            MixedRowsError: the function mixes rows, or is another one for another number of rows.
+        """
+        generation = self.trace.prepare(rows.capacities, len(rows))
+        if generation != self.generation:
+            self._start(rows.chunks[0].capacity)
+            self.generation = generation
+
+    def _start(self, capacity: int) -> None:
+        """Nothing known yet."""
+        self.cut = self.trace.cut(capacity)
+        limit = self.options.versions
         self.versions = [Versions(limit) for _ in self.cut.phases]
         self.rest_versions = [Versions(limit) for _ in self.cut.phases]
         self.outcomes: list[list[Outcome]] = [[] for _ in self.cut.phases]
         self.rests = [jax.jit(rest_function(self.cut.rows, phase)) for phase in self.cut.phases]
-        self.chunks = ChunkTable(trace, self.cut, self.versions, paths, options)
-        self.last: RowRecord | None = None
+        self.chunks = ChunkTable(self.trace, self.cut, self.versions, self.paths, self.options)
         self._shapes: set[tuple[int, int]] = set()
 
     def fork(self, stats: Stats) -> RowEngine:
         """An independent engine that shares results, values and programs so far."""
         other = RowEngine.__new__(RowEngine)
         other.__dict__.update(self.__dict__)
-        other.stats, other._shapes = stats, set(self._shapes)
+        other.stats, other._shapes, other.trace = stats, set(self._shapes), self.trace.fork()
         other.versions = [versions.copy() for versions in self.versions]
         other.rest_versions = [versions.copy() for versions in self.rest_versions]
         other.outcomes = [list(outcomes) for outcomes in self.outcomes]
-        other.chunks = self.chunks.fork(other.versions, stats)
+        other.chunks = self.chunks.fork(other.trace, other.versions, stats)
         return other
 
     def clear(self) -> None:
@@ -131,7 +146,7 @@ class RowEngine:
         names = self.cut.rows.names
         if not isinstance(atom, Literal) and atom in names:
             return found[names[atom]]
-        value = atom.val if isinstance(atom, Literal) else self.trace.sizes(self.capacity, num_rows)[atom]
+        value = atom.val if isinstance(atom, Literal) else self.trace.sizes(self.cut, num_rows)[atom]
         array = jnp.asarray(value, atom.aval.dtype)
         return _jax.as_weak(array) if getattr(atom.aval, "weak_type", False) else array
 
@@ -175,7 +190,7 @@ class RowEngine:
         shape = number, len(columns[0]) if columns else 0
         self.stats.compiles += shape not in self._shapes
         self._shapes.add(shape)
-        feeds = feeds_of(self.trace, self.cut, phase.rest, rest, rows, self.capacity)
+        feeds = feeds_of(self.trace, self.cut, phase.rest, rest, rows)
         values = self.rests[number](count, columns, feeds)
         return {found.names[v]: x for v, x in zip(phase.rest.targets, values, strict=True) if v in found.names}
 

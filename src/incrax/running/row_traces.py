@@ -72,6 +72,8 @@ class RowTraces:
             self.stats.traces += 1
             if len(self.table) > self.options.tuning.max_signatures:
                 self.table.popitem(last=False)
+        else:
+            found.prepare(rows)
         self.table.move_to_end(signature.key)
         self.latest = found
         return RowCall(found, leaves, rows)

@@ -54,7 +54,7 @@ class Rows:
         (4, 3)
     """
 
-    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "chunk_rows")
+    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows")
 
     def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
         check_chunk_rows(chunk_rows)
@@ -65,6 +65,7 @@ class Rows:
         self._type = row_type
         self.chunk_rows = chunk_rows
         self._chunks = chunks
+        self.capacities = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self._num_rows = int(self._starts[-1])
 
