@@ -1,4 +1,4 @@
-"""Numbers that a function makes from the number of rows: those of plain JAX at every number, or the function is refused."""
+"""Numbers that a function makes from the number of rows: those of plain JAX at every number, or it is refused."""
 
 from __future__ import annotations
 
@@ -160,3 +160,48 @@ def test_a_fork_follows_numbers_of_its_own():
     same(other(0.7, more), jax.jit(fun)(0.7, more.tree()))
     same(f(0.7, rows), jax.jit(fun)(0.7, rows.tree()))
     assert f._rows.latest.generation != other._rows.latest.generation
+
+
+# --- the range of sums ------------------------------------------------------------------------------------------------
+
+
+MEANS = {
+    "mean": jnp.mean,
+    "over n": lambda y: jnp.sum(y / len(y)),
+    "times 1/n": lambda y: jnp.sum(y * (1 / len(y))),
+    "times n": lambda y: jnp.sum(y * len(y)),
+    "over its root": lambda y: jnp.sum(y / np.float32(math.sqrt(len(y)))),
+    "product": lambda y: jnp.dot(y, jnp.full(len(y), 1 / len(y), y.dtype)),
+    "two means": lambda y: jnp.mean(y) - jnp.mean(y * y.dtype.type(0.25)),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.float16])
+def test_sums_have_the_range_of_plain_jax(name, dtype):
+    """The sum of these rows overflows in single precision, their mean does not."""
+    fun = jax.value_and_grad(lambda a, x: MEANS[name](a * x))
+    size = 1e36 / (3000 if name == "times n" else 1)
+    x = (data(3000) * (1e3 if dtype is np.float16 else size)).astype(dtype)
+    f, a = incrax.incremental(fun, tuning=MINIMAL), dtype(0.5)
+    rows = incrax.Rows(x, chunk_rows=1024)
+    same(f(a, rows), jax.jit(fun)(a, x), factor=4096)
+
+
+def test_in_single_precision_too_derivatives_of_means_run_only_appended_chunks():
+    fun = jax.value_and_grad(lambda a, x: jnp.mean(jnp.sin(a * x)))
+    f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(data(40).astype(np.float32), chunk_rows=CHUNK)
+    f(np.float32(0.5), rows)
+    run = f.stats.chunks_run
+    rows = rows.append(data(3).astype(np.float32))
+    same(f(np.float32(0.5), rows), jax.jit(fun)(np.float32(0.5), rows.tree()))
+    assert f.stats.chunks_run == run + 1
+
+
+def test_programs_are_scaled_anew_when_there_are_many_times_as_many_rows():
+    fun = jax.value_and_grad(lambda a, x: jnp.mean(a * x))
+    f, a = incrax.incremental(fun, tuning=MINIMAL), np.float32(0.5)
+    rows = incrax.Rows(np.full(20, 1e36, np.float32), chunk_rows=1024)
+    f(a, rows)
+    rows = rows.append(np.full(20_000, 1e36, np.float32))
+    same(f(a, rows), jax.jit(fun)(a, rows.tree()), factor=4096)

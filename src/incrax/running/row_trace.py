@@ -33,16 +33,20 @@ MAX_TRACES = 4
 MAX_VALUES = 64
 """Numbers of rows for which numbers without a form are kept."""
 
+MAX_DOUBLINGS = 4
+"""Doublings of the number of rows after which programs that were scaled for it are made anew."""
+
 MAX_FAR = 2**30
 """Most rows that a function is traced for in advance: more would not fit into 32 bits."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A function analysed for one capacity, in phases."""
+    """A function analysed for one capacity, in phases; whether that is for about a certain number of rows."""
 
     rows: RowProgram
     phases: tuple[Phase, ...]
+    is_scaled: bool
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
@@ -77,6 +81,7 @@ class RowTrace:
         self._second: Sized | None = None
         self._capacities: set[int] = set()
         self._doublings: set[int] = set()
+        self._doubling = 0
         self._values: OrderedDict[int, list[Any]] = OrderedDict()
         self._programs: OrderedDict[int, Program] = OrderedDict()
 
@@ -108,6 +113,9 @@ class RowTrace:
             for end in _ends(doubling):
                 self._compare(end)
             self._doublings.add(doubling)
+        if abs(doubling - self._doubling) > MAX_DOUBLINGS and any(cut.is_scaled for cut in self.cuts.values()):
+            self._doubling = doubling
+            self._renew()
         if num_rows > 1 and any(number.form is None for number in self.numbers):
             self.values(num_rows)
         return self.generation
@@ -123,11 +131,12 @@ class RowTrace:
         traces += [Sized(far, program) for program in self._tried(far)]
         self._first = traces[1]
         self._second = next(trace for trace in traces[1:] if trace.num_rows != capacity)
-        for trace in traces:
-            self._compare_traced(trace)
+        for each in traces:
+            self._compare_traced(each)
         self.numbers = tuple(with_form(number.places, traces) for number in self.numbers)
         self._capacities.add(capacity)
-        self._doublings.add(high.bit_length())
+        self._doubling = high.bit_length()
+        self._doublings.add(self._doubling)
 
     def _tried(self, num_rows: int) -> list[Program]:
         """The trace, unless the function has none for so many rows."""
@@ -148,21 +157,26 @@ class RowTrace:
         found = compare_rows(first.program, trace.program, first.num_rows, trace.num_rows)
         numbers = refined(self.numbers, found.places, first, trace)
         if [number.places for number in numbers] != [number.places for number in self.numbers]:
-            self.generation += 1
-            self.cuts.clear()
-            self._values.clear()
+            self._renew()
         self.numbers = numbers
+
+    def _renew(self) -> None:
+        self.generation += 1
+        self.cuts.clear()
+        self._values.clear()
 
     def cut(self, capacity: int) -> Cut:
         """The analysis for chunks of a capacity that is prepared."""
         found = self.cuts.get(capacity)
         if found is None:
             first, second, program = self._first, self._second, self._traced(capacity)
-            assert first is not None and second is not None
+            assert first is not None
+            assert second is not None
             other = first if capacity != first.num_rows else second
             pair = compare_rows(program, other.program, capacity, other.num_rows)
-            rows = move_sizes_out(analyse_rows(program, pair, self.numbers, len(self.row_type.shapes)))
-            found = Cut(rows, cut_phases(rows))
+            rows = analyse_rows(program, pair, self.numbers, len(self.row_type.shapes))
+            rows, is_scaled = move_sizes_out(rows, self.values(1 << (self._doubling - 1)))
+            found = Cut(rows, cut_phases(rows), is_scaled)
             if any(other.shape != found.shape for other in self.cuts.values()):
                 raise branches_on_rows("the order of their passes over the rows")
             self.cuts[capacity] = found
