@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax.numpy as jnp
+
 from incrax._jax import KEEP, Equation
 from incrax.facts.rules import ELEMENTWISE
 
@@ -32,6 +34,7 @@ Verdict: TypeAlias = Reduction | str | None
 RowRule: TypeAlias = Callable[[Equation, Axes, Axes], Verdict]
 
 MIXES = "puts rows in another order or place"
+COMPLEX = "compares complex numbers, of which none is the least or the largest"
 READS_SOME = "reads some of the rows by their place"
 
 
@@ -139,9 +142,15 @@ def _concatenate(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
 
 def _reduce(kind: str) -> RowRule:
     def rule(eqn: Equation, ins: Axes, _: Axes) -> Verdict:
-        return Reduction(kind, (0,)) if ins[0] in eqn.params["axes"] else None
+        if ins[0] not in eqn.params["axes"]:
+            return None
+        return COMPLEX if _compares_complex(kind, eqn) else Reduction(kind, (0,))
 
     return rule
+
+
+def _compares_complex(kind: str | None, eqn: Equation) -> bool:
+    return kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating)
 
 
 def _dot_general(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
@@ -191,6 +200,8 @@ def _scatter(kind: str | None) -> RowRule:
         if operand is None:
             batch = [d for d in range(len(eqn.invars[2].aval.shape)) if d not in numbers.update_window_dims]
             is_by_row = indices is not None and _batch_place(batch, indices) == updates
+            if _compares_complex(kind, eqn):
+                return COMPLEX
             return Reduction(kind, (2,), start=0) if kind and is_by_row else "writes rows over each other"
         if operand in numbers.operand_batching_dims:
             place = numbers.operand_batching_dims.index(operand)

@@ -53,7 +53,13 @@ class ChunkTable:
     """The chunks of the latest few sets of rows; `cut` names values, `versions` are those of each pass."""
 
     def __init__(
-        self, trace: RowTrace, cut: Cut, versions: Sequence[Versions], paths: Sequence[str], options: Options
+        self,
+        trace: RowTrace,
+        cut: Cut,
+        versions: Sequence[Versions],
+        paths: Sequence[str],
+        options: Options,
+        calls: HostCalls,
     ) -> None:
         self.trace = trace
         self.cut = cut
@@ -61,7 +67,7 @@ class ChunkTable:
         self.paths = paths
         self.options = options
         self.limits = options.limits(1)
-        self.calls = HostCalls(self.limits.budget_bytes)
+        self.calls = calls
         self.table: dict[int, Entry] = {}
         self.totals = [Totals(tuple(map(cut.rows.reductions.__getitem__, phase.partials))) for phase in cut.phases]
         self.uses: list[frozenset[int]] = []
@@ -70,7 +76,7 @@ class ChunkTable:
 
     def fork(self, trace: RowTrace, versions: Sequence[Versions], stats: Stats) -> ChunkTable:
         """An independent table that shares results, values and programs so far."""
-        other = ChunkTable(trace, self.cut, versions, self.paths, self.options)
+        other = ChunkTable(trace, self.cut, versions, self.paths, self.options, self.calls)
         other.uses = list(self.uses)
         other.totals = [totals.copy() for totals in self.totals]
         other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}

@@ -5,7 +5,7 @@ In: leaves and `Rows`. Out: outputs. One `RowEngine` serves one signature. It mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +16,10 @@ from incrax import _jax
 from incrax._errors import deleted_input
 from incrax._jax import Literal
 from incrax._row_errors import per_row_of_stream
-from incrax.planning.phases import Part
+from incrax.planning.phases import Part, Phase
 from incrax.running.combining import FAN_IN, combine_in_groups, filled, rest_function
 from incrax.running.engine import Engine
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import LeafValue
 from incrax.running.row_chunks import ChunkTable, feeds_of, without_padding
 from incrax.running.row_trace import RowTrace
@@ -51,8 +52,11 @@ class Outcome(NamedTuple):
 class RowEngine:
     """Evaluates one signature of a function of rows; `paths` name the leaves, those of the rows first."""
 
-    def __init__(self, trace: RowTrace, paths: Sequence[str], rows: Rows, options: Options, stats: Stats) -> None:
+    def __init__(
+        self, trace: RowTrace, paths: Sequence[str], rows: Rows, options: Options, stats: Stats, calls: HostCalls
+    ) -> None:
         self.trace = trace
+        self.calls = calls
         self.paths = paths
         self.options = options
         self.stats = stats
@@ -78,9 +82,16 @@ class RowEngine:
         self.versions = [Versions(limit) for _ in self.cut.phases]
         self.rest_versions = [Versions(limit) for _ in self.cut.phases]
         self.outcomes: list[list[Outcome]] = [[] for _ in self.cut.phases]
-        self.rests = [jax.jit(rest_function(self.cut.rows, phase)) for phase in self.cut.phases]
-        self.chunks = ChunkTable(self.trace, self.cut, self.versions, self.paths, self.options)
+        self.rests = [self._compiled_rest(phase) for phase in self.cut.phases]
+        self.chunks = ChunkTable(self.trace, self.cut, self.versions, self.paths, self.options, self.calls)
         self._shapes: set[tuple[int, int]] = set()
+
+    def _compiled_rest(self, phase: Phase) -> Callable[..., Any]:
+        """What follows from the reductions, compiled; functions on the host are remembered, and awaited."""
+        eqns = self.calls.wrap(phase.rest.eqns)
+        run = jax.jit(rest_function(self.cut.rows, phase, eqns))
+        calls_host = any(new is not eqn for new, eqn in zip(eqns, phase.rest.eqns, strict=True))
+        return (lambda *args: jax.block_until_ready(run(*args))) if calls_host else run
 
     def fork(self, stats: Stats) -> RowEngine:
         """An independent engine that shares results, values and programs so far."""
@@ -143,9 +154,11 @@ class RowEngine:
         return stats.chunks_run, stats.chunks_reused, stats.chunks_joined
 
     def _output(self, atom: Any, found: dict[int, Any], num_rows: int) -> Any:
-        names = self.cut.rows.names
+        names, program = self.cut.rows.names, self.cut.rows.program
         if not isinstance(atom, Literal) and atom in names:
             return found[names[atom]]
+        if atom in program.constvars:
+            return jnp.array(program.consts[program.constvars.index(atom)])
         value = atom.val if isinstance(atom, Literal) else self.trace.sizes(self.cut, num_rows)[atom]
         array = jnp.asarray(value, atom.aval.dtype)
         return _jax.as_weak(array) if getattr(atom.aval, "weak_type", False) else array
