@@ -101,6 +101,16 @@ def _transpose(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
     return None if ins[0] is None or eqn.params["permutation"].index(ins[0]) == outs[0] else MIXES
 
 
+def _tile(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
+    """Rows once, or one entry in every row."""
+    axis = outs[0]
+    is_whole = is_single = False
+    if axis is not None and axis >= 0:
+        is_whole = ins[0] == axis and eqn.params["reps"][axis] == 1
+        is_single = ins[0] is None and _length(eqn, 0, axis) == 1
+    return None if is_whole or is_single else "repeats the rows, or something else along them"
+
+
 def _slice(eqn: Equation, ins: Axes, _: Axes) -> Verdict:
     axis = ins[0]
     if axis is None:
@@ -242,6 +252,7 @@ row_rules: dict[str, RowRule] = {
     "iota": _iota,
     "reshape": _reshape,
     "transpose": _transpose,
+    "tile": _tile,
     "squeeze": _unchecked,
     "expand_dims": _unchecked,
     "slice": _slice,
@@ -270,10 +281,12 @@ row_rules: dict[str, RowRule] = {
     "dot_general": _dot_general,
     "gather": _gather,
     "scatter-add": _scatter("sum"),
+    "scatter-mul": _scatter("prod"),
     "scatter-min": _scatter("min"),
     "scatter-max": _scatter("max"),
     "scatter": _scatter(None),
     "triangular_solve": _triangular_solve,
+    "lu_pivots_to_permutation": _along(_last(1), "takes the rows for a matrix"),
     **dict.fromkeys("cholesky eigh lu qr svd householder_product".split(), _LINEAR_ALGEBRA),
     KEEP: _keep,
 }

@@ -37,7 +37,7 @@ IN_A_LOOP = (
 )
 
 _SIZED_PARAMS = frozenset(
-    "shape new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes".split()
+    "shape reps new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes".split()
 )
 """Parameters of row-wise equations that may differ with the number of rows."""
 

@@ -230,6 +230,13 @@ def _is_whole(outcome: Outcome) -> bool:
 
 
 def _assembled(rows: Rows, parts: Sequence[Any], axis: int) -> jax.Array:
-    """Per-row results of all chunks without padding, as a copy."""
+    """Per-row results of all chunks without padding, as a copy where `jax.jit` would put them."""
     pairs = zip(rows.chunks, parts, strict=True)
-    return jnp.asarray(np.concatenate([without_padding(x, chunk.num_rows, axis) for chunk, x in pairs], axis))
+    whole = np.concatenate([without_padding(x, chunk.num_rows, axis) for chunk, x in pairs], axis)
+    bound = next((x.sharding for x in parts if _is_bound(x)), None)
+    return jnp.asarray(whole) if bound is None else jax.device_put(whole, bound)
+
+
+def _is_bound(x: Any) -> bool:
+    """Whether an array is on one device that its inputs chose."""
+    return isinstance(x, jax.Array) and bool(x.committed) and len(x.sharding.device_set) == 1
