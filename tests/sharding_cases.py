@@ -460,3 +460,17 @@ def test_two_dimensions_over_two_axes():
     large = [y for y in saved_arrays(f) if y.shape == x.shape and y.dtype == x.dtype]
     assert large
     assert all(y.sharding == sharding for y in large)
+
+
+@pytest.mark.parametrize("is_bound", [False, True], ids=["unbound", "bound"])
+def test_results_with_an_entry_for_each_row_are_where_plain_jax_puts_them(is_bound):
+    device = jax.devices()[2] if is_bound else None
+    fun = lambda a, x: (jnp.sin(x * a), jnp.sum(x * a))
+    f, a = incrax.incremental(fun, tuning=MINIMAL), jax.device_put(np.float64(0.7), device)
+    rows = incrax.Rows(ROWS[:3000], chunk_rows=1024)
+    for part in (ROWS[:0], ROWS[:7]):
+        rows = rows.append(part)
+        found, expected = f(a, rows), jax.jit(fun)(a, rows.tree())
+        same(found, expected, factor=1024)
+        assert [x.devices() for x in found] == [x.devices() for x in expected]
+        assert [x.committed for x in found] == [x.committed for x in expected]

@@ -14,7 +14,7 @@ ROOT = Path(incrax.__file__).parent
 ORDER = """
 _errors _row_errors _derivative_errors _jax _tuning _collection _marks
 facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
-facts.row_rules facts.rows
+facts.row_numbers facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
 derivatives.patterns derivatives.known derivatives.moves derivatives.products derivatives.rules derivatives.nested

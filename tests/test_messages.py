@@ -596,6 +596,62 @@ def test_new_rows_of_another_type(method, new, seen):
         rows.append(new) if method == "append" else rows.replace(0, new)
 
 
+class Source:
+    """Reads what it is told to."""
+
+    num_rows = 20
+
+    def __init__(self, read):
+        self.read = read
+
+
+@pytest.mark.parametrize(
+    ("read", "start", "stop", "seen"),
+    [
+        (lambda start, stop: np.ones(min(stop, 15) - start), 8, 16, "7 rows of float64[n]"),
+        (
+            lambda start, stop: np.ones(stop - start, np.float64 if stop < 16 else np.float32),
+            8,
+            16,
+            "8 rows of float32[n]",
+        ),
+        (lambda start, stop: np.ones((stop - start, *[2] * (start // 16))), 16, 20, "4 rows of float64[n,2]"),
+        (lambda start, stop: np.ones(9), 0, 1, "9 rows of float64[n]"),
+    ],
+    ids=["short", "dtype", "shape", "long"],
+)
+def test_a_source_that_gives_other_rows(read, start, stop, seen):
+    text = (
+        f"`Rows` asked its source for rows {start} to {stop} and got {seen}; it needs {stop - start} rows of "
+        "float64[n]. This is usually a file that is shorter than `num_rows` says, or whose types differ from part to "
+        "part. Nothing of these rows was kept. `read(start, stop)` must return all of the rows, of the type of the "
+        "first one."
+    )
+    with refused(incrax.RowsError, text):
+        incrax.incremental(jnp.sum)(incrax.Rows.from_source(Source(read), chunk_rows=8))
+
+
+def test_rows_replaced_at_a_place_that_is_no_integer():
+    text = (
+        "`rows.replace` got 5.0 as the first row to replace; rows are counted by integers from 0. Nothing was changed. "
+        "Write `rows.replace(start, tree)`."
+    )
+    with refused(TypeError, text):
+        incrax.Rows(np.ones(20)).replace(5.0, np.ones(3))
+
+
+def test_a_checkpoint_of_rows():
+    f = incrax.incremental(jnp.sum)
+    f(incrax.Rows(np.ones(20)))
+    text = (
+        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with `Rows`. Nothing was "
+        "kept. Keep the `Rows` and the parameters to go back to: `append` and `replace` leave them as they are, and "
+        "results at the latest few versions are saved."
+    )
+    with refused(incrax.NotCalledError, text):
+        f.checkpoint()
+
+
 @pytest.mark.parametrize("start", [-1, 18])
 def test_rows_replaced_outside(start):
     text = (

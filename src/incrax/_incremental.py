@@ -16,6 +16,7 @@ import jax
 
 from incrax import _jax
 from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
+from incrax._row_errors import no_checkpoint_of_rows
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
 from incrax.report.explain import Explanation, explain_call, explain_rows
@@ -43,12 +44,13 @@ class Incremental(Generic[P, R]):
         self._fun = fun
         self._stats = Stats()
         self._is_disabled = is_disabled()
-        self._adopt(Traces(fun, options, self._stats), RowTraces(fun, options, self._stats))
+        self._adopt(Traces(fun, options, self._stats))
         functools.update_wrapper(self, fun, updated=())
         _functions.add(self)
 
-    def _adopt(self, traces: Traces, rows: RowTraces) -> None:
-        self._traces, self._rows = traces, rows
+    def _adopt(self, traces: Traces, rows: RowTraces | None = None) -> None:
+        self._traces = traces
+        self._rows = rows or RowTraces(traces.fun, traces.options, traces.stats, traces.calls)
         self._lock = threading.RLock()
 
     def _locked(self) -> threading.RLock:
@@ -74,7 +76,11 @@ class Incremental(Generic[P, R]):
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
                 if traced is None and has_rows(leaves) and not has_tracer(leaves):
-                    return self._call_with_rows(args, kwargs)
+                    if len(self._rows.only_rows(args, kwargs)[0]) > 1:
+                        return self._call_with_rows(args, kwargs)
+                    args, kwargs = as_plain((args, kwargs))
+                    leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+                    traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
                 if traced is None:
                     return self._plain(args, kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
@@ -98,7 +104,7 @@ class Incremental(Generic[P, R]):
         return fun(*args, **kwargs)
 
     def _call_with_rows(self, args: Any, kwargs: Any) -> Any:
-        """A call with `Rows` among the arguments."""
+        """A call with `Rows` among the arguments, of more than one row."""
         engine, leaves, rows = self._rows.serving(args, kwargs)
         self._traces.latest = None
         outputs = engine.call(leaves, rows)
@@ -237,10 +243,12 @@ class Incremental(Generic[P, R]):
         """Keep the version of the last call, however many calls follow, until the next checkpoint.
 
         Raises:
-            NotCalledError: before the first call.
+            NotCalledError: before the first call, or the last one was with `Rows`.
         """
         with self._locked():
             traced = self._traces.latest
+            if traced is None and self._rows.latest is not None:
+                raise no_checkpoint_of_rows()
             if traced is None or not traced.engine.store.states:
                 raise not_called("checkpoint()")
             for other in self._traces.table.values():
@@ -312,7 +320,7 @@ def _forget_in_child() -> None:
     """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
     for function in list(_functions):
         options, stats = function._traces.options, function._stats
-        function._adopt(Traces(function._fun, options, stats), RowTraces(function._fun, options, stats))
+        function._adopt(Traces(function._fun, options, stats))
 
 
 _functions: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()

@@ -169,6 +169,15 @@ def called_jaxpr(eqn: Equation) -> Any | None:
     return eqn.params.get(param)
 
 
+def solving_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
+    """The jaxpr by which `custom_linear_solve` solves, and its inputs; None for any other equation."""
+    if eqn.primitive.name != "custom_linear_solve":
+        return None
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    first = lengths.matvec + lengths.vecmat
+    return jaxprs.solve, [*eqn.invars[first : first + lengths.solve], *eqn.invars[sum(lengths) :]]
+
+
 def _is_plain_jit(params: dict[str, Any]) -> bool:
     constrained = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
     has_layouts = any(x is not None for x in [*params.get("in_layouts", ()), *params.get("out_layouts", ())])

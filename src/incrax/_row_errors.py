@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from incrax._errors import NUM_SHOWN, MixedRowsError, RowsError, UnsupportedLeafError
+from incrax._errors import NUM_SHOWN, MixedRowsError, NotCalledError, RowsError, UnsupportedLeafError
 
 _ROWS_CURE = (
     "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them (sum, mean, max, "
@@ -85,6 +85,33 @@ def other_rows(method: str, seen: str, expected: str) -> RowsError:
     return RowsError(
         f"`rows.{method}` got {seen}; the rows there are have {expected}. Nothing was changed. Give arrays of the same "
         "structure, dtypes and trailing shapes, or make new `Rows`."
+    )
+
+
+def other_read(start: int, stop: int, seen: str, expected: str) -> RowsError:
+    """Rows of a source that are not those that were asked for."""
+    return RowsError(
+        f"`Rows` asked its source for rows {start} to {stop} and got {seen}; it needs {stop - start} rows of "
+        f"{expected}. This is usually a file that is shorter than `num_rows` says, or whose types differ from part to "
+        "part. Nothing of these rows was kept. `read(start, stop)` must return all of the rows, of the type "
+        "of the first one."
+    )
+
+
+def no_row_number(start: object) -> TypeError:
+    """A place that is no number of a row."""
+    return TypeError(
+        f"`rows.replace` got {start!r} as the first row to replace; rows are counted by integers from 0. Nothing was "
+        "changed. Write `rows.replace(start, tree)`."
+    )
+
+
+def no_checkpoint_of_rows() -> NotCalledError:
+    """A checkpoint after a call with rows."""
+    return NotCalledError(
+        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with `Rows`. Nothing was "
+        "kept. Keep the `Rows` and the parameters to go back to: `append` and `replace` leave them as they are, and "
+        "results at the latest few versions are saved."
     )
 
 

@@ -89,6 +89,13 @@ MAPPED = {
     ),
     "gather by row": lambda t, d: jnp.sum(jnp.log(t["table"])[d["g"]] * d["y"]),
     "gather of columns": lambda t, d: jnp.sum(d["a"][:, jnp.array([2, 0])] * t["s"]),
+    "solve for each row": lambda t, d: jnp.sum(jnp.linalg.solve(d["m"] + 3 * jnp.eye(2) * t["s"], d["a"][:, :2, None])),
+    "solve one system": lambda t, d: jnp.sum(jnp.linalg.solve(jnp.eye(3) * t["s"] + jnp.ones((3, 3)), d["a"].T) ** 2),
+    "inverses": lambda t, d: jnp.sum(jnp.linalg.inv(d["m"] + 3 * jnp.eye(2) * t["s"])),
+    "tiled": lambda t, d: jnp.sum(jnp.tile(d["y"][:, None], (1, 4)) @ t["table"]),
+    "tiled numbers": lambda t, d: jnp.sum(jnp.tile(t["s"], len(d["y"])) * d["y"]),
+    "segment product": lambda t, d: jax.ops.segment_prod(t["s"] * d["y"], d["g"], 4),
+    "scatter by product": lambda t, d: t["table"].at[d["g"]].multiply(d["y"]),
     "one column": lambda t, d: jnp.sum(d["a"][:, 1] * t["s"]),
     "segment sum": lambda t, d: jax.ops.segment_sum(t["s"] * d["y"], d["g"], 4),
     "segment maximum": lambda t, d: jax.ops.segment_max(t["s"] * d["y"], d["g"], 4),
@@ -139,7 +146,8 @@ def test_functions_that_map_and_reduce_equal_plain_jax(name):
 
 DIFFERENTIABLE = (
     "sum|mean|maximum|columns|determinants|gather by row|segment sum|logsumexp per row|logsumexp over rows|"
-    "log of a sum|cross entropy|network|standardised|variance|where|chained reductions|triangular solve|branch"
+    "log of a sum|cross entropy|network|standardised|variance|where|solve for each row|"
+    "solve one system|tiled|chained reductions|triangular solve|branch"
 )
 
 
@@ -174,6 +182,8 @@ MIXED = {
     "cumulative sum": (lambda t, d: jnp.sum(jnp.cumsum(d["y"]) * t["s"]), "`cumsum` at .* accumulates along the rows"),
     "sort": (lambda t, d: jnp.sort(d["y"])[0], "`sort` at .* sorts the rows"),
     "argmax": (lambda t, d: jnp.argmax(d["y"]), "`argmax` at .* looks for a row by its place"),
+    "tiled rows": (lambda t, d: jnp.sum(jnp.tile(d["y"], 2)), "`tile` at .* repeats the rows|splits it|entries"),
+    "tiled along rows": (lambda t, d: jnp.sum(jnp.tile(t["w"], len(d["y"]))), "repeats the rows|splits it|entries"),
     "reverse": (lambda t, d: jnp.sum(d["y"][::-1] * d["y"]), "`rev` at .* reverses the rows"),
     "first rows": (lambda t, d: jnp.sum(d["y"][:5]), "`slice` at .* reads some of the rows by their place"),
     "differences": (lambda t, d: jnp.sum(jnp.diff(d["y"])), "`slice` at .* reads some of the rows"),

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import jax.numpy as jnp
+
 from incrax._jax import KEEP, Equation
 from incrax.facts.rules import ELEMENTWISE
 
@@ -32,6 +34,7 @@ Verdict: TypeAlias = Reduction | str | None
 RowRule: TypeAlias = Callable[[Equation, Axes, Axes], Verdict]
 
 MIXES = "puts rows in another order or place"
+COMPLEX = "compares complex numbers, of which none is the least or the largest"
 READS_SOME = "reads some of the rows by their place"
 
 
@@ -98,6 +101,16 @@ def _transpose(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
     return None if ins[0] is None or eqn.params["permutation"].index(ins[0]) == outs[0] else MIXES
 
 
+def _tile(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
+    """Rows once, or one entry in every row."""
+    axis = outs[0]
+    is_whole = is_single = False
+    if axis is not None and axis >= 0:
+        is_whole = ins[0] == axis and eqn.params["reps"][axis] == 1
+        is_single = ins[0] is None and _length(eqn, 0, axis) == 1
+    return None if is_whole or is_single else "repeats the rows, or something else along them"
+
+
 def _slice(eqn: Equation, ins: Axes, _: Axes) -> Verdict:
     axis = ins[0]
     if axis is None:
@@ -139,9 +152,15 @@ def _concatenate(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
 
 def _reduce(kind: str) -> RowRule:
     def rule(eqn: Equation, ins: Axes, _: Axes) -> Verdict:
-        return Reduction(kind, (0,)) if ins[0] in eqn.params["axes"] else None
+        if ins[0] not in eqn.params["axes"]:
+            return None
+        return COMPLEX if _compares_complex(kind, eqn) else Reduction(kind, (0,))
 
     return rule
+
+
+def _compares_complex(kind: str | None, eqn: Equation) -> bool:
+    return kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating)
 
 
 def _dot_general(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
@@ -191,6 +210,8 @@ def _scatter(kind: str | None) -> RowRule:
         if operand is None:
             batch = [d for d in range(len(eqn.invars[2].aval.shape)) if d not in numbers.update_window_dims]
             is_by_row = indices is not None and _batch_place(batch, indices) == updates
+            if _compares_complex(kind, eqn):
+                return COMPLEX
             return Reduction(kind, (2,), start=0) if kind and is_by_row else "writes rows over each other"
         if operand in numbers.operand_batching_dims:
             place = numbers.operand_batching_dims.index(operand)
@@ -231,6 +252,7 @@ row_rules: dict[str, RowRule] = {
     "iota": _iota,
     "reshape": _reshape,
     "transpose": _transpose,
+    "tile": _tile,
     "squeeze": _unchecked,
     "expand_dims": _unchecked,
     "slice": _slice,
@@ -259,10 +281,12 @@ row_rules: dict[str, RowRule] = {
     "dot_general": _dot_general,
     "gather": _gather,
     "scatter-add": _scatter("sum"),
+    "scatter-mul": _scatter("prod"),
     "scatter-min": _scatter("min"),
     "scatter-max": _scatter("max"),
     "scatter": _scatter(None),
     "triangular_solve": _triangular_solve,
+    "lu_pivots_to_permutation": _along(_last(1), "takes the rows for a matrix"),
     **dict.fromkeys("cholesky eigh lu qr svd householder_product".split(), _LINEAR_ALGEBRA),
     KEEP: _keep,
 }

@@ -1,8 +1,8 @@
 """Row axis: which values of a program have one entry a row, which reduce over rows, and in which order they can be had.
 
-In: one function traced for two numbers of rows. Out: a `RowProgram`, or `MixedRowsError`. The two traces tell the row
-axis by the shapes that differ and the numbers that were made from the number of rows by the literals that differ. It
-must not know chunks.
+In: one function traced for two numbers of rows. Out: how they compare, a `RowProgram`, or `MixedRowsError`. The two
+traces tell the row axis by the shapes that differ and the numbers that were made from the number of rows by the
+literals that differ (`facts.row_numbers`). It must not know chunks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._row_errors import branches_on_rows, mixed_rows
-from incrax.facts.program import STATEFUL, Program
+from incrax.facts.program import STATEFUL, Program, from_jaxpr
+from incrax.facts.row_numbers import CONSTANTS, OUTPUTS, Lifted, Number, Place, bits, lift
 from incrax.facts.row_rules import Reduction, Verdict, row_verdict
+from incrax.facts.simplify import inline_with_lines
 
 Pair = tuple[Any, Any]
 
@@ -35,39 +37,26 @@ IN_A_LOOP = (
 )
 
 _SIZED_PARAMS = frozenset(
-    "shape new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes jaxpr body_jaxpr cond_jaxpr "
-    "branches length ft_in ft_out".split()
+    "shape reps new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes".split()
 )
-"""Parameters of row-wise equations that may differ with the number of rows; jaxprs are compared by themselves."""
+"""Parameters of row-wise equations that may differ with the number of rows."""
 
-
-class Place(NamedTuple):
-    """Where a number made from the number of rows stands: equation (-1: constants, -2: outputs) and input."""
-
-    eqn: int
-    number: int
-
-    def value_in(self, program: Program) -> Any:
-        """The number in the trace for one number of rows."""
-        if self.eqn == -1:
-            return program.consts[self.number]
-        atoms = program.outvars if self.eqn == -2 else program.eqns[self.eqn].invars
-        return atoms[self.number].val  # type: ignore[union-attr]
+_BODIES = frozenset("jaxpr body_jaxpr cond_jaxpr branches ft_in ft_out".split())
+"""Parameters of loops and branches that are compared by themselves."""
 
 
 @dataclass(frozen=True)
 class RowProgram:
     """A program whose inputs start with arrays of rows, analysed.
 
-    Fields: the program, in which numbers made from the number of rows are variables; those `sizes` with their places
-    in the trace; how many inputs are arrays of rows; the row axis of each row-wise variable; reductions by the
-    variable that they write; for a row-wise variable the pass over the rows in which it can be computed (from 1), for
-    any other the pass after which it can (from 0).
+    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`, in the order of the
+    `Number`s; how many inputs are arrays of rows; the row axis of each row-wise variable; reductions by the variable
+    that they write; for a row-wise variable the pass over the rows in which it can be computed (from 1), for any other
+    the pass after which it can (from 0).
     """
 
     program: Program
     sizes: tuple[Var, ...]
-    places: tuple[Place, ...]
     num_row_inputs: int
     axes: dict[Var, int]
     reductions: dict[Var, Reduction]
@@ -84,8 +73,16 @@ class RowProgram:
         return {v: n for n, v in enumerate([*self.program.invars, *written])}
 
 
-def analyse_rows(program: Program, other: Program, num_rows: int, num_others: int, num_row_inputs: int) -> RowProgram:
-    """Analyse one function traced for `num_rows` and, as `other`, for another number of rows.
+class Comparison(NamedTuple):
+    """Two traces side by side: row axes and reductions of the first one, places where numbers differ."""
+
+    axes: dict[Var, int]
+    reductions: dict[Var, Reduction]
+    places: tuple[Place, ...]
+
+
+def compare_rows(program: Program, other: Program, num_rows: int, num_others: int) -> Comparison:
+    """Compare one function traced for `num_rows` and, as `other`, for another number of rows.
 
     Raises:
         MixedRowsError: an equation neither maps rows to the same rows nor reduces over them, or the two traces differ
@@ -93,10 +90,14 @@ def analyse_rows(program: Program, other: Program, num_rows: int, num_others: in
     """
     walk = _Walk(num_rows, num_others)
     walk.match(program, other)
-    lifted = _lift(program, other, walk.lifted)
     axes = {var: axis for var, axis in walk.axes.items() if axis is not None}
     reductions = {var: found for var, found in walk.reductions.items() if not isinstance(var, _jax.DropVar)}
-    return with_passes(lifted, num_row_inputs, axes, reductions)
+    return Comparison(axes, reductions, tuple(walk.places))
+
+
+def analyse_rows(program: Program, found: Comparison, numbers: Sequence[Number], num_row_inputs: int) -> RowProgram:
+    """The program with these numbers as inputs, analysed."""
+    return with_passes(lift(program, numbers), num_row_inputs, found.axes, found.reductions)
 
 
 class _Walk:
@@ -107,7 +108,7 @@ class _Walk:
         self.num_others = num_others
         self.axes: dict[Var, int | None] = {}
         self.reductions: dict[Var, Reduction] = {}
-        self.lifted: list[Place] = []
+        self.places: list[Place] = []
         self.partner: dict[Var, Var] = {}
 
     def match(self, program: Program, other: Program, *, is_inner: bool = False) -> None:
@@ -120,7 +121,7 @@ class _Walk:
         for number, pair in enumerate(zip(program.eqns, other.eqns, strict=True)):
             self._match_equation(pair, number, is_inner=is_inner)
         for number, pair in enumerate(zip(program.outvars, other.outvars, strict=True)):
-            self._match_atom(pair, Place(-2, number), "the result", is_inner=is_inner)
+            self._match_atom(pair, Place(OUTPUTS, number), "the result", is_inner=is_inner)
 
     def _bind(self, variables: Sequence[Var], others: Sequence[Var]) -> None:
         if len(variables) != len(others):
@@ -144,11 +145,11 @@ class _Walk:
         a, b = pair
         if self.axes[var] is not None:
             raise mixed_rows("constant", "", "has one entry a row", _type(var))
-        if a is b or _same_number(a, b):
+        if _same_number(a, b):
             return
         if np.shape(a) != () or is_inner:
             raise branches_on_rows(f"other values in a constant {_type(var)}")
-        self.lifted.append(Place(-1, number))
+        self.places.append(Place(CONSTANTS, number))
 
     def _match_atom(self, pair: Pair, place: Place, where: str, *, is_inner: bool) -> None:
         a, b = pair
@@ -160,7 +161,7 @@ class _Walk:
         elif not _same_number(a.val, b.val):
             if is_inner:
                 raise branches_on_rows(f"the number {a.val} or {b.val} inside a loop or a branch, in {where}")
-            self.lifted.append(place)
+            self.places.append(place)
 
     def _match_equation(self, pair: tuple[Equation, Equation], number: int, *, is_inner: bool) -> None:
         eqn, other = pair
@@ -182,11 +183,11 @@ class _Walk:
         self._match_params(eqn, other, where, is_global=is_global)
 
     def _match_params(self, eqn: Equation, other: Equation, where: str, *, is_global: bool) -> None:
+        is_loop = eqn.primitive.name in LOOPS
         for name, value in eqn.params.items():
-            is_jaxpr = eqn.primitive.name in LOOPS or (name.endswith("_jaxpr") and value is not None)
-            if is_jaxpr or (not is_global and name in _SIZED_PARAMS):
-                continue
-            if not _same_param(value, other.params.get(name)):
+            is_body = name in _BODIES if is_loop else name.endswith("_jaxpr") and value is not None
+            is_sized = not is_global and not is_loop and name in _SIZED_PARAMS
+            if not is_body and not is_sized and not _same_param(value, other.params.get(name)):
                 raise branches_on_rows(f"another `{name}` of {where}")
 
     def _nested(self, pair: tuple[Equation, Equation], ins: Sequence[Any], outs: Sequence[Any]) -> Verdict:
@@ -195,9 +196,8 @@ class _Walk:
             num_consts, num_carry = _jax.scan_counts(eqn)
             if 0 in ins[num_consts + num_carry :] or 0 in outs[num_carry:]:
                 return "loops over the rows"
-        bodies = zip(_jax.sub_bodies(eqn), _jax.sub_bodies(other), strict=True)
-        for body, other_body in bodies:
-            self.match(_program(body), _program(other_body), is_inner=True)
+        for body, other_body in zip(_jax.sub_bodies(eqn), _jax.sub_bodies(other), strict=True):
+            self.match(inline_with_lines(from_jaxpr(body)), inline_with_lines(from_jaxpr(other_body)), is_inner=True)
         return None
 
     def _enter(self, eqn: Equation, verdict: Verdict, outs: Sequence[Any], *, is_global: bool, is_inner: bool) -> None:
@@ -226,60 +226,14 @@ def _type(atom: Any) -> str:
     return atom.aval.str_short(short_dtypes=True)
 
 
-def _program(body: _jax.Body) -> Program:
-    return Program(body.invars, body.constvars, body.consts, body.eqns, body.outvars)
-
-
 def _same_number(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    x, y = np.asarray(a), np.asarray(b)
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+    return a is b or bits(a) == bits(b)
 
 
 def _same_param(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return _same_number(a, b)
     return a is b or type(a) is type(b) and (a == b or repr(a) == repr(b))
-
-
-# --- numbers made from the number of rows -------------------------------------------------------------------------
-
-
-class Lifted(NamedTuple):
-    """A program in which numbers made from the number of rows are variables, with their places."""
-
-    program: Program
-    sizes: tuple[Var, ...]
-    places: tuple[Place, ...]
-
-
-def _lift(program: Program, other: Program, places: Sequence[Place]) -> Lifted:
-    """The program with variables at these places; one where the numbers are the same in both traces."""
-    eqns, outvars = list(program.eqns), list(program.outvars)
-    known: dict[Any, tuple[Var, Place]] = {}
-    lifted_consts: set[Var] = set()
-    for place in places:
-        if place.eqn == -1:
-            var = program.constvars[place.number]
-            known[place] = var, place
-            lifted_consts.add(var)
-            continue
-        atoms = outvars if place.eqn == -2 else list(eqns[place.eqn].invars)
-        aval = atoms[place.number].aval
-        key = (
-            _type(atoms[place.number]),
-            getattr(aval, "weak_type", False),
-            *(np.asarray(place.value_in(p)).tobytes() for p in (program, other)),
-        )
-        atoms[place.number], _ = known.setdefault(key, (_jax.new_var(aval), place))
-        if place.eqn >= 0:
-            eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
-    pairs = zip(program.constvars, program.consts, strict=True)
-    kept = [(v, c) for v, c in pairs if v not in lifted_consts]
-    constvars, consts = tuple(v for v, _ in kept), tuple(c for _, c in kept)
-    new = Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars))
-    return Lifted(new, tuple(v for v, _ in known.values()), tuple(p for _, p in known.values()))
 
 
 # --- passes ---------------------------------------------------------------------------------------------------------
@@ -294,7 +248,7 @@ def with_passes(
     passes.update(dict.fromkeys(program.invars[:num_row_inputs], 1))
     for eqn in program.eqns:
         _enter_passes(eqn, axes, reductions, passes)
-    return RowProgram(program, lifted.sizes, lifted.places, num_row_inputs, axes, reductions, passes)
+    return RowProgram(program, lifted.sizes, num_row_inputs, axes, reductions, passes)
 
 
 def _enter_passes(

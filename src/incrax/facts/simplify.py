@@ -53,7 +53,10 @@ def inline_but_rules(program: Program) -> Program:
 
 
 def inline_with_lines(program: Program) -> Program:
-    """As `inline`; an equation of a function of JAX gets the line where the user called that function."""
+    """As `inline`; an equation of a function of JAX gets the line where the user called that function.
+
+    Linear solves, which have a derivative rule only, are opened as well.
+    """
     return _inline(program, frozenset(), has_lines=True)
 
 
@@ -69,7 +72,9 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
 
     def visit(eqn: Equation) -> None:
         eqn = _reading(eqn, resolve)
-        called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
+        called, inputs = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn), eqn.invars
+        if called is None and has_lines:
+            called, inputs = _jax.solving_call(eqn) or (None, inputs)
         if called is None:
             eqns.append(eqn)
             return
@@ -78,7 +83,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         constvars.extend(fresh)
         consts.extend(body.consts)
         names.update(zip(body.constvars, fresh, strict=True))
-        names.update(zip(body.invars, eqn.invars, strict=True))
+        names.update(zip(body.invars, inputs, strict=True))
         for inner in body.eqns:
             outputs = [_fresh(var) for var in inner.outvars]
             names.update(zip(inner.outvars, outputs, strict=True))

@@ -7,6 +7,7 @@ what is computed from them.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._row_errors import no_rows, not_an_array, other_lengths, wrong_chunk_rows
+from incrax._row_errors import no_rows, not_an_array, other_lengths, other_read, wrong_chunk_rows
 from incrax.running.leaves import check_dynamic
 from incrax.running.sources import Source
 
@@ -29,6 +30,12 @@ MIN_CAPACITY = 1024
 MAX_CHUNKS = 64
 """Chunks that are not full, above which small neighbours are joined."""
 
+LEAST_CAPACITY = 2
+"""JAX broadcasts one row in other equations than many."""
+
+MAX_GENERATIONS = 8
+"""Generations of chunks that a joined one knows: those before them have been forgotten, or were never evaluated."""
+
 _numbers = itertools.count()
 
 
@@ -37,6 +44,12 @@ class Lineage(NamedTuple):
 
     number: int
     parents: tuple[Lineage, ...] = ()
+
+    def younger(self, generations: int) -> Lineage:
+        """The lineage with so many generations of parents at most."""
+        if not generations:
+            return Lineage(self.number)
+        return Lineage(self.number, tuple([parent.younger(generations - 1) for parent in self.parents]))
 
 
 class Chunk:
@@ -126,12 +139,20 @@ class RowType:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def check_chunk_rows(chunk_rows: Any) -> None:
-    """Refuse what is no power of two."""
-    if isinstance(chunk_rows, bool) or not isinstance(chunk_rows, int) or chunk_rows < 1:
+def checked_chunk_rows(chunk_rows: Any) -> int:
+    """The number as `int`; refuse what is no power of two."""
+    number = None if isinstance(chunk_rows, bool) else as_int(chunk_rows)
+    if number is None or number < 1 or number & (number - 1):
         raise wrong_chunk_rows(chunk_rows)
-    if chunk_rows & (chunk_rows - 1):
-        raise wrong_chunk_rows(chunk_rows)
+    return number
+
+
+def as_int(x: Any) -> int | None:
+    """An integer of any type as `int`; None for what is none."""
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
 
 
 def checked(tree: Any, *, may_be_empty: bool = False) -> tuple[list[np.ndarray], RowType]:
@@ -161,7 +182,7 @@ def _is_array(leaf: Any) -> bool:
 
 def _capacity(num_rows: int, chunk_rows: int) -> int:
     """The next power of two, within bounds."""
-    return min(max(1 << (num_rows - 1).bit_length(), MIN_CAPACITY), chunk_rows)
+    return max(min(max(1 << (num_rows - 1).bit_length(), MIN_CAPACITY), chunk_rows), LEAST_CAPACITY)
 
 
 def cut(leaves: Sequence[np.ndarray], chunk_rows: int) -> Iterator[Chunk]:
@@ -176,13 +197,21 @@ def make_chunk(leaves: Sequence[np.ndarray], capacity: int) -> Chunk:
     return Chunk(len(leaves[0]), capacity, lambda: leaves, is_streamed=False)
 
 
-def streamed(source: Source, chunk_rows: int) -> Iterator[Chunk]:
+def checked_read(source: Source, start: int, stop: int, expected: RowType | None) -> tuple[list[np.ndarray], RowType]:
+    """The leaves of these rows and their type, which must be the expected one if there is any."""
+    leaves, row_type = checked(source.read(start, stop), may_be_empty=True)
+    if len(leaves[0]) != stop - start or row_type != (expected or row_type):
+        raise other_read(start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type))
+    return leaves, row_type
+
+
+def streamed(source: Source, num_rows: int, row_type: RowType, chunk_rows: int) -> Iterator[Chunk]:
     """Chunks that are read at each use."""
-    for start in range(0, source.num_rows, chunk_rows):
-        stop = min(start + chunk_rows, source.num_rows)
+    for start in range(0, num_rows, chunk_rows):
+        stop = min(start + chunk_rows, num_rows)
 
         def read(start: int = start, stop: int = stop) -> list[np.ndarray]:
-            return jax.tree.leaves(source.read(start, stop))
+            return checked_read(source, start, stop, row_type)[0]
 
         yield Chunk(stop - start, _capacity(stop - start, chunk_rows), read, is_streamed=True)
 
@@ -212,5 +241,6 @@ def joined(chunks: list[Chunk], chunk_rows: int) -> list[Chunk]:
 def _join(run: Sequence[Chunk], chunk_rows: int) -> Chunk:
     leaves = [np.concatenate(column) for column in zip(*[chunk.rows() for chunk in run], strict=True)]
     joined = make_chunk(leaves, _capacity(len(leaves[0]), chunk_rows))
-    joined.lineage = Lineage(joined.lineage.number, tuple(chunk.lineage for chunk in run))
+    lineage = Lineage(joined.lineage.number, tuple(chunk.lineage for chunk in run))
+    joined.lineage = lineage.younger(MAX_GENERATIONS)
     return joined

@@ -124,8 +124,11 @@ def _combined(kind: str, count: Any, parts: Sequence[Any]) -> Any:
     return _combine[kind](jnp.where(is_there, stack, identity(kind, stack.dtype)), axis=0).astype(stack.dtype)
 
 
-def rest_function(rows: RowProgram, phase: Phase) -> Callable[..., list[Any]]:
-    """The function (count, partial results, reads) -> targets: combine, then all that follows from the reductions."""
+def rest_function(rows: RowProgram, phase: Phase, eqns: Sequence[Equation]) -> Callable[..., list[Any]]:
+    """The function (count, partial results, reads) -> targets: combine, then all that follows from the reductions.
+
+    `eqns` are those of the rest, as they are to be evaluated.
+    """
     program, part = rows.program, phase.rest
     kinds = [rows.reductions[var] for var in phase.partials]
 
@@ -134,7 +137,7 @@ def rest_function(rows: RowProgram, phase: Phase) -> Callable[..., list[Any]]:
         env.update(zip(part.reads, reads, strict=True))
         total = dict(zip(phase.partials, _combine_partials(kinds, count, partials), strict=True))
         env.update({var: _weak(x, var) for var, x in total.items()})
-        for eqn in part.eqns:
+        for eqn in eqns:
             if eqn.outvars[0] in total:
                 _start(eqn, rows.reductions[eqn.outvars[0]], env)
             else:

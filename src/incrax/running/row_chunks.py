@@ -53,7 +53,13 @@ class ChunkTable:
     """The chunks of the latest few sets of rows; `cut` names values, `versions` are those of each pass."""
 
     def __init__(
-        self, trace: RowTrace, cut: Cut, versions: Sequence[Versions], paths: Sequence[str], options: Options
+        self,
+        trace: RowTrace,
+        cut: Cut,
+        versions: Sequence[Versions],
+        paths: Sequence[str],
+        options: Options,
+        calls: HostCalls,
     ) -> None:
         self.trace = trace
         self.cut = cut
@@ -61,16 +67,16 @@ class ChunkTable:
         self.paths = paths
         self.options = options
         self.limits = options.limits(1)
-        self.calls = HostCalls(self.limits.budget_bytes)
+        self.calls = calls
         self.table: dict[int, Entry] = {}
         self.totals = [Totals(tuple(map(cut.rows.reductions.__getitem__, phase.partials))) for phase in cut.phases]
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
         self.evaluated: Engine | None = None
 
-    def fork(self, versions: Sequence[Versions], stats: Stats) -> ChunkTable:
+    def fork(self, trace: RowTrace, versions: Sequence[Versions], stats: Stats) -> ChunkTable:
         """An independent table that shares results, values and programs so far."""
-        other = ChunkTable(self.trace, self.cut, versions, self.paths, self.options)
+        other = ChunkTable(trace, self.cut, versions, self.paths, self.options, self.calls)
         other.uses = list(self.uses)
         other.totals = [totals.copy() for totals in self.totals]
         other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
@@ -158,10 +164,10 @@ class ChunkTable:
     def _evaluated(
         self, chunk: Chunk, entry: Entry, number: int, version: Version, rows: Rows, stats: Stats
     ) -> list[Any]:
-        cut = self.trace.cut(chunk.capacity, len(rows))
+        cut = self.trace.cut(chunk.capacity)
         kin = self.kin_of(chunk, number, rows, stats)
         counts = [chunk.count] if chunk.is_padded else []
-        others = [*counts, *feeds_of(self.trace, cut, cut.phases[number].chunk, version, rows, chunk.capacity)]
+        others = [*counts, *feeds_of(self.trace, cut, cut.phases[number].chunk, version, rows)]
         if chunk.is_streamed:
             stats.ran += len(kin.facts.program.eqns)
             stats.compiles += not kin.chooser.whole.num_runs
@@ -184,7 +190,7 @@ class ChunkTable:
 
     def _make_kin(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
         is_exact, limits, tuning = self.options.is_exact, self.limits, self.options.own_tuning()
-        cut = self.trace.cut(chunk.capacity, len(rows))
+        cut = self.trace.cut(chunk.capacity)
         part = cut.phases[number].chunk
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
         types = [*self.trace.row_type.avals(chunk.capacity), *counts, *map(type_of, part.reads)]
@@ -253,10 +259,10 @@ def without_padding(x: Any, num_rows: int, axis: int) -> np.ndarray:
     return array if array.shape[axis] == num_rows else np.take(array, range(num_rows), axis)
 
 
-def feeds_of(trace: RowTrace, cut: Cut, part: Part, version: Version, rows: Rows, capacity: int) -> list[Any]:
-    """What a part of the program for a capacity reads, in order."""
+def feeds_of(trace: RowTrace, cut: Cut, part: Part, version: Version, rows: Rows) -> list[Any]:
+    """What a part of a program reads, in order."""
     names, feeds = cut.rows.names, iter(version.feeds)
     if all(var in names for var in part.reads):
         return list(version.feeds)
-    sizes = trace.sizes(capacity, len(rows))
+    sizes = trace.sizes(cut, len(rows))
     return [next(feeds) if var in names else sizes[var] for var in part.reads]

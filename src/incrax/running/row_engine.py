@@ -5,7 +5,7 @@ In: leaves and `Rows`. Out: outputs. One `RowEngine` serves one signature. It mu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +16,10 @@ from incrax import _jax
 from incrax._errors import deleted_input
 from incrax._jax import Literal
 from incrax._row_errors import per_row_of_stream
-from incrax.planning.phases import Part
+from incrax.planning.phases import Part, Phase
 from incrax.running.combining import FAN_IN, combine_in_groups, filled, rest_function
 from incrax.running.engine import Engine
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import LeafValue
 from incrax.running.row_chunks import ChunkTable, feeds_of, without_padding
 from incrax.running.row_trace import RowTrace
@@ -51,31 +52,56 @@ class Outcome(NamedTuple):
 class RowEngine:
     """Evaluates one signature of a function of rows; `paths` name the leaves, those of the rows first."""
 
-    def __init__(self, trace: RowTrace, paths: Sequence[str], rows: Rows, options: Options, stats: Stats) -> None:
+    def __init__(
+        self, trace: RowTrace, paths: Sequence[str], rows: Rows, options: Options, stats: Stats, calls: HostCalls
+    ) -> None:
         self.trace = trace
+        self.calls = calls
         self.paths = paths
         self.options = options
         self.stats = stats
-        self.capacity = rows.chunks[0].capacity
-        self.cut = trace.cut(self.capacity, len(rows))
-        limit = options.versions
+        self.generation = -1
+        self.last: RowRecord | None = None
+        self.prepare(rows)
+
+    def prepare(self, rows: Rows) -> None:
+        """Analyse the function for these chunks and this number of rows; where that tells new things, start anew.
+
+        Raises:
+            MixedRowsError: the function mixes rows, or is another one for another number of rows.
+        """
+        generation = self.trace.prepare(rows.capacities, len(rows))
+        if generation != self.generation:
+            self._start(rows.chunks[0].capacity)
+            self.generation = generation
+
+    def _start(self, capacity: int) -> None:
+        """Nothing known yet."""
+        self.cut = self.trace.cut(capacity)
+        limit = self.options.versions
         self.versions = [Versions(limit) for _ in self.cut.phases]
         self.rest_versions = [Versions(limit) for _ in self.cut.phases]
         self.outcomes: list[list[Outcome]] = [[] for _ in self.cut.phases]
-        self.rests = [jax.jit(rest_function(self.cut.rows, phase)) for phase in self.cut.phases]
-        self.chunks = ChunkTable(trace, self.cut, self.versions, paths, options)
-        self.last: RowRecord | None = None
+        self.rests = [self._compiled_rest(phase) for phase in self.cut.phases]
+        self.chunks = ChunkTable(self.trace, self.cut, self.versions, self.paths, self.options, self.calls)
         self._shapes: set[tuple[int, int]] = set()
+
+    def _compiled_rest(self, phase: Phase) -> Callable[..., Any]:
+        """What follows from the reductions, compiled; functions on the host are remembered, and awaited."""
+        eqns = self.calls.wrap(phase.rest.eqns)
+        run = jax.jit(rest_function(self.cut.rows, phase, eqns))
+        calls_host = any(new is not eqn for new, eqn in zip(eqns, phase.rest.eqns, strict=True))
+        return (lambda *args: jax.block_until_ready(run(*args))) if calls_host else run
 
     def fork(self, stats: Stats) -> RowEngine:
         """An independent engine that shares results, values and programs so far."""
         other = RowEngine.__new__(RowEngine)
         other.__dict__.update(self.__dict__)
-        other.stats, other._shapes = stats, set(self._shapes)
+        other.stats, other._shapes, other.trace = stats, set(self._shapes), self.trace.fork()
         other.versions = [versions.copy() for versions in self.versions]
         other.rest_versions = [versions.copy() for versions in self.rest_versions]
         other.outcomes = [list(outcomes) for outcomes in self.outcomes]
-        other.chunks = self.chunks.fork(other.versions, stats)
+        other.chunks = self.chunks.fork(other.trace, other.versions, stats)
         return other
 
     def clear(self) -> None:
@@ -128,10 +154,12 @@ class RowEngine:
         return stats.chunks_run, stats.chunks_reused, stats.chunks_joined
 
     def _output(self, atom: Any, found: dict[int, Any], num_rows: int) -> Any:
-        names = self.cut.rows.names
+        names, program = self.cut.rows.names, self.cut.rows.program
         if not isinstance(atom, Literal) and atom in names:
             return found[names[atom]]
-        value = atom.val if isinstance(atom, Literal) else self.trace.sizes(self.capacity, num_rows)[atom]
+        if atom in program.constvars:
+            return jnp.array(program.consts[program.constvars.index(atom)])
+        value = atom.val if isinstance(atom, Literal) else self.trace.sizes(self.cut, num_rows)[atom]
         array = jnp.asarray(value, atom.aval.dtype)
         return _jax.as_weak(array) if getattr(atom.aval, "weak_type", False) else array
 
@@ -175,7 +203,7 @@ class RowEngine:
         shape = number, len(columns[0]) if columns else 0
         self.stats.compiles += shape not in self._shapes
         self._shapes.add(shape)
-        feeds = feeds_of(self.trace, self.cut, phase.rest, rest, rows, self.capacity)
+        feeds = feeds_of(self.trace, self.cut, phase.rest, rest, rows)
         values = self.rests[number](count, columns, feeds)
         return {found.names[v]: x for v, x in zip(phase.rest.targets, values, strict=True) if v in found.names}
 
@@ -202,6 +230,13 @@ def _is_whole(outcome: Outcome) -> bool:
 
 
 def _assembled(rows: Rows, parts: Sequence[Any], axis: int) -> jax.Array:
-    """Per-row results of all chunks without padding, as a copy."""
+    """Per-row results of all chunks without padding, as a copy where `jax.jit` would put them."""
     pairs = zip(rows.chunks, parts, strict=True)
-    return jnp.asarray(np.concatenate([without_padding(x, chunk.num_rows, axis) for chunk, x in pairs], axis))
+    whole = np.concatenate([without_padding(x, chunk.num_rows, axis) for chunk, x in pairs], axis)
+    bound = next((x.sharding for x in parts if _is_bound(x)), None)
+    return jnp.asarray(whole) if bound is None else jax.device_put(whole, bound)
+
+
+def _is_bound(x: Any) -> bool:
+    """Whether an array is on one device that its inputs chose."""
+    return isinstance(x, jax.Array) and bool(x.committed) and len(x.sharding.device_set) == 1

@@ -15,6 +15,7 @@ import jax
 from incrax import _jax
 from incrax._errors import nothing_saved
 from incrax._row_errors import many_rows
+from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import LeafValue
 from incrax.running.row_engine import RowEngine
 from incrax.running.row_trace import RowTrace
@@ -35,8 +36,9 @@ class RowCall(NamedTuple):
 class RowTraces:
     """The table; `latest` is the engine that the last call used."""
 
-    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
+    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats, calls: HostCalls) -> None:
         self.fun = fun
+        self.calls = calls
         self.options = options
         self.stats = stats
         self.table: OrderedDict[Hashable, RowEngine] = OrderedDict()
@@ -44,7 +46,7 @@ class RowTraces:
 
     def fork(self, stats: Stats) -> RowTraces:
         """An independent table with the same traces, values and programs so far."""
-        other = RowTraces(self.fun, self.options, stats)
+        other = RowTraces(self.fun, self.options, stats, self.calls)
         for key, engine in self.table.items():
             other.table[key] = engine.fork(stats)
             if engine is self.latest:
@@ -57,7 +59,7 @@ class RowTraces:
         Raises:
             RowsError: there are `Rows` in several places.
         """
-        rows, path = self._only_rows(args, kwargs)
+        rows, path = self.only_rows(args, kwargs)
         args, kwargs = jax.tree.map(lambda x: x.row_type if type(x) is Rows else x, (args, kwargs))
         signature = make_signature(self.fun, args, kwargs)
         leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
@@ -67,16 +69,23 @@ class RowTraces:
                 raise nothing_saved("a call with `Rows`")
             trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in leaves])
             paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
-            found = RowEngine(trace, paths, rows, self.options, self.stats)
+            found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
             self.table[signature.key] = found
             self.stats.traces += 1
             if len(self.table) > self.options.tuning.max_signatures:
                 self.table.popitem(last=False)
+        else:
+            found.prepare(rows)
         self.table.move_to_end(signature.key)
         self.latest = found
         return RowCall(found, leaves, rows)
 
-    def _only_rows(self, args: Args, kwargs: Kwargs) -> tuple[Rows, str]:
+    def only_rows(self, args: Args, kwargs: Kwargs) -> tuple[Rows, str]:
+        """The `Rows` among the arguments, and their path.
+
+        Raises:
+            RowsError: there are `Rows` in several places.
+        """
         with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
         names = argument_names(self.fun, len(args))
         found = [(leaf, leaf_path(names, path)) for path, leaf in with_paths if type(leaf) is Rows]

@@ -5,6 +5,7 @@ In: pytrees of arrays with a common first axis, or a source. Out: `Rows`. It mus
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,13 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._row_errors import no_rows, other_lengths, other_rows, outside_rows
+from incrax._row_errors import no_row_number, no_rows, other_lengths, other_rows, outside_rows
 from incrax.running.chunks import (
     CHUNK_ROWS,
     Chunk,
     RowType,
-    check_chunk_rows,
+    as_int,
     checked,
+    checked_chunk_rows,
+    checked_read,
     cut,
     joined,
     make_chunk,
@@ -54,10 +57,10 @@ class Rows:
         (4, 3)
     """
 
-    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "chunk_rows")
+    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows")
 
     def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
-        check_chunk_rows(chunk_rows)
+        chunk_rows = checked_chunk_rows(chunk_rows)
         leaves, row_type = checked(tree)
         self._set(row_type, chunk_rows, tuple(cut(leaves, chunk_rows)))
 
@@ -65,6 +68,7 @@ class Rows:
         self._type = row_type
         self.chunk_rows = chunk_rows
         self._chunks = chunks
+        self.capacities = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self._num_rows = int(self._starts[-1])
 
@@ -77,16 +81,17 @@ class Rows:
             chunk_rows: rows that are read at once, a power of two; about two chunks are in memory at a time.
 
         Raises:
-            RowsError: there are no rows.
+            RowsError: there are no rows; or, also later when rows are read: a read gave another number of rows than
+                it was asked for, or rows of another type than before.
 
         Cost: reads one row now, and all rows whenever something that they are combined with changes.
         """
-        check_chunk_rows(chunk_rows)
-        if not source.num_rows:
+        chunk_rows, num_rows = checked_chunk_rows(chunk_rows), operator.index(source.num_rows)
+        if num_rows < 1:
             raise no_rows()
-        _, row_type = checked(source.read(0, 1))
+        _, row_type = checked_read(source, 0, 1, None)
         rows = cls.__new__(cls)
-        rows._set(row_type, chunk_rows, tuple(streamed(source, chunk_rows)))
+        rows._set(row_type, chunk_rows, tuple(streamed(source, num_rows, row_type, chunk_rows)))
         return rows
 
     @classmethod
@@ -145,8 +150,12 @@ class Rows:
 
         Raises:
             RowsError: they are of another type, or reach beyond the last row.
+            TypeError: `start` is no integer.
         """
-        leaves = self._leaves_of(tree, "replace")
+        first_row = as_int(start)
+        if first_row is None:
+            raise no_row_number(start)
+        start, leaves = first_row, self._leaves_of(tree, "replace")
         stop = start + len(leaves[0])
         if not 0 <= start <= stop <= len(self):
             raise outside_rows(start, stop, len(self))
