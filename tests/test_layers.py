@@ -30,7 +30,7 @@ running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 _incremental _api
 derivatives.cuts derivatives.selection derivatives.differentiated derivatives.transforms
-derivatives.linear_maps derivatives.pullback derivatives.linearized
+derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 """.split()
 PACKAGES = {"facts", "planning", "running", "report", "derivatives", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")

@@ -23,6 +23,7 @@ from incrax._marks import cached, keep
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
+from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
 from incrax.running.leaves import frozen
@@ -39,6 +40,7 @@ __all__ = [
     "MixedRowsError",
     "NotCalledError",
     "ReentrantCallError",
+    "Prepared",
     "PreparedTypeError",
     "Pullback",
     "Rows",
@@ -62,6 +64,7 @@ __all__ = [
     "jvp",
     "keep",
     "linearize",
+    "prepare",
     "uncut",
     "value_and_grad",
     "verify",

@@ -87,11 +87,11 @@ def freed_residuals(paths: Sequence[str], kept: Sequence[str]) -> FreedResidualE
     )
 
 
-def other_arguments(method: str, seen: Any, expected: Any) -> PreparedTypeError:
-    """Arguments of another structure."""
+def other_num_arguments(method: str, seen: int, expected: int) -> PreparedTypeError:
+    """More or fewer arguments."""
     return PreparedTypeError(
-        f"`prepare(f).{method}` got arguments of the structure {seen}; it was prepared for {expected}. {_UNTOUCHED} "
-        "Pass arguments like those given to `prepare`, or prepare the function for these."
+        f"`prepare(f).{method}` got {seen} arguments; it was prepared for {expected}. {_UNTOUCHED} Pass arguments like "
+        "those given to `prepare`, all by position."
     )
 
 
