@@ -142,6 +142,10 @@ class Pullback:
         """Equations of the program that computes these cotangents; one with a body, such as a loop, counts once."""
         return len(self._part(self._asked(wrt).numbers).program.eqns)
 
+    def program(self, wrt: Any = None) -> Any:
+        """The jaxpr that computes these cotangents, to look at: of the cotangents and residuals that it reads."""
+        return self._part(self._asked(wrt).numbers).program.as_jaxpr()
+
     @property
     def residual_bytes(self) -> int:
         """Bytes of all arrays that the pullback holds, each once; those that are arguments count."""
