@@ -33,6 +33,7 @@ report.table report.deps report.explain
 _incremental _api
 derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
 derivatives.transforms
+derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 """.split()
 PACKAGES = {"facts", "planning", "running", "report", "derivatives", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")

@@ -4,7 +4,7 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 """
 
 from incrax._api import incremental
-from incrax._derivative_errors import SelectionError, TangentError
+from incrax._derivative_errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
 from incrax._errors import (
     DeletedInputError,
     IncraxError,
@@ -22,6 +22,9 @@ from incrax._incremental import Incremental
 from incrax._marks import cached, keep
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import cut, uncut
+from incrax.derivatives.linearized import linearize
+from incrax.derivatives.prepared import Prepared, prepare
+from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
 from incrax.running.leaves import frozen
 from incrax.running.rows import Rows
@@ -30,12 +33,16 @@ from incrax.running.verifying import verify
 
 __all__ = [
     "DeletedInputError",
+    "FreedResidualError",
     "Incremental",
     "IncraxError",
     "MemoryBudgetError",
     "MixedRowsError",
     "NotCalledError",
     "ReentrantCallError",
+    "Prepared",
+    "PreparedTypeError",
+    "Pullback",
     "Rows",
     "RowsError",
     "SelectionError",
@@ -56,8 +63,11 @@ __all__ = [
     "jacobian",
     "jvp",
     "keep",
+    "linearize",
+    "prepare",
     "uncut",
     "value_and_grad",
     "verify",
+    "vjp",
 ]
 __version__ = "0.1.0"

@@ -23,6 +23,14 @@ class TangentError(IncraxError, TypeError):
     """A tangent or cotangent does not fit what it belongs to."""
 
 
+class FreedResidualError(IncraxError, RuntimeError):
+    """A pullback was asked for cotangents whose residuals `keep` has freed."""
+
+
+class PreparedTypeError(IncraxError, TypeError):
+    """An argument is of another type than the function was prepared for."""
+
+
 def wrong_wrt(name: str, wrt: Any, reason: str) -> SelectionError:
     """A selection that cannot be understood."""
     return SelectionError(f"`{name}(wrt=...)` got {_shown(wrt)}: {reason}. {_UNTOUCHED} {_WRT}")
@@ -61,6 +69,59 @@ def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentErro
         f"`{name}` got a {what} that is {seen}, and it belongs to {expected}. {_UNTOUCHED} Pass a pytree like what it "
         "belongs to, with arrays of the same shapes and dtypes; None for leaves that are not selected."
     )
+
+
+def not_in_pullback(path: str, known: Sequence[str]) -> SelectionError:
+    """A cotangent of a leaf that the function was not differentiated by."""
+    return SelectionError(
+        f"The pullback was asked for the cotangent of `{path}`, and it has those of {_listed(known)}. This is usually "
+        "an argument that the `wrt` of `vjp` leaves out. Nothing was evaluated. Name it there."
+    )
+
+
+def freed_residuals(paths: Sequence[str], kept: Sequence[str]) -> FreedResidualError:
+    """A cotangent after `keep` for others."""
+    return FreedResidualError(
+        f"The pullback was asked for the cotangent of {_listed(paths)} after `keep(wrt=...)`, which kept what "
+        f"{_listed(kept)} needs and freed the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
+    )
+
+
+def other_num_arguments(method: str, seen: int, expected: int) -> PreparedTypeError:
+    """More or fewer arguments."""
+    return PreparedTypeError(
+        f"`prepare(f).{method}` got {seen} arguments; it was prepared for {expected}. {_UNTOUCHED} Pass arguments like "
+        "those given to `prepare`, all by position."
+    )
+
+
+def other_argument_type(method: str, path: str, seen: str, expected: str) -> PreparedTypeError:
+    """An argument of another type or static value."""
+    return PreparedTypeError(
+        f"`prepare(f).{method}` got `{path}` as {seen}; it was prepared for {expected}. {_UNTOUCHED} Convert it, or "
+        "prepare the function for this type."
+    )
+
+
+def not_flat(path: str, type_name: str) -> SelectionError:
+    """A leaf that has no place in a vector of real numbers."""
+    return SelectionError(
+        f"`prepare(f).flat` is a vector of real numbers, and `{path}` is {type_name}. {_UNTOUCHED} Pass its real and "
+        "imaginary parts as two arguments, or leave it out of `wrt`."
+    )
+
+
+def wrong_length(seen: str, expected: int) -> TangentError:
+    """A vector of another length."""
+    return TangentError(
+        f"`prepare(f).flat` got a vector of type {seen}, and the selection has {expected} elements. {_UNTOUCHED} "
+        "Pass a vector like `flat.x0`."
+    )
+
+
+def _listed(paths: Sequence[str]) -> str:
+    shown = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN])
+    return shown + (f" and {len(paths) - NUM_SHOWN} more" if len(paths) > NUM_SHOWN else "")
 
 
 def _shown(x: Any) -> str:

@@ -25,6 +25,7 @@ from jax._src.state.types import AbstractRef as _AbstractRef
 from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
 from jax.interpreters import mlir as _mlir
+from jax.interpreters import partial_eval as _pe
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 Atom: TypeAlias = Any  # Var | Literal
@@ -91,6 +92,14 @@ def closed_jaxpr(body: Body) -> Any:
     make_jaxpr: Any = _core.Jaxpr
     jaxpr = make_jaxpr(*parts, effects, debug_info)
     return jex_core.ClosedJaxpr(jaxpr, list(body.consts))
+
+
+def pruned(body: Body) -> tuple[Body, list[bool]]:
+    """What the outputs and effects need, in inner jaxprs of loops too; and which inputs that reads."""
+    jaxpr = closed_jaxpr(body)
+    inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
+    kept, is_used = _pe.dce_jaxpr(inner, [True] * len(body.outvars))
+    return open_jaxpr(kept)._replace(consts=body.consts), list(is_used)
 
 
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:

@@ -141,3 +141,29 @@ def test_what_does_not_change_in_a_loop_leaves_it_and_is_kept():
     assert "exp" not in primitives_run(ours)
     calls = [(0.1, LOW, 1.0), (0.1, LOW, 2.0), (0.3, HIGH, 2.0)]
     check_calls(jax.grad(lambda *args: f(*args)[0]), calls, tuning=MINIMAL)
+
+
+# --- one interface ---------------------------------------------------------------------------------------------------
+
+
+def test_one_interface_for_value_gradient_and_pullback():
+    """The thread's `AD.value_and_pullback_function(b, y)`, and the rest of that interface."""
+    p = incrax.prepare(traced_branch, LOW, tuning=MINIMAL)
+    for x in (LOW, HIGH):
+        same(p.value(x), jax.jit(traced_branch)(x))
+        same(p.gradient(x), jax.grad(traced_branch)(x))
+        same(p.hessian(x), jax.hessian(traced_branch)(x))
+        value, pullback = p.pullback(x)
+        same(value, p.value(x))
+        same(pullback(2.0), 2 * p.gradient(x))
+        _, push = p.pushforward(x)
+        same(push(np.ones(3)), jnp.sum(p.gradient(x)))
+    assert p.stats["gradient"].traces == 1
+
+
+def test_an_input_of_another_length_is_an_error_and_no_wrong_answer():
+    """The thread's tape answered five numbers for three."""
+    p = incrax.prepare(weighted_sum, np.ones(5), tuning=MINIMAL)
+    same(p.gradient(np.ones(5)), jnp.arange(1.0, 6.0))
+    with pytest.raises(incrax.PreparedTypeError, match=r"`xs` as float64\[3\]; it was prepared for float64\[5\]"):
+        p.gradient(np.ones(3))

@@ -1,0 +1,333 @@
+"""A function at a point: its value, and a linear program that reads residuals.
+
+JAX splits a function into a primal program and a linear one. Here both are programs as data: the primal one is compiled
+once per function and signature, the linear one is pruned to the outputs that are asked for.
+
+In: a function, a selection of leaves, arguments. Out: a `Point`. It must not know which way the linear map goes: a
+`Kind` says that.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._tuning import is_disabled
+from incrax.derivatives.cuts import is_mark
+from incrax.derivatives.selection import Selection
+from incrax.facts.program import Program, evaluator, from_jaxpr, trace
+from incrax.facts.simplify import drop_dead, fold_constants, inline_but_rules, merge_equal, run_passes
+from incrax.running.compiled import device_constants
+from incrax.running.leaves import LeafValue, has_tracer, is_dynamic
+from incrax.running.pure import strong
+from incrax.running.signature import Signature, make_signature
+
+PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
+MAX_PRIMALS = 64
+"""Primal programs that are kept, over all functions and signatures."""
+MAX_PARTS = 64
+"""Pruned programs that are kept per linear program."""
+
+Values = Sequence[Any]
+UNTRACEABLE = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+"""JAX's errors where Python code asks for values that are not there yet."""
+
+
+# --- linear programs --------------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """What some outputs of a linear program need: its equations, and the numbers of what they read."""
+
+    program: Program
+    inputs: tuple[int, ...]
+    residuals: tuple[int, ...]
+    function: Callable[..., list[Any]]
+    constants: tuple[Any, ...]
+
+    def __call__(self, inputs: Values, residuals: Values) -> list[jax.Array]:
+        """The outputs."""
+        values = [inputs[i] for i in self.inputs] + [residuals[i] for i in self.residuals]
+        return [_as_array(x) for x in self.function(self.constants, *values)]
+
+
+@dataclass(frozen=True)
+class LinearProgram:
+    """A program (inputs, residuals) -> outputs, linear in the inputs, and its parts so far.
+
+    Fields: the program; how many of its arguments are inputs; whether parts are compiled, or run equation by equation.
+    """
+
+    program: Program
+    num_inputs: int
+    is_compiled: bool
+    parts: OrderedDict[tuple[int, ...], Part] = field(default_factory=OrderedDict)
+
+    def part(self, outputs: tuple[int, ...]) -> Part:
+        """The part that computes these outputs, and nothing else."""
+        found = self.parts.get(outputs)
+        if found is None:
+            found = self.parts[outputs] = self._pruned(outputs)
+            while len(self.parts) > MAX_PARTS:
+                self.parts.popitem(last=False)
+        return found
+
+    def _pruned(self, outputs: tuple[int, ...]) -> Part:
+        whole = self.program
+        asked = tuple(whole.outvars[i] for i in outputs)
+        body, is_used = _jax.pruned(_jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked))
+        program = drop_dead(from_jaxpr(body))
+        used = [i for i, flag in enumerate(is_used) if flag]
+        inputs = tuple(i for i in used if i < self.num_inputs)
+        residuals = tuple(i - self.num_inputs for i in used if i >= self.num_inputs)
+        function = evaluator(program)
+        constants = tuple(device_constants(program).values())
+        return Part(program, inputs, residuals, jax.jit(function) if self.is_compiled else function, constants)
+
+
+# --- which way --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OutputTypes:
+    """The outputs of a function: their tree, their types, and which of them have derivatives."""
+
+    treedef: Any
+    avals: tuple[Any, ...]
+
+    @cached_property
+    def is_active(self) -> tuple[bool, ...]:
+        """Per leaf: whether it is a floating-point or complex array."""
+        return tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in self.avals)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Per leaf: its place in the result, as Python would write it."""
+        with_paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.treedef, self.avals))[0]
+        return tuple(jax.tree_util.keystr(path) for path, _ in with_paths)
+
+    @property
+    def active(self) -> list[Any]:
+        """Types of the leaves that have derivatives."""
+        return [aval for aval, flag in zip(self.avals, self.is_active, strict=True) if flag]
+
+    def filled(self, active: Values) -> list[Any]:
+        """All leaves: those given for the active ones, zeros of type float0 for the others."""
+        rest = iter(active)
+        pairs = zip(self.avals, self.is_active, strict=True)
+        return [next(rest) if flag else np.zeros(aval.shape, jax.dtypes.float0) for aval, flag in pairs]
+
+
+class Kind(NamedTuple):
+    """A direction.
+
+    Fields: JAX's transformation; (active outputs, values) -> inputs of the same types; (JAX's linear map, types of the
+    outputs, inputs) -> results.
+    """
+
+    transform: Callable[..., Any]
+    examples: Callable[[Values, Values], Values]
+    apply: Callable[[Any, OutputTypes, Values], Values]
+
+
+def _pull(linear: Any, types: OutputTypes, cotangents: Values) -> Values:
+    return list(linear(jax.tree.unflatten(types.treedef, types.filled(cotangents))))
+
+
+def _push(linear: Any, types: OutputTypes, tangents: Values) -> Values:
+    leaves = jax.tree.leaves(linear(*tangents))
+    return [leaf for leaf, flag in zip(leaves, types.is_active, strict=True) if flag]
+
+
+PULL = Kind(jax.vjp, lambda outputs, values: outputs, _pull)
+PUSH = Kind(jax.linearize, lambda outputs, values: values, _push)
+
+
+# --- a function at a point --------------------------------------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    """A function at a point: value, what is passed on, the linear program and what it reads, types of the outputs."""
+
+    value: Any
+    aux: Any
+    linear: LinearProgram
+    residuals: list[Any]
+    types: OutputTypes
+
+
+def at_point(kind: Kind, fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, has_aux: bool) -> Point:  # noqa: FBT001
+    """The function at these arguments, of which the selected leaves may move.
+
+    Compiled once per function, selection and signature. Where there are tracers, where JAX compiles nothing, and where
+    Python code of the function asks for values, it is evaluated as JAX does, operation by operation.
+
+    Raises:
+        UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
+    """
+    leaves = jax.tree.leaves((args, kwargs))
+    is_traced = not _jax.is_top_level() or has_tracer(leaves)
+    if is_traced or _jax.is_jit_disabled() or is_disabled() or any(map(_jax.is_mutable_array, leaves)):
+        return _evaluated(kind, fun, selection, has_aux=has_aux)
+    signature = make_signature(fun, args, kwargs)
+    entry = _primals.entry(fun, (kind, signature.key, selection.numbers, has_aux))
+    if entry is None:
+        return _evaluated(kind, fun, selection, has_aux=has_aux)
+    if not entry:
+        entry.append(_traced(kind, fun, selection, signature, has_aux=has_aux))
+    primal = entry[0]
+    if primal is None:
+        return _evaluated(kind, fun, selection, has_aux=has_aux)
+    return primal.at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+
+
+def _split(kind: Kind, fun: Callable[..., Any], selection: Selection, *, has_aux: bool, is_compiled: bool) -> Point:
+    """Value and linear program, evaluated or traced as the values are."""
+
+    def of_selected(*values: Any) -> Any:
+        args, kwargs = selection.merged(values)
+        return fun(*args, **kwargs)
+
+    values = selection.values
+    value, linear, *aux = kind.transform(of_selected, *values, has_aux=has_aux)
+    outputs, out_tree = jax.tree.flatten(value)
+    types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
+    residuals, treedef = jax.tree.flatten(linear)
+    active = [x for x, flag in zip(outputs, types.is_active, strict=True) if flag]
+
+    def apply(inputs: Values, residuals: Values) -> Values:
+        return kind.apply(jax.tree.unflatten(treedef, residuals), types, inputs)
+
+    inputs = [strong(x) for x in kind.examples(active, values)]
+    program = run_passes(trace(apply, inputs, residuals), PASSES)
+    return Point(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
+
+
+def _evaluated(kind: Kind, fun: Callable[..., Any], selection: Selection, *, has_aux: bool) -> Point:
+    """The function evaluated by JAX; NumPy arrays as private copies, because their owner may change them."""
+    private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
+    return _split(kind, fun, private, has_aux=has_aux, is_compiled=False)
+
+
+def _private(leaf: Any) -> Any:
+    return jnp.array(leaf, copy=True) if isinstance(leaf, np.ndarray) else leaf
+
+
+class Primal(NamedTuple):
+    """A compiled function: arguments -> value, aux and residuals; and the linear program that reads these.
+
+    Fields: the program, whose outputs are the leaves of (value, aux, residuals); what it computes of them, which are
+    neither arguments nor constants; its form for XLA; its constants; trees and types.
+    """
+
+    program: Program
+    computed: tuple[Any, ...]
+    function: Callable[..., list[Any]]
+    constants: dict[Any, Any]
+    treedef: Any
+    linear: LinearProgram
+    types: OutputTypes
+
+    def at(self, leaves: Values) -> Point:
+        """The function at these leaves; arguments that are residuals are not copied."""
+        env = {**self.constants, **dict(zip(self.program.invars, leaves, strict=True))}
+        env.update(zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True))
+        found = [_value_of(atom, env) for atom in self.program.outvars]
+        value, aux, residuals = jax.tree.unflatten(self.treedef, found)
+        value, aux = jax.tree.map(_as_array, (value, aux))
+        return Point(value, aux, self.linear, residuals, self.types)
+
+
+def _traced(
+    kind: Kind, fun: Callable[..., Any], selection: Selection, signature: Signature, *, has_aux: bool
+) -> Primal | None:
+    """The primal and the linear program; None where the function cannot be traced without values."""
+    points: list[Point] = []
+    trees: list[Any] = []
+
+    def primal(*leaves: Any) -> list[Any]:
+        with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
+        at = replace(selection, leaves=tuple(with_marks))
+        point = _split(kind, fun, at, has_aux=has_aux, is_compiled=True)
+        found, treedef = jax.tree.flatten((point.value, point.aux, point.residuals))
+        trees.append(treedef)
+        points.append(point)
+        return found
+
+    dynamic = signature.dynamic_leaves(jax.tree.leaves(jax.tree.unflatten(selection.treedef, selection.leaves)))
+    try:
+        program = run_passes(trace(primal, *[LeafValue(x).feed for x in dynamic]), PASSES)
+    except UNTRACEABLE:
+        return None
+    (point,), (treedef,) = points, trees
+    if has_tracer(point.linear.program.consts):
+        return None
+    inputs = {*program.invars, *program.constvars}
+    computed = tuple(dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs))
+    function = jax.jit(evaluator(replace(program, outvars=computed)))
+    return Primal(program, computed, function, device_constants(program), treedef, point.linear, point.types)
+
+
+def _value_of(atom: Any, env: dict[Any, Any]) -> Any:
+    """The value of an atom, a literal with its weak type."""
+    if not isinstance(atom, _jax.Literal):
+        return env[atom]
+    value = jnp.asarray(atom.val, atom.aval.dtype)
+    return _jax.as_weak(value) if getattr(atom.aval, "weak_type", False) else value
+
+
+def _as_array(x: Any) -> Any:
+    return jnp.asarray(x) if not isinstance(x, jax.Array) and is_dynamic(x) else x
+
+
+# --- primal programs that are kept ------------------------------------------------------------------------------------
+
+
+class _Primals:
+    """Entries by function and key, the least recently used dropped, and those whose function is no more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._table: OrderedDict[Hashable, list[Primal | None]] = OrderedDict()
+
+    def entry(self, fun: Callable[..., Any], key: Hashable) -> list[Primal | None] | None:
+        """A list to put a program in, empty at first; None if the function has no hash."""
+        try:
+            hash(fun)
+        except TypeError:
+            return None
+        with self._lock:
+            whole = (self._name(fun), key)
+            found = self._table.setdefault(whole, [])
+            self._table.move_to_end(whole)
+            while len(self._table) > MAX_PRIMALS:
+                self._table.popitem(last=False)
+            return found
+
+    def _name(self, fun: Callable[..., Any]) -> Hashable:
+        """The function as part of a key that keeps it, and what it closes over, no longer alive."""
+        if isinstance(fun, types.MethodType):  # a new object each time it is read
+            return fun
+        try:
+            return weakref.ref(fun, self._forget)
+        except TypeError:
+            return fun
+
+    def _forget(self, name: weakref.ref[Any]) -> None:
+        with self._lock:
+            for whole in [whole for whole in self._table if whole[0] is name]:  # pyright: ignore[reportIndexIssue]
+                del self._table[whole]
+
+
+_primals = _Primals()

@@ -1,0 +1,323 @@
+"""One interface for all derivatives of a function, strict about types, and a flat view of it for minimisers.
+
+In: a function and example arguments. Out: a `Prepared`. It must not know how derivatives are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._api import incremental
+from incrax._derivative_errors import not_flat, other_argument_type, other_num_arguments, wrong_length
+from incrax._errors import wrong_option
+from incrax._incremental import Incremental
+from incrax.derivatives.cuts import Mark, without_marks
+from incrax.derivatives.differentiated import Derivative
+from incrax.derivatives.linearized import Push, linearize
+from incrax.derivatives.pullback import Pullback, vjp
+from incrax.derivatives.selection import Selection, select
+from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
+from incrax.running.leaves import descriptor, frozen, is_dynamic
+from incrax.running.signature import argument_names, make_signature
+from incrax.running.stats import Stats
+
+Function = Callable[..., Any]
+
+
+def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[Options]) -> Prepared:
+    """All derivatives of a function by one object, for code that works with any engine.
+
+    Args:
+        fun: function of pytrees; all arguments positional.
+        *args: example arguments. Calls take arguments of the same structures, shapes, dtypes and static values.
+        wrt: what to differentiate by; see `grad`. None: the first argument.
+        **options: those of `incremental`, for each of the functions made.
+
+    Returns:
+        An object whose methods `value`, `gradient`, `value_and_gradient`, `jacobian`, `hessian` and `hvp` are
+        incremental functions of the arguments, `pullback` and `pushforward` those of `vjp` and `linearize`, and whose
+        `flat` shows them as functions of one vector; see `Prepared`.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        UnknownInputError: a path names nothing.
+
+    Cost: nothing is traced before the first call of a method. Each method has its own saved values.
+
+    Source: AbstractDifferentiation.jl, in the thread ReverseDiff.jl#234.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> p = incrax.prepare(lambda x, a: a * (x @ x), np.array([1.0, 2.0]), 3.0)
+        >>> p.gradient(np.array([1.0, 0.0]), 3.0).tolist()
+        [6.0, 0.0]
+        >>> p.flat.gradient(p.flat.x0).tolist()
+        [6.0, 12.0]
+    """
+    if not callable(fun):
+        raise wrong_option("prepare(fun)", fun, "a function")
+    return Prepared(plain(fun), args, wrt, options)
+
+
+class Prepared:
+    """A function and its derivatives. Made by `prepare`.
+
+    All methods take the arguments of the function; results have the shapes that `grad`, `jacobian`, ... document.
+
+    Raises:
+        PreparedTypeError: at a call of a method with an argument of another structure, shape, dtype or static value
+            than the example.
+    """
+
+    def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: Options) -> None:
+        self._fun, self._args, self._wrt, self._options = fun, args, wrt, options
+        self._signature = make_signature(fun, args, {})
+        self._selection = select("prepare", fun, wrt, args, {})
+        self._made: dict[str, Incremental[..., Any]] = {}
+
+    def value(self, *args: Any) -> Any:
+        """What the function returns."""
+        return self._called("value", args)
+
+    def gradient(self, *args: Any) -> Any:
+        """The gradient of a scalar function, in the shape of the selection."""
+        return self._called("gradient", args)
+
+    def value_and_gradient(self, *args: Any) -> tuple[Any, Any]:
+        """Both, by one program."""
+        return self._called("value_and_gradient", args)
+
+    def jacobian(self, *args: Any) -> Any:
+        """All derivatives of all outputs; see `incrax.jacobian`."""
+        return self._called("jacobian", args)
+
+    def hessian(self, *args: Any) -> Any:
+        """All second derivatives, in the shape of the selection twice."""
+        return self._called("hessian", args)
+
+    def hvp(self, *args: Any, tangent: Any) -> Any:
+        """The Hessian of a scalar function times a tangent in the shape of the selection."""
+        return self._called("hvp", args, tangent=tangent)
+
+    def pullback(self, *args: Any) -> tuple[Any, Pullback]:
+        """Value and pullback; see `vjp`."""
+        self._check("pullback", args)
+        return vjp(self._fun, *args, wrt=0 if self._wrt is None else self._wrt)
+
+    def pushforward(self, *args: Any) -> tuple[Any, Push]:
+        """Value and pushforward; see `linearize`."""
+        self._check("pushforward", args)
+        return linearize(self._fun, *args, wrt=0 if self._wrt is None else self._wrt)
+
+    @cached_property
+    def flat(self) -> Flat:
+        """The same as functions of one vector, all else as in the example; see `Flat`.
+
+        Raises:
+            SelectionError: a selected leaf is complex.
+        """
+        return Flat(self, self._selection)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Names of the selected leaves."""
+        return self._selection.paths
+
+    @property
+    def stats(self) -> dict[str, Stats]:
+        """Counters of the methods called so far; pullbacks and pushforwards have none."""
+        return {name: function.stats for name, function in self._made.items()}
+
+    def __repr__(self) -> str:
+        """What it is of, and by what it differentiates."""
+        return f"prepared {getattr(self._fun, '__name__', repr(self._fun))}, derivatives by {', '.join(self.paths)}"
+
+    # --- inner ---------------------------------------------------------------------------------------------------
+
+    def _called(self, method: str, args: tuple[Any, ...], **kwargs: Any) -> Any:
+        self._check(method, args)
+        function = self._made.get(method)
+        if function is None:
+            function = self._made[method] = self._function(method)
+        return function(*args, **kwargs)
+
+    def _function(self, method: str) -> Incremental[..., Any]:
+        if method == "value":
+            return incremental(_Plain(self._fun, None, "value"), **self._options)
+        makers = {"gradient": grad, "value_and_gradient": value_and_grad}
+        make: Any = makers.get(method) or {"jacobian": jacobian, "hessian": hessian, "hvp": hvp}[method]
+        return make(self._fun, wrt=self._wrt, **self._options)
+
+    def _check(self, method: str, args: tuple[Any, ...]) -> None:
+        """Refuse arguments that are not of the example's types."""
+        known = self._signature
+        leaves, treedef = jax.tree.flatten((args, {}))
+        if treedef != known.treedef:
+            self._check_structures(method, args)
+        rows = zip(known.paths, leaves, jax.tree.leaves(self._args), known.is_dynamic, strict=True)
+        for path, leaf, example, is_value in rows:
+            is_same = _same_type(leaf, example) if is_value else type(leaf) is type(example) and leaf == example
+            if not is_same:
+                raise other_argument_type(method, path, _type_name(leaf), _type_name(example))
+
+    def _check_structures(self, method: str, args: tuple[Any, ...]) -> None:
+        """The first argument of another structure, named."""
+        if len(args) != len(self._args):
+            raise other_num_arguments(method, len(args), len(self._args))
+        names = argument_names(self._fun, len(args))
+        for name, arg, example in zip(names, args, self._args, strict=True):
+            seen, expected = jax.tree.structure(arg), jax.tree.structure(example)
+            if seen != expected:
+                raise other_argument_type(method, name, str(seen), str(expected))
+
+
+class _Plain(Derivative):
+    """The function itself, marks taken off."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The value at these arguments."""
+        args, kwargs = without_marks((args, kwargs))
+        return self.fun(*args, **kwargs)
+
+
+def _same_type(leaf: Any, example: Any) -> bool:
+    """Whether a leaf is a value of the example's shape and dtype."""
+    return is_dynamic(leaf) and descriptor(leaf)[:2] == descriptor(example)[:2]
+
+
+def _type_name(leaf: Any) -> str:
+    if not is_dynamic(leaf):
+        return f"{leaf!r} of type {type(leaf).__name__}"
+    shape, dtype = descriptor(leaf)[:2]
+    return f"{dtype}{list(shape)}" if isinstance(shape, tuple) else f"an array that is {shape}"
+
+
+# --- one vector -------------------------------------------------------------------------------------------------------
+
+
+class Flat:
+    """A prepared function of one vector: all elements of the selection in order, float64. Made by `Prepared.flat`.
+
+    What is not selected is as in the example; NumPy arrays there are copied once and frozen. Vectors are NumPy arrays
+    of shape (n,); so are gradients. Each leaf of the selection stays an input of its own, so that a vector in which a
+    few elements changed costs what they reach.
+    """
+
+    def __init__(self, prepared: Prepared, selection: Selection) -> None:
+        self._prepared, self._selection = prepared, selection
+        self._values = selection.values
+        for path, value in zip(selection.paths, self._values, strict=True):
+            if jnp.iscomplexobj(value):
+                raise not_flat(path, _type_name(value))
+        self._shapes = [np.shape(value) for value in self._values]
+        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self._leaves = [_held(leaf) for leaf in selection.leaves]
+        placed = [position for position in selection.mirror.positions if position is not None]
+        self._num_placed = len(placed)
+        self._first = [placed.index(number) for number in range(len(self._values))]
+
+    @property
+    def x0(self) -> np.ndarray:
+        """The example's values; a new array each time."""
+        return np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in self._values])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each element: `params['mu']`, `x[0, 1]`."""
+        indices = [(path, index) for path, shape in self._paths_and_shapes() for index in np.ndindex(shape)]
+        return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
+
+    def value(self, x: Any) -> Any:
+        """The value: a float where the function returns a scalar, else all its elements in one vector."""
+        leaves = jax.tree.leaves(self._prepared.value(*self.arguments(x)))
+        if len(leaves) == 1 and np.shape(leaves[0]) == ():
+            return float(leaves[0])
+        return np.concatenate([np.asarray(leaf, np.float64).reshape(-1) for leaf in leaves])
+
+    def gradient(self, x: Any) -> np.ndarray:
+        """The gradient of a scalar function, shape (n,)."""
+        return self._rows(self._prepared.gradient(*self.arguments(x)))[0]
+
+    def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
+        """Both, by one program: for `minimize(..., jac=True)`."""
+        value, gradient = self._prepared.value_and_gradient(*self.arguments(x))
+        return float(value), self._rows(gradient)[0]
+
+    def jacobian(self, x: Any) -> np.ndarray:
+        """All derivatives, shape (m, n) for m elements of `value`."""
+        return self._rows(self._prepared.jacobian(*self.arguments(x)))
+
+    def hessian(self, x: Any) -> np.ndarray:
+        """The second derivatives of a scalar function, shape (n, n)."""
+        leaves = jax.tree.leaves(self._prepared.hessian(*self.arguments(x)))
+        blocks = [leaves[i * self._num_placed + j] for i in self._first for j in self._first]
+        n, count = self._sizes, len(self._sizes)
+        sized = [np.asarray(block, np.float64).reshape(n[k // count], n[k % count]) for k, block in enumerate(blocks)]
+        return np.block([sized[i * count : (i + 1) * count] for i in range(count)])
+
+    def hvp(self, x: Any, v: Any) -> np.ndarray:
+        """The Hessian times a vector, shape (n,): `hessp` of SciPy."""
+        product = self._prepared.hvp(*self.arguments(x), tangent=self._tree(self._parts(v), is_tangent=True))
+        return self._rows(product)[0]
+
+    def unflatten(self, x: Any) -> Any:
+        """A vector in the shape of the selection."""
+        return self._tree(self._parts(x))
+
+    def arguments(self, x: Any) -> tuple[Any, ...]:
+        """The arguments of the function at a vector."""
+        leaves = list(self._leaves)
+        for number, part in zip(self._selection.numbers, self._parts(x), strict=True):
+            mark = leaves[number]
+            leaves[number] = type(mark)(part) if isinstance(mark, Mark) else part
+        return jax.tree.unflatten(self._selection.treedef, leaves)[0]
+
+    # --- inner ---------------------------------------------------------------------------------------------------
+
+    def _paths_and_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        return list(zip(self._selection.paths, self._shapes, strict=True))
+
+    def _parts(self, x: Any) -> list[Any]:
+        """A vector cut into leaves of the example's types."""
+        x = np.asarray(x)
+        if x.shape != (sum(self._sizes),) or x.dtype.kind not in "fiu":
+            raise wrong_length(f"{x.dtype}{list(x.shape)}", sum(self._sizes))
+        ends = np.cumsum(self._sizes)
+        pieces = [x[end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
+        return [_like(value, piece) for value, piece in zip(self._values, pieces, strict=True)]
+
+    def _tree(self, parts: Sequence[Any], *, is_tangent: bool = False) -> Any:
+        """Parts in the shape of the selection; as a tangent, a leaf that is named twice moves once."""
+        tree = self._selection.mirror.tree(parts)
+        if not is_tangent or self._num_placed == len(parts):
+            return tree
+        leaves, treedef = jax.tree.flatten(tree)
+        return jax.tree.unflatten(treedef, [x if k in self._first else 0 * x for k, x in enumerate(leaves)])
+
+    def _rows(self, tree: Any) -> np.ndarray:
+        """Derivatives of outputs as the rows of a matrix."""
+        leaves = jax.tree.leaves(tree)
+        rows = []
+        for start in range(0, len(leaves), self._num_placed):
+            blocks = [np.asarray(leaves[start + k], np.float64) for k in self._first]
+            rows.append([block.reshape(-1, size) for block, size in zip(blocks, self._sizes, strict=True)])
+        return np.block(rows)
+
+
+def _held(leaf: Any) -> Any:
+    """A leaf of the example that nobody changes."""
+    return jax.tree.map(lambda x: frozen(x) if isinstance(x, np.ndarray) else x, leaf)
+
+
+def _like(value: Any, piece: np.ndarray) -> Any:
+    """A piece of a vector as a value of a leaf's type; a Python number where the type is weak."""
+    _, dtype, is_weak, _ = descriptor(value)
+    if is_weak and np.shape(value) == ():
+        return float(piece[0])
+    return piece.reshape(np.shape(value)).astype(dtype)

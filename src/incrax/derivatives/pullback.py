@@ -1,0 +1,262 @@
+"""Pullbacks that compute only the cotangents asked for, and free what they do not need.
+
+In: a function and arguments. Out: its value and a `Pullback`. It must not know how programs are split and pruned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._derivative_errors import freed_residuals, not_in_pullback, wrong_tangent
+from incrax._errors import wrong_option
+from incrax.derivatives.cuts import Mark
+from incrax.derivatives.linear_maps import PULL, LinearProgram, OutputTypes, Part, Point, at_point
+from incrax.derivatives.selection import Selection, select
+from incrax.derivatives.transforms import plain
+from incrax.running.leaves import is_dynamic
+
+Function = Callable[..., Any]
+
+_FREED = object()
+
+
+def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any) -> Any:
+    """Value of a function and its pullback, which computes only the cotangents that it is asked for.
+
+    Law: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns, whatever was asked before.
+
+    Args:
+        fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.
+        *args: arguments; pytrees.
+        wrt: what to differentiate by; see `grad`. None: all positional arguments, as far as they are floating-point or
+            complex arrays without the mark of `cut`. What is left out costs nothing, no residual either.
+        has_aux: whether `fun` returns a pair whose second part is passed on.
+        **kwargs: keyword arguments; their parts are named in `wrt` by path.
+
+    Returns:
+        (value, pullback), with `has_aux` (value, pullback, aux). `pullback(ct)` takes a pytree like the value (None
+        for outputs that are integers) and returns cotangents in the shape of the selection, by default a tuple with one
+        tree per positional argument; see `Pullback`.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        UnknownInputError: a path names nothing.
+
+    Cost: one evaluation, as by `jax.vjp` under `jax.jit`. Compiled once per function, selection and types of the
+        arguments, and each set of cotangents asked for once; the same function at other values compiles nothing.
+        Functions are known by identity: a lambda made anew is compiled anew. Residuals that are arguments are not
+        copied.
+
+    Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches in Python on a value
+        or has no hash, it is evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same.
+
+    Source: thunks and struct of pullbacks in the thread Zygote.jl#323.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> value, pullback = incrax.vjp(lambda a, x: a @ x**2, jnp.array([1.0, 3.0]), jnp.array([1.0, 2.0]))
+        >>> [part.tolist() for part in pullback(1.0)]
+        [[1.0, 4.0], [2.0, 12.0]]
+        >>> pullback(1.0, wrt="a").tolist(), pullback.num_operations(wrt="a"), pullback.num_operations()
+        ([1.0, 4.0], 1, 3)
+    """
+    if not callable(fun):
+        raise wrong_option("vjp(fun)", fun, "a function")
+    fun = plain(fun)
+    wrt = tuple(range(len(args))) if wrt is None and args else wrt
+    selection = select("vjp", fun, wrt, args, kwargs)
+    point = at_point(PULL, fun, selection, args, kwargs, has_aux)
+    pullback = Pullback(fun, selection, point)
+    return (point.value, pullback, *point.aux) if has_aux else (point.value, pullback)
+
+
+class Pullback:
+    """The linear map from cotangents of a function's outputs to those of its arguments, at a point. Made by `vjp`.
+
+    Each set of arguments asked for has its own program, pruned to what it needs and compiled when first used. Nothing
+    is added up between calls: the same cotangent gives the same numbers.
+    """
+
+    def __init__(self, fun: Function, selection: Selection, point: Point) -> None:
+        self._fun = fun
+        # Without the arguments' arrays, which live on only as far as they are residuals.
+        self._selection = dataclasses.replace(selection, leaves=tuple(map(outline, selection.leaves)))
+        self._linear: LinearProgram = point.linear
+        self._types: OutputTypes = point.types
+        self._residuals: list[Any] = list(point.residuals)
+        self._kept: frozenset[int] = frozenset(selection.numbers)
+        self._parts: dict[Any, Selection] = {}
+
+    def __call__(self, cotangent: Any, *, wrt: Any = None) -> Any:
+        """Cotangents of the arguments.
+
+        Args:
+            cotangent: pytree like the value of the function; None for outputs that are integers.
+            wrt: which ones: paths, numbers, a mask or a function that picks parts, as for `vjp` and of the same
+                arguments. None: all that `vjp` selected.
+
+        Returns:
+            A pytree in the shape of what was asked for, None for leaves that have no cotangent.
+
+        Raises:
+            TangentError: the cotangent is of another structure, shape or dtype than the value.
+            SelectionError: `vjp` did not differentiate by what is asked for.
+            FreedResidualError: `keep` has freed what is needed.
+        """
+        asked = self._asked(wrt)
+        return asked.mirror.tree(self._computed(self._cotangents(cotangent), asked.numbers))
+
+    def lazy(self, cotangent: Any) -> Cotangents:
+        """A mapping from paths, or anything that `wrt` can be, to cotangents, each computed when it is first read.
+
+        Cost: items share no work; read several at once by a tuple of paths if they have much in common.
+        """
+        return Cotangents(self, self._cotangents(cotangent))
+
+    def keep(self, wrt: Any) -> int:
+        """Free the residuals that only other cotangents than these need.
+
+        Args:
+            wrt: what will still be asked for; see `vjp`.
+
+        Returns:
+            Bytes that the pullback holds no longer. Arrays that are arguments count, though their memory is free only
+            when nobody else holds them.
+        """
+        asked = self._asked(wrt)
+        before = self.residual_bytes
+        needed = frozenset(self._part(asked.numbers).residuals)
+        self._residuals = [x if i in needed else _FREED for i, x in enumerate(self._residuals)]
+        self._kept = frozenset(asked.numbers)
+        return before - self.residual_bytes
+
+    def num_operations(self, wrt: Any = None) -> int:
+        """Equations of the program that computes these cotangents; one with a body, such as a loop, counts once."""
+        return len(self._part(self._asked(wrt).numbers).program.eqns)
+
+    def program(self, wrt: Any = None) -> Any:
+        """The jaxpr that computes these cotangents, to look at: of the cotangents and residuals that it reads."""
+        return self._part(self._asked(wrt).numbers).program.as_jaxpr()
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of all arrays that the pullback holds, each once; those that are arguments count."""
+        held = {id(x): x for x in self._residuals if x is not _FREED}
+        return sum(_jax.aval_bytes(jax.typeof(x)) for x in held.values())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Names of the leaves whose cotangents can be asked for."""
+        pairs = zip(self._selection.numbers, self._selection.paths, strict=True)
+        return tuple(path for number, path in pairs if number in self._kept)
+
+    def __repr__(self) -> str:
+        """What it is a pullback of, and what it holds."""
+        name = getattr(self._fun, "__name__", repr(self._fun))
+        return f"pullback of {name}: {len(self.paths)} cotangents, {self.residual_bytes:,} bytes of residuals"
+
+    # --- inner ---------------------------------------------------------------------------------------------------
+
+    def _asked(self, wrt: Any) -> Selection:
+        """The part of the selection that is asked for."""
+        asked = self._selection if wrt is None else self._parts.get(wrt if type(wrt) in (str, int) else None)
+        asked = self._part_of_arguments(wrt) if asked is None else asked
+        missing = [path for number, path in zip(asked.numbers, asked.paths, strict=True) if number not in self._kept]
+        if missing:
+            raise freed_residuals(missing, self.paths)
+        return asked
+
+    def _part_of_arguments(self, wrt: Any) -> Selection:
+        args, kwargs = jax.tree.unflatten(self._selection.treedef, self._selection.leaves)
+        asked = select("pullback", self._fun, wrt, args, kwargs)
+        for number, path in zip(asked.numbers, asked.paths, strict=True):
+            if number not in self._selection.numbers:
+                raise not_in_pullback(path, self._selection.paths)
+        if type(wrt) in (str, int):
+            self._parts[wrt] = asked
+        return asked
+
+    def _part(self, numbers: Sequence[int]) -> Part:
+        return self._linear.part(tuple(map(self._selection.numbers.index, numbers)))
+
+    def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
+        return self._part(numbers)(cotangents, self._residuals)
+
+    def _cotangents(self, cotangent: Any) -> list[Any]:
+        """The leaves of a cotangent that count, as arrays of the outputs' types."""
+        types = self._types
+        try:
+            leaves = types.treedef.flatten_up_to(cotangent)
+        except ValueError as error:
+            expected = str(jax.tree.unflatten(types.treedef, ["*"] * len(types.avals)))
+            raise wrong_tangent("pullback", "cotangent", f"of another structure ({error})", expected) from error
+        active = [number for number, flag in enumerate(types.is_active) if flag]
+        return [_fitting(types, number, leaves[number]) for number in active]
+
+
+class Cotangents(Mapping[Any, Any]):
+    """Cotangents by path, each computed when it is first read. Made by `Pullback.lazy`."""
+
+    def __init__(self, pullback: Pullback, cotangents: Sequence[Any]) -> None:
+        self._pullback = pullback
+        self._cotangents = cotangents
+        self._known: dict[int, jax.Array] = {}
+
+    def __getitem__(self, wrt: Any) -> Any:
+        """What `pullback(ct, wrt=wrt)` returns; what was read before is not computed again."""
+        asked = self._pullback._asked(wrt)
+        missing = [number for number in asked.numbers if number not in self._known]
+        if missing:
+            self._known.update(zip(missing, self._pullback._computed(self._cotangents, missing), strict=True))
+        return asked.mirror.tree([self._known[number] for number in asked.numbers])
+
+    def __iter__(self) -> Iterator[str]:
+        """The paths of the leaves."""
+        return iter(self._pullback.paths)
+
+    def __len__(self) -> int:
+        """The number of leaves."""
+        return len(self._pullback.paths)
+
+    def __repr__(self) -> str:
+        """Which ones there are; nothing is computed."""
+        return f"cotangents of {', '.join(self)}; {len(self._known)} computed"
+
+
+def _fitting(types: OutputTypes, number: int, leaf: Any) -> jax.Array:
+    """A cotangent of an output as an array of its type."""
+    aval = types.avals[number]
+    if type(leaf) is _jax.ArrayImpl and leaf.dtype == aval.dtype and leaf.shape == aval.shape and not leaf.weak_type:
+        return leaf
+    expected = f"the output{types.names[number]}, {aval.dtype}{list(aval.shape)}"
+    if leaf is None or not is_dynamic(leaf):
+        raise wrong_tangent("pullback", "cotangent", "None" if leaf is None else type(leaf).__name__, expected)
+    array = jnp.asarray(leaf)
+    if array.shape != aval.shape or not jnp.can_cast(array.dtype, aval.dtype, "same_kind"):
+        raise wrong_tangent("pullback", "cotangent", str(jax.typeof(array)), expected)
+    return array.astype(aval.dtype)
+
+
+def outline(leaf: Any) -> Any:
+    """A leaf that `wrt` can select as the original, without its memory."""
+    if isinstance(leaf, Mark):
+        return type(leaf)(outline(leaf.value))
+    if not is_dynamic(leaf):
+        return leaf
+    if _jax.is_mutable_array(leaf):
+        return "without a derivative"
+    shape, dtype = (leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else (np.shape(leaf), np.result_type(leaf))
+    return _without_memory(shape, dtype) if isinstance(dtype, np.dtype) else "without a derivative"
+
+
+@functools.lru_cache(maxsize=1024)
+def _without_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return np.broadcast_to(np.zeros((), dtype), shape)
