@@ -302,8 +302,8 @@ MUTANTS = [
     Mutant(
         "statistics used however far from their centre",
         "planning/statistics.py",
-        "return total, jnp.all(jnp.isfinite(terms) & (terms <= growth * jnp.maximum(jnp.abs(total), sizes)))",
-        "return total, jnp.asarray(True)",
+        "jnp.all(_are_within(d, MAX_STEP)) & jnp.all(_are_within(terms, MAX_TERM) & (terms <= growth * size))",
+        "jnp.asarray(True)",
     ),
     Mutant(
         "statistics kept when they were too far",

@@ -13,12 +13,12 @@ ROOT = Path(incrax.__file__).parent
 
 ORDER = """
 _errors _row_errors _derivative_errors _jax _tuning _collection _marks
-facts.program facts.constants facts.simplify facts.cost facts.loops facts.rules facts.dependence facts.chains
-facts.row_numbers facts.row_rules facts.rows
+facts.program facts.constants facts.functions facts.simplify facts.cost facts.loops facts.rules facts.dependence
+facts.chains facts.row_numbers facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
-derivatives.patterns derivatives.known derivatives.moves derivatives.products derivatives.rules derivatives.nested
-derivatives.sparsity derivatives.coloring derivatives.compressed
+sparsity.patterns sparsity.known sparsity.moves sparsity.products sparsity.rules sparsity.nested
+sparsity.search sparsity.coloring sparsity.compressed
 running.stats running.placement running.leaves running.sources running.chunks running.rows running.signature
 running.limits running.analysis running.packing running.recycling
 running.host_calls running.compiled running.store running.comparison running.timing
@@ -35,7 +35,7 @@ derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks deriv
 derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 """.split()
-PACKAGES = {"facts", "planning", "running", "report", "derivatives", "demo"}
+PACKAGES = {"facts", "planning", "sparsity", "running", "report", "derivatives", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
 MAX_LINES = 350
@@ -100,6 +100,7 @@ def test_applications_use_public_names_only(name):
                 "facts",
                 "planning",
                 "derivatives",
+                "sparsity",
                 "running",
                 "report",
                 "_api",

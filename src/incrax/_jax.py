@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
@@ -277,33 +276,6 @@ def _with_host_functions(value: Any, wrap: Callable[[Equation], Callable[..., An
         return value
     replaced = jaxpr.replace(eqns=eqns)
     return value.replace(jaxpr=replaced) if jaxpr is not value else replaced
-
-
-class Identity:
-    """A key that only the very same object equals, and that keeps it alive."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
-def function_key(function: Any) -> Hashable:
-    """What tells functions apart, whatever they themselves call equal: callables with other data may be equal.
-
-    JAX makes a new wrapper, and Python a new bound method, for each call of the same function.
-    """
-    if isinstance(function, MethodType):
-        return Identity(function.__self__), Identity(function.__func__)
-    if type(function).__name__ == "_FlatCallback":
-        return function_key(function.callback_func), function.in_tree
-    return Identity(function)
 
 
 def calls_host(eqn: Equation) -> bool:

@@ -29,7 +29,7 @@ def tree_outputs(p, x):
 
 def passes(monkeypatch):
     """Numbers of directional derivatives, per call of `jax.vmap` in the compressed form."""
-    from incrax.derivatives import compressed
+    from incrax.sparsity import compressed
 
     counts, vmap = [], jax.vmap
     monkeypatch.setattr(compressed.jax, "vmap", lambda f: lambda x: counts.append(len(x)) or vmap(f)(x))

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
-from incrax.derivatives.coloring import color_symmetric
-from incrax.derivatives.compressed import choose, compressed_jacobian, dense, hessian_values
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
-from incrax.derivatives.patterns import Matrix
 from incrax.derivatives.selection import Selection
-from incrax.derivatives.sparsity import hessian_pattern, pattern_of
 from incrax.facts.program import Program, trace
+from incrax.sparsity.coloring import color_symmetric
+from incrax.sparsity.compressed import choose, compressed_jacobian, dense, hessian_values
+from incrax.sparsity.patterns import Matrix
+from incrax.sparsity.search import hessian_pattern, pattern_of
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from incrax.derivatives.compressed import coordinates
-from incrax.derivatives.patterns import Matrix
+from incrax.sparsity.compressed import coordinates
+from incrax.sparsity.patterns import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
 

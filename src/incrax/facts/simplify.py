@@ -15,6 +15,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.constants import known_values
+from incrax.facts.functions import function_key
 from incrax.facts.program import STATEFUL, Program, read_vars, written_vars
 
 Pass = Callable[[Program], Program]
@@ -171,7 +172,7 @@ def _param_key(value: Any) -> Hashable:
         return value.dtype, value.shape, value.tobytes()
     if isinstance(value, bool | int | float | complex | str | type(None)):
         return type(value), repr(value)
-    return _jax.function_key(value) if callable(value) and not isinstance(value, type) else value
+    return function_key(value) if callable(value) and not isinstance(value, type) else value
 
 
 def _atom_key(atom: Atom) -> Hashable:

@@ -21,6 +21,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
+from incrax.facts.functions import function_key
 
 T = TypeVar("T")
 
@@ -158,4 +159,4 @@ def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) 
     """The key of a call; None where operands are too large or no plain arrays."""
     if any(_jax.is_key_dtype(x.dtype) for x in operands) or sum(x.nbytes for x in operands) > max_bytes:
         return None
-    return _Key(_jax.function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands))
+    return _Key(function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands))

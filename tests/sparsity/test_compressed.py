@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from derivatives.numeric import POINTS, N, band
-from incrax.derivatives import compressed
-from incrax.derivatives.compressed import bcoo, choose, compressed_jacobian, coordinates, dense, hessian_values
-from incrax.derivatives.sparsity import hessian_pattern, pattern_of
 from incrax.facts.program import trace
 from incrax.facts.simplify import inline
+from incrax.sparsity import compressed
+from incrax.sparsity.compressed import bcoo, choose, compressed_jacobian, coordinates, dense, hessian_values
+from incrax.sparsity.search import hessian_pattern, pattern_of
+from sparsity.numeric import POINTS, N, band
 
 X = jnp.asarray(POINTS[0])
 

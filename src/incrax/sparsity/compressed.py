@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from incrax.derivatives.coloring import Coloring, color_columns, color_rows, color_symmetric
-from incrax.derivatives.patterns import Matrix
+from incrax.sparsity.coloring import Coloring, color_columns, color_rows, color_symmetric
+from incrax.sparsity.patterns import Matrix
 
 Mode: TypeAlias = Literal["forward", "reverse"]
 Way: TypeAlias = Literal["forward", "reverse", "compressed forward", "compressed reverse"]

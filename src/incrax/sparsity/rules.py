@@ -7,9 +7,9 @@ is missing, every output element depends on all that any operand element depends
 
 from __future__ import annotations
 
-from incrax.derivatives import moves, products
-from incrax.derivatives.moves import Rule
 from incrax.facts.rules import ELEMENTWISE
+from incrax.sparsity import moves, products
+from incrax.sparsity.moves import Rule
 
 rules: dict[str, Rule] = {
     **dict.fromkeys([*ELEMENTWISE, "pvary", "reshard", "mesh_cast", "sharding_constraint"], moves.elementwise),

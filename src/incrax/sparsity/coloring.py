@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from incrax.derivatives.patterns import Matrix
+from incrax.sparsity.patterns import Matrix
 
 
 class Coloring(NamedTuple):

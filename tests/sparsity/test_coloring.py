@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 
-from derivatives.numeric import band, blocks
-from incrax.derivatives.coloring import color_columns, color_rows, color_symmetric
+from incrax.sparsity.coloring import color_columns, color_rows, color_symmetric
+from sparsity.numeric import band, blocks
 
 matrices = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(lambda shape: arrays(bool, shape))
 

@@ -17,13 +17,13 @@ from scipy.sparse import csr_array
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax.derivatives.known import Constant, constant_of, known_of, learn
-from incrax.derivatives.moves import Operands, all_to_all
-from incrax.derivatives.nested import Constants, learn_counters, nested_rules
-from incrax.derivatives.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
-from incrax.derivatives.rules import rules
 from incrax.facts.program import Program, evaluator, from_jaxpr, read_vars, trace
 from incrax.facts.simplify import RULED, drop_dead, inline
+from incrax.sparsity.known import Constant, constant_of, known_of, learn
+from incrax.sparsity.moves import Operands, all_to_all
+from incrax.sparsity.nested import Constants, learn_counters, nested_rules
+from incrax.sparsity.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
+from incrax.sparsity.rules import rules
 
 MAX_WORK = 1 << 26
 """Nonzeros made in all beyond which the search is given up."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.known import Known, value_of
-from incrax.derivatives.patterns import (
+from incrax.facts.constants import constant_rules
+from incrax.sparsity.known import Known, value_of
+from incrax.sparsity.patterns import (
     Pattern,
     check_size,
     everywhere,
@@ -25,7 +26,6 @@ from incrax.derivatives.patterns import (
     take,
     union,
 )
-from incrax.facts.constants import constant_rules
 
 Operands: TypeAlias = Sequence[Pattern]
 Rule: TypeAlias = Callable[[Equation, Operands, Known], "Pattern | list[Pattern]"]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from properties.programs import START, programs
 
 import incrax
-from derivatives.numeric import POINTS, N, band, blocks, flat, found, found_hessian, seen
-from incrax.derivatives import nested, patterns, sparsity
-from incrax.derivatives.rules import rules
-from incrax.derivatives.sparsity import hessian_pattern, pattern_of
 from incrax.facts.program import trace
+from incrax.sparsity import nested, patterns, search
+from incrax.sparsity.rules import rules
+from incrax.sparsity.search import hessian_pattern, pattern_of
+from sparsity.numeric import POINTS, N, band, blocks, flat, found, found_hessian, seen
 
 lax = jax.lax
 X = POINTS[0]
@@ -144,7 +144,7 @@ def test_the_pattern_holds_the_nonzeros_at_every_point(name):
 def test_a_primitive_without_a_rule_costs_only_tightness(name, monkeypatch):
     """Every rule but those of nested jaxprs taken away: all-to-all."""
     with_rules = found({**EXACT, **LOOSE}[name])
-    monkeypatch.setattr(sparsity, "rules", {})
+    monkeypatch.setattr(search, "rules", {})
     assert not np.any(with_rules & ~found({**EXACT, **LOOSE}[name]))
 
 
@@ -293,7 +293,7 @@ def test_patterns_are_found_while_jit_traces():
 def test_a_pattern_that_takes_too_much_work_is_none(monkeypatch):
     program = trace(lambda x: jnp.cumsum(x) * x[0], X)
     assert pattern_of(program) is not None
-    monkeypatch.setattr(sparsity, "MAX_WORK", 50)
+    monkeypatch.setattr(search, "MAX_WORK", 50)
     assert pattern_of(program) is None
 
 
@@ -348,7 +348,7 @@ def test_the_cases_reach_the_rules_of_all_that_is_linear():
         return lambda eqn, *rest: (reached.add(name), rule(eqn, *rest))[1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparsity, "rules", {name: watched(name, rule) for name, rule in rules.items()})
+        patch.setattr(search, "rules", {name: watched(name, rule) for name, rule in rules.items()})
         for fun in [*EXACT.values(), *LOOSE.values()]:
             found(fun)
         for fun, _ in HESSIANS.values():

@@ -13,11 +13,11 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.known import Constant, Known, constant, constant_of, value_of
-from incrax.derivatives.moves import Operands, all_to_all
-from incrax.derivatives.patterns import Pattern, everywhere, grouped, stacked, take, union
 from incrax.facts.program import Program, from_jaxpr
 from incrax.facts.simplify import inline
+from incrax.sparsity.known import Constant, Known, constant, constant_of, value_of
+from incrax.sparsity.moves import Operands, all_to_all
+from incrax.sparsity.patterns import Pattern, everywhere, grouped, stacked, take, union
 
 Constants: TypeAlias = Sequence[Constant | None]
 Walk: TypeAlias = Callable[[Program, Operands, Constants], tuple[list[Pattern], list[Constant | None]]]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.known import Known, value_of
-from incrax.derivatives.moves import Operands, Rule, all_to_all, reduced_numbers
-from incrax.derivatives.patterns import (
+from incrax.sparsity.known import Known, value_of
+from incrax.sparsity.moves import Operands, Rule, all_to_all, reduced_numbers
+from incrax.sparsity.patterns import (
     Pattern,
     check_size,
     gathered,
@@ -130,7 +131,7 @@ MAX_KERNEL = 1024
 """Elements of a kernel above which a convolution is taken as all-to-all."""
 
 
-def _cpu() -> jax.Device | None:
+def _cpu() -> Any:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:

@@ -1,0 +1,1 @@
+"""Which derivatives can be nonzero, and how few directional derivatives find them."""
