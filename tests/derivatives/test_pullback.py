@@ -413,6 +413,9 @@ def test_items_are_computed_when_they_are_read_and_once():
     assert ran == [1]
     same(items["x"], x)
     assert ran == [1]
+    assert "p['a']" in items
+    assert "z" not in items
+    assert ran == [1]
     same(items["p"], {"a": a, "b": b, "n": None})
     assert ran == [1, 2]
     same(dict(items), {"p['a']": a, "p['b']": b, "x": x})
@@ -451,6 +454,31 @@ def test_a_python_branch_runs_as_it_is_and_only_what_is_needed():
         assert float(pullback(1.0, wrt="x")) == expected
     assert len(calls) == 4  # once in vain, under tracing
     assert pullback.num_operations(wrt="y") == 1
+
+
+def test_a_boolean_index_runs_as_it_is():
+    x = jnp.array([-1.0, 2.0, 3.0])
+    same(incrax.vjp(lambda x: jnp.sum(x[x > 0] ** 2), x)[1](1.0), (jnp.array([0.0, 4.0, 6.0]),))
+
+
+def test_switched_off_it_is_evaluated_by_jax(monkeypatch):
+    traced = []
+
+    def f(x):
+        traced.append(1)
+        return x**2
+
+    monkeypatch.setenv("INCRAX_DISABLE", "1")
+    for x in (1.0, 2.0):
+        assert float(incrax.vjp(f, x)[1](1.0)[0]) == 2 * x
+    assert len(traced) == 2
+
+
+def test_the_order_in_which_cotangents_are_asked_for_makes_no_other_program():
+    _, pullback = incrax.vjp(lambda p, x: model(p, x), P, X)
+    x, b = pullback(COTANGENT, wrt=("x", "p['b']"))
+    same(pullback(COTANGENT, wrt=("p['b']", "x")), (b, x))
+    assert len(pullback._linear.parts) == 1
 
 
 def test_a_function_without_hash_is_differentiated():

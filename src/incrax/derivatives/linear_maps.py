@@ -9,6 +9,7 @@ In: a function, a selection of leaves, arguments. Out: a `Point`. It must not kn
 
 from __future__ import annotations
 
+import os
 import threading
 import types
 import weakref
@@ -40,7 +41,12 @@ MAX_PARTS = 64
 """Pruned programs that are kept per linear program."""
 
 Values = Sequence[Any]
-UNTRACEABLE = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
 """JAX's errors where Python code asks for values that are not there yet."""
 
 
@@ -298,6 +304,10 @@ class _Primals:
     """Entries by function and key, the least recently used dropped, and those whose function is no more."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all; also in a forked process, where programs and locks of the parent must not be used."""
         self._lock = threading.RLock()
         self._table: OrderedDict[Hashable, list[Primal | None]] = OrderedDict()
 
@@ -331,3 +341,5 @@ class _Primals:
 
 
 _primals = _Primals()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_primals.clear)

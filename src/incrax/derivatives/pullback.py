@@ -52,11 +52,12 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
 
     Cost: one evaluation, as by `jax.vjp` under `jax.jit`. Compiled once per function, selection and types of the
         arguments, and each set of cotangents asked for once; the same function at other values compiles nothing.
-        Functions are known by identity: a lambda made anew is compiled anew. Residuals that are arguments are not
-        copied.
+        Functions are known by identity: a lambda made anew is compiled anew, and what a function closes over is read
+        when it is first traced, as by `jax.jit`. Residuals that are arguments are not copied.
 
     Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches in Python on a value
-        or has no hash, it is evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same.
+        or has no hash, it is evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same. A
+        pullback is no pytree: it cannot be returned from a compiled function.
 
     Source: thunks and struct of pullbacks in the thread Zygote.jl#323.
 
@@ -148,7 +149,7 @@ class Pullback:
 
     @property
     def residual_bytes(self) -> int:
-        """Bytes of all arrays that the pullback holds, each once; those that are arguments count."""
+        """Bytes of all arrays that the pullback holds, each once; arguments and constants among them count."""
         held = {id(x): x for x in self._residuals if x is not _FREED}
         return sum(_jax.aval_bytes(jax.typeof(x)) for x in held.values())
 
@@ -169,9 +170,9 @@ class Pullback:
         """The part of the selection that is asked for."""
         asked = self._selection if wrt is None else self._parts.get(wrt if type(wrt) in (str, int) else None)
         asked = self._part_of_arguments(wrt) if asked is None else asked
-        missing = [path for number, path in zip(asked.numbers, asked.paths, strict=True) if number not in self._kept]
-        if missing:
-            raise freed_residuals(missing, self.paths)
+        if not self._kept.issuperset(asked.numbers):
+            pairs = zip(asked.numbers, asked.paths, strict=True)
+            raise freed_residuals([path for number, path in pairs if number not in self._kept], self.paths)
         return asked
 
     def _part_of_arguments(self, wrt: Any) -> Selection:
@@ -185,10 +186,12 @@ class Pullback:
         return asked
 
     def _part(self, numbers: Sequence[int]) -> Part:
-        return self._linear.part(tuple(map(self._selection.numbers.index, numbers)))
+        return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
 
     def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
-        return self._part(numbers)(cotangents, self._residuals)
+        ordered = sorted(numbers)  # one program, however they are asked for
+        found = dict(zip(ordered, self._part(ordered)(cotangents, self._residuals), strict=True))
+        return [found[number] for number in numbers]
 
     def _cotangents(self, cotangent: Any) -> list[Any]:
         """The leaves of a cotangent that count, as arrays of the outputs' types."""
@@ -217,6 +220,10 @@ class Cotangents(Mapping[Any, Any]):
         if missing:
             self._known.update(zip(missing, self._pullback._computed(self._cotangents, missing), strict=True))
         return asked.mirror.tree([self._known[number] for number in asked.numbers])
+
+    def __contains__(self, wrt: object) -> bool:
+        """Whether it is the path of a leaf; nothing is computed."""
+        return wrt in self._pullback.paths
 
     def __iter__(self) -> Iterator[str]:
         """The paths of the leaves."""
