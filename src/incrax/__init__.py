@@ -12,6 +12,7 @@ from incrax._errors import (
     NotCalledError,
     ReentrantCallError,
     RowsError,
+    RowShapeError,
     StaleResultError,
     StepTypeError,
     UnknownInputError,
@@ -24,6 +25,8 @@ from incrax.running.leaves import frozen
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.verifying import verify
+from incrax.sparse.rows import RowSparse
+from incrax.sparse.structured import Structured, structured
 
 __all__ = [
     "DeletedInputError",
@@ -33,11 +36,14 @@ __all__ = [
     "MixedRowsError",
     "NotCalledError",
     "ReentrantCallError",
+    "RowShapeError",
+    "RowSparse",
     "Rows",
     "RowsError",
     "StaleResultError",
     "Stats",
     "StepTypeError",
+    "Structured",
     "Tuning",
     "UnknownInputError",
     "UnsupportedLeafError",
@@ -45,6 +51,7 @@ __all__ = [
     "frozen",
     "incremental",
     "keep",
+    "structured",
     "verify",
 ]
 __version__ = "0.1.0"
