@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+MAX_COMPARED = 128
+"""So many numbers are compared with one another rather than sorted."""
+
 
 class Slots(NamedTuple):
     """Distinct canonical numbers, ascending, and for each of the numbers they came from its slot."""
@@ -40,12 +43,23 @@ def distinct(numbers: Any, num_rows: int) -> Slots:
     count = numbers.shape[0]
     if count <= 1:
         return Slots(numbers, jnp.zeros(count, numbers.dtype))
-    order = jnp.argsort(numbers, stable=True)
-    ascending = numbers[order]
-    is_first = jnp.concatenate([jnp.ones(1, bool), ascending[1:] != ascending[:-1]])
-    slots = jnp.cumsum(is_first, dtype=numbers.dtype) - 1
-    found = jnp.full(count, num_rows, numbers.dtype).at[slots].set(ascending, indices_are_sorted=True)
-    return Slots(found, jnp.zeros(count, numbers.dtype).at[order].set(slots, unique_indices=True))
+    slots = _ranks(numbers) if count <= MAX_COMPARED else _sorted_ranks(numbers)
+    return Slots(jnp.full(count, num_rows, numbers.dtype).at[slots].set(numbers), slots)
+
+
+def _ranks(numbers: Any) -> Any:
+    """How many distinct numbers are smaller than each, by comparing all with all: for few, faster than sorting."""
+    is_equal = numbers[:, None] == numbers[None, :]
+    is_first = ~jnp.any(jnp.tril(is_equal, -1), axis=1)
+    return jnp.sum((numbers[None, :] < numbers[:, None]) & is_first[None, :], axis=1, dtype=numbers.dtype)
+
+
+def _sorted_ranks(numbers: Any) -> Any:
+    """The same by sorting."""
+    places = jnp.arange(numbers.shape[0], dtype=numbers.dtype)
+    ascending, order = jax.lax.sort((numbers, places), num_keys=1)
+    is_new = jnp.concatenate([jnp.zeros(1, bool), ascending[1:] != ascending[:-1]])
+    return jnp.zeros_like(numbers).at[order].set(jnp.cumsum(is_new, dtype=numbers.dtype), unique_indices=True)
 
 
 def summed(values: Any, slots: Slots) -> Any:

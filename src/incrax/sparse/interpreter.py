@@ -21,14 +21,12 @@ from incrax.sparse import control, shapes, windows
 from incrax.sparse.context import DENSE, KEPT, BecomesDense, CarryRead, Context
 from incrax.sparse.elementwise import ELEMENTWISE, SUMS, elementwise, folded
 from incrax.sparse.shapes import Rule
-from incrax.sparse.values import Summed, Value, has_rows, is_structured
+from incrax.sparse.values import Summed, Value, coalesced, has_rows, is_sparse, is_structured
 
 structured_rules: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(("scatter", "scatter-add", "scatter-sub"), windows.scatter),
-    **dict.fromkeys(
-        ("scatter-mul", "scatter-min", "scatter-max", "scatter_mul", "scatter_min", "scatter_max"), windows.scatter
-    ),
+    **dict.fromkeys(("scatter-mul", "scatter-min", "scatter-max"), windows.scatter),
     "gather": windows.gather,
     "pad": windows.pad,
     "dynamic_update_slice": windows.dynamic_update_slice,
@@ -57,9 +55,21 @@ def run(program: Program, values: Sequence[Value], context: Context) -> list[Val
     env: dict[Any, Value] = dict(zip(program.constvars, map(_constant, program.consts), strict=True))
     env.update(zip(program.invars, values, strict=True))
     for eqn in program.eqns:
+        _coalesce(eqn, env)
         inputs = [_read(atom, env) for atom in eqn.invars]
         env.update(zip(eqn.outvars, _evaluated(eqn, inputs, context), strict=True))
     return [_read(atom, env) for atom in program.outvars]
+
+
+def _coalesce(eqn: Equation, env: dict[Any, Value]) -> None:
+    """Store each row of the inputs once, for this equation and all that follow; not where they are only added."""
+    atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
+    if eqn.primitive.name in SUMS and all(is_sparse(env[atom]) for atom in atoms):
+        return
+    for atom in atoms:
+        value = env[atom]
+        if isinstance(value, Summed) and value.carry is None:
+            env[atom] = coalesced(value)
 
 
 def _constant(value: Any) -> Any:

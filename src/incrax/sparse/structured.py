@@ -21,7 +21,7 @@ from incrax.sparse.control import typed
 from incrax.sparse.explanation import RowsExplanation
 from incrax.sparse.interpreter import run
 from incrax.sparse.rows import RowSparse
-from incrax.sparse.values import Value, coalesced, has_rows, is_sparse
+from incrax.sparse.values import Value, has_rows, is_sparse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,8 +70,7 @@ def _outputs(traced: _Traced, values: Sequence[Value], context: Context, *, keep
     results = []
     for value, atom in zip(values, traced.program.outvars, strict=True):
         if keeps_rows and has_rows(value) and is_sparse(value):
-            rows = coalesced(value)
-            results.append(RowSparse(rows.numbers, rows.rows, atom.aval.shape))
+            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
             continue
         made = None if isinstance(atom, Literal) else made_by.get(atom)
         results.append(typed(context.returned(value, made), atom.aval))
@@ -209,7 +208,7 @@ def sparse_outputs(
 ) -> Any:
     """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use inside `jax.jit`.
 
-    Rows are stored once each (see `RowSparse.coalesce`). `events`, if given, gets the lines of `RowsExplanation`. Which
+    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines of `RowsExplanation`. Which
     outputs are `RowSparse` depends on the types of the arguments only.
     """
     context = _options("sparse_outputs", cut_over, min_bytes, nonfinite).context()
