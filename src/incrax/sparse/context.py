@@ -54,6 +54,8 @@ class Context:
     is_strict: bool
     events: list[Event] = field(default_factory=list)
     line: str = ""
+    sweeps: set[int] = field(default_factory=set)
+    """Equations that compute all rows of something that is needed, by `id`: those take and give arrays."""
 
     def on_trial(self) -> Context:
         """The same, writing elsewhere."""
@@ -80,6 +82,11 @@ class Context:
             raise BecomesDense(
                 f"{num_rows:,} rows stored of {aval.shape[0]:,}, more than the share cut_over={self.limits.share:g}"
             )
+
+    def swept(self, eqn: Equation, value: Any, bases: Sequence[Any]) -> Swept:
+        """A base that an equation computes from others."""
+        chain = frozenset().union(*(base.chain for base in bases if isinstance(base, Swept)))
+        return Swept(value, f"`{eqn.primitive.name}` ({self.line_of(eqn)})", chain | {id(eqn)})
 
     def note(self, what: str, eqn: Equation, value: Value, why: str = "") -> None:
         """Write down what became of a value that is held as rows."""
@@ -109,6 +116,7 @@ class Context:
         if isinstance(base, Swept) and base.by is None:
             return Event(IN_PLACE, name, kind, count, "rows written into an array that is there anyway", line)
         if isinstance(base, Swept):
+            self.sweeps.update(base.chain)
             why = f"all rows change in {base.by}"
         if isinstance(base, Uniform) and not base.is_zero:
             why = f"{why}; the rows that were not read are no longer zero"

@@ -72,7 +72,7 @@ def elementwise(eqn: Equation, values: Sequence[Value], context: Context) -> lis
         context.check(sum(numbers.shape[0] for numbers in sets), aval)
     numbers = joined(sets, aval.shape[0])
     rows = apply(eqn, [x if _is_scalar(x) else rows_at(x, numbers) for x in values])
-    return [Patched(_base(eqn, values, context), numbers, rows, aval.shape)]
+    return [Patched(_base(eqn, values, context), numbers, rows, aval.shape, _addend(eqn, values))]
 
 
 def _is_scalar(value: Any) -> bool:
@@ -103,6 +103,17 @@ def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Value | No
     if eqn.primitive.name == "sub" and has_rows(terms[1]):
         terms[1] = Summed(terms[1].numbers, -terms[1].rows, terms[1].shape)
     return added(terms)
+
+
+def _addend(eqn: Equation, values: Sequence[Value]) -> Any | None:
+    """The rows that a sum of rows and an array adds to the array."""
+    if eqn.primitive.name not in SUMS or sum(map(has_rows, values)) != 1:
+        return None
+    number = 0 if has_rows(values[0]) else 1
+    rows, is_array = values[number], not is_structured(values[1 - number]) and not _is_scalar(values[1 - number])
+    if not rows.is_sparse or not is_array:
+        return None
+    return -rows.rows if number and eqn.primitive.name == "sub" else rows.rows
 
 
 def _carry(value: Value) -> Any:
@@ -139,7 +150,7 @@ def _base(eqn: Equation, values: Sequence[Value], context: Context) -> Uniform |
     if not any(isinstance(base, Swept) for base in bases):
         return _uniform(eqn, bases)
     arrays = [dense_base(base) if isinstance(base, (Uniform, Swept)) else base for base in bases]
-    return Swept(apply(eqn, arrays), f"`{eqn.primitive.name}` ({context.line_of(eqn)})")
+    return context.swept(eqn, apply(eqn, arrays), bases)
 
 
 def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Uniform | Swept | None:

@@ -15,13 +15,23 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Literal
-from incrax.facts.program import Program, from_jaxpr
+from incrax.facts.program import Program, from_jaxpr, read_vars
 from incrax.facts.simplify import RULED
 from incrax.sparse import control, shapes, windows
 from incrax.sparse.context import DENSE, KEPT, BecomesDense, CarryRead, Context
 from incrax.sparse.elementwise import ELEMENTWISE, SUMS, elementwise, folded
 from incrax.sparse.shapes import Rule
-from incrax.sparse.values import Summed, Value, coalesced, has_rows, is_sparse, is_structured
+from incrax.sparse.values import (
+    Patched,
+    Summed,
+    Swept,
+    Value,
+    coalesced,
+    has_rows,
+    is_sparse,
+    is_structured,
+    without_addend,
+)
 
 structured_rules: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
@@ -54,10 +64,15 @@ def run(program: Program, values: Sequence[Value], context: Context) -> list[Val
     """The outputs of a program; the interpreter that `Context.run` gives to rules."""
     env: dict[Any, Value] = dict(zip(program.constvars, map(_constant, program.consts), strict=True))
     env.update(zip(program.invars, values, strict=True))
+    read_as_rows = {var for eqn in program.eqns if id(eqn) not in context.sweeps for var in read_vars(eqn)}
     for eqn in program.eqns:
         _coalesce(eqn, env)
+        if id(eqn) in context.sweeps:
+            _settle(eqn, env, context)
         inputs = [_read(atom, env) for atom in eqn.invars]
-        env.update(zip(eqn.outvars, _evaluated(eqn, inputs, context), strict=True))
+        results = _evaluated(eqn, inputs, context)
+        for var, value in zip(eqn.outvars, results, strict=True):
+            env[var] = without_addend(value) if var in read_as_rows else value
     return [_read(atom, env) for atom in program.outvars]
 
 
@@ -70,6 +85,14 @@ def _coalesce(eqn: Equation, env: dict[Any, Value]) -> None:
         value = env[atom]
         if isinstance(value, Summed) and value.carry is None:
             env[atom] = coalesced(value)
+
+
+def _settle(eqn: Equation, env: dict[Any, Value], context: Context) -> None:
+    """Write the rows of arrays into them before all rows change, for this equation and all that follow."""
+    for atom in eqn.invars:
+        value = None if isinstance(atom, Literal) else env[atom]
+        if isinstance(value, Patched) and isinstance(value.base, Swept):
+            env[atom] = context.dense(value, eqn, "all rows change")
 
 
 def _constant(value: Any) -> Any:
@@ -89,8 +112,9 @@ def _evaluated(eqn: Equation, values: list[Value], context: Context) -> Sequence
     if called is not None:
         return run(from_jaxpr(called), _protected(eqn, values), context.within(eqn))
     _check_carries(name, values)
-    why = f"there is no rule for `{name}`"
-    rule = structured_rules.get(name)
+    is_swept = id(eqn) in context.sweeps
+    why = "all rows change" if is_swept else f"there is no rule for `{name}`"
+    rule = None if is_swept else structured_rules.get(name)
     if rule is not None and (name in ALWAYS or any(map(is_structured, values))):
         try:
             return _noted(eqn, rule(eqn, values, context), context)

@@ -43,10 +43,6 @@ def _patched(value: Value) -> Patched:
     return value
 
 
-def _line(eqn: Equation, context: Context) -> str:
-    return f"`{eqn.primitive.name}` ({context.line_of(eqn)})"
-
-
 # --- moves --------------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +80,7 @@ def _each_row(
     operand = _patched(operand)
     base = operand.base
     if isinstance(base, Swept):
-        base = Swept(apply(eqn, [base.value]), base.by or _line(eqn, context))
+        base = context.swept(eqn, apply(eqn, [base.value]), [base])
     else:
         base = _uniform_base(base, on, out)
     return Patched(base, operand.numbers, on(operand.rows), out)
@@ -160,7 +156,7 @@ def _each_reduced(eqn: Equation, operand: Value, context: Context) -> Value:
         return _row_reduced(eqn, operand, shape)
     base = operand.base
     if isinstance(base, Swept):
-        base = Swept(apply(eqn, [base.value]), base.by or _line(eqn, context))
+        base = context.swept(eqn, apply(eqn, [base.value]), [base])
     else:
         base = _row_reduced(eqn, base, shape)
     return Patched(base, operand.numbers, apply(eqn, [operand.rows]), shape)

@@ -64,6 +64,22 @@ def _interpreted(traced: _Traced, leaves: Sequence[Any], context: Context) -> li
     return run(traced.program, [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves], context)
 
 
+def _evaluated(traced: _Traced, leaves: Sequence[Any], context: Context, *, keeps_rows: bool) -> list[Any]:
+    """The outputs, after trials that find which equations compute all rows of something."""
+
+    def run_in(context: Context, leaves: Sequence[Any]) -> list[Any]:
+        return _outputs(traced, _interpreted(traced, leaves, context), context, keeps_rows=keeps_rows)
+
+    num_sweeps = -1
+    while num_sweeps != len(context.sweeps):
+        num_sweeps = len(context.sweeps)
+        trial = context.on_trial()
+        jax.eval_shape(
+            lambda x, c=trial: _outputs(traced, _interpreted(traced, x, c), c, keeps_rows=keeps_rows), leaves
+        )
+    return run_in(context, leaves)
+
+
 def _outputs(traced: _Traced, values: Sequence[Value], context: Context, *, keeps_rows: bool) -> list[Any]:
     """Outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as `RowSparse`."""
     made_by = {var: eqn for eqn in traced.program.eqns for var in eqn.outvars}
@@ -103,7 +119,7 @@ class Structured(Generic[P, R]):
         def evaluate(leaves: Sequence[Any]) -> list[Any]:
             args, kwargs = jax.tree.unflatten(tree, leaves)
             traced = _traced(self._step, args, kwargs)
-            return _outputs(traced, _interpreted(traced, leaves, context), context, keeps_rows=False)
+            return _evaluated(traced, leaves, context, keeps_rows=False)
 
         leaves, tree = jax.tree.flatten((args, kwargs))
         jax.eval_shape(evaluate, leaves)
@@ -122,7 +138,7 @@ class Structured(Generic[P, R]):
         @jax.custom_jvp
         def rows(*leaves: Any) -> list[Any]:
             context = self._options.context()
-            return _outputs(traced, _interpreted(traced, leaves, context), context, keeps_rows=False)
+            return _evaluated(traced, leaves, context, keeps_rows=False)
 
         rows.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
         return jax.tree.unflatten(traced.out_tree, rows(*leaves))
@@ -208,13 +224,12 @@ def sparse_outputs(
 ) -> Any:
     """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use inside `jax.jit`.
 
-    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines of `RowsExplanation`. Which
-    outputs are `RowSparse` depends on the types of the arguments only.
+    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines of
+    `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
     """
     context = _options("sparse_outputs", cut_over, min_bytes, nonfinite).context()
     traced = _traced(fun, args, {})
-    values = _interpreted(traced, jax.tree.leaves(args), context)
-    outputs = _outputs(traced, values, context, keeps_rows=True)
+    outputs = _evaluated(traced, jax.tree.leaves(args), context, keeps_rows=True)
     if events is not None:
         events.extend(dict.fromkeys(context.events))
     return jax.tree.unflatten(traced.out_tree, outputs)

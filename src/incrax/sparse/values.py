@@ -7,7 +7,7 @@ rows by rows. It must not know about equations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -52,20 +52,28 @@ class Summed:
 
 @dataclass(frozen=True, eq=False)
 class Swept:
-    """A dense base; `by` is the equation that changed all of its rows, None where it is a value of the program."""
+    """A dense base; `by` is the equation that changed all of its rows, None where it is a value of the program.
+
+    `chain` identifies all equations, one after the other, that did.
+    """
 
     value: Any
     by: str | None = None
+    chain: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """The base with row `numbers[i]` replaced by `rows[i]`; numbers are distinct, ascending, spare ones `shape[0]`."""
+    """The base with row `numbers[i]` replaced by `rows[i]`; numbers are distinct, ascending, spare ones `shape[0]`.
+
+    Where `rows` are those of the base plus something, that is `addend`: added to the base, it spares reading it.
+    """
 
     base: Uniform | Swept
     numbers: Any
     rows: Any
     shape: tuple[int, ...]
+    addend: Any = None
 
     @property
     def is_sparse(self) -> bool:
@@ -94,6 +102,11 @@ def is_sparse(value: Value) -> bool:
 
 def _is_zero_elsewhere(value: Patched | Uniform) -> bool:
     return value.is_sparse if isinstance(value, Patched) else value.is_zero
+
+
+def without_addend(value: Value) -> Value:
+    """The value to be stored by its rows: where they are read anyway, XLA then needs no copy of the base."""
+    return replace(value, addend=None) if isinstance(value, Patched) and value.addend is not None else value
 
 
 def num_stored(value: Value) -> int:
@@ -166,6 +179,8 @@ def dense(value: Value) -> Any:
         return jnp.zeros(value.shape, value.rows.dtype).at[value.numbers].add(value.rows, mode="drop")
     if isinstance(value, Patched):
         base = dense_base(value.base)
+        if value.addend is not None:
+            return base.at[value.numbers].add(value.addend, mode="drop", indices_are_sorted=True)
         return base.at[value.numbers].set(value.rows, mode="drop", indices_are_sorted=True)
     return value
 
