@@ -13,6 +13,7 @@ from incrax._errors import (
     NotCalledError,
     ReentrantCallError,
     RowsError,
+    RowShapeError,
     StaleResultError,
     StepTypeError,
     UnknownInputError,
@@ -30,25 +31,30 @@ from incrax.running.leaves import frozen
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.verifying import verify
+from incrax.sparse.rows import RowSparse
+from incrax.sparse.structured import Structured, structured
 
 __all__ = [
     "DeletedInputError",
     "FreedResidualError",
-    "Incremental",
     "IncraxError",
+    "Incremental",
     "MemoryBudgetError",
     "MixedRowsError",
     "NotCalledError",
-    "ReentrantCallError",
     "Prepared",
     "PreparedTypeError",
     "Pullback",
+    "ReentrantCallError",
+    "RowShapeError",
+    "RowSparse",
     "Rows",
     "RowsError",
     "SelectionError",
     "StaleResultError",
     "Stats",
     "StepTypeError",
+    "Structured",
     "TangentError",
     "Tuning",
     "UnknownInputError",
@@ -65,6 +71,7 @@ __all__ = [
     "keep",
     "linearize",
     "prepare",
+    "structured",
     "uncut",
     "value_and_grad",
     "verify",

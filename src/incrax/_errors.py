@@ -45,6 +45,10 @@ class RowsError(IncraxError, ValueError):
     """Rows do not fit together, or cannot be had."""
 
 
+class RowShapeError(IncraxError, ValueError):
+    """Parts of a row-sparse array do not fit together."""
+
+
 class MixedRowsError(IncraxError, TypeError):
     """A function of `Rows` does something else with rows than map over them and reduce."""
 
@@ -266,4 +270,31 @@ def deleted_input(path: str) -> DeletedInputError:
     return DeletedInputError(
         f"Array has been deleted: `incremental(f)` got `{path}` whose buffer was donated to another computation or "
         "deleted. The saved values are untouched and the next call works. Pass a copy, or do not donate this array."
+    )
+
+
+def wrong_rows(indices: Any, values: Any, shape: tuple[int, ...]) -> RowShapeError:
+    """Indices and values that make no row-sparse array."""
+    return RowShapeError(
+        f"`RowSparse(indices, values, shape)` got indices {indices.dtype}{list(indices.shape)}, values "
+        f"{values.dtype}{list(values.shape)} and the shape {shape}; it needs k integer indices, values of the shape "
+        f"(k, *shape[1:]), and at least one axis. This is usually one index without an axis, or a shape without its "
+        "first axis. Nothing was made. Give one index and one whole row for each stored row."
+    )
+
+
+def other_shape(operation: str, seen: tuple[int, ...], expected: tuple[int, ...]) -> RowShapeError:
+    """Another array of another shape."""
+    return RowShapeError(
+        f"`{operation}` of a `RowSparse` of the shape {expected} got an array of the shape {seen}; nothing is "
+        "broadcast, because rows would then stand for others. Use arrays of the same shape."
+    )
+
+
+def not_a_number(operation: str, value: Any) -> TypeError:
+    """An operand that would make a row-sparse array dense."""
+    return TypeError(
+        f"`{operation}` of a `RowSparse` got {type(value).__name__}; rows are multiplied and divided by scalars, and "
+        "`+` and `-` take arrays of the same shape. Other operands would give other rows than the stored ones a value. "
+        "Use `todense()`, or apply the operation to `values` after `coalesce()`."
     )
