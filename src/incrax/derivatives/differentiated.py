@@ -10,7 +10,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,20 +18,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._derivative_errors import wrong_tangent
+from incrax._errors import not_called
 from incrax.derivatives.blocks import hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
+from incrax.running.leaves import is_dynamic
+from incrax.sparse.explanation import RowsExplanation
+from incrax.sparse.rows import RowSparse
+from incrax.sparse.structured import sparse_outputs
 
 Values = Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """A function (*args) -> a derivative of `fun`; `name` is what users call it."""
+    """A function (*args) -> a derivative of `fun`; `name` is what users call it, `seen` the types traced last."""
 
     fun: Callable[..., Any]
     wrt: Any
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
+    seen: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.fun, updated=())
@@ -63,18 +69,66 @@ class Derivative:
 
 
 class Gradient(Derivative):
-    """Value, gradient, or both, of a scalar function."""
+    """Value, gradient, or both, of a scalar function; row-sparse on request."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
-        selection = self.select(args, kwargs)
-        settings = {key: x for key, x in self.settings.items() if key != "with_value"}
-        derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
-        value, gradients = derivative(*selection.values)
-        found = selection.mirror.tree(gradients)
+        if self.settings.get("sparse"):
+            self.seen[:] = _types_of((args, kwargs))
+        value, found = self._found(args, kwargs, [])
         if self.settings.get("with_value"):
             return value, found
         return (found, value[1]) if self.settings.get("has_aux") else found
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any], events: list[Any]) -> tuple[Any, Any]:
+        """Value and gradient; `events` gets what became of rows."""
+        selection = self.select(args, kwargs)
+        settings = {key: self.settings.get(key, False) for key in ("has_aux", "holomorphic", "allow_int")}
+        derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
+        if not self.settings.get("sparse"):
+            value, gradients = derivative(*selection.values)
+        else:
+            nonfinite = self.settings["nonfinite"]
+            found = sparse_outputs(derivative, *selection.values, nonfinite=nonfinite, events=events)
+            value, gradients = jax.tree.map(_dense, found[0], is_leaf=_is_rows), found[1]
+        return value, selection.mirror.tree(gradients)
+
+    def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
+        """What of a gradient by `wrt` stays rows, what becomes dense and why; without arguments, for those traced last.
+
+        Raises:
+            NotCalledError: without arguments before the first call.
+        """
+        if not args and not kwargs and not self.seen:
+            raise not_called("explain()")
+        leaves, treedef = _types_of((args, kwargs)) if args or kwargs else self.seen
+        other, events = replace(self, wrt=wrt), []
+        numbers = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
+
+        def run(values: Sequence[Any]) -> Any:
+            filled = list(leaves)
+            for number, value in zip(numbers, values, strict=True):
+                filled[number] = value
+            return other._found(*jax.tree.unflatten(treedef, filled), events)
+
+        jax.eval_shape(run, [leaves[k] for k in numbers])
+        return RowsExplanation(tuple(dict.fromkeys(events)))
+
+
+def _types_of(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and tree of arguments, with types in the place of values."""
+    leaves, treedef = jax.tree.flatten(tree)
+    return [
+        jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)) if is_dynamic(x) else x for x in leaves
+    ], treedef
+
+
+def _is_rows(x: Any) -> bool:
+    return isinstance(x, RowSparse)
+
+
+def _dense(x: Any) -> Any:
+    return x.todense() if _is_rows(x) else x
 
 
 def _all(selection: Selection) -> tuple[int, ...]:

@@ -32,6 +32,8 @@ def grad(
     fun: Function,
     *,
     wrt: Any = None,
+    sparse: str | None = None,
+    nonfinite: str = "ignore",
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -47,6 +49,10 @@ def grad(
             tuple of paths; the number of an argument, or a tuple; a pytree of booleans for the first argument, or for
             subtrees of it; a function that picks parts of the first arguments: `lambda p: (p.mu, p.layers[0].w)`.
             None: the first argument.
+        sparse: `"rows"`: gradients of arrays that are read in a few rows (`table[indices]`, slices, elements) are
+            `RowSparse`, where they can stay so; the others are arrays. `explain(wrt=...)` says which, and why. None:
+            all are arrays.
+        nonfinite: with `sparse`, what becomes of rows that nothing reads: `"ignore"` or `"dense"`; see `structured`.
         has_aux: whether `fun` returns a pair whose second part is passed on.
         holomorphic: as in `jax.grad`.
         allow_int: whether integers are differentiated, with results of type float0.
@@ -70,13 +76,15 @@ def grad(
         [4.0, 12.0]
     """
     settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
-    return _made(Gradient, "grad", fun, wrt, settings, options)
+    return _made(Gradient, "grad", fun, wrt, settings | _rows("grad", sparse, nonfinite), options)
 
 
 def value_and_grad(
     fun: Function,
     *,
     wrt: Any = None,
+    sparse: str | None = None,
+    nonfinite: str = "ignore",
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
@@ -88,7 +96,16 @@ def value_and_grad(
         A function that returns a pair: what `fun` returns, and its gradient in the shape of the selection.
     """
     settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
-    return _made(Gradient, "value_and_grad", fun, wrt, settings, options)
+    return _made(Gradient, "value_and_grad", fun, wrt, settings | _rows("value_and_grad", sparse, nonfinite), options)
+
+
+def _rows(name: str, sparse: Any, nonfinite: Any) -> dict[str, Any]:
+    """Settings of row-sparse gradients."""
+    if sparse not in (None, "rows"):
+        raise ValueError(f'`{name}(sparse=...)` got {sparse!r}; use "rows", or None.')
+    if nonfinite not in ("ignore", "dense"):
+        raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
+    return {"sparse": sparse, "nonfinite": nonfinite}
 
 
 def jacobian(
