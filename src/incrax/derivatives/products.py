@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -130,7 +131,7 @@ MAX_KERNEL = 1024
 """Elements of a kernel above which a convolution is taken as all-to-all."""
 
 
-def _cpu() -> jax.Device | None:
+def _cpu() -> Any:
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
