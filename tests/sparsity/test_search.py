@@ -67,6 +67,7 @@ EXACT = {
     "gather outside": lambda x: x.at[np.array([3, 40])].get(mode="fill", fill_value=0.0),
     "rows": lambda x: matrix(x)[np.array([2, 0])],
     "scatter": lambda x: x.at[np.array([3, 1, 7])].set(x[:3] ** 2),
+    "scatter to other places": lambda x: x.at[np.array([3, 1, 7])].set(x[:3] ** 2, unique_indices=True),
     "scatter-add": lambda x: x.at[np.array([3, 1, 1, 40])].add(x[:4] ** 2),
     "dynamic slice": lambda x: lax.dynamic_slice(x, (3,), (4,)),
     "dynamic update": lambda x: lax.dynamic_update_slice(x, x[:2] ** 2, (20,)),
@@ -88,7 +89,10 @@ EXACT = {
     "linear solve": per_row(lambda r: jnp.linalg.solve(jnp.outer(r, r) + 9 * jnp.eye(4), r)),
     "jit, remat": jax.jit(jax.checkpoint(lambda x: jnp.sin(x) * x)),
     "custom_jvp": straight_through,
-    "custom_vjp": lambda x: straight_back(x) * jnp.floor(x[0] + 9),
+    "custom_vjp": lambda x: straight_back(x[2:]) * jnp.floor(x[0] + 9),
+    "custom_vjp in a loop that counts": lambda x: lax.fori_loop(
+        0, 3, lambda i, c: c.at[i].set(jnp.sin(x[i]) * c[i + 1]), straight_back(x)
+    ),
     "scan": lambda x: lax.scan(lambda c, y: (0.5 * c * y, c + y), x[0], x)[1],
     "scan from the end": lambda x: lax.scan(lambda c, y: (c + y, c * y), 0.0, x, reverse=True)[1],
     "scan of no length": lambda x: lax.scan(lambda c, y: (c + y, c * y), x[:2], jnp.zeros((0, 2))),
@@ -131,7 +135,7 @@ LOOSE = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_the_pattern_is_that_of_the_nonzeros(name):
-    expected = seen(jax.jacrev(flat(EXACT[name])) if name == "custom_vjp" else jax.jacfwd(flat(EXACT[name])))
+    expected = seen(jax.jacrev(flat(EXACT[name])) if "custom_vjp" in name else jax.jacfwd(flat(EXACT[name])))
     np.testing.assert_array_equal(found(EXACT[name]), expected)
 
 
