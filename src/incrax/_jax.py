@@ -177,8 +177,12 @@ def called_jaxpr(eqn: Equation) -> Any | None:
     return eqn.params.get(param)
 
 
-def solving_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
-    """The jaxpr by which `custom_linear_solve` solves, and its inputs; None for any other equation."""
+def opaque_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
+    """The jaxpr, and its inputs, that a linear solve or an operation made of others evaluates; None for the rest."""
+    if eqn.primitive.name == "call_hi_primitive" and not eqn.effects:
+        expand: Any = eqn.primitive
+        types = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars]
+        return closed_jaxpr(trace_body(lambda *xs: expand.to_lojax(*xs, **eqn.params), *types)), list(eqn.invars)
     if eqn.primitive.name != "custom_linear_solve":
         return None
     lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]

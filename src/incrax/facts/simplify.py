@@ -56,7 +56,7 @@ def inline_but_rules(program: Program) -> Program:
 def inline_with_lines(program: Program) -> Program:
     """As `inline`; an equation of a function of JAX gets the line where the user called that function.
 
-    Linear solves, which have a derivative rule only, are opened as well.
+    What is a primitive for its derivative rule only (linear solves) is opened as well.
     """
     return _inline(program, frozenset(), has_lines=True)
 
@@ -75,7 +75,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         eqn = _reading(eqn, resolve)
         called, inputs = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn), eqn.invars
         if called is None and has_lines:
-            called, inputs = _jax.solving_call(eqn) or (None, inputs)
+            called, inputs = _jax.opaque_call(eqn) or (None, inputs)
         if called is None:
             eqns.append(eqn)
             return
