@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 
@@ -13,6 +12,7 @@ import pytest
 from helpers import same
 
 import incrax
+from incrax import _jax
 from incrax.derivatives import linear_maps
 
 
@@ -194,6 +194,15 @@ def test_integers_and_keys_among_the_arguments_have_no_cotangent():
     same(pullback((1.0, FLOAT0), wrt="x"), of_x)
 
 
+@pytest.mark.parametrize("f", [lambda x: x * 2.0, lambda x: x * jnp.ones(2), jnp.exp], ids=["weak", "strong", "exp"])
+def test_python_numbers_give_the_types_of_jax(f):
+    value, pullback = incrax.vjp(f, 3.0)
+    expected, by_jax = jax.vjp(f, 3.0)
+    same(value, expected)
+    ct = jnp.ones(expected.shape)
+    same(pullback(ct), by_jax(ct))
+
+
 def test_types_of_arguments_are_kept():
     f = lambda x, y: x.astype(jnp.float32) * y
     x, y = jnp.ones(3, jnp.float16), np.ones(3, np.float32)
@@ -234,12 +243,19 @@ def test_without_compilation_only_what_is_needed_runs(wrt):
 
 def test_a_loop_is_pruned_inside():
     def f(x, y):
-        return jax.lax.scan(lambda c, _: ((jnp.sin(c[0]) * x, jnp.exp(c[1]) * y), None), (x, y), None, length=3)[0][0]
+        body = lambda c, _: ((jnp.sin(c[0]) * x, jnp.exp(c[1]) * y), None)
+        return sum(jax.lax.scan(body, (x, y), None, length=3)[0])
 
-    _, pullback = incrax.vjp(f, scalar(0.5), scalar(0.2))
-    part = pullback._part(pullback._asked("x").numbers)
-    assert "exp" not in str(part.program)
-    same(pullback(1.0, wrt="x"), jax.grad(f)(0.5, 0.2).astype(float))
+    x, y = scalar(0.5), scalar(0.2)
+    _, pullback = incrax.vjp(f, x, y)
+
+    def num_inside(wrt):
+        eqns = pullback._part(pullback._asked(wrt).numbers).program.eqns
+        (loop,) = (eqn for eqn in eqns if eqn.primitive.name == "scan")
+        return len(_jax.sub_bodies(loop)[0].eqns)
+
+    assert num_inside("x") == num_inside("y") == num_inside(None) / 2
+    same(pullback(1.0, wrt="x"), jax.grad(f)(x, y))
 
 
 def test_inner_compiled_functions_are_pruned_too():
@@ -289,9 +305,8 @@ def test_programs_of_a_function_that_is_gone_are_dropped():
 def test_the_number_of_programs_is_bounded():
     f = lambda x: x * 2.0
     for size in range(1, linear_maps.MAX_PRIMALS + 3):
-        incrax.vjp(functools.partial(f), jnp.ones(size), wrt=0)
-        incrax.vjp(f, jnp.ones(1))
-    assert len(linear_maps._primals._table) <= linear_maps.MAX_PRIMALS
+        incrax.vjp(f, jnp.ones(size))
+    assert len(linear_maps._primals._table) == linear_maps.MAX_PRIMALS
 
 
 # --- large constants --------------------------------------------------------------------------------------------------
@@ -391,9 +406,9 @@ def test_a_residual_that_is_a_result_is_held_once():
 def test_a_numpy_argument_may_be_changed_in_place_afterwards(size, is_compiled):
     x = np.ones(size)
     with jax.disable_jit(not is_compiled):
-        _, pullback = incrax.vjp(lambda x: jnp.sum(x**3), x)
+        _, pullback = incrax.vjp(lambda x: jnp.sum(x * x), x)
         x[:] = 7.0
-        same(pullback(1.0), (3.0 * jnp.ones(size),))
+        same(pullback(1.0), (2.0 * jnp.ones(size),))
 
 
 # --- items ------------------------------------------------------------------------------------------------------------
