@@ -109,7 +109,8 @@ class Gradient(Derivative):
             filled = list(leaves)
             for number, value in zip(numbers, values, strict=True):
                 filled[number] = value
-            return other._found(*jax.tree.unflatten(treedef, filled), events)
+            args, kwargs = jax.tree.unflatten(treedef, filled)
+            return other._found(args, kwargs, events)
 
         jax.eval_shape(run, [leaves[k] for k in numbers])
         return RowsExplanation(tuple(dict.fromkeys(events)))
