@@ -98,6 +98,12 @@ def test_what_is_cut_is_left_out():
     assert p.flat.gradient([0.7]) == pytest.approx([float(gradient["mu"])], rel=1e-14)
 
 
+def test_marks_are_taken_off_before_the_function_is_called():
+    """Functions of `jax.lax` refuse marked leaves."""
+    p = prepared(lambda x, t: x * jax.lax.sin(t), (2.0, incrax.cut(jnp.array(0.5))))
+    assert float(p.value(2.0, incrax.cut(jnp.array(0.5)))) == pytest.approx(2 * np.sin(0.5), rel=1e-14)
+
+
 def test_inside_a_compiled_function_it_is_the_plain_function():
     p = prepared()
     same(jax.jit(p.gradient)(PARAMS, DATA), jax.grad(loss)(PARAMS, DATA))
