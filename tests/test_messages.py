@@ -650,8 +650,8 @@ def test_a_cotangent_that_was_given_up():
     _, pullback = incrax.vjp(lambda x, y: x * y, 1.0, 2.0)
     pullback.keep("x")
     text = (
-        "The pullback was asked for the cotangent of `y` after `keep(wrt=...)`, which kept what `x` needs and freed the "
-        "rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
+        "The pullback was asked for the cotangent of `y` after `keep(wrt=...)`, which kept what `x` needs and freed "
+        "the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
     )
     check_text(incrax.FreedResidualError, text, pullback, 1.0, wrt="y")
 
