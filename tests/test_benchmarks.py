@@ -143,3 +143,18 @@ def test_the_benchmark_of_rows_runs_and_agrees():
     options = harness.Options(quick=True, rounds=1, only="value and gradient", json=None, extra=None)
     lines = list(bench_rows.lines(options))
     assert [line.case.partition(",")[0] for line in lines] == ["append", "replace", "move", "stream"]
+
+
+# --- pullbacks --------------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_pullbacks_runs_and_agrees():
+    """Operations and bytes do not depend on the size of a constant; times are not looked at."""
+    import bench_pullback
+
+    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
+    lines = list(bench_pullback.lines(options))
+    assert len(lines) == 7
+    counted = [check for line in lines for check in line.checks if check.target.startswith(("operations", "bytes"))]
+    assert len(counted) == 4 * 2 + 3
+    assert all(check.is_met for check in counted)

@@ -685,3 +685,37 @@ def test_rows_of_dates():
     dates = np.array(["2020-01-01"], "datetime64[D]")
     with refused(incrax.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")):
         incrax.Rows({"x": dates})
+
+
+# --- derivatives ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cotangent_that_does_not_fit():
+    _, pullback = incrax.vjp(lambda x: {"a": x**2}, jnp.ones(3))
+    rest = (
+        "Nothing was evaluated or stored. Pass a pytree like what it belongs to, with arrays of the same shapes and "
+        "dtypes; None for leaves that are not selected."
+    )
+    text = "`pullback` got a cotangent that is float64[2], and it belongs to the output['a'], float64[3]. "
+    check_text(incrax.TangentError, text + rest, pullback, {"a": jnp.ones(2)})
+    text = "`pullback` got a cotangent that is None, and it belongs to the output['a'], float64[3]. "
+    check_text(incrax.TangentError, text + rest, pullback, {"a": None})
+
+
+def test_a_cotangent_that_was_given_up():
+    _, pullback = incrax.vjp(lambda x, y: x * y, 1.0, 2.0)
+    pullback.keep("x")
+    text = (
+        "The pullback was asked for the cotangent of `y` after `keep(wrt=...)`, which kept what `x` needs and freed "
+        "the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
+    )
+    check_text(incrax.FreedResidualError, text, pullback, 1.0, wrt="y")
+
+
+def test_an_argument_of_a_prepared_function_of_another_type():
+    p = incrax.prepare(lambda x: x**2, 1.0)
+    text = (
+        "`prepare(f).value` got `x` as float64[2]; it was prepared for float64[]. Nothing was evaluated or stored. "
+        "Convert it, or prepare the function for this type."
+    )
+    check_text(incrax.PreparedTypeError, text, p.value, np.ones(2))
