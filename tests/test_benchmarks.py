@@ -158,3 +158,14 @@ def test_the_benchmark_of_pullbacks_runs_and_agrees():
     counted = [check for line in lines for check in line.checks if check.target.startswith(("operations", "bytes"))]
     assert len(counted) == 4 * 2 + 3
     assert all(check.is_met for check in counted)
+
+
+# --- broadcast adjoints -----------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_broadcast_adjoints_runs_and_agrees():
+    """Forward, reverse, by hand and ours give the same derivatives by one field and by three."""
+    import bench_broadcast
+
+    options = harness.Options(quick=True, rounds=1, only="e field, 1e+03", json=None, extra=None)
+    assert len(list(bench_broadcast.lines(options))) == 2
