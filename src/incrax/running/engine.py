@@ -33,10 +33,11 @@ from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
 from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
+from incrax.running.repeat import Repeat, repeat_of
 from incrax.running.saved import SavedValues, UnusableError
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, is_any_deleted
-from incrax.running.succession import carried_over, culprit, results_of
+from incrax.running.succession import culprit, results_of, saveable_outputs, successor
 
 
 class Engine:
@@ -67,6 +68,7 @@ class Engine:
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
         self.has_advised = False
         self._last: Record | None = None
+        self.repeat: Repeat | None = None
         self._rested: Sequence[int] | None = None
         outputs = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
@@ -90,7 +92,7 @@ class Engine:
 
     def _copy(self, stats: Stats) -> Engine:
         other = Engine.__new__(Engine)
-        other.__dict__.update({**self.__dict__, "stats": stats})
+        other.__dict__.update({**self.__dict__, "stats": stats, "repeat": None})
         return other
 
     def _attached(self) -> Engine:
@@ -114,6 +116,14 @@ class Engine:
         start_s = clock.now()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
+        again = self.repeat.run(self, values, start_s) if self.repeat is not None and resting is None else None
+        return self._compared(values, resting, start_s, leaves) if again is None else again
+
+    def _compared(
+        self, values: tuple[LeafValue, ...], resting: Sequence[int] | None, start_s: float, leaves: Sequence[Any]
+    ) -> list[Any]:
+        """Outputs at these leaf values, from the version that is best to start from."""
+        watch = self.chooser.watch
         pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
@@ -235,6 +245,7 @@ class Engine:
         if guard is not None:
             state = self._doubted(state, candidate, entry, saved, results, guard)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
+        self.repeat = repeat_of(self, entry, base, state)
         return state.outputs
 
     def _doubted(
@@ -308,20 +319,14 @@ class Engine:
         saved: SavedValues,
         results: list[Any],
     ) -> State:
-        savable = self.chooser.savable
-        self.store.expect(savable)
+        self.store.expect(self.chooser.savable)
         added = {**saved.found, **saved.computed}
         plan = self.plan_of(candidate, entry) if candidate == "plan" else None
         outputs, computed = results_of(plan, base, results, len(self.facts.program.outvars))
         added.update(computed)
         if not self.chooser.is_exact:
-            saveable = self.facts.saveable
-            added.update([(var, outputs[i]) for i, var in self.out_vars if var in savable and var in saveable])
-        kept = carried_over(base, dirty, added, self.facts.mask)
-        state = State(values, outputs, kept, culprit(candidate, base, entry), are_values=True)
-        if base is not None and state.saved is base.saved:
-            state.harmless = dirty
-        return state
+            added.update(saveable_outputs(self.out_vars, outputs, self.chooser.savable, self.facts.saveable))
+        return successor(base, dirty, added, values, outputs, culprit(candidate, base, entry), self.facts.mask)
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
         stats = self.stats

@@ -5,12 +5,13 @@ In: the baseline, the dirty set, new values. Out: the saved values of the new ve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from incrax._jax import Var
 from incrax.planning.plan import Plan
 from incrax.running.choice import Candidate, Entry
+from incrax.running.leaves import LeafValue
 from incrax.running.store import State
 
 
@@ -45,3 +46,26 @@ def results_of(
     for position, value in zip(plan.outputs, results, strict=False):
         outputs[position] = value
     return outputs, dict(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+
+
+def saveable_outputs(
+    out_vars: Iterable[tuple[int, Var]], outputs: Sequence[Any], savable: Container[Var], saveable: Container[Var]
+) -> list[tuple[Var, Any]]:
+    """The outputs that are values to save as well."""
+    return [(var, outputs[i]) for i, var in out_vars if var in savable and var in saveable]
+
+
+def successor(
+    base: State | None,
+    dirty: int,
+    added: dict[Var, Any],
+    values: tuple[LeafValue, ...],
+    outputs: list[Any],
+    blamed: int | None,
+    mask: Callable[[Var], int],
+) -> State:
+    """The version that follows a baseline."""
+    state = State(values, outputs, carried_over(base, dirty, added, mask), blamed, are_values=True)
+    if base is not None and state.saved is base.saved:
+        state.harmless = dirty
+    return state
