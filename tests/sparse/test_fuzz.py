@@ -2,120 +2,19 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from cases import check
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-
-N, D, K = 40, 3, 5
-TABLE = jnp.asarray(np.random.default_rng(1).normal(size=(N, D)))
-OTHER = jnp.asarray(np.random.default_rng(2).uniform(0.5, 1.5, size=(N, D)))
-
-READS = {
-    "index": lambda t, i: t[i],
-    "fill": lambda t, i: t.at[i].get(mode="fill", fill_value=0.5),
-    "clip": lambda t, i: jnp.take(t, i, axis=0, mode="clip"),
-    "element": lambda t, i: t[i[0], 1][None, None],
-    "elements": lambda t, i: t[i, i % D][:, None],
-    "columns": lambda t, i: t[i, 1:],
-    "slice": lambda t, i: t[4:9],
-    "strided": lambda t, i: t[2:14:3],
-    "part": lambda t, i: t[3:6, 1:2],
-    "dynamic slice": lambda t, i: jax.lax.dynamic_slice(t, (i[0], i[1] % 2), (4, 2)),
-    "twice": lambda t, i: t[i] * t[i[::-1]],
-    "grid": lambda t, i: t[i[:4].reshape(2, 2)].reshape(4, D),
-    "vmapped": lambda t, i: jax.vmap(lambda j: jnp.tanh(t[j]))(i),
-    "mask": lambda t, i: t[np.arange(N) % 7 == 3],
-    "updated": lambda t, i: t.at[i[:2]].set(2.0)[i],
-    "added": lambda t, i: t.at[i[:2]].add(2.0)[i[1:]] ** 2,
-    "scanned": lambda t, i: jax.lax.scan(lambda c, j: (c + jnp.sum(t[j]), t[j]), 0.0, i)[1],
-    "chosen": lambda t, i: jax.lax.cond(i[0] > 3, lambda: t[i], lambda: 2.0 * t[i + 1]),
-    "of two": lambda t, i: jax.lax.switch(i[0] % 3, [lambda: t[i], lambda: t[:K] * 3.0, lambda: jnp.ones((K, D))]),
-    "recomputed": lambda t, i: jax.checkpoint(lambda t: jnp.sin(jnp.cos(t[i])))(t),
-    "cast": lambda t, i: t[i].astype(np.float32),
-    "all": lambda t, i: t * 1.5,
-    "column": lambda t, i: t[:, 1:2],
-}
-
-CHANGES = {
-    "scale": lambda g, t, i: -0.5 * g,
-    "by a number": lambda g, t, i: g * jnp.sum(t[0]),
-    "divide": lambda g, t, i: g / (1.0 + jnp.sum(t[1] ** 2)),
-    "by an array": lambda g, t, i: g * OTHER,
-    "by a row": lambda g, t, i: g * t[2],
-    "clip": lambda g, t, i: jnp.clip(g, -0.3, 0.4),
-    "clip by norm": lambda g, t, i: g * jnp.minimum(1.0, 1.0 / jnp.sqrt(jnp.sum(g * g) + 1e-6)),
-    "by the largest": lambda g, t, i: g / (1.0 + jnp.max(jnp.abs(g))),
-    "shifted by the least": lambda g, t, i: g - jnp.min(g) * g,
-    "row norms": lambda g, t, i: g / (1.0 + jnp.linalg.norm(g, axis=1, keepdims=True) ** 2),
-    "square": lambda g, t, i: jnp.square(g) - g,
-    "sign": lambda g, t, i: jnp.sign(g),
-    "where": lambda g, t, i: jnp.where(g > 0, g, 0.1 * g),
-    "finite": lambda g, t, i: jnp.where(jnp.isfinite(g), g, 0.0),
-    "apply if finite": lambda g, t, i: jnp.where(jnp.all(jnp.isfinite(g)), g, 0.0),
-    "momentum": lambda g, t, i: 0.9 * OTHER + g,
-    "cosine": lambda g, t, i: jnp.cos(g),
-    "inner product": lambda g, t, i: g * jnp.vdot(g, OTHER),
-    "product with itself": lambda g, t, i: g + 0.01 * g @ (g.T @ g),
-    "of columns": lambda g, t, i: g @ jnp.ones((D, D)),
-    "column sums": lambda g, t, i: g - 0.1 * jnp.sum(g, axis=0) * g,
-    "reshaped": lambda g, t, i: (g.reshape(N * D) * 2.0).reshape(N, D),
-    "flattened norm": lambda g, t, i: g / (1.0 + jnp.sum(g.ravel() ** 2)),
-    "transposed": lambda g, t, i: (2.0 * g.T).T,
-    "more axes": lambda g, t, i: jnp.squeeze(g[:, None, ::-1] * 3.0, 1),
-    "joined": lambda g, t, i: g + jnp.zeros_like(g).at[i].add(1.0, mode="drop"),
-    "halved": lambda g, t, i: g.astype(np.float32).astype(np.float64),
-    "read again": lambda g, t, i: g + jnp.sum(g[i] ** 2),
-    "slice read": lambda g, t, i: g * jnp.sum(g[2:7]),
-    "masked": lambda g, t, i: g.at[i[0]].set(0.0),
-    "multiplied there": lambda g, t, i: g.at[i[:2]].multiply(3.0),
-    "sorted": lambda g, t, i: jnp.sort(g, axis=1),
-    "cumulated": lambda g, t, i: jnp.cumsum(g, axis=0),
-    "chosen": lambda g, t, i: jax.lax.cond(t[0, 0] > 0, lambda: 2.0 * g, lambda: jnp.zeros_like(g)),
-    "in a loop": lambda g, t, i: jax.lax.fori_loop(0, 3, lambda _, x: 0.5 * x, g),
-    "in a jit": lambda g, t, i: jax.jit(lambda g: 2.0 * g)(g),
-    "barrier": lambda g, t, i: jax.lax.optimization_barrier(g),
-    "relu": lambda g, t, i: jax.nn.relu(g) + jax.nn.softplus(g),
-}
-
-UPDATES = {
-    "by hand": lambda t, g: t - 0.1 * g,
-    "reversed": lambda t, g: -g + t,
-    "gradient": lambda t, g: g,
-    "both": lambda t, g: (t - 0.1 * g, jnp.sum(g), g * g + OTHER),
-    "nothing": lambda t, g: t,
-    "only norm": lambda t, g: jnp.sqrt(jnp.sum(g**2)),
-}
+from sparse_cases import CHANGES, READS, TABLE, UPDATES, K, N, check, program
 
 indices = st.lists(st.integers(-N - 3, N + 3), min_size=K, max_size=K)
 reads = st.lists(st.sampled_from(sorted(READS)), min_size=1, max_size=3)
 changes = st.lists(st.sampled_from(sorted(CHANGES)), max_size=3)
+modes = st.sampled_from(["ignore", "dense"])
+cut_overs = st.sampled_from([0.3, 9.0])
 
 
-def program(read, changed, update):
-    def step(t, i):
-        def loss(t):
-            return sum(jnp.sum(jnp.sin(READS[name](t, i)) * (1.0 + n)) for n, name in enumerate(read))
-
-        g = jax.grad(loss)(t)
-        for name in changed:
-            g = CHANGES[name](g, t, i)
-        return UPDATES[update](t, g)
-
-    return step
-
-
-@settings(max_examples=60)
-@given(
-    reads,
-    changes,
-    st.sampled_from(sorted(UPDATES)),
-    indices,
-    st.sampled_from(["ignore", "dense"]),
-    st.sampled_from([0.3, 9.0]),
-)
+@given(reads, changes, st.sampled_from(sorted(UPDATES)), indices, modes, cut_overs)
 def test_any_step_gives_what_the_dense_program_gives(read, changed, update, ids, nonfinite, cut_over):
     step = program(read, changed, update)
     check(step, TABLE, jnp.asarray(ids), nonfinite=nonfinite, cut_over=cut_over, factor=4096.0)
