@@ -629,3 +629,41 @@ def test_rows_of_dates():
     dates = np.array(["2020-01-01"], "datetime64[D]")
     with refused(incrax.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")):
         incrax.Rows({"x": dates})
+
+
+# --- row-sparse arrays ------------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_row_sparse_array_that_do_not_fit():
+    text = (
+        "`RowSparse(indices, values, shape)` got indices int32[2], values float32[2, 4] and the shape (9, 3); it needs k "
+        "integer indices, values of the shape (k, *shape[1:]), and at least one axis. This is usually one index without "
+        "an axis, or a shape without its first axis. Nothing was made. Give one index and one whole row for each stored "
+        "row."
+    )
+    parts = jnp.zeros(2, jnp.int32), jnp.zeros((2, 4), jnp.float32), (9, 3)
+    check_text(incrax.RowShapeError, text, incrax.RowSparse, *parts)
+
+
+def test_arrays_of_other_shapes_added_to_a_row_sparse_array():
+    text = (
+        "`add_to` of a `RowSparse` of the shape (9, 3) got an array of the shape (3,); nothing is broadcast, because "
+        "rows would then stand for others. Use arrays of the same shape."
+    )
+    rows = incrax.RowSparse(jnp.zeros(2, jnp.int32), jnp.zeros((2, 3)), (9, 3))
+    check_text(incrax.RowShapeError, text, rows.add_to, jnp.zeros(3))
+
+
+def test_row_sparse_arrays_multiplied_by_arrays():
+    text = (
+        "`*` of a `RowSparse` got ndarray; rows are multiplied and divided by scalars, and `+` and `-` take arrays of "
+        "the same shape. Other operands would give other rows than the stored ones a value. Use `todense()`, or apply "
+        "the operation to `values` after `coalesce()`."
+    )
+    rows = incrax.RowSparse(jnp.zeros(2, jnp.int32), jnp.zeros((2, 3)), (9, 3))
+    check_text(TypeError, text, lambda: rows * np.ones(3))
+
+
+def test_options_of_structured_steps():
+    text = '`structured(nonfinite=...)` got \'nan\'; use "ignore" or "dense".'
+    check_text(ValueError, text, incrax.structured, loss, nonfinite="nan")

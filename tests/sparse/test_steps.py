@@ -43,13 +43,14 @@ def adagrad(t, s, ids):
 @pytest.mark.parametrize("name", sorted(PATTERNS))
 @pytest.mark.parametrize("step", [by_hand, clipped], ids=lambda f: f.__name__)
 def test_indices_of_all_kinds(step, name):
-    check_rows(step, table(), indices(name))
+    (check if name == "empty" else check_rows)(step, table(), indices(name))
 
 
 @pytest.mark.parametrize("name", sorted(PATTERNS))
 def test_accumulators_are_read_and_written_in_place(name):
-    explanation = check_rows(adagrad, table(), table(seed=1) ** 2, indices(name))
-    assert len(explanation.in_place) == 2
+    explanation = check(adagrad, table(), table(seed=1) ** 2, indices(name))
+    assert not explanation.became_dense
+    assert len(explanation.in_place) == (0 if name == "empty" else 2)
 
 
 def test_a_rate_that_is_an_argument():
@@ -125,7 +126,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("pattern", ["repeated", "negative", "out of range"])
+@pytest.mark.parametrize("pattern", ["negative", "out of range"])
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_losses_with_calls_branches_and_loops(name, pattern):
     form = FORMS[name](loss)
@@ -181,7 +182,13 @@ def test_derivatives_are_those_of_the_step_with_its_own_rules():
     step = lambda t: doubled(by_hand(t, ids))
     ours = incrax.structured(step, min_bytes=0)
     same(jax.grad(lambda t: jnp.sum(ours(t) ** 2))(table()), jax.grad(lambda t: jnp.sum(step(t) ** 2))(table()))
-    same(jax.jvp(ours, (table(),), (table(seed=2),))[1], jax.jvp(step, (table(),), (table(seed=2),))[1], factor=512)
+
+
+def test_tangents_are_those_of_the_step():
+    step = lambda t: by_hand(t, indices("repeated"))
+    ours = incrax.structured(step, min_bytes=0)
+    expected = jax.jvp(step, (table(),), (table(seed=2),))
+    same(jax.jvp(ours, (table(),), (table(seed=2),)), expected, factor=512)
 
 
 def test_arguments_by_name_static_structure_and_keys():
