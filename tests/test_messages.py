@@ -636,10 +636,10 @@ def test_rows_of_dates():
 
 def test_parts_of_a_row_sparse_array_that_do_not_fit():
     text = (
-        "`RowSparse(indices, values, shape)` got indices int32[2], values float32[2, 4] and the shape (9, 3); it needs k "
-        "integer indices, values of the shape (k, *shape[1:]), and at least one axis. This is usually one index without "
-        "an axis, or a shape without its first axis. Nothing was made. Give one index and one whole row for each stored "
-        "row."
+        "`RowSparse(indices, values, shape)` got indices int32[2], values float32[2, 4] and the shape (9, 3); it needs "
+        "k integer indices, values of the shape (k, *shape[1:]), and at least one axis. This is usually one index "
+        "without an axis, or a shape without its first axis. Nothing was made. Give one index and one whole row for "
+        "each stored row."
     )
     parts = jnp.zeros(2, jnp.int32), jnp.zeros((2, 4), jnp.float32), (9, 3)
     check_text(incrax.RowShapeError, text, incrax.RowSparse, *parts)
