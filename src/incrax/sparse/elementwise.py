@@ -7,6 +7,7 @@ known; a base that is an array is computed by an equation that XLA drops where n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -77,12 +78,15 @@ def elementwise(eqn: Equation, values: Sequence[Value], context: Context) -> lis
 
 
 def _widened(value: Value, shape: tuple[int, ...]) -> Value:
-    """A value whose rows are alike in the output's shape: axes of one element are spread by the equation itself."""
+    """A structured value in the output's shape: axes of one element are spread by the equation itself."""
     if not is_structured(value) or value.shape == shape:
         return value
-    if has_rows(value):
+    if isinstance(value, Uniform):
+        return Uniform(value.value if np.ndim(value.value) == 0 else spread(value.value, shape[1:]), shape)
+    if value.shape[0] != shape[0] or (isinstance(value, Patched) and isinstance(value.base, Swept)):
         raise BecomesDense("operands of other shapes are spread")
-    return Uniform(value.value if np.ndim(value.value) == 0 else spread(value.value, shape[1:]), shape)
+    wide = replace(value, rows=spread(value.rows, (value.rows.shape[0], *shape[1:])), shape=shape)
+    return wide if isinstance(wide, Summed) else replace(wide, base=_widened(wide.base, shape), addend=None)
 
 
 def _is_scalar(value: Any) -> bool:
