@@ -149,3 +149,17 @@ def test_options_that_do_not_go_together_are_refused():
         incrax.jacobian(chained, sparse=True, has_aux=True)
     with pytest.raises(ValueError, match=r"`hessian\(sparse=True\)` does not go with `holomorphic=True`"):
         incrax.hessian(chained, sparse=True, holomorphic=True)
+
+
+def test_keys_among_the_other_arguments():
+    f = lambda x, key: x[1:] * x[:-1] * jax.random.normal(key, (39,))
+    near(incrax.jacobian(f)(X, jax.random.key(1)), jax.jacfwd(f)(X, jax.random.key(1)))
+    g = lambda x, key: jnp.sum(x**2 * jax.random.normal(key, (40,)))
+    found = incrax.hessian(g, sparse=True)(X, jax.random.key(1))
+    near(found.todense(), jax.hessian(g)(X, jax.random.key(1)))
+
+
+def test_a_sparse_jacobian_of_a_reverse_rule_is_taken_in_reverse():
+    near(incrax.jacobian(cubed, sparse=True)(X).todense(), jnp.diag(3.0 * X**2))
+    f = lambda x: jnp.cumsum(cubed(x))
+    near(incrax.jacobian(f, sparse=True)(X).todense(), jax.jacrev(f)(X))

@@ -203,6 +203,7 @@ def test_a_marked_number_converts():
     assert (float(incrax.cut(2.0)), int(incrax.cut(3)), bool(incrax.cut(jnp.array(1.0)))) == (2.0, 3, True)
     assert range(5)[incrax.cut(2)] == 2
     assert complex(incrax.cut(1j)) == 1j
+    assert (round(incrax.cut(2.26), 1), f"{incrax.cut(2.26):.1f}") == (2.3, "2.3")
 
 
 def test_marks_are_shown_copied_and_pickled():

@@ -22,9 +22,8 @@ def of_equinox(model, x):
 
 
 def test_a_model_of_equinox_gets_a_gradient_in_its_shape():
-    import equinox as eqx
-
     model = equinox_model()
+    eqx = pytest.importorskip("equinox")
     found = incrax.grad(of_equinox)(model, X)
     expected = eqx.filter_grad(of_equinox)(model, X)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(eqx.filter(expected, eqx.is_array)), strict=True):

@@ -215,3 +215,8 @@ def test_numpy_and_python_leaves_are_selected():
     f = incrax.grad(lambda p: p["a"] * np.float64(2.0) * jnp.sum(p["x"]))
     found = f({"a": 2.0, "x": np.ones(3)})
     assert (float(found["a"]), found["x"].tolist()) == (6.0, [4.0] * 3)
+
+
+def test_a_path_to_nothing_is_an_error_that_says_so():
+    with pytest.raises(incrax.SelectionError, match="has nothing to differentiate: of no leaves"):
+        incrax.grad(lambda p: p["a"], wrt="p['n']")({"a": 1.0, "n": None})

@@ -85,6 +85,17 @@ def test_donated_tables_are_updated_in_place(step):
     assert memory.alias_size_in_bytes == count * TABLE_BYTES
 
 
+def test_what_changes_all_rows_without_rows_to_write_is_the_dense_program():
+    def risky(t, rate, ids):
+        return t - rate * jax.grad(loss)(t, ids)
+
+    strict = incrax.structured(risky, donate_argnums=0, nonfinite="dense")
+    rate = jax.ShapeDtypeStruct((), np.float64)
+    memory = strict.lower(TABLE, rate, IDS).compile().memory_analysis()
+    dense = jax.jit(risky, donate_argnums=0).lower(TABLE, rate, IDS).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1.1 * dense.temp_size_in_bytes
+
+
 def test_the_dense_program_needs_memory_for_its_gradient():
     memory = jax.jit(adam, donate_argnums=(0, 1, 2)).lower(*[TABLE] * 3, IDS).compile().memory_analysis()
     assert memory.temp_size_in_bytes >= TABLE_BYTES

@@ -49,6 +49,38 @@ def test_reading_all_rows_makes_none():
     assert not explanation.stayed_sparse
 
 
+EXTREMES = [jnp.max, jnp.min, lambda g: jnp.all(g != 0), lambda g: jnp.any(g == 0), lambda g: jnp.max(jnp.cos(g))]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_extremes_count_the_rows_that_are_not_stored_and_no_spare_ones(extreme, sign):
+    def step(t, ids):
+        weights = sign * jnp.arange(2.0, 2.0 + ids.shape[0])[:, None]
+        g = jax.grad(lambda t: jnp.sum(weights * t.at[ids].get(mode="fill", fill_value=0.0)))(t)
+        return extreme(g), extreme(g + sign)
+
+    check_rows(step, TABLE, jnp.array([1, 99, 99]), cut_over=9.0)
+    everywhere = jnp.arange(40)
+    check_rows(step, TABLE, everywhere, cut_over=9.0)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_rows_of_a_loop_are_added_in_the_order_of_its_turns(is_reversed):
+    factors = jnp.array([1e17, 1.0, -1e17, 3.0])
+
+    def step(t):
+        def total(t):
+            turn = lambda c, f: (c + jnp.sum(t[4]) * f, None)
+            return jax.lax.scan(turn, 0.0, factors, reverse=is_reversed)[0]
+
+        return jax.grad(total)(t)
+
+    ours = incrax.structured(step, min_bytes=0)
+    assert ours.explain(TABLE).stayed_sparse
+    np.testing.assert_array_equal(ours(TABLE), jax.jit(step)(TABLE))
+
+
 # --- limits -------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,9 +19,9 @@ from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blo
 from incrax.derivatives.selection import Selection
 from incrax.facts.program import Program, trace
 from incrax.sparsity.coloring import color_symmetric
-from incrax.sparsity.compressed import choose, compressed_jacobian, dense, hessian_values
+from incrax.sparsity.compressed import Mode, choose, compressed_jacobian, dense, hessian_values
 from incrax.sparsity.patterns import Matrix
-from incrax.sparsity.search import hessian_pattern, pattern_of
+from incrax.sparsity.search import has_custom_vjp, hessian_pattern, pattern_of
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""
@@ -46,13 +47,18 @@ def jacobian_blocks(
     is_real = all(jnp.issubdtype(x.dtype, jnp.floating) for x in outputs) and len({x.dtype for x in outputs}) == 1
     if not is_real or not (is_sparse or min(rows.size, columns.size) >= MIN_SIZE):
         return None
-    pattern = pattern_of(program_of(fun, selection, columns), (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
+    program = program_of(fun, selection, columns)
+    pattern = pattern_of(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
     way = choose(pattern, columns.size, rows.size)
     if not is_sparse and "compressed" not in way:
         return None
     pattern = _full(rows.size, columns.size) if pattern is None else pattern
-    direction = "forward" if (mode or way).endswith("forward") else "reverse"
-    values = compressed_jacobian(_of_vector(fun, selection, columns), _vector(selection), pattern, mode=direction)
+    modes: list[Mode] = ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
+    # Without a batch, JAX finds out only when it compiles that a `custom_vjp` has no forward mode.
+    modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(program) else modes
+    of_vector = _of_vector(fun, selection, columns)
+    attempts = [partial(compressed_jacobian, of_vector, pattern=pattern, mode=m) for m in modes]
+    values = first_that_works(attempts, [_vector(selection)])
     return _blocks(values, pattern, rows, columns, is_sparse=is_sparse)
 
 
@@ -101,6 +107,8 @@ def program_of(fun: Callable[..., Sequence[Any]], selection: Selection, columns:
 
 def _type_of(value: Any) -> Any:
     dtype = getattr(value, "dtype", None) or jax.dtypes.result_type(value)
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        return jax.ShapeDtypeStruct(np.shape(value), dtype)
     is_weak = bool(getattr(value, "weak_type", isinstance(value, (bool, int, float, complex))))
     return jax.ShapeDtypeStruct(np.shape(value), jax.dtypes.canonicalize_dtype(dtype), weak_type=is_weak)
 
@@ -117,3 +125,17 @@ def _blocks(values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends, *, is
     if pattern.nnz == math.prod(pattern.shape):
         return dense_blocks(values.reshape(pattern.shape), rows, columns)
     return dense_blocks(dense(values, pattern), rows, columns)
+
+
+def first_that_works(functions: Sequence[Callable[..., Any]], values: Sequence[Any]) -> Any:
+    """The result of the first function that JAX can differentiate as it asks; else the error of the first.
+
+    A `custom_vjp` has no forward mode, a `while_loop` no reverse mode; that is known when they are traced.
+    """
+    errors: list[Exception] = []
+    for function in functions:
+        try:
+            return function(*values)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            errors.append(error)
+    raise errors[0]

@@ -61,6 +61,12 @@ class Mark:
     def __index__(self) -> int:
         return operator.index(self.value)
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.given()) if digits is None else round(self.given(), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__.lower()}({self.value!r})"
 
@@ -151,8 +157,8 @@ def cut(tree: T) -> T:
     Returns:
         The same tree with marked leaves. Static values (str, None, functions) stay as they are.
 
-    Not handled: functions of `jax.lax` refuse marked leaves where no incrax function has taken the marks off; there,
-        write `uncut` or use `jax.numpy`.
+    Not handled: where no incrax function has taken the marks off, functions of `jax.lax` and `jax.random`, ufuncs of
+        NumPy and indexing *by* a marked array refuse it; there, write `uncut`.
 
     Cost: none; no copy.
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from incrax._derivative_errors import wrong_tangent
 from incrax._errors import not_called
-from incrax.derivatives.blocks import hessian_blocks, jacobian_blocks
+from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.running.leaves import is_dynamic
 from incrax.sparse.explanation import RowsExplanation
@@ -197,20 +197,6 @@ def _is_wide(outputs: Any, values: Values, *, has_aux: bool) -> bool:
     """Whether there are more inputs than outputs, so that reverse mode needs fewer passes."""
     num_outputs = sum(math.prod(x.shape) for x in (outputs[0] if has_aux else outputs))
     return sum(math.prod(np.shape(x)) for x in values) > num_outputs
-
-
-def first_that_works(functions: Sequence[Callable[..., Any]], values: Values) -> Any:
-    """The result of the first function that JAX can differentiate as it asks; else the error of the first.
-
-    A `custom_vjp` has no forward mode, a `while_loop` no reverse mode; that is known when they are traced.
-    """
-    errors: list[Exception] = []
-    for function in functions:
-        try:
-            return function(*values)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            errors.append(error)
-    raise errors[0]
 
 
 # --- second order -----------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def select(
     found, mirror_def = jax.tree.flatten(asked, is_leaf=lambda x: x is None)
     is_named = wrt is not None and mirror_def == jax.tree.structure(0)
     usable = [k if k is not None and _is_usable(leaves[k], allow_int=allow_int) else None for k in found]
-    if is_named and usable == [None]:
+    if is_named and usable == [None] and found[0] is not None:
         raise _refusal(name, paths[found[0]], leaves[found[0]])
     if all(k is None for k in usable):
         raise nothing_selected(name, [paths[k] for k in found if k is not None])

@@ -55,7 +55,7 @@ class Context:
     events: list[Event] = field(default_factory=list)
     line: str = ""
     sweeps: set[int] = field(default_factory=set)
-    """Equations that compute all rows of something that is needed, by `id`: those take and give arrays."""
+    """Equations that compute all rows of something that is needed, by `id`: those take arrays where there are any."""
 
     def on_trial(self) -> Context:
         """The same, writing elsewhere."""

@@ -7,7 +7,7 @@ to a loop with a carry of zeros to which each turn adds rows: that carry never e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -145,10 +145,7 @@ def scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value
         try:
             results = loop.run()
         except CarryRead as error:
-            token, *why = error.args
-            if token.loop is not loop:
-                raise
-            number = token.number
+            number, *why = error.args
             summing.remove(number)
             context.note(DENSE, eqn, _zeros(init[number]), *(why or ["the loop reads its carry"]))
             continue
@@ -160,13 +157,6 @@ def _zeros(value: Value) -> Summed:
     """Sparse values of any form as one for `explain`."""
     rows = value.rows if has_rows(value) else jnp.zeros((0, *value.shape[1:]), value.value.dtype)
     return Summed(jnp.zeros(rows.shape[0], int), rows, value.shape)
-
-
-class Carry(NamedTuple):
-    """One carry of one attempt at a scan."""
-
-    loop: _Loop
-    number: int
 
 
 class _Loop:
@@ -215,19 +205,18 @@ class _Loop:
     def _started(self, number: int) -> Summed:
         aval = self.carry_vars[number].aval
         rows = jnp.zeros((0, *aval.shape[1:]), aval.dtype)
-        return Summed(jnp.zeros(0, number_dtype(aval.shape[0])), rows, aval.shape, Carry(self, number))
+        return Summed(jnp.zeros(0, number_dtype(aval.shape[0])), rows, aval.shape, number)
 
     def _rows(self, number: int, value: Value) -> tuple[Any, Any]:
         """The rows that one turn adds."""
-        token = Carry(self, number)
-        if not isinstance(value, Summed) or value.carry != token:
-            raise CarryRead(token)
+        if not isinstance(value, Summed) or value.carry != number:
+            raise CarryRead(number)
         aval = self.carry_vars[number].aval
         total = num_stored(value) * self.eqn.params["length"] + num_stored(self.init[number])
         try:
             self.context.check(total, aval)
         except BecomesDense as error:
-            raise CarryRead(token, str(error)) from error
+            raise CarryRead(number, str(error)) from error
         return value.numbers, jax.lax.convert_element_type(value.rows, aval.dtype)
 
     def _after(self, number: int, numbers: Any, rows: Any) -> Summed:

@@ -7,6 +7,7 @@ known; a base that is an array is computed by an equation that XLA drops where n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -56,6 +57,7 @@ def folded(eqn: Equation, values: Sequence[Any]) -> np.ndarray:
 def elementwise(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
     """The rule of all elementwise primitives."""
     aval = eqn.outvars[0].aval
+    values = [_widened(value, aval.shape) for value in values]
     if eqn.primitive.name in SUMS and all(map(is_sparse, values)) and any(map(has_rows, values)):
         total = _sum(eqn, values, context)
         if total is not None:
@@ -73,6 +75,18 @@ def elementwise(eqn: Equation, values: Sequence[Value], context: Context) -> lis
     numbers = joined(sets, aval.shape[0])
     rows = apply(eqn, [x if _is_scalar(x) else rows_at(x, numbers) for x in values])
     return [Patched(_base(eqn, values, context), numbers, rows, aval.shape, _addend(eqn, values))]
+
+
+def _widened(value: Value, shape: tuple[int, ...]) -> Value:
+    """A structured value in the output's shape: axes of one element are spread by the equation itself."""
+    if not is_structured(value) or value.shape == shape:
+        return value
+    if isinstance(value, Uniform):
+        return Uniform(value.value if np.ndim(value.value) == 0 else spread(value.value, shape[1:]), shape)
+    if value.shape[0] != shape[0] or (isinstance(value, Patched) and isinstance(value.base, Swept)):
+        raise BecomesDense("operands of other shapes are spread")
+    wide = replace(value, rows=spread(value.rows, (value.rows.shape[0], *shape[1:])), shape=shape)
+    return wide if isinstance(wide, Summed) else replace(wide, base=_widened(wide.base, shape), addend=None)
 
 
 def _is_scalar(value: Any) -> bool:
@@ -145,12 +159,16 @@ def _base(eqn: Equation, values: Sequence[Value], context: Context) -> Uniform |
     """The output's base: a constant, one of the inputs as it is, or the equation on all rows."""
     bases = [_as_base(value) for value in values]
     unchanged = _unchanged(eqn, bases, is_strict=context.is_strict)
-    if unchanged is not None:
+    if unchanged is not None and _shape_of(unchanged) == eqn.outvars[0].aval.shape:
         return unchanged
     if not any(isinstance(base, Swept) for base in bases):
         return _uniform(eqn, bases)
     arrays = [dense_base(base) if isinstance(base, (Uniform, Swept)) else base for base in bases]
     return context.swept(eqn, apply(eqn, arrays), bases)
+
+
+def _shape_of(base: Uniform | Swept) -> tuple[int, ...]:
+    return base.shape if isinstance(base, Uniform) else np.shape(base.value)
 
 
 def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Uniform | Swept | None:

@@ -112,9 +112,8 @@ def _evaluated(eqn: Equation, values: list[Value], context: Context) -> Sequence
     if called is not None:
         return run(from_jaxpr(called), _protected(eqn, values), context.within(eqn))
     _check_carries(name, values)
-    is_swept = id(eqn) in context.sweeps
-    why = "all rows change" if is_swept else f"there is no rule for `{name}`"
-    rule = None if is_swept else structured_rules.get(name)
+    why = f"there is no rule for `{name}`"
+    rule = structured_rules.get(name)
     if rule is not None and (name in ALWAYS or any(map(is_structured, values))):
         try:
             return _noted(eqn, rule(eqn, values, context), context)

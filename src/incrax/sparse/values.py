@@ -41,13 +41,13 @@ class Uniform:
 class Summed:
     """Zeros of `shape` to which `rows[i]` is added at `numbers[i]`, canonical numbers that may repeat.
 
-    `carry` is the carry of a scan that the sum starts from, which nothing else may read.
+    `carry` is the number of the carry of the scan around it that the sum starts from, which nothing else may read.
     """
 
     numbers: Any
     rows: Any
     shape: tuple[int, ...]
-    carry: Any = None
+    carry: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

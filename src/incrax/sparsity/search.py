@@ -44,7 +44,7 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None, *, max_work: 
         nonzeros made; nothing of the program is compiled but small equations that move constants.
     """
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
-    is_transposed = _has_custom_vjp(program)
+    is_transposed = has_custom_vjp(program)
     if any(_jax.is_ref(var.aval) for var in program.invars):
         return None
     linear = (_pullback if is_transposed else _pushforward)(program, chosen)
@@ -130,10 +130,11 @@ def _cotangent(output: Any, cotangent: Any) -> Any:
     return np.zeros(output.shape, jax.dtypes.float0)
 
 
-def _has_custom_vjp(program: Program) -> bool:
+def has_custom_vjp(program: Program) -> bool:
+    """Whether some call, at any depth, has a rule for reverse mode alone."""
     return any(
         (eqn.primitive.name in RULED and "vjp" in eqn.primitive.name)
-        or any(_has_custom_vjp(from_jaxpr(body)) for body in _jax.sub_bodies(eqn))
+        or any(has_custom_vjp(from_jaxpr(body)) for body in _jax.sub_bodies(eqn))
         for eqn in program.eqns
     )
 
