@@ -112,10 +112,28 @@ MUTANTS = [
     Mutant(
         "commit before the end",
         "running/engine.py",
-        "        try:\n            return self._evaluate(values, pairs, base, dirty, start_s)",
+        "        return self._evaluate(values, pairs, base, dirty, start_s)",
         "        if base is not None:\n"
         "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), base)\n"
-        "        try:\n            return self._evaluate(values, pairs, base, dirty, start_s)",
+        "        return self._evaluate(values, pairs, base, dirty, start_s)",
+    ),
+    Mutant(
+        "a repeated call whatever changed",
+        "running/repeat.py",
+        "comparison.dirty(values, latest) != entry.dirty",
+        "False",
+    ),
+    Mutant(
+        "a repeated call that ignores its guard",
+        "running/repeat.py",
+        "self.plan.guard is not None and not results.pop()",
+        "self.plan.guard is not None and results.pop() is None",
+    ),
+    Mutant(
+        "a repeated call hands on deleted outputs",
+        "running/repeat.py",
+        " and not is_any_deleted(self.state.outputs)",
+        "",
     ),
     Mutant("configuration missing in the key", "_jax.py", "        _config.trace_context(),\n", "        0,\n"),
     Mutant("type of static leaves missing in the key", "running/signature.py", "(type(x), x) for x in", "x for x in"),

@@ -26,7 +26,7 @@ running.agreement running.watch running.choice running.wants running.segments ru
 running.chooser
 running.paths running.flags running.pure
 running.baselines running.saved running.record running.advice running.succession running.doubts running.repeat
-running.engine
+running.serving running.engine
 running.traces running.progress running.versions running.combining running.totals running.row_trace
 running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying

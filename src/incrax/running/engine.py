@@ -20,7 +20,6 @@ from incrax._tuning import Tuning
 from incrax.facts.dependence import ALWAYS
 from incrax.facts.program import Program
 from incrax.planning.facts import Facts
-from incrax.planning.plan import Plan
 from incrax.running.advice import advise_frozen
 from incrax.running.baselines import Baselines, Pairs
 from incrax.running.choice import Candidate, Entry
@@ -34,7 +33,8 @@ from incrax.running.limits import Limits
 from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
 from incrax.running.recycling import Pool
 from incrax.running.repeat import Repeat, repeat_of
-from incrax.running.saved import SavedValues, UnusableError
+from incrax.running.saved import SavedValues
+from incrax.running.serving import Serving
 from incrax.running.stats import Stats
 from incrax.running.store import State, Store, is_any_deleted
 from incrax.running.succession import culprit, results_of, saveable_outputs, successor
@@ -74,6 +74,7 @@ class Engine:
         self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
         self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
+        self.serving = Serving(self.chooser, facts, stats)
 
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
@@ -98,6 +99,7 @@ class Engine:
     def _attached(self) -> Engine:
         self.comparison = Comparison(self.store, self.layout, settles=self.comparison.settles)
         self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
+        self.serving = Serving(self.chooser, self.facts, self.stats)
         return self
 
     def _eviction_order(self, state: State) -> list[Var]:
@@ -116,13 +118,37 @@ class Engine:
         start_s = clock.now()
         values = self.comparison.resolve(leaves, changed)
         self.check_alive(values)
-        again = self.repeat.run(self, values, start_s) if self.repeat is not None and resting is None else None
-        return self._compared(values, resting, start_s, leaves) if again is None else again
+        try:
+            if self.repeat is not None and resting is None:
+                again = self._again(self.repeat, values, start_s)
+                if again is not None:
+                    return again
+            return self._compared(values, resting, start_s, leaves)
+        except Exception as error:
+            self.repeat = None
+            self.store.drop_broken()
+            if not _jax.is_out_of_memory(error):
+                raise
+            return self._without_saved(values, error)
+
+    def _again(self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float) -> list[Any] | None:
+        """Outputs the short way: what the last call did, with other values of the same inputs."""
+        clock = self.chooser.clock
+        spent_s, passed_s = clock.spent_s, clock.passed_s
+        base, state = repeat.state, repeat.next_state(values, self.store, self.comparison)
+        if state is None:
+            return None
+        self.store.commit(state, base)
+        self.stats.ran += len(repeat.plan.eqns)
+        self.stats.loaded += len(repeat.plan.loads)
+        self._last, self._rested = repeat.record, None
+        repeat.account(state, clock.spent_s - spent_s + max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0))
+        return state.outputs
 
     def _compared(
         self, values: tuple[LeafValue, ...], resting: Sequence[int] | None, start_s: float, leaves: Sequence[Any]
     ) -> list[Any]:
-        """Outputs at these leaf values, from the version that is best to start from."""
+        """Outputs from the version that is best to start from."""
         watch = self.chooser.watch
         pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
@@ -135,14 +161,7 @@ class Engine:
             watch.look(dirty.bit_count())
             if watch.rest:
                 return self._rest(leaves, resting)
-        try:
-            return self._evaluate(values, pairs, base, dirty, start_s)
-        except Exception as error:
-            self.store.drop_broken()
-            if not _jax.is_out_of_memory(error):
-                raise
-            del pairs, base
-            return self._without_saved(values, error)
+        return self._evaluate(values, pairs, base, dirty, start_s)
 
     def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
         """The device has no memory left: try the whole program once more after all saved values were dropped."""
@@ -162,7 +181,7 @@ class Engine:
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
         """The whole program, while nothing is saved: leaves are compared up to the first difference."""
-        latest = self.store.states[-1]
+        latest, self.repeat = self.store.states[-1], None
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
@@ -210,7 +229,7 @@ class Engine:
 
     def clear(self) -> None:
         """Drop all saved values, and what functions on the host returned."""
-        self._last, self._rested = self.last, None
+        self._last, self._rested, self.repeat = self.last, None, None
         self.calls.clear()
         self.chooser.clock.unproven = []
         self.store.clear()
@@ -227,10 +246,10 @@ class Engine:
         spent_s, passed_s, num_prepared = clock.spent_s, clock.passed_s, self.stats.compiles + chooser.num_planned
         entry = self.chooser.entry(dirty)
         saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
-        candidate = self.choose(entry, saved)
+        candidate = self.serving.choose(entry, saved)
         is_try = candidate != "whole" and not entry.is_final
         run_s = clock.now()
-        candidate, results, guard = self.run(candidate, entry, saved)
+        candidate, results, guard = self.serving.run(candidate, entry, saved)
         if self.must_wait or is_try:
             jax.block_until_ready(results)
         elapsed_s = clock.now() - run_s
@@ -245,16 +264,17 @@ class Engine:
         if guard is not None:
             state = self._doubted(state, candidate, entry, saved, results, guard)
         self.store.commit(state, base if dirty != self.layout.full | self.always else None)
-        self.repeat = repeat_of(self, entry, base, state)
+        record = None if self.must_wait or self.always else self._last
+        self.repeat = None if record is None else repeat_of(chooser, record, base, state)
         return state.outputs
 
     def _doubted(
         self, state: State, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
     ) -> State:
         """The state, or one with the results of the whole program where those of a plan must not be used."""
-        plan = self.plan_of(candidate, entry)
+        plan = self.serving.plan_of(candidate, entry)
         assert plan is not None
-        instead = results_instead(plan, guard, results, entry, self.chooser, lambda: self._run_whole(saved))
+        instead = results_instead(plan, guard, results, entry, self.chooser, lambda: self.serving.run_whole(saved))
         if instead is None:
             return state
         centred = plan.statistics.centred if plan.statistics is not None else ()
@@ -263,51 +283,6 @@ class Engine:
         jax.block_until_ready(instead if self.must_wait else ())
         self._account("whole", entry, saved, is_first=saved.base is None)
         return self._new_state(state.values, saved.base, entry.dirty, "whole", entry, saved, instead)
-
-    def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
-        """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
-        candidate = entry.candidate
-        if candidate == "whole":
-            return "whole"
-        if candidate == "plan":
-            plan = self.plan_of(candidate, entry)
-            if plan is None or not saved.has_outputs(plan):
-                return "whole"
-            missing = saved.missing(plan.loads)
-        else:
-            missing = saved.missing(self.chooser.segments.route(entry.dirty).clean)
-        if not missing or not self.chooser.is_timed:
-            return candidate
-        dirty = saved.base.culprit if saved.base is not None else None
-        to_blame = None if dirty is None else self.chooser.seen(dirty)
-        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
-
-    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
-        """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
-
-        The whole program's where values derived for another candidate must not be used.
-        """
-        if candidate != "whole":
-            try:
-                return candidate, *self._run_from_saved(candidate, entry, saved)
-            except UnusableError:
-                self.chooser.bar(entry)
-        return "whole", self._run_whole(saved), None
-
-    def _run_whole(self, saved: SavedValues) -> list[Any]:
-        self.stats.compiles += not self.chooser.whole.num_runs
-        return self.chooser.whole(saved.feeds, ())
-
-    def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[list[Any], Any]:
-        program = self.chooser.segments.top() if candidate == "segments" else entry.program
-        assert program is not None
-        loads = program.executable.loads
-        if self.facts.is_minimal and not self.chooser.is_exact:
-            saved.fill_exactly(saved.missing(loads))
-        results = program(saved.feeds, [saved.get(var) for var in loads])
-        has_guard = program.plan is not None and program.plan.guard is not None
-        guard = results.pop() if has_guard else None
-        return results, guard
 
     def _new_state(
         self,
@@ -321,7 +296,7 @@ class Engine:
     ) -> State:
         self.store.expect(self.chooser.savable)
         added = {**saved.found, **saved.computed}
-        plan = self.plan_of(candidate, entry) if candidate == "plan" else None
+        plan = self.serving.plan_of(candidate, entry) if candidate == "plan" else None
         outputs, computed = results_of(plan, base, results, len(self.facts.program.outvars))
         added.update(computed)
         if not self.chooser.is_exact:
@@ -330,7 +305,7 @@ class Engine:
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
         stats = self.stats
-        plan = self.plan_of(candidate, entry)
+        plan = self.serving.plan_of(candidate, entry)
         num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran
         stats.loaded += 0 if plan is None else len(plan.loads)
@@ -341,12 +316,6 @@ class Engine:
         self._last = Record(
             entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), tuple(saved.plans), is_first
         )
-
-    def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
-        """The plan that a candidate runs last; None for the whole program."""
-        if candidate == "segments":
-            return self.chooser.segments.top_plan()
-        return entry.program.plan if candidate == "plan" and entry.program is not None else None
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""

@@ -39,7 +39,7 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
     candidate: Candidate = "whole" if entry is None or is_resting else entry.candidate
-    plan = None if entry is None else engine.plan_of(candidate, entry)
+    plan = None if entry is None else engine.serving.plan_of(candidate, entry)
     if plan is None:
         return Record(dirty, "whole", entry, None, (), (), (), is_first=False)
     missing, plans = _would_fill(engine, pairs, plan)
@@ -73,7 +73,7 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
     saved = SavedValues(engine, pairs, base, dirty, [v.feed for v in values])
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
-        jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])
+        jax.block_until_ready(engine.serving.run(engine.serving.choose(entry, saved), entry, saved)[1])
         saved.forget(dirty)
         if entry.is_final:
             return

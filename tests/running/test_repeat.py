@@ -1,0 +1,133 @@
+"""A call like the one before goes a short way: right results, nothing looked up, nothing held longer than before."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import incrax
+from incrax.running.repeat import LONG_WAY_EVERY
+
+X = np.linspace(0.1, 2.0, 200_000)
+NUMBERS = st.sampled_from([1.0, 2.0, -0.0, 0.0, float("nan")])
+
+
+def model(a, b, x):
+    """A cheap part in `a` over a sum that costs; what `b` reaches costs."""
+    return a * jnp.sum(jnp.exp(-b * x) * jnp.cos(x)), a + 1.0
+
+
+def settled(fun=model, at=lambda k: (1.0 + k, 0.5, X), **options):
+    """A function that was called so often with the same change that its next calls go the short way."""
+    ours = incrax.incremental(fun, **options)
+    for k in range(4 * LONG_WAY_EVERY):
+        ours(*at(k))
+    engine = ours._traces.latest.engine
+    while engine.repeat is None or engine.repeat.entry.uses % LONG_WAY_EVERY != 1:
+        ours(*at(engine.stats.calls))
+    return ours, engine
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return settled()[0], jax.jit(model)
+
+
+def long_ways(monkeypatch, engine):
+    """The calls that compare with all versions, from now on."""
+    seen = []
+    compare = engine.baselines.compare
+    monkeypatch.setattr(engine.baselines, "compare", lambda values: seen.append(1) or compare(values))
+    return seen
+
+
+def test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one(monkeypatch):
+    ours, engine = settled()
+    seen, ran, entry = long_ways(monkeypatch, engine), engine.stats.ran, engine.repeat.entry
+    uses, plain = entry.uses, jax.jit(model)
+    for k in range(LONG_WAY_EVERY):
+        same(ours(-1.0 - k, 0.5, X), plain(-1.0 - k, 0.5, X))
+    assert len(seen) == 1
+    assert entry.uses == uses + LONG_WAY_EVERY
+    assert engine.stats.ran == ran + LONG_WAY_EVERY * len(entry.program.plan.eqns)
+    assert ours.explain().as_dict()["changed"].keys() == {"a"}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(NUMBERS, st.sampled_from([0.5, 0.7])), max_size=20))
+def test_any_calls_after_it_equal_jit(kept, points):
+    ours, plain = kept
+    for a, b in points:
+        for mine, known in zip(ours(a, b, X), plain(a, b, X), strict=True):
+            same(mine, known)
+            np.testing.assert_array_equal(np.signbit(mine), np.signbit(known))
+
+
+def test_another_change_goes_the_long_way(monkeypatch):
+    ours, engine = settled()
+    seen = long_ways(monkeypatch, engine)
+    same(ours(3.0, 0.9, X), jax.jit(model)(3.0, 0.9, X))
+    assert len(seen) == 1
+
+
+def test_the_values_of_an_older_version_run_nothing():
+    ours, engine = settled()
+    ours(-5.0, 0.5, X)
+    ours(-6.0, 0.5, X)
+    ran, unchanged = engine.stats.ran, engine.stats.unchanged
+    ours(-5.0, 0.5, X)
+    assert (engine.stats.ran, engine.stats.unchanged) == (ran, unchanged + 1)
+
+
+def test_an_output_that_its_owner_deleted_is_not_taken_over():
+    ours, _ = settled(lambda a, b, x: (a * jnp.sum(jnp.exp(-b * x)), jnp.sum(jnp.sin(b * x))))
+    ours(-5.0, 0.5, X)[1].delete()
+    assert np.isfinite(ours(-6.0, 0.5, X)[1])
+
+
+def test_a_failure_leaves_the_store_as_it_was(monkeypatch):
+    ours, engine = settled()
+    states, entry = list(engine.store.states), engine.repeat.entry
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(entry.program), "__call__", fail)
+        with pytest.raises(KeyboardInterrupt):
+            ours(-7.0, 0.5, X)
+    assert engine.store.states == states
+    same(ours(-8.0, 0.5, X), jax.jit(model)(-8.0, 0.5, X))
+
+
+@pytest.mark.parametrize("end", ["clear", "fork and clear"])
+def test_cleared_values_are_free(end):
+    ours, engine = settled()
+    other = ours.fork() if end == "fork and clear" else ours
+    saved = [weakref.ref(x) for x in engine.repeat.loads]
+    assert saved
+    del engine
+    ours.clear()
+    if other is not ours:
+        other.clear()
+    gc.collect()
+    assert all(ref() is None for ref in saved)
+
+
+def test_a_false_guard_goes_the_long_way():
+    def squares(p, s, x):
+        return jnp.sum((x - p) ** 2) / s
+
+    ours, engine = settled(squares, lambda k: (0.5 + 0.01 * k, 1.0 + k, X), algebra=True)
+    assert engine.repeat.plan.guard is not None
+    assert engine.last.candidate == "plan"
+    same(ours(float("inf"), 1.0, X), jax.jit(squares)(float("inf"), 1.0, X))
+    assert engine.last.candidate == "whole"
