@@ -7,7 +7,6 @@ are plain functions, and incremental ones are made of them elsewhere.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -294,11 +293,3 @@ def _fitting(name: str, path: str, value: Any, tangent: Any) -> Any:
     if array.shape != np.shape(value) or not jnp.can_cast(array.dtype, dtype, "same_kind"):
         raise wrong_tangent(name, "tangent", type_name(array), expected)
     return array.astype(dtype)
-
-
-def takes(fun: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a parameter of this name."""
-    try:
-        return name in inspect.signature(fun).parameters
-    except (TypeError, ValueError):
-        return False
