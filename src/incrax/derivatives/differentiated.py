@@ -20,10 +20,10 @@ from incrax._derivative_errors import wrong_tangent
 from incrax._errors import not_called
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
+from incrax.row_sparse.explanation import RowsExplanation
+from incrax.row_sparse.rows import RowSparse
+from incrax.row_sparse.structured import sparse_outputs
 from incrax.running.leaves import is_dynamic
-from incrax.sparse.explanation import RowsExplanation
-from incrax.sparse.rows import RowSparse
-from incrax.sparse.structured import sparse_outputs
 
 Values = Sequence[Any]
 

@@ -20,7 +20,7 @@ import optax
 from harness import JIT, OURS, Form, Line, Options, Speed, within
 
 import incrax
-from incrax.sparse.structured import sparse_outputs
+from incrax.row_sparse.structured import sparse_outputs
 
 RUN = 8
 """Calls in a row of each form."""

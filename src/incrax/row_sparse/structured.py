@@ -16,12 +16,12 @@ from incrax._errors import wrong_option
 from incrax._jax import Literal, Tracer
 from incrax.facts.program import Program, trace
 from incrax.facts.simplify import drop_dead
-from incrax.sparse.context import Context, Limits
-from incrax.sparse.control import typed
-from incrax.sparse.explanation import RowsExplanation
-from incrax.sparse.interpreter import run
-from incrax.sparse.rows import RowSparse
-from incrax.sparse.values import Value, has_rows, is_sparse
+from incrax.row_sparse.context import Context, Limits
+from incrax.row_sparse.control import typed
+from incrax.row_sparse.explanation import RowsExplanation
+from incrax.row_sparse.interpreter import run
+from incrax.row_sparse.rows import RowSparse
+from incrax.row_sparse.values import Value, has_rows, is_sparse
 
 P = ParamSpec("P")
 R = TypeVar("R")

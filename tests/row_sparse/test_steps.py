@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from sparse_cases import PATTERNS, check, check_rows, indices, loss, table
+from row_sparse_cases import PATTERNS, check, check_rows, indices, loss, table
 
 import incrax
 
