@@ -182,7 +182,7 @@ def test_values_are_in_order_of_rows_then_columns():
 def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     fun = JACOBIANS["differences"]
     pattern = pattern_of(trace(fun, X))
-    made = jax.jit(lambda x: bcoo(compressed_jacobian(fun, x, pattern), pattern))(X)
+    made = jax.jit(lambda x: bcoo(compressed_jacobian(fun, x, pattern), coordinates(pattern), pattern.shape))(X)
     assert made.indices_sorted
     assert made.unique_indices
     assert made.nse == pattern.nnz

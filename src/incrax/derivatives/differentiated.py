@@ -145,12 +145,12 @@ class Jacobian(Derivative):
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         has_aux, mirror = self.settings.get("has_aux", False), selection.mirror.tree
-        flat = Flat(self.fun, has_aux=has_aux)
+        flat = FlatOutputs(self.fun, has_aux=has_aux)
         rows, *aux = self._rows(flat, selection)
         tree = jax.tree.unflatten(flat.treedef, [mirror(row) for row in rows])
         return (tree, *aux) if has_aux else tree
 
-    def _rows(self, flat: Flat, selection: Selection) -> tuple[Any, ...]:
+    def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, ...]:
         """For each output array its blocks; with `has_aux`, and what is passed on."""
         mode, is_sparse = self.settings.get("mode"), self.settings.get("sparse", False)
         has_aux, holomorphic = self.settings.get("has_aux", False), self.settings.get("holomorphic", False)
@@ -176,7 +176,7 @@ class Jacobian(Derivative):
         return both[::-1] if _is_wide(jax.eval_shape(fun, *values), values, has_aux=has_aux) else both
 
 
-class Flat:
+class FlatOutputs:
     """A function (args, kwargs) -> the arrays of its outputs, in a list; `treedef` is theirs in the last call."""
 
     def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
@@ -207,7 +207,7 @@ class Hessian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        flat, mirror = Flat(self.fun), selection.mirror.tree
+        flat, mirror = FlatOutputs(self.fun), selection.mirror.tree
         holomorphic, is_sparse = self.settings.get("holomorphic", False), self.settings.get("sparse", False)
         blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
         if blocks is None:
@@ -216,7 +216,7 @@ class Hessian(Derivative):
             blocks = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
         return jax.tree.unflatten(flat.treedef, [mirror([mirror(row) for row in block]) for block in blocks])
 
-    def _compressed(self, flat: Flat, selection: Selection, *, is_sparse: bool) -> Any:
+    def _compressed(self, flat: FlatOutputs, selection: Selection, *, is_sparse: bool) -> Any:
         try:
             blocks = hessian_blocks(flat, selection, is_sparse=is_sparse)
         except (TypeError, ValueError, NotImplementedError):

@@ -6,7 +6,7 @@ In: a function of a flat vector, and a pattern of `sparsity`. Out: the values at
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -162,7 +162,7 @@ def dense(values: jax.Array, pattern: Matrix) -> jax.Array:
     return zeros.at[rows, columns].set(values, indices_are_sorted=True, unique_indices=True)
 
 
-def bcoo(values: jax.Array, pattern: Matrix) -> BCOO:
-    """The same as a sparse matrix of JAX; its indices are sorted and unique."""
-    indices = jnp.asarray(np.stack(coordinates(pattern), axis=1).astype(np.int32))
-    return BCOO((values, indices), shape=pattern.shape, indices_sorted=True, unique_indices=True)
+def bcoo(values: jax.Array, places: Sequence[np.ndarray], shape: tuple[int, ...]) -> BCOO:
+    """A sparse array of JAX with these values; places are sorted, unique indices along each axis: `coordinates`."""
+    indices = np.stack(places, axis=1) if places else np.zeros((values.size, 0), int)
+    return BCOO((values, jnp.asarray(indices.astype(np.int32))), shape=shape, indices_sorted=True, unique_indices=True)
