@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import jax
+
 from incrax import _jax
-from incrax._jax import Atom, Equation, Var
+from incrax._jax import Atom, Equation, Literal, Var
 
 STATEFUL = frozenset({"rng_uniform"})
 """Primitives that give another result each time although they declare no effect."""
@@ -49,6 +51,17 @@ def from_jaxpr(jaxpr: Any) -> Program:
     """A `Program` that evaluates an open body or a jaxpr of JAX."""
     body = jaxpr if isinstance(jaxpr, _jax.Body) else _jax.open_jaxpr(jaxpr)
     return Program(body.invars, body.constvars, body.consts, body.eqns, body.outvars)
+
+
+def type_of(x: Any) -> Any:
+    """What stands for a variable, a literal or a value when a function of it is traced: its type without its memory.
+
+    Weak types stay, keys are keys; how it is sharded is part of it only where types say so.
+    """
+    aval = x.aval if isinstance(x, (Var, Literal)) else jax.typeof(x)
+    if _jax.explicit_sharding(aval) is not None:
+        return aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def evaluator(program: Program) -> Callable[..., list[Any]]:

@@ -18,7 +18,7 @@ import numpy as np
 from incrax._errors import IncraxError, MixedRowsError
 from incrax._jax import Var
 from incrax._row_errors import branches_on_rows, untraceable_rows
-from incrax.facts.program import Program, trace
+from incrax.facts.program import Program, trace, type_of
 from incrax.facts.row_numbers import FORMS, Number, Sized, refined, with_form
 from incrax.facts.rows import RowProgram, analyse_rows, compare_rows
 from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes
@@ -72,7 +72,7 @@ class RowTrace:
         self.fun = fun
         self.signature = signature
         self.row_type = row_type
-        self.feeds = [_typed(x) for x in feeds]
+        self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
         self.numbers: tuple[Number, ...] = ()
         self.generation = 0
@@ -242,14 +242,6 @@ def _ends(doubling: int) -> tuple[int, int]:
     return 1 << (doubling - 1), (1 << doubling) - 1
 
 
-def _typed(x: Any) -> Any:
-    """The type of a leaf for tracing; Python scalars stay, for their weak type."""
-    if isinstance(x, (jax.Array, np.ndarray)) and isinstance(x.dtype, np.dtype):
-        is_weak = bool(getattr(x, "weak_type", False))
-        return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype), weak_type=is_weak)
-    return x
-
-
 def _typed_as(var: Var, value: Any) -> Any:
     """A number as programs take it: a Python number where the variable has a weak type."""
     array = np.asarray(value, var.aval.dtype)
@@ -260,9 +252,3 @@ def _typed_as(var: Var, value: Any) -> Any:
 def _python_dtype(array: np.ndarray) -> Any:
     """The dtype that JAX gives to the value as a Python number."""
     return jax.dtypes.canonicalize_dtype(type(array.item()))
-
-
-def type_of(var: Var) -> Any:
-    """The type of a variable, for tracing the program that reads it."""
-    aval = var.aval
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
