@@ -163,3 +163,39 @@ def test_a_sparse_jacobian_of_a_reverse_rule_is_taken_in_reverse():
     near(incrax.jacobian(cubed, sparse=True)(X).todense(), jnp.diag(3.0 * X**2))
     f = lambda x: jnp.cumsum(cubed(x))
     near(incrax.jacobian(f, sparse=True)(X).todense(), jax.jacrev(f)(X))
+
+
+def test_a_result_with_one_element_in_an_axis_keeps_the_axis():
+    f = lambda x: jnp.sum(x**3, keepdims=True)
+    near(incrax.hessian(f)(X), jax.hessian(f)(X))
+
+
+@pytest.mark.parametrize("derivative", [incrax.hessian, incrax.jacobian])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_python_code_runs_once_where_compression_pays(derivative, is_sparse):
+    calls = []
+
+    def f(x):
+        calls.append(x)
+        return chained(x) if derivative is incrax.hessian else x[1:] * x[:-1]
+
+    derivative(f, sparse=is_sparse)(X)
+    assert len(calls) == 1
+
+
+def test_a_small_jacobian_is_traced_for_its_sizes_and_its_derivative_alone():
+    calls = []
+    incrax.jacobian(lambda x: calls.append(x) or jnp.sin(x))(X[:10])
+    assert len(calls) == 2
+
+
+def test_a_colouring_is_found_once(monkeypatch):
+    from incrax.sparsity import coloring
+
+    counts, color = [], coloring.color_columns
+    monkeypatch.setattr(coloring, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern))
+    incrax.jacobian(lambda x: x[1:] * x[:-1])(X)
+    assert counts == [(39, 40), (40, 39)]
+    counts.clear()
+    incrax.hessian(lambda x: jnp.sum(x**3))(X)
+    assert counts == [(40, 40)]

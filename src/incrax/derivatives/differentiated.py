@@ -20,6 +20,7 @@ from incrax._derivative_errors import wrong_tangent
 from incrax._errors import not_called
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
+from incrax.facts.program import type_of
 from incrax.row_sparse.explanation import RowsExplanation
 from incrax.row_sparse.rows import RowSparse
 from incrax.row_sparse.structured import sparse_outputs
@@ -100,9 +101,8 @@ class Gradient(Derivative):
         """
         if not args and not kwargs and not self.seen:
             raise not_called("explain()")
-        leaves, treedef = _types_of((args, kwargs)) if args or kwargs else self.seen
+        leaves, treedef, numbers = _types_of((args, kwargs)) if args or kwargs else self.seen
         other, events = replace(self, wrt=wrt), []
-        numbers = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
 
         def run(values: Sequence[Any]) -> Any:
             filled = list(leaves)
@@ -115,12 +115,11 @@ class Gradient(Derivative):
         return RowsExplanation(tuple(dict.fromkeys(events)))
 
 
-def _types_of(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and tree of arguments, with types in the place of values."""
+def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:
+    """Leaves and tree of arguments, with types in the place of values; which leaves these are."""
     leaves, treedef = jax.tree.flatten(tree)
-    return [
-        jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)) if is_dynamic(x) else x for x in leaves
-    ], treedef
+    numbers = [k for k, leaf in enumerate(leaves) if is_dynamic(leaf)]
+    return [type_of(x) if is_dynamic(x) else x for x in leaves], treedef, numbers
 
 
 def _is_rows(x: Any) -> bool:
@@ -163,39 +162,40 @@ class Jacobian(Derivative):
         if self.settings.get("allow_int"):
             result = jax.jacrev(fun, allow_int=True, **given)(*selection.values)
         else:
-            transforms = self._transforms(fun, selection.values)
+            transforms = self._transforms(flat, fun, selection.values)
             result = first_that_works([transform(fun, **given) for transform in transforms], selection.values)
         return result if has_aux else (result,)
 
-    def _transforms(self, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
-        """The modes to try, the cheaper one first."""
+    def _transforms(self, flat: FlatOutputs, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
+        """The modes to try, the one with fewer passes first."""
         mode, both = self.settings.get("mode"), [jax.jacfwd, jax.jacrev]
         if mode is not None:
             return [both[mode == "reverse"]]
-        has_aux = self.settings.get("has_aux", False)
-        return both[::-1] if _is_wide(jax.eval_shape(fun, *values), values, has_aux=has_aux) else both
+        if flat.size is None:
+            jax.eval_shape(fun, *values)
+        assert flat.size is not None
+        return both if sum(math.prod(np.shape(x)) for x in values) <= flat.size else both[::-1]
 
 
 class FlatOutputs:
-    """A function (args, kwargs) -> the arrays of its outputs, in a list; `treedef` is theirs in the last call."""
+    """A function (args, kwargs) -> the arrays of its outputs, in a list.
+
+    Fields: of the outputs in the last call their tree, and how many elements they have; None before.
+    """
 
     def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
         self.fun = fun
         self.has_aux = has_aux
         self.treedef: Any = None
+        self.size: int | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function."""
         outputs, *aux = self.fun(*args, **kwargs) if self.has_aux else (self.fun(*args, **kwargs),)
         leaves, self.treedef = jax.tree.flatten(outputs)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
+        self.size = sum(leaf.size for leaf in leaves)
         return (leaves, *aux) if self.has_aux else leaves
-
-
-def _is_wide(outputs: Any, values: Values, *, has_aux: bool) -> bool:
-    """Whether there are more inputs than outputs, so that reverse mode needs fewer passes."""
-    num_outputs = sum(math.prod(x.shape) for x in (outputs[0] if has_aux else outputs))
-    return sum(math.prod(np.shape(x)) for x in values) > num_outputs
 
 
 # --- second order -----------------------------------------------------------------------------------------------------
