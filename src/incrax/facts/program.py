@@ -5,6 +5,7 @@ In: a function of flat arrays. Out: a `Program`. It must not know which inputs w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -45,6 +46,19 @@ class Program:
 def trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
     """Trace a function of pytrees; the program's inputs and outputs are their leaves."""
     return from_jaxpr(_jax.trace_body(fun, *args, **kwargs))
+
+
+def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Program, Any]:
+    """The same, and the tree of the outputs."""
+    trees: list[Any] = []
+
+    @functools.wraps(fun)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        outputs = fun(*args, **kwargs)
+        trees.append(jax.tree.structure(outputs))
+        return outputs
+
+    return trace(noted, *args, **kwargs), trees[-1]
 
 
 def from_jaxpr(jaxpr: Any) -> Program:

@@ -18,7 +18,7 @@ import numpy as np
 from incrax._errors import IncraxError, MixedRowsError
 from incrax._jax import Var
 from incrax._row_errors import branches_on_rows, untraceable_rows
-from incrax.facts.program import Program, trace, type_of
+from incrax.facts.program import Program, trace_with_tree, type_of
 from incrax.facts.row_numbers import FORMS, Number, Sized, refined, with_form
 from incrax.facts.rows import RowProgram, analyse_rows, compare_rows
 from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes
@@ -219,12 +219,10 @@ class RowTrace:
             data = jax.tree.unflatten(self.row_type.treedef, leaves[: len(avals)])
             args, kwargs = self.signature.rebuild(leaves[len(avals) :])
             args, kwargs = jax.tree.map(lambda x: data if type(x) is RowType else x, (args, kwargs))
-            outputs = self.fun(*args, **kwargs)
-            self.out_tree = jax.tree.structure(outputs)
-            return outputs
+            return self.fun(*args, **kwargs)
 
         try:
-            program = trace(evaluate, *avals, *self.feeds)
+            program, self.out_tree = trace_with_tree(evaluate, *avals, *self.feeds)
         except IncraxError:
             raise
         except Exception as error:
