@@ -57,7 +57,8 @@ def jacobian_blocks(
     modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(program) else modes
     of_vector = _of_vector(program, selection)
     attempts = [partial(compressed_jacobian, of_vector, pattern=known, mode=m) for m in modes]
-    values = first_that_works(attempts, [_vector(selection)])
+    vector = _vector(selection)
+    values = first_that_works(attempts, [vector]).astype(vector.dtype)
     return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
 
 

@@ -7,6 +7,7 @@ are plain functions, and incremental ones are made of them elsewhere.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import wrong_tangent
+from incrax._derivative_errors import taken_name, wrong_tangent
 from incrax._errors import not_called
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
@@ -25,6 +26,7 @@ from incrax.row_sparse.explanation import RowsExplanation
 from incrax.row_sparse.rows import RowSparse
 from incrax.row_sparse.structured import sparse_outputs
 from incrax.running.leaves import is_dynamic
+from incrax.running.signature import argument_names
 
 Values = Sequence[Any]
 
@@ -164,7 +166,8 @@ class Jacobian(Derivative):
         else:
             transforms = self._transforms(flat, fun, selection.values)
             result = first_that_works([transform(fun, **given) for transform in transforms], selection.values)
-        return result if has_aux else (result,)
+        rows, *aux = result if has_aux else (result,)
+        return [_by_leaf(row, selection.values) for row in rows], *aux
 
     def _transforms(self, flat: FlatOutputs, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
         """The modes to try, the one with fewer passes first."""
@@ -175,6 +178,17 @@ class Jacobian(Derivative):
             jax.eval_shape(fun, *values)
         assert flat.size is not None
         return both if sum(math.prod(np.shape(x)) for x in values) <= flat.size else both[::-1]
+
+
+def _by_leaf(blocks: Sequence[Any], values: Values) -> list[Any]:
+    """Derivatives by leaves, each in its leaf's dtype, as reverse mode gives them; complex ones stay complex."""
+    return [_as_dtype(block, jax.dtypes.result_type(x)) for block, x in zip(blocks, values, strict=True)]
+
+
+def _as_dtype(block: Any, dtype: Any) -> Any:
+    kinds = (jnp.floating, jnp.complexfloating)
+    is_same_kind = any(jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds)
+    return block.astype(dtype) if is_same_kind and block.dtype != dtype else block
 
 
 class FlatOutputs:
@@ -213,7 +227,9 @@ class Hessian(Derivative):
         if blocks is None:
             given = {"argnums": _all(selection), "holomorphic": holomorphic}
             inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
-            blocks = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+            found = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+            values = selection.values
+            blocks = [[_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)] for block in found]
         return jax.tree.unflatten(flat.treedef, [mirror([mirror(row) for row in block]) for block in blocks])
 
     def _compressed(self, flat: FlatOutputs, selection: Selection, *, is_sparse: bool) -> Any:
@@ -231,6 +247,7 @@ class HessianProduct(Derivative):
 
     def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
+        _check_names(self.name, self.fun, len(args))
         selection = self.select(args, kwargs)
         tangents = tangents_of(self.name, selection, tangent)
         gradient = jax.grad(self.of_selected(selection), _all(selection))
@@ -256,11 +273,24 @@ class Pushforward(Derivative):
 
     def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
+        _check_names(self.name, self.fun, len(args))
         selection = self.select(args, kwargs)
         tangents = tangents_of(self.name, selection, tangent)
         return jax.jvp(
             self.of_selected(selection), tuple(selection.values), tuple(tangents), has_aux=self.settings["has_aux"]
         )
+
+
+def _check_names(name: str, fun: Callable[..., Any], num_args: int) -> None:
+    """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position could give."""
+    try:
+        parameter = inspect.signature(fun).parameters.get("tangent")
+    except (TypeError, ValueError):
+        return
+    if parameter is None or parameter.kind is parameter.VAR_KEYWORD or parameter.default is not parameter.empty:
+        return
+    if "tangent" not in argument_names(fun, num_args):
+        raise taken_name(name, getattr(fun, "__name__", repr(fun)))
 
 
 def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
