@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
+from incrax import _jax
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
 from incrax.facts.program import Program, evaluator, trace
@@ -40,7 +41,7 @@ def jacobian_blocks(
     None where fewer passes than inputs and outputs do not do and nothing sparse is asked for.
     """
     columns = _columns(selection)
-    if columns is None or not (is_sparse or columns.size >= MIN_SIZE):
+    if columns is None or not (is_sparse or (columns.size >= MIN_SIZE and not _says_sharding(selection))):
         return None
     program = program_of(fun, selection, columns)
     rows = _rows(program)
@@ -65,7 +66,7 @@ def jacobian_blocks(
 def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
     columns = _columns(selection)
-    if columns is None or not (is_sparse or columns.size >= MIN_SIZE):
+    if columns is None or not (is_sparse or (columns.size >= MIN_SIZE and not _says_sharding(selection))):
         return None
     program = program_of(fun, selection, columns)
     if [atom.aval.shape for atom in program.outvars] != [()]:
@@ -86,6 +87,11 @@ def _columns(selection: Selection) -> Ends | None:
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
     return ends([np.shape(value) for value in selection.values])
+
+
+def _says_sharding(selection: Selection) -> bool:
+    """Whether types say how some value is sharded: then those of vectors of several, and of blocks, are not known."""
+    return any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in (*selection.values, *selection.others))
 
 
 def _rows(program: Program) -> Ends | None:
