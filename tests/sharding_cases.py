@@ -474,3 +474,11 @@ def test_results_with_an_entry_for_each_row_are_where_plain_jax_puts_them(is_bou
         same(found, expected, factor=1024)
         assert [x.devices() for x in found] == [x.devices() for x in expected]
         assert [x.committed for x in found] == [x.committed for x in expected]
+
+
+def test_jacobians_and_hessians_by_sharded_inputs_are_those_of_jax(mesh):
+    x = jax.device_put(np.linspace(0.1, 1.0, 40), NamedSharding(mesh, PartitionSpec("rows")))
+    elements, total = lambda x: jnp.sin(x) * x, lambda x: jnp.sum(jnp.sin(x) * x)
+    alone = jnp.asarray(np.asarray(x))
+    same(incrax.jacobian(elements)(x), jax.jacrev(elements)(alone))
+    same(incrax.hessian(total)(x), jax.hessian(total)(alone))

@@ -31,14 +31,14 @@ running.traces running.progress running.versions running.combining running.total
 running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
-sparse.indices sparse.values sparse.rows sparse.context sparse.elementwise sparse.windows sparse.shapes sparse.control
-sparse.interpreter sparse.explanation sparse.structured
+row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_sparse.elementwise row_sparse.windows
+row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
 _incremental _api
 derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
 derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 """.split()
-PACKAGES = {"facts", "planning", "sparsity", "running", "report", "sparse", "derivatives", "demo"}
+PACKAGES = {"facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
 MAX_LINES = 350

@@ -712,6 +712,18 @@ def test_a_cotangent_that_was_given_up():
     check_text(incrax.FreedResidualError, text, pullback, 1.0, wrt="y")
 
 
+def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():
+    def loss(x, *, tangent):
+        return x * tangent
+
+    text = (
+        "`jvp` takes `tangent=` for itself, and `loss` has a parameter of that name, which the call leaves out. "
+        "Nothing was evaluated or stored. Pass that one by position; if it is keyword-only, give it another name: "
+        "`lambda x, t: f(x, tangent=t)`."
+    )
+    check_text(incrax.TangentError, text, incrax.jvp(loss), 1.0, tangent=1.0)
+
+
 def test_an_argument_of_a_prepared_function_of_another_type():
     p = incrax.prepare(lambda x: x**2, 1.0)
     text = (

@@ -27,12 +27,12 @@ from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
+from incrax.row_sparse.rows import RowSparse
+from incrax.row_sparse.structured import Structured, structured
 from incrax.running.leaves import frozen
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.verifying import verify
-from incrax.sparse.rows import RowSparse
-from incrax.sparse.structured import Structured, structured
 
 __all__ = [
     "DeletedInputError",

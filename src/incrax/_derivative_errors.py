@@ -71,6 +71,15 @@ def wrong_tangent(name: str, what: str, seen: str, expected: str) -> TangentErro
     )
 
 
+def taken_name(name: str, fun_name: str) -> TangentError:
+    """A function has a parameter of the name that a derivative takes for itself."""
+    return TangentError(
+        f"`{name}` takes `tangent=` for itself, and `{fun_name}` has a parameter of that name, which the call leaves "
+        f"out. {_UNTOUCHED} Pass that one by position; if it is keyword-only, give it another name: "
+        "`lambda x, t: f(x, tangent=t)`."
+    )
+
+
 def not_in_pullback(path: str, known: Sequence[str]) -> SelectionError:
     """A cotangent of a leaf that the function was not differentiated by."""
     return SelectionError(

@@ -163,3 +163,66 @@ def test_a_sparse_jacobian_of_a_reverse_rule_is_taken_in_reverse():
     near(incrax.jacobian(cubed, sparse=True)(X).todense(), jnp.diag(3.0 * X**2))
     f = lambda x: jnp.cumsum(cubed(x))
     near(incrax.jacobian(f, sparse=True)(X).todense(), jax.jacrev(f)(X))
+
+
+def test_a_result_with_one_element_in_an_axis_keeps_the_axis():
+    f = lambda x: jnp.sum(x**3, keepdims=True)
+    near(incrax.hessian(f)(X), jax.hessian(f)(X))
+
+
+@pytest.mark.parametrize("derivative", [incrax.hessian, incrax.jacobian])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_python_code_runs_once_where_compression_pays(derivative, is_sparse):
+    calls = []
+
+    def f(x):
+        calls.append(x)
+        return chained(x) if derivative is incrax.hessian else x[1:] * x[:-1]
+
+    derivative(f, sparse=is_sparse)(X)
+    assert len(calls) == 1
+
+
+def test_a_small_jacobian_is_traced_for_its_sizes_and_its_derivative_alone():
+    calls = []
+    incrax.jacobian(lambda x: calls.append(x) or jnp.sin(x))(X[:10])
+    assert len(calls) == 2
+
+
+def test_a_colouring_is_found_once(monkeypatch):
+    from incrax.sparsity import coloring
+
+    counts, color = [], coloring.color_columns
+    monkeypatch.setattr(coloring, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern))
+    incrax.jacobian(lambda x: x[1:] * x[:-1])(X)
+    assert counts == [(39, 40), (40, 39)]
+    counts.clear()
+    incrax.hessian(lambda x: jnp.sum(x**3))(X)
+    assert counts == [(40, 40)]
+
+
+@pytest.mark.parametrize("given", [np.float32, np.float64])
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_a_compressed_jacobian_has_the_dtype_of_its_leaves(given, mode):
+    other = np.float64 if given == np.float32 else np.float32
+    f = lambda x: (x[1:] * x[:-1]).astype(other)
+    x = X.astype(given)
+    for found in (incrax.jacobian(f)(x), incrax.jacobian(f, sparse=True, mode=mode)(x).todense()):
+        assert found.dtype == given
+        np.testing.assert_allclose(found, jax.jacrev(f)(x), rtol=1e-6)
+
+
+AROUND = {
+    "vmap of hessian": (lambda h: jax.vmap(h(chained)), jnp.stack([X, 2 * X])),
+    "hessian of vmap": (lambda h: h(lambda x: jnp.sum(jax.vmap(chained)(x))), jnp.stack([X, 2 * X])),
+    "grad of hessian": (lambda h: jax.grad(lambda x: jnp.sum(jnp.tanh(h(chained)(x)))), X),
+    "jacfwd of hessian": (lambda h: jax.jacfwd(lambda x: jnp.sum(h(chained)(x), 0)), X),
+    "scan of hessian": (lambda h: lambda x: jax.lax.scan(lambda c, s: (c, h(chained)(s * c)), x, X[:2])[1], X),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_compressed_hessians_inside_and_around_transformations(name):
+    make, x = AROUND[name]
+    found, expected = jax.jit(make(incrax.hessian))(x), jax.jit(make(jax.hessian))(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-9)

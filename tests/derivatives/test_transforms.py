@@ -263,6 +263,67 @@ def test_complex_conventions_are_those_of_jax():
         incrax.grad(f, holomorphic=True)(X)
 
 
+# --- dtypes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [None, "forward", "reverse"])
+@pytest.mark.parametrize("num_outputs", [1, 9])
+@pytest.mark.parametrize("given", [np.float32, np.float64])
+def test_a_derivative_has_the_dtype_of_the_leaf_that_it_is_taken_by(given, num_outputs, mode):
+    x = jnp.linspace(0.2, 1.4, 5, dtype=given)
+    other = np.float64 if given == np.float32 else np.float32
+    f = lambda x: (jnp.sum(jnp.sin(x)) * jnp.arange(1.0, num_outputs + 1)).astype(other)
+    near(incrax.jacobian(f, mode=mode)(x), jax.jacrev(f)(x), rtol=1e-6)
+
+
+def test_second_derivatives_have_the_dtype_of_their_first_leaf_in_either_mode():
+    p = {"a": jnp.ones(2, np.float32), "b": jnp.ones(3)}
+    in_both = lambda p: jnp.sum(p["a"]) ** 3 * jnp.sum(jnp.sin(p["b"]))
+    in_reverse = lambda p: twice_reverse(jnp.sum(p["a"])) * jnp.sum(jnp.sin(p["b"]))
+    for f in (in_both, in_reverse):
+        found = jax.tree.map(lambda x: x.dtype, incrax.hessian(f)(p))
+        assert found == {"a": dict.fromkeys("ab", np.float32), "b": dict.fromkeys("ab", np.float64)}
+
+
+@jax.custom_vjp
+def twice_reverse(x):
+    return x**3
+
+
+twice_reverse.defvjp(lambda x: (x**3, x), lambda x, ct: (3 * cubed_slope(x) * ct,))
+
+
+@jax.custom_vjp
+def cubed_slope(x):
+    return x**2
+
+
+cubed_slope.defvjp(lambda x: (x**2, x), lambda x, ct: (2 * x * ct,))
+
+
+def test_complex_derivatives_by_real_leaves_stay_complex():
+    f = lambda x: x**2 * (1 + 2j)
+    near(incrax.jacobian(f)(X), jax.jacfwd(f)(X))
+
+
+# --- parameters called tangent ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("derivative", [incrax.jvp, incrax.hvp])
+def test_a_parameter_called_tangent_is_passed_by_position(derivative):
+    f, g = (lambda x, tangent: jnp.sum(x**3) * tangent), (lambda x, t: jnp.sum(x**3) * t)
+    same(derivative(f)(X, 2.0, tangent=X), derivative(g)(X, 2.0, tangent=X))
+    same(derivative(f, wrt="tangent")(X, 2.0, tangent=3.0), derivative(g, wrt="t")(X, 2.0, tangent=3.0))
+    same(derivative(lambda x, tangent=2.0: f(x, tangent))(X, tangent=X), derivative(g)(X, 2.0, tangent=X))
+
+
+@pytest.mark.parametrize("derivative", [incrax.jvp, incrax.hvp])
+def test_a_parameter_called_tangent_that_is_left_out_is_named(derivative):
+    for f in (lambda x, tangent: jnp.sum(x) * tangent, lambda x, *, tangent: jnp.sum(x) * tangent):
+        with pytest.raises(incrax.TangentError, match="takes `tangent=` for itself"):
+            derivative(f)(X, tangent=X)
+
+
 # --- nesting ----------------------------------------------------------------------------------------------------------
 
 NESTED = {
@@ -285,6 +346,27 @@ def test_any_order_of_nesting(order):
     make, x = NESTED[order]
     same(make(incrax.grad)(x), make(jax.grad)(x))
     same(incrax.incremental(make(incrax.grad))(x), jax.jit(make(jax.grad))(x))
+
+
+PER_EXAMPLE = {
+    "grad": (incrax.grad, jax.grad),
+    "value_and_grad": (incrax.value_and_grad, jax.value_and_grad),
+    "jacobian": (incrax.jacobian, jax.jacrev),
+    "hessian": (incrax.hessian, jax.hessian),
+    "hvp": (
+        lambda f: lambda p, x: incrax.hvp(f)(p, x, tangent=P),
+        lambda f: lambda p, x: jax.jvp(jax.grad(lambda p: f(p, x)), (p,), (P,))[1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PER_EXAMPLE)
+def test_a_derivative_per_example(name):
+    ours, theirs = PER_EXAMPLE[name]
+    over = {"in_axes": (None, 0)}
+    near(jax.jit(jax.vmap(ours(scalar), **over))(P, X), jax.jit(jax.vmap(theirs(scalar), **over))(P, X))
+    batched = lambda p, x: jnp.sum(jax.vmap(scalar, **over)(p, x))
+    near(jax.jit(ours(batched))(P, X), jax.jit(theirs(batched))(P, X))
 
 
 def test_derivatives_of_incremental_functions_are_derivatives_of_the_function():

@@ -83,7 +83,6 @@ def calls_of(fun, *args):
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
-    gc.collect()
     gc.disable()
     sys.setprofile(note)
     try:

@@ -27,8 +27,9 @@ def found_hessian(fun, x=POINTS[0]):
 
 
 def seen(derivative, points=POINTS):
-    """Where the derivative is nonzero at any of the points."""
-    return np.any([np.nan_to_num(np.asarray(derivative(x))) != 0 for x in points], axis=0)
+    """Where the derivative is nonzero at any of the points; compiled, which is faster than operation by operation."""
+    compiled = jax.jit(derivative)
+    return np.any([np.nan_to_num(np.asarray(compiled(x))) != 0 for x in points], axis=0)
 
 
 def band(size, lower, upper, *, rows=None):

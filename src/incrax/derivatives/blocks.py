@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
+from incrax import _jax
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
-from incrax.facts.program import Program, trace
-from incrax.sparsity.coloring import color_symmetric
+from incrax.facts.program import Program, evaluator, trace
+from incrax.sparsity.coloring import Colored
 from incrax.sparsity.compressed import Mode, choose, compressed_jacobian, dense, hessian_values
 from incrax.sparsity.patterns import Matrix
 from incrax.sparsity.search import has_custom_vjp, hessian_pattern, pattern_of
@@ -40,43 +41,44 @@ def jacobian_blocks(
     None where fewer passes than inputs and outputs do not do and nothing sparse is asked for.
     """
     columns = _columns(selection)
-    if columns is None:
-        return None
-    outputs = jax.eval_shape(lambda *values: fun(*selection.merged(values)), *selection.values)
-    rows = ends([x.shape for x in outputs])
-    is_real = all(jnp.issubdtype(x.dtype, jnp.floating) for x in outputs) and len({x.dtype for x in outputs}) == 1
-    if not is_real or not (is_sparse or min(rows.size, columns.size) >= MIN_SIZE):
+    if columns is None or not (is_sparse or (columns.size >= MIN_SIZE and not _says_sharding(selection))):
         return None
     program = program_of(fun, selection, columns)
+    rows = _rows(program)
+    if rows is None or not (is_sparse or rows.size >= MIN_SIZE):
+        return None
     pattern = pattern_of(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
-    way = choose(pattern, columns.size, rows.size)
+    known = None if pattern is None else Colored(pattern)
+    way = choose(known, columns.size, rows.size)
     if not is_sparse and "compressed" not in way:
         return None
-    pattern = _full(rows.size, columns.size) if pattern is None else pattern
+    known = Colored(_full(rows.size, columns.size)) if known is None else known
     modes: list[Mode] = ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
     # Without a batch, JAX finds out only when it compiles that a `custom_vjp` has no forward mode.
     modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(program) else modes
-    of_vector = _of_vector(fun, selection, columns)
-    attempts = [partial(compressed_jacobian, of_vector, pattern=pattern, mode=m) for m in modes]
-    values = first_that_works(attempts, [_vector(selection)])
-    return _blocks(values, pattern, rows, columns, is_sparse=is_sparse)
+    of_vector = _of_vector(program, selection)
+    attempts = [partial(compressed_jacobian, of_vector, pattern=known, mode=m) for m in modes]
+    vector = _vector(selection)
+    values = first_that_works(attempts, [vector]).astype(vector.dtype)
+    return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
 
 
 def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
     columns = _columns(selection)
-    if columns is None or not (is_sparse or columns.size >= MIN_SIZE):
+    if columns is None or not (is_sparse or (columns.size >= MIN_SIZE and not _says_sharding(selection))):
         return None
     program = program_of(fun, selection, columns)
-    if [atom.aval.shape for atom in program.outvars] != [(1,)]:
+    if [atom.aval.shape for atom in program.outvars] != [()]:
         return None
     pattern = hessian_pattern(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
-    if not is_sparse and (pattern is None or 2 * color_symmetric(pattern).num_colors > columns.size):
+    known = None if pattern is None else Colored(pattern)
+    if not is_sparse and (known is None or 2 * known.symmetric.num_colors > columns.size):
         return None
-    pattern = _full(columns.size, columns.size) if pattern is None else pattern
-    of_vector = _of_vector(fun, selection, columns)
-    values = hessian_values(lambda vector: of_vector(vector)[0], _vector(selection), pattern)
-    return _blocks(values, pattern, columns, columns, is_sparse=is_sparse)
+    known = Colored(_full(columns.size, columns.size)) if known is None else known
+    of_vector = _of_vector(program, selection)
+    values = hessian_values(lambda vector: of_vector(vector)[0], _vector(selection), known)
+    return _blocks(values, known.pattern, columns, columns, is_sparse=is_sparse)
 
 
 def _columns(selection: Selection) -> Ends | None:
@@ -87,30 +89,37 @@ def _columns(selection: Selection) -> Ends | None:
     return ends([np.shape(value) for value in selection.values])
 
 
+def _says_sharding(selection: Selection) -> bool:
+    """Whether types say how some value is sharded: then those of vectors of several, and of blocks, are not known."""
+    return any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in (*selection.values, *selection.others))
+
+
+def _rows(program: Program) -> Ends | None:
+    """Where the outputs lie in one vector; None where they are not real numbers of one type."""
+    types = [atom.aval for atom in program.outvars]
+    if len({x.dtype for x in types}) != 1 or not jnp.issubdtype(types[0].dtype, jnp.floating):
+        return None
+    return ends([x.shape for x in types])
+
+
 def _vector(selection: Selection) -> jax.Array:
     return joined([jnp.asarray(value) for value in selection.values])
 
 
-def _of_vector(fun: Callable[..., Sequence[Any]], selection: Selection, columns: Ends) -> Callable[..., jax.Array]:
-    return lambda vector: joined(fun(*selection.merged(columns.split(vector))))
-
-
 def program_of(fun: Callable[..., Sequence[Any]], selection: Selection, columns: Ends) -> Program:
-    """The function of one vector and of the leaves that are not selected, traced."""
+    """The function of one vector and of the leaves that are not selected, traced: all that follows evaluates this."""
 
-    def run(vector: Any, *others: Any) -> jax.Array:
-        return joined(fun(*selection.merged(columns.split(vector), others)))
+    def run(vector: Any, *others: Any) -> Sequence[Any]:
+        return fun(*selection.merged(columns.split(vector), others))
 
     dtype = jax.dtypes.result_type(*selection.values)
-    return trace(run, jax.ShapeDtypeStruct((columns.size,), dtype), *map(_type_of, selection.others))
+    return trace(run, jax.ShapeDtypeStruct((columns.size,), dtype), *selection.others)
 
 
-def _type_of(value: Any) -> Any:
-    dtype = getattr(value, "dtype", None) or jax.dtypes.result_type(value)
-    if jnp.issubdtype(dtype, jax.dtypes.extended):
-        return jax.ShapeDtypeStruct(np.shape(value), dtype)
-    is_weak = bool(getattr(value, "weak_type", isinstance(value, (bool, int, float, complex))))
-    return jax.ShapeDtypeStruct(np.shape(value), jax.dtypes.canonicalize_dtype(dtype), weak_type=is_weak)
+def _of_vector(program: Program, selection: Selection) -> Callable[[jax.Array], jax.Array]:
+    """The same as a function of the vector, whose result is a vector."""
+    others = selection.others
+    return lambda vector: joined(evaluator(program)(program.consts, vector, *others))
 
 
 def _full(num_rows: int, num_columns: int) -> Matrix:

@@ -17,14 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import wrong_tangent
+from incrax._derivative_errors import taken_name, wrong_tangent
 from incrax._errors import not_called
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
+from incrax.facts.program import type_of
+from incrax.row_sparse.explanation import RowsExplanation
+from incrax.row_sparse.rows import RowSparse
+from incrax.row_sparse.structured import sparse_outputs
 from incrax.running.leaves import is_dynamic
-from incrax.sparse.explanation import RowsExplanation
-from incrax.sparse.rows import RowSparse
-from incrax.sparse.structured import sparse_outputs
+from incrax.running.signature import argument_names
 
 Values = Sequence[Any]
 
@@ -101,9 +103,8 @@ class Gradient(Derivative):
         """
         if not args and not kwargs and not self.seen:
             raise not_called("explain()")
-        leaves, treedef = _types_of((args, kwargs)) if args or kwargs else self.seen
+        leaves, treedef, numbers = _types_of((args, kwargs)) if args or kwargs else self.seen
         other, events = replace(self, wrt=wrt), []
-        numbers = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct)]
 
         def run(values: Sequence[Any]) -> Any:
             filled = list(leaves)
@@ -116,12 +117,11 @@ class Gradient(Derivative):
         return RowsExplanation(tuple(dict.fromkeys(events)))
 
 
-def _types_of(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and tree of arguments, with types in the place of values."""
+def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:
+    """Leaves and tree of arguments, with types in the place of values; which leaves these are."""
     leaves, treedef = jax.tree.flatten(tree)
-    return [
-        jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.result_type(x)) if is_dynamic(x) else x for x in leaves
-    ], treedef
+    numbers = [k for k, leaf in enumerate(leaves) if is_dynamic(leaf)]
+    return [type_of(x) if is_dynamic(x) else x for x in leaves], treedef, numbers
 
 
 def _is_rows(x: Any) -> bool:
@@ -146,12 +146,12 @@ class Jacobian(Derivative):
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         has_aux, mirror = self.settings.get("has_aux", False), selection.mirror.tree
-        flat = Flat(self.fun, has_aux=has_aux)
+        flat = FlatOutputs(self.fun, has_aux=has_aux)
         rows, *aux = self._rows(flat, selection)
         tree = jax.tree.unflatten(flat.treedef, [mirror(row) for row in rows])
         return (tree, *aux) if has_aux else tree
 
-    def _rows(self, flat: Flat, selection: Selection) -> tuple[Any, ...]:
+    def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, ...]:
         """For each output array its blocks; with `has_aux`, and what is passed on."""
         mode, is_sparse = self.settings.get("mode"), self.settings.get("sparse", False)
         has_aux, holomorphic = self.settings.get("has_aux", False), self.settings.get("holomorphic", False)
@@ -164,39 +164,52 @@ class Jacobian(Derivative):
         if self.settings.get("allow_int"):
             result = jax.jacrev(fun, allow_int=True, **given)(*selection.values)
         else:
-            transforms = self._transforms(fun, selection.values)
+            transforms = self._transforms(flat, fun, selection.values)
             result = first_that_works([transform(fun, **given) for transform in transforms], selection.values)
-        return result if has_aux else (result,)
+        rows, *aux = result if has_aux else (result,)
+        return [_by_leaf(row, selection.values) for row in rows], *aux
 
-    def _transforms(self, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
-        """The modes to try, the cheaper one first."""
+    def _transforms(self, flat: FlatOutputs, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
+        """The modes to try, the one with fewer passes first."""
         mode, both = self.settings.get("mode"), [jax.jacfwd, jax.jacrev]
         if mode is not None:
             return [both[mode == "reverse"]]
-        has_aux = self.settings.get("has_aux", False)
-        return both[::-1] if _is_wide(jax.eval_shape(fun, *values), values, has_aux=has_aux) else both
+        if flat.size is None:
+            jax.eval_shape(fun, *values)
+        assert flat.size is not None
+        return both if sum(math.prod(np.shape(x)) for x in values) <= flat.size else both[::-1]
 
 
-class Flat:
-    """A function (args, kwargs) -> the arrays of its outputs, in a list; `treedef` is theirs in the last call."""
+def _by_leaf(blocks: Sequence[Any], values: Values) -> list[Any]:
+    """Derivatives by leaves, each in its leaf's dtype, as reverse mode gives them; complex ones stay complex."""
+    return [_as_dtype(block, jax.dtypes.result_type(x)) for block, x in zip(blocks, values, strict=True)]
+
+
+def _as_dtype(block: Any, dtype: Any) -> Any:
+    kinds = (jnp.floating, jnp.complexfloating)
+    is_same_kind = any(jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds)
+    return block.astype(dtype) if is_same_kind and block.dtype != dtype else block
+
+
+class FlatOutputs:
+    """A function (args, kwargs) -> the arrays of its outputs, in a list.
+
+    Fields: of the outputs in the last call their tree, and how many elements they have; None before.
+    """
 
     def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
         self.fun = fun
         self.has_aux = has_aux
         self.treedef: Any = None
+        self.size: int | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function."""
         outputs, *aux = self.fun(*args, **kwargs) if self.has_aux else (self.fun(*args, **kwargs),)
         leaves, self.treedef = jax.tree.flatten(outputs)
         leaves = [jnp.asarray(leaf) for leaf in leaves]
+        self.size = sum(leaf.size for leaf in leaves)
         return (leaves, *aux) if self.has_aux else leaves
-
-
-def _is_wide(outputs: Any, values: Values, *, has_aux: bool) -> bool:
-    """Whether there are more inputs than outputs, so that reverse mode needs fewer passes."""
-    num_outputs = sum(math.prod(x.shape) for x in (outputs[0] if has_aux else outputs))
-    return sum(math.prod(np.shape(x)) for x in values) > num_outputs
 
 
 # --- second order -----------------------------------------------------------------------------------------------------
@@ -208,16 +221,18 @@ class Hessian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        flat, mirror = Flat(self.fun), selection.mirror.tree
+        flat, mirror = FlatOutputs(self.fun), selection.mirror.tree
         holomorphic, is_sparse = self.settings.get("holomorphic", False), self.settings.get("sparse", False)
         blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
         if blocks is None:
             given = {"argnums": _all(selection), "holomorphic": holomorphic}
             inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
-            blocks = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+            found = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+            values = selection.values
+            blocks = [[_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)] for block in found]
         return jax.tree.unflatten(flat.treedef, [mirror([mirror(row) for row in block]) for block in blocks])
 
-    def _compressed(self, flat: Flat, selection: Selection, *, is_sparse: bool) -> Any:
+    def _compressed(self, flat: FlatOutputs, selection: Selection, *, is_sparse: bool) -> Any:
         try:
             blocks = hessian_blocks(flat, selection, is_sparse=is_sparse)
         except (TypeError, ValueError, NotImplementedError):
@@ -232,6 +247,7 @@ class HessianProduct(Derivative):
 
     def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
+        _check_names(self.name, self.fun, len(args))
         selection = self.select(args, kwargs)
         tangents = tangents_of(self.name, selection, tangent)
         gradient = jax.grad(self.of_selected(selection), _all(selection))
@@ -257,11 +273,24 @@ class Pushforward(Derivative):
 
     def __call__(self, *args: Any, tangent: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
+        _check_names(self.name, self.fun, len(args))
         selection = self.select(args, kwargs)
         tangents = tangents_of(self.name, selection, tangent)
         return jax.jvp(
             self.of_selected(selection), tuple(selection.values), tuple(tangents), has_aux=self.settings["has_aux"]
         )
+
+
+def _check_names(name: str, fun: Callable[..., Any], num_args: int) -> None:
+    """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position could give."""
+    try:
+        parameter = inspect.signature(fun).parameters.get("tangent")
+    except (TypeError, ValueError):
+        return
+    if parameter is None or parameter.kind is parameter.VAR_KEYWORD or parameter.default is not parameter.empty:
+        return
+    if "tangent" not in argument_names(fun, num_args):
+        raise taken_name(name, getattr(fun, "__name__", repr(fun)))
 
 
 def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
@@ -294,11 +323,3 @@ def _fitting(name: str, path: str, value: Any, tangent: Any) -> Any:
     if array.shape != np.shape(value) or not jnp.can_cast(array.dtype, dtype, "same_kind"):
         raise wrong_tangent(name, "tangent", type_name(array), expected)
     return array.astype(dtype)
-
-
-def takes(fun: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a parameter of this name."""
-    try:
-        return name in inspect.signature(fun).parameters
-    except (TypeError, ValueError):
-        return False

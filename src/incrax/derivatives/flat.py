@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from incrax.sparsity.compressed import coordinates
+from incrax.sparsity.compressed import bcoo, coordinates
 from incrax.sparsity.patterns import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
@@ -31,10 +31,13 @@ class Ends(NamedTuple):
         """Elements in all."""
         return self.bounds[-1]
 
+    def parts(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Of each array: where it begins, where it ends, its shape."""
+        return list(zip(self.bounds[:-1], self.bounds[1:], self.shapes, strict=True))
+
     def split(self, vector: Any) -> list[Any]:
         """The arrays."""
-        starts = zip(self.bounds, self.bounds[1:], self.shapes, strict=False)
-        return [vector[first:last].reshape(shape) for first, last, shape in starts]
+        return [vector[first:last].reshape(shape) for first, last, shape in self.parts()]
 
 
 def ends(shapes: Shapes) -> Ends:
@@ -50,25 +53,13 @@ def joined(arrays: Sequence[Any]) -> jax.Array:
 
 def dense_blocks(matrix: jax.Array, rows: Ends, columns: Ends) -> list[list[jax.Array]]:
     """For each pair of arrays its block, of shape (*row.shape, *column.shape)."""
-    return [
-        [
-            matrix[a:b, c:d].reshape(*row, *column)
-            for c, d, column in zip(columns.bounds, columns.bounds[1:], columns.shapes, strict=False)
-        ]
-        for a, b, row in zip(rows.bounds, rows.bounds[1:], rows.shapes, strict=False)
-    ]
+    return [[matrix[a:b, c:d].reshape(*row, *column) for c, d, column in columns.parts()] for a, b, row in rows.parts()]
 
 
 def sparse_blocks(values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends) -> list[list[BCOO]]:
     """The same from the values at a pattern's nonzeros, as sparse arrays with sorted, unique indices."""
     i, j = coordinates(pattern)
-    return [
-        [
-            _sparse_block(values, i, j, (a, b, row), (c, d, column))
-            for c, d, column in zip(columns.bounds, columns.bounds[1:], columns.shapes, strict=False)
-        ]
-        for a, b, row in zip(rows.bounds, rows.bounds[1:], rows.shapes, strict=False)
-    ]
+    return [[_sparse_block(values, i, j, row, column) for column in columns.parts()] for row in rows.parts()]
 
 
 def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, column: Any) -> BCOO:
@@ -76,10 +67,7 @@ def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, col
     (a, b, row_shape), (c, d, column_shape) = row, column
     chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
     places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]
-    indices = np.stack(places, axis=1) if places else np.zeros((chosen.size, 0), int)
-    data = values if chosen.size == i.size else values[chosen]
-    shape = (*row_shape, *column_shape)
-    return BCOO((data, jnp.asarray(indices.astype(np.int32))), shape=shape, indices_sorted=True, unique_indices=True)
+    return bcoo(values if chosen.size == i.size else values[chosen], places, (*row_shape, *column_shape))
 
 
 def _unravelled(numbers: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:

@@ -27,7 +27,7 @@ from incrax import _jax
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import Selection
-from incrax.facts.program import Program, evaluator, from_jaxpr, trace
+from incrax.facts.program import Program, evaluator, from_jaxpr, trace, trace_with_tree
 from incrax.facts.simplify import drop_dead, fold_constants, inline_but_rules, merge_equal, run_passes
 from incrax.running.compiled import device_constants
 from incrax.running.leaves import LeafValue, has_tracer, is_dynamic
@@ -176,8 +176,9 @@ class Point(NamedTuple):
 def at_point(kind: Kind, fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, has_aux: bool) -> Point:  # noqa: FBT001
     """The function at these arguments, of which the selected leaves may move.
 
-    Compiled once per function, selection and signature. Where there are tracers, where JAX compiles nothing, and where
-    Python code of the function asks for values, it is evaluated as JAX does, operation by operation.
+    Compiled once per function, selection and signature. Where there are tracers, where JAX compiles nothing, where
+    Python code of the function asks for values, and where it passes on what is no array, it is evaluated as JAX does,
+    operation by operation.
 
     Raises:
         UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
@@ -255,28 +256,31 @@ class Primal(NamedTuple):
         return Point(value, aux, self.linear, residuals, self.types)
 
 
+class _NoArray(Exception):
+    """What a function passes on is no array, and may have been made of values: text, an object."""
+
+
 def _traced(
     kind: Kind, fun: Callable[..., Any], selection: Selection, signature: Signature, *, has_aux: bool
 ) -> Primal | None:
-    """The primal and the linear program; None where the function cannot be traced without values."""
+    """The primal and the linear program; None where the function needs values, or passes on what no program returns."""
     points: list[Point] = []
-    trees: list[Any] = []
 
-    def primal(*leaves: Any) -> list[Any]:
+    def primal(*leaves: Any) -> Any:
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
         point = _split(kind, fun, at, has_aux=has_aux, is_compiled=True)
-        found, treedef = jax.tree.flatten((point.value, point.aux, point.residuals))
-        trees.append(treedef)
+        if not all(map(is_dynamic, jax.tree.leaves(point.aux))):
+            raise _NoArray
         points.append(point)
-        return found
+        return point.value, point.aux, point.residuals
 
     dynamic = signature.dynamic_leaves(jax.tree.leaves(jax.tree.unflatten(selection.treedef, selection.leaves)))
     try:
-        program = run_passes(trace(primal, *[LeafValue(x).feed for x in dynamic]), PASSES)
-    except UNTRACEABLE:
+        traced, treedef = trace_with_tree(primal, *[LeafValue(x).feed for x in dynamic])
+    except (*UNTRACEABLE, _NoArray):
         return None
-    (point,), (treedef,) = points, trees
+    program, (point,) = run_passes(traced, PASSES), points
     if has_tracer(point.linear.program.consts):
         return None
     inputs = {*program.invars, *program.constvars}

@@ -24,7 +24,7 @@ from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
 from incrax.running.leaves import descriptor, frozen, is_dynamic
-from incrax.running.signature import argument_names, make_signature
+from incrax.running.signature import argument_names, make_signature, same_static, same_type, type_text
 from incrax.running.stats import Stats
 
 Function = Callable[..., Any]
@@ -160,10 +160,9 @@ class Prepared:
         leaves, treedef = jax.tree.flatten((args, {}))
         if treedef != known.treedef:
             self._check_structures(method, args)
-        rows = zip(known.paths, leaves, jax.tree.leaves(self._args), known.is_dynamic, strict=True)
-        for path, leaf, example, is_value in rows:
-            is_same = _same_type(leaf, example) if is_value else type(leaf) is type(example) and leaf == example
-            if not is_same:
+        rows = zip(known.paths, leaves, jax.tree.leaves(self._args), known.descriptors, strict=True)
+        for path, leaf, example, expected in rows:
+            if not (same_static(leaf, example) if expected is None else same_type(leaf, expected)):
                 raise other_argument_type(method, path, _type_name(leaf), _type_name(example))
 
     def _check_structures(self, method: str, args: tuple[Any, ...]) -> None:
@@ -186,16 +185,10 @@ class _Plain(Derivative):
         return self.fun(*args, **kwargs)
 
 
-def _same_type(leaf: Any, example: Any) -> bool:
-    """Whether a leaf is a value of the example's shape and dtype."""
-    return is_dynamic(leaf) and descriptor(leaf)[:2] == descriptor(example)[:2]
-
-
 def _type_name(leaf: Any) -> str:
     if not is_dynamic(leaf):
         return f"{leaf!r} of type {type(leaf).__name__}"
-    shape, dtype = descriptor(leaf)[:2]
-    return f"{dtype}{list(shape)}" if isinstance(shape, tuple) else f"an array that is {shape}"
+    return type_text(descriptor(leaf))
 
 
 # --- one vector -------------------------------------------------------------------------------------------------------

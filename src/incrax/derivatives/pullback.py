@@ -38,7 +38,7 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         *args: arguments; pytrees.
         wrt: what to differentiate by; see `grad`. None: all positional arguments, as far as they are floating-point or
             complex arrays without the mark of `cut`. What is left out costs nothing, no residual either.
-        has_aux: whether `fun` returns a pair whose second part is passed on.
+        has_aux: whether `fun` returns a pair whose second part is passed on; it may hold anything, see below.
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
@@ -55,9 +55,10 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
         Functions are known by identity: a lambda made anew is compiled anew, and what a function closes over is read
         when it is first traced, as by `jax.jit`. Residuals that are arguments are not copied.
 
-    Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches in Python on a value
-        or has no hash, it is evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same. A
-        pullback is no pytree: it cannot be returned from a compiled function.
+    Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches in Python on a
+        value, has no hash, or passes on what is no array (text, objects), it is evaluated operation by operation, as by
+        `jax.vjp`; only what is needed, all the same. A pullback is no pytree: it cannot be returned from a compiled
+        function.
 
     Source: thunks and struct of pullbacks in the thread Zygote.jl#323.
 

@@ -17,6 +17,7 @@ from incrax._derivative_errors import cut_input, not_differentiable, nothing_sel
 from incrax._errors import unknown_input
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
 from incrax.running.leaves import is_dynamic
+from incrax.running.paths import is_within
 from incrax.running.signature import argument_names, leaf_path
 
 
@@ -181,7 +182,7 @@ def _at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str
 
 def _parts(name: str, node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """The node and those of its parts on the way to a path, with their names."""
-    if path != name and not (path.startswith(name) and path[len(name)] in "[."):
+    if not is_within(path, name):
         return
     yield name, node
     for key, part in jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]:

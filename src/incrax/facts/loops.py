@@ -14,7 +14,7 @@ import jax
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.facts.cost import is_free
-from incrax.facts.program import Program, from_jaxpr, read_vars, written_vars
+from incrax.facts.program import Program, from_jaxpr, read_vars, type_of, written_vars
 from incrax.facts.simplify import drop_dead, inline, merge_equal, run_passes
 
 
@@ -140,7 +140,7 @@ def _bind(program: Program, variables: Sequence[Var], values: Sequence[Any]) -> 
 
 def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None:
     """The equations of `fun` on an equation's inputs, writing its outputs; None if a type would change."""
-    body = _jax.trace_body(fun, *[_example(atom) for atom in eqn.invars])
+    body = _jax.trace_body(fun, *[atom.val if isinstance(atom, Literal) else type_of(atom) for atom in eqn.invars])
     if body.constvars or any(a.aval.dtype != v.aval.dtype for a, v in zip(body.outvars, eqn.outvars, strict=True)):
         return None
     outputs = [atom for atom in body.outvars if isinstance(atom, Var)]
@@ -156,14 +156,6 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
         outvars = [var if isinstance(var, _jax.DropVar) else names[var] for var in inner.outvars]
         eqns.append(inner.replace(invars=invars, outvars=outvars))
     return eqns
-
-
-def _example(atom: Atom) -> Any:
-    if isinstance(atom, Literal):
-        return atom.val
-    if _jax.explicit_sharding(atom.aval) is not None:
-        return atom.aval
-    return jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype, weak_type=getattr(atom.aval, "weak_type", False))
 
 
 _rewrites: dict[str, Callable[[Equation], list[Equation] | None]] = {"scan": _rewrite_scan, "while": _rewrite_while}

@@ -5,12 +5,15 @@ In: a function of flat arrays. Out: a `Program`. It must not know which inputs w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import jax
+
 from incrax import _jax
-from incrax._jax import Atom, Equation, Var
+from incrax._jax import Atom, Equation, Literal, Var
 
 STATEFUL = frozenset({"rng_uniform"})
 """Primitives that give another result each time although they declare no effect."""
@@ -45,10 +48,34 @@ def trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
     return from_jaxpr(_jax.trace_body(fun, *args, **kwargs))
 
 
+def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Program, Any]:
+    """The same, and the tree of the outputs."""
+    trees: list[Any] = []
+
+    @functools.wraps(fun)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        outputs = fun(*args, **kwargs)
+        trees.append(jax.tree.structure(outputs))
+        return outputs
+
+    return trace(noted, *args, **kwargs), trees[-1]
+
+
 def from_jaxpr(jaxpr: Any) -> Program:
     """A `Program` that evaluates an open body or a jaxpr of JAX."""
     body = jaxpr if isinstance(jaxpr, _jax.Body) else _jax.open_jaxpr(jaxpr)
     return Program(body.invars, body.constvars, body.consts, body.eqns, body.outvars)
+
+
+def type_of(x: Any) -> Any:
+    """What stands for a variable, a literal or a value when a function of it is traced: its type without its memory.
+
+    Weak types stay, keys are keys; how it is sharded is part of it only where types say so.
+    """
+    aval = x.aval if isinstance(x, (Var, Literal)) else jax.typeof(x)
+    if _jax.explicit_sharding(aval) is not None:
+        return aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def evaluator(program: Program) -> Callable[..., list[Any]]:

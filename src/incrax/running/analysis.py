@@ -15,7 +15,7 @@ from incrax._tuning import Tuning
 from incrax.facts.cost import Calibration, assumed_prices
 from incrax.facts.dependence import depend, make_layout
 from incrax.facts.loops import hoist_invariants
-from incrax.facts.program import Program, trace
+from incrax.facts.program import Program, trace_with_tree
 from incrax.facts.simplify import Pass, drop_dead, fold_constants, inline, inline_but_rules, merge_equal, run_passes
 from incrax.planning.facts import Algebra, Facts
 from incrax.running.leaves import LeafValue
@@ -75,17 +75,14 @@ def facts_of(
 
 def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) -> tuple[Program, Any]:
     """The program and its output tree; traced under the user's names where no leaf is static."""
-    trees: list[Any] = []
 
     @functools.wraps(fun)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = signature.rebuild(jax.tree.leaves((args, kwargs)))
-        outputs = fun(*args, **kwargs)
-        trees.append(jax.tree.structure(outputs))
-        return outputs
+        return fun(*args, **kwargs)
 
     args, kwargs = (tuple(feeds), {}) if signature.statics else signature.rebuild(feeds)
-    return trace(evaluate, *args, **kwargs), trees[0]
+    return trace_with_tree(evaluate, *args, **kwargs)
 
 
 def has_mutable_inputs(analysis: Analysis) -> bool:

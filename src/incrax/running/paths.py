@@ -31,6 +31,11 @@ def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
     return found
 
 
+def is_within(path: str, name: str) -> bool:
+    """Whether a path is a name or a part of what has this name."""
+    return path == name or (path.startswith(name) and path[len(name)] in "[.")
+
+
 def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
     """The bits that a path, a prefix of paths, or an element of a small array names.
 
@@ -39,7 +44,7 @@ def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
     """
     mask = 0
     for index, path in enumerate(paths):
-        if path == name or (path.startswith(name) and path[len(name) : len(name) + 1] in ("[", ".")):
+        if is_within(path, name):
             mask |= layout.leaf_mask(index)
     element = _ELEMENT.match(name)
     if not mask and element is not None and element["path"] in paths:

@@ -31,7 +31,7 @@ from incrax.running.compiled import device_constants
 from incrax.running.flags import Flags, all_set, compared, declared, leaves_set
 from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import descriptor, has_tracer, is_frozen
-from incrax.running.signature import Signature
+from incrax.running.signature import Signature, same_type, type_text
 from incrax.running.wants import LARGE_SIZE, lasting_needs
 
 Leaves = Sequence[Any]
@@ -145,7 +145,6 @@ class Step:
         self._signature = signature
         self._out_tree = out_tree
         self._layout = function.facts.dependence.layout
-        self._avals = [var.aval for var in function.facts.program.invars]
         self._paths = signature.dynamic_paths
         self._is_disabled = is_disabled()
         self._frozen = {i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)}
@@ -192,12 +191,11 @@ class Step:
 
     def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:
         """Leaves as arrays, if they have the known types."""
-        for index, (x, aval) in enumerate(zip(leaves, self._avals, strict=True)):
+        for index, (x, known) in enumerate(zip(leaves, self._signature.dynamic_types, strict=True)):
             if index in self._frozen and x is not self._frozen[index]:
                 raise other_frozen(self._paths[index])
-            shape, dtype = descriptor(x)[:2]
-            if (shape, dtype) != (aval.shape, aval.dtype):
-                raise other_type(self._paths[index], f"{dtype}{list(shape)}", f"{aval.dtype}{list(aval.shape)}")
+            if not same_type(x, known):
+                raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
         return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
 
     def _carried(self, leaves: Leaves) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.facts.program import trace
+from incrax.facts.program import trace, type_of
 from incrax.planning.phases import Part
 from incrax.running.analysis import facts_of
 from incrax.running.chunks import Chunk, Lineage
@@ -26,7 +26,7 @@ from incrax.running.leaves import LeafValue
 from incrax.running.limits import Limits
 from incrax.running.progress import Meter
 from incrax.running.recycling import can_recycle
-from incrax.running.row_trace import Cut, RowTrace, type_of
+from incrax.running.row_trace import Cut, RowTrace
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.store import is_any_deleted

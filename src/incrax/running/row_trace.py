@@ -18,7 +18,7 @@ import numpy as np
 from incrax._errors import IncraxError, MixedRowsError
 from incrax._jax import Var
 from incrax._row_errors import branches_on_rows, untraceable_rows
-from incrax.facts.program import Program, trace
+from incrax.facts.program import Program, trace_with_tree, type_of
 from incrax.facts.row_numbers import FORMS, Number, Sized, refined, with_form
 from incrax.facts.rows import RowProgram, analyse_rows, compare_rows
 from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes
@@ -72,7 +72,7 @@ class RowTrace:
         self.fun = fun
         self.signature = signature
         self.row_type = row_type
-        self.feeds = [_typed(x) for x in feeds]
+        self.feeds = [type_of(x) for x in feeds]
         self.out_tree: Any = None
         self.numbers: tuple[Number, ...] = ()
         self.generation = 0
@@ -219,12 +219,10 @@ class RowTrace:
             data = jax.tree.unflatten(self.row_type.treedef, leaves[: len(avals)])
             args, kwargs = self.signature.rebuild(leaves[len(avals) :])
             args, kwargs = jax.tree.map(lambda x: data if type(x) is RowType else x, (args, kwargs))
-            outputs = self.fun(*args, **kwargs)
-            self.out_tree = jax.tree.structure(outputs)
-            return outputs
+            return self.fun(*args, **kwargs)
 
         try:
-            program = trace(evaluate, *avals, *self.feeds)
+            program, self.out_tree = trace_with_tree(evaluate, *avals, *self.feeds)
         except IncraxError:
             raise
         except Exception as error:
@@ -242,14 +240,6 @@ def _ends(doubling: int) -> tuple[int, int]:
     return 1 << (doubling - 1), (1 << doubling) - 1
 
 
-def _typed(x: Any) -> Any:
-    """The type of a leaf for tracing; Python scalars stay, for their weak type."""
-    if isinstance(x, (jax.Array, np.ndarray)) and isinstance(x.dtype, np.dtype):
-        is_weak = bool(getattr(x, "weak_type", False))
-        return jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(x.dtype), weak_type=is_weak)
-    return x
-
-
 def _typed_as(var: Var, value: Any) -> Any:
     """A number as programs take it: a Python number where the variable has a weak type."""
     array = np.asarray(value, var.aval.dtype)
@@ -260,9 +250,3 @@ def _typed_as(var: Var, value: Any) -> Any:
 def _python_dtype(array: np.ndarray) -> Any:
     """The dtype that JAX gives to the value as a Python number."""
     return jax.dtypes.canonicalize_dtype(type(array.item()))
-
-
-def type_of(var: Var) -> Any:
-    """The type of a variable, for tracing the program that reads it."""
-    aval = var.aval
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))

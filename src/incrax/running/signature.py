@@ -47,7 +47,7 @@ class Signature:
         if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
             return False
         statics = [x for x, is_value in zip(leaves, self.is_dynamic, strict=True) if not is_value]
-        return all(type(x) is type(y) and (x is y or x == y) for x, y in zip(statics, self.statics, strict=True))
+        return all(same_static(x, y) for x, y in zip(statics, self.statics, strict=True))
 
     def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
         """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
@@ -99,6 +99,22 @@ class Signature:
         values, statics = iter(dynamic), iter(self.statics)
         leaves = [next(values) if is_value else next(statics) for is_value in self.is_dynamic]
         return jax.tree.unflatten(self.treedef, leaves)
+
+
+def same_static(x: Any, y: Any) -> bool:
+    """Whether two static leaves are one value; 1, 1.0 and True differ."""
+    return type(x) is type(y) and (x is y or x == y)
+
+
+def same_type(x: Any, known: Any) -> bool:
+    """Whether a leaf is a value of the shape and dtype of a descriptor, weak or not, wherever it is."""
+    return is_dynamic(x) and descriptor(x)[:2] == known[:2]
+
+
+def type_text(known: Any) -> str:
+    """The shape and dtype of a descriptor as messages show them: `float64[3, 2]`."""
+    shape, dtype = known[:2]
+    return f"{dtype}{list(shape)}" if isinstance(shape, tuple) else f"an array that is {shape}"
 
 
 def make_signature(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:

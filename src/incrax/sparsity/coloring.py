@@ -7,6 +7,7 @@ also be read from its mirror image, so that full rows need not forbid anything.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,33 @@ class Coloring(NamedTuple):
 
 
 NO_HUBS = np.zeros(0, int)
+
+
+class Colored:
+    """A pattern with its colourings, each found when it is first asked for."""
+
+    def __init__(self, pattern: Matrix) -> None:
+        self.pattern = pattern
+
+    @cached_property
+    def columns(self) -> Coloring:
+        """Of its columns."""
+        return color_columns(self.pattern)
+
+    @cached_property
+    def rows(self) -> Coloring:
+        """Of its rows."""
+        return color_rows(self.pattern)
+
+    @cached_property
+    def symmetric(self) -> Coloring:
+        """Of its columns, if it is symmetric."""
+        return color_symmetric(self.pattern)
+
+
+def colored(pattern: Matrix | Colored) -> Colored:
+    """The pattern with colourings, those that are known among them."""
+    return pattern if isinstance(pattern, Colored) else Colored(pattern)
 
 
 def color_columns(pattern: Matrix) -> Coloring:

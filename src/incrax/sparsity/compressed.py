@@ -6,7 +6,7 @@ In: a function of a flat vector, and a pattern of `sparsity`. Out: the values at
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from incrax.sparsity.coloring import Coloring, color_columns, color_rows, color_symmetric
+from incrax.sparsity.coloring import Colored, Coloring, colored
 from incrax.sparsity.patterns import Matrix
 
 Mode: TypeAlias = Literal["forward", "reverse"]
@@ -27,7 +27,7 @@ MAX_BATCH_ELEMENTS = 1 << 24
 # --- which way --------------------------------------------------------------------------------------------------------
 
 
-def choose(pattern: Matrix | None, n_in: int, n_out: int) -> Way:
+def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
     """The way with the fewest directional derivatives: one per input, output, or colour of columns or rows.
 
     Compressed only where that at least halves their number, as values are to be spread afterwards; on a tie forward,
@@ -36,7 +36,8 @@ def choose(pattern: Matrix | None, n_in: int, n_out: int) -> Way:
     plain: Way = "forward" if n_in <= n_out else "reverse"
     if pattern is None:
         return plain
-    forward, reverse = color_columns(pattern).num_colors, color_rows(pattern).num_colors
+    known = colored(pattern)
+    forward, reverse = known.columns.num_colors, known.rows.num_colors
     if 2 * min(forward, reverse) > min(n_in, n_out):
         return plain
     return "compressed forward" if forward <= reverse else "compressed reverse"
@@ -54,22 +55,25 @@ class Compression(NamedTuple):
     element: np.ndarray
 
 
-def compress_columns(pattern: Matrix) -> Compression:
+def compress_columns(pattern: Matrix | Colored) -> Compression:
     """Of products of the matrix with seeds, for forward mode."""
-    rows, columns = coordinates(pattern)
-    return _compression(color_columns(pattern), columns, rows)
+    known = colored(pattern)
+    rows, columns = coordinates(known.pattern)
+    return _compression(known.columns, columns, rows)
 
 
-def compress_rows(pattern: Matrix) -> Compression:
+def compress_rows(pattern: Matrix | Colored) -> Compression:
     """Of products of seeds with the matrix, for reverse mode."""
-    rows, columns = coordinates(pattern)
-    return _compression(color_rows(pattern), rows, columns)
+    known = colored(pattern)
+    rows, columns = coordinates(known.pattern)
+    return _compression(known.rows, rows, columns)
 
 
-def compress_symmetric(pattern: Matrix) -> Compression:
+def compress_symmetric(pattern: Matrix | Colored) -> Compression:
     """Of products of a symmetric matrix with seeds."""
-    coloring = color_symmetric(pattern)
-    rows, columns = coordinates(pattern)
+    known = colored(pattern)
+    coloring = known.symmetric
+    rows, columns = coordinates(known.pattern)
     is_mirrored = np.isin(rows, coloring.hubs) & ~np.isin(columns, coloring.hubs)
     return _compression(coloring, np.where(is_mirrored, rows, columns), np.where(is_mirrored, columns, rows))
 
@@ -85,7 +89,7 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compressed_jacobian(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix, *, mode: Mode = "forward"
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored, *, mode: Mode = "forward"
 ) -> jax.Array:
     """The values of a Jacobian at its pattern's nonzeros.
 
@@ -105,7 +109,7 @@ def compressed_jacobian(
     return _values(lambda seed: pullback(seed)[0], compress_rows(pattern), outputs.dtype)
 
 
-def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix) -> jax.Array:
+def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored) -> jax.Array:
     """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per colour.
 
     Args:
@@ -123,9 +127,10 @@ def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern:
     return _values(lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress_symmetric(pattern), x.dtype)
 
 
-def _check_shape(pattern: Matrix, out: tuple[int, ...], given: tuple[int, ...]) -> None:
-    if pattern.shape != (*out, *given):
-        raise ValueError(f"the pattern has shape {pattern.shape}; the derivative has {(*out, *given)}")
+def _check_shape(pattern: Matrix | Colored, out: tuple[int, ...], given: tuple[int, ...]) -> None:
+    shape = colored(pattern).pattern.shape
+    if shape != (*out, *given):
+        raise ValueError(f"the pattern has shape {shape}; the derivative has {(*out, *given)}")
 
 
 def _values(product: Callable[[jax.Array], jax.Array], compression: Compression, dtype: Any) -> jax.Array:
@@ -162,7 +167,7 @@ def dense(values: jax.Array, pattern: Matrix) -> jax.Array:
     return zeros.at[rows, columns].set(values, indices_are_sorted=True, unique_indices=True)
 
 
-def bcoo(values: jax.Array, pattern: Matrix) -> BCOO:
-    """The same as a sparse matrix of JAX; its indices are sorted and unique."""
-    indices = jnp.asarray(np.stack(coordinates(pattern), axis=1).astype(np.int32))
-    return BCOO((values, indices), shape=pattern.shape, indices_sorted=True, unique_indices=True)
+def bcoo(values: jax.Array, places: Sequence[np.ndarray], shape: tuple[int, ...]) -> BCOO:
+    """A sparse array of JAX with these values; places are sorted, unique indices along each axis: `coordinates`."""
+    indices = np.stack(places, axis=1) if places else np.zeros((values.size, 0), int)
+    return BCOO((values, jnp.asarray(indices.astype(np.int32))), shape=shape, indices_sorted=True, unique_indices=True)

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax.facts.program import Program, evaluator, from_jaxpr, read_vars, trace
+from incrax.facts.program import Program, evaluator, from_jaxpr, read_vars, trace, type_of
 from incrax.facts.simplify import RULED, drop_dead, inline
 from incrax.sparsity.known import Constant, constant_of, known_of, learn
 from incrax.sparsity.moves import Operands, all_to_all
@@ -71,7 +71,7 @@ def hessian_pattern(
     def gradient(*leaves: Any) -> Any:
         return jax.grad(lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(()))(*(leaves[k] for k in chosen))
 
-    pattern = pattern_of(trace(gradient, *_avals(program)), chosen, max_work=max_work)
+    pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), chosen, max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
 
 
@@ -82,14 +82,6 @@ def _tidy(pattern: Any) -> Matrix:
 
 
 # --- the linear program -----------------------------------------------------------------------------------------------
-
-
-def _avals(program: Program) -> list[jax.ShapeDtypeStruct]:
-    return [_struct(var) for var in program.invars]
-
-
-def _struct(var: Var) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
 
 
 def _run(program: Program, leaves: Sequence[Any], chosen: Sequence[int], xs: Sequence[Any]) -> list[Any]:
@@ -109,7 +101,7 @@ def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
         _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, list(tangents))
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]
 
-    return drop_dead(inline(trace(push, *_avals(program), *(_struct(program.invars[k]) for k in chosen))))
+    return drop_dead(inline(trace(push, *map(type_of, program.invars), *(type_of(program.invars[k]) for k in chosen))))
 
 
 def _pullback(program: Program, chosen: Sequence[int]) -> Program:
@@ -121,7 +113,7 @@ def _pullback(program: Program, chosen: Sequence[int]) -> Program:
         return vjp([_cotangent(y, ct) for y, ct in zip(outputs, cotangents, strict=True)])
 
     cotangents = [jax.ShapeDtypeStruct(atom.aval.shape, jnp.result_type(float)) for atom in program.outvars]
-    return drop_dead(inline(trace(pull, *_avals(program), *cotangents)))
+    return drop_dead(inline(trace(pull, *map(type_of, program.invars), *cotangents)))
 
 
 def _cotangent(output: Any, cotangent: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,15 @@ def loss(t: Any, ids: Any) -> Any:
     return jnp.sum(jnp.sin(rows + 0.3) ** 2 * jnp.arange(1.0, 1.0 + rows.size).reshape(rows.shape))
 
 
+@functools.lru_cache(maxsize=8)
+def structured(step: Callable[..., Any], **options: Any) -> Any:
+    """`incrax.structured(step)` for tables of any size; one object, compiled once, for all checks of a step."""
+    return incrax.structured(step, **{"min_bytes": 0, "cut_over": 0.5, **options})
+
+
 def check(step: Callable[..., Any], *args: Any, factor: float = 512.0, **options: Any) -> Any:
     """`structured(step)` gives what `jax.jit(step)` gives; returns its explanation."""
-    function = incrax.structured(step, **{"min_bytes": 0, "cut_over": 0.5, **options})
+    function = structured(step, **options)
     same(function(*args), jax.jit(step)(*args), factor=factor)
     return function.explain(*args)
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.sparse.context import BecomesDense, Context
-from incrax.sparse.elementwise import apply, folded
-from incrax.sparse.indices import number_dtype
-from incrax.sparse.values import (
+from incrax.row_sparse.context import BecomesDense, Context
+from incrax.row_sparse.elementwise import apply, folded
+from incrax.row_sparse.indices import number_dtype
+from incrax.row_sparse.values import (
     Patched,
     Swept,
     Uniform,

@@ -12,7 +12,7 @@ import pytest
 from helpers import same
 from hypothesis import given
 from hypothesis import strategies as st
-from sparse_cases import PATTERNS
+from row_sparse_cases import PATTERNS
 
 import incrax
 from incrax import RowSparse

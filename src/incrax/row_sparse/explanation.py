@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from incrax.report.table import Printable, Table
-from incrax.sparse.context import DENSE, IN_PLACE, KEPT, Event
+from incrax.row_sparse.context import DENSE, IN_PLACE, KEPT, Event
 
 NUM_LISTED = 30
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sparse_cases import CHANGES, READS, TABLE, check, check_rows, loss, program, table
+from row_sparse_cases import CHANGES, READS, TABLE, check, check_rows, loss, program, table
 
 import incrax
-from incrax.sparse.structured import sparse_outputs
+from incrax.row_sparse.structured import sparse_outputs
 
 IDS = jnp.array([3, 3, -1, 41, 12])
 NO_ROWS = {"all": "", "column": "all rows are read in part"}

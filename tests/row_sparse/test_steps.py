@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import same
-from sparse_cases import PATTERNS, check, check_rows, indices, loss, table
+from row_sparse_cases import PATTERNS, check, check_rows, indices, loss, structured, table
 
 import incrax
 
@@ -90,10 +90,9 @@ def test_optimisers_of_optax(name):
 
     params = {"table": table(), "head": jnp.ones(3)}
     state = optimiser.init(params)
-    function = incrax.structured(step, min_bytes=0)
     for pattern in ("repeated", "out of range", "many"):
         check_rows(step, params, state, indices(pattern), factor=4096.0)
-        params, state = function(params, state, indices(pattern))
+        params, state = structured(step)(params, state, indices(pattern))
 
 
 # --- around and inside transformations ------------------------------------------------------------------------------

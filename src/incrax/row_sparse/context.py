@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from incrax import _jax
 from incrax._jax import Equation
 from incrax.facts.program import Program
-from incrax.sparse.values import Patched, Summed, Swept, Uniform, Value, dense, has_rows, is_structured, num_stored
+from incrax.row_sparse.values import Patched, Summed, Swept, Uniform, Value, dense, has_rows, is_structured, num_stored
 
 
 class BecomesDense(Exception):

@@ -17,8 +17,8 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation
 from incrax.facts.rules import ELEMENTWISE as NAMES
-from incrax.sparse.context import BecomesDense, CarryRead, Context
-from incrax.sparse.values import (
+from incrax.row_sparse.context import BecomesDense, CarryRead, Context
+from incrax.row_sparse.values import (
     Patched,
     Summed,
     Swept,

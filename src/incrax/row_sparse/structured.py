@@ -14,14 +14,14 @@ import jax.numpy as jnp
 
 from incrax._errors import wrong_option
 from incrax._jax import Literal, Tracer
-from incrax.facts.program import Program, trace
+from incrax.facts.program import Program, trace_with_tree
 from incrax.facts.simplify import drop_dead
-from incrax.sparse.context import Context, Limits
-from incrax.sparse.control import typed
-from incrax.sparse.explanation import RowsExplanation
-from incrax.sparse.interpreter import run
-from incrax.sparse.rows import RowSparse
-from incrax.sparse.values import Value, has_rows, is_sparse
+from incrax.row_sparse.context import Context, Limits
+from incrax.row_sparse.control import typed
+from incrax.row_sparse.explanation import RowsExplanation
+from incrax.row_sparse.interpreter import run
+from incrax.row_sparse.rows import RowSparse
+from incrax.row_sparse.values import Value, has_rows, is_sparse
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,15 +49,8 @@ class _Traced(NamedTuple):
 
 def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> _Traced:
     """The program of a function of pytrees, and the tree of its outputs."""
-    trees: list[Any] = []
-
-    def flat(args: Any, kwargs: Any) -> list[Any]:
-        leaves, tree = jax.tree.flatten(fun(*args, **kwargs))
-        trees.append(tree)
-        return leaves
-
-    program = trace(flat, args, kwargs)
-    return _Traced(drop_dead(program), trees[-1])
+    program, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
+    return _Traced(drop_dead(program), out_tree)
 
 
 def _interpreted(traced: _Traced, leaves: Sequence[Any], context: Context) -> list[Value]:

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._jax import Equation
-from incrax.sparse.context import BecomesDense, Context
-from incrax.sparse.elementwise import apply
-from incrax.sparse.indices import canonical, distinct, found_at, number_dtype
-from incrax.sparse.values import (
+from incrax.row_sparse.context import BecomesDense, Context
+from incrax.row_sparse.elementwise import apply
+from incrax.row_sparse.indices import canonical, distinct, found_at, number_dtype
+from incrax.row_sparse.values import (
     Patched,
     Summed,
     Uniform,

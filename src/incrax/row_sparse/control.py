@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._jax import Equation
 from incrax.facts.program import Program, from_jaxpr
-from incrax.sparse.context import DENSE, BecomesDense, CarryRead, Context
-from incrax.sparse.indices import number_dtype
-from incrax.sparse.values import (
+from incrax.row_sparse.context import DENSE, BecomesDense, CarryRead, Context
+from incrax.row_sparse.indices import number_dtype
+from incrax.row_sparse.values import (
     Summed,
     Value,
     added,

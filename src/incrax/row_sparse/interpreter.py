@@ -17,11 +17,11 @@ from incrax import _jax
 from incrax._jax import Equation, Literal
 from incrax.facts.program import Program, from_jaxpr, read_vars
 from incrax.facts.simplify import RULED
-from incrax.sparse import control, shapes, windows
-from incrax.sparse.context import DENSE, KEPT, BecomesDense, CarryRead, Context
-from incrax.sparse.elementwise import ELEMENTWISE, SUMS, elementwise, folded
-from incrax.sparse.shapes import Rule
-from incrax.sparse.values import (
+from incrax.row_sparse import control, shapes, windows
+from incrax.row_sparse.context import DENSE, KEPT, BecomesDense, CarryRead, Context
+from incrax.row_sparse.elementwise import ELEMENTWISE, SUMS, elementwise, folded
+from incrax.row_sparse.shapes import Rule
+from incrax.row_sparse.values import (
     Patched,
     Summed,
     Swept,

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sparse_cases import loss
+from row_sparse_cases import loss
 
 import incrax
 from incrax import _jax
 from incrax.facts.program import trace
 from incrax.facts.simplify import drop_dead, inline
-from incrax.sparse.structured import sparse_outputs
+from incrax.row_sparse.structured import sparse_outputs
 
 SHAPE = (20_000, 16)
 IDS = jax.ShapeDtypeStruct((32,), np.int32)

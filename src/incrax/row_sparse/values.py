@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.sparse.indices import distinct, found_at, over_rows, summed
+from incrax.row_sparse.indices import distinct, found_at, over_rows, summed
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._errors import not_a_number, other_shape, wrong_rows
-from incrax.sparse.indices import canonical, distinct, over_rows, summed
+from incrax.row_sparse.indices import canonical, distinct, over_rows, summed
 
 
 @jax.tree_util.register_pytree_with_keys_class

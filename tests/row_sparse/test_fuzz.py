@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
-from sparse_cases import CHANGES, READS, TABLE, UPDATES, K, N, check, program
+from row_sparse_cases import CHANGES, READS, TABLE, UPDATES, K, N, check, program
 
 indices = st.lists(st.integers(-N - 3, N + 3), min_size=K, max_size=K)
 reads = st.lists(st.sampled_from(sorted(READS)), min_size=1, max_size=3)
