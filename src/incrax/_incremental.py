@@ -76,7 +76,7 @@ class Incremental(Generic[P, R]):
             try:
                 traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
                 if traced is None and has_rows(leaves) and not has_tracer(leaves):
-                    if len(self._rows.only_rows(args, kwargs)[0]) > 1:
+                    if len(self._rows.only_rows(args, kwargs, leaves)) > 1:
                         return self._call_with_rows(args, kwargs)
                     args, kwargs = as_plain((args, kwargs))
                     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))

@@ -206,6 +206,26 @@ class Engine:
         return outputs
 
     @property
+    def rests(self) -> bool:
+        """Whether the whole program serves all calls for now."""
+        return self.chooser.watch.rest > 0
+
+    def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
+        """Outputs of the whole program at values that stay as they are; nothing is compared, counted or kept."""
+        if self.store.states:
+            self.clear_saved()
+        try:
+            outputs = self.chooser.whole(leaves, ())
+            if self.must_wait:
+                jax.block_until_ready(outputs)
+        except Exception as error:
+            if not _jax.is_out_of_memory(error):
+                raise
+            return self.call(leaves, None)
+        self.stats.ran += len(self.facts.program.eqns)
+        return outputs
+
+    @property
     def last(self) -> Record | None:
         """The last call; what changed in one that was not compared in full is found out now."""
         if self._rested is not None:
@@ -229,9 +249,13 @@ class Engine:
 
     def clear(self) -> None:
         """Drop all saved values, and what functions on the host returned."""
-        self._last, self._rested, self.repeat = self.last, None, None
+        self.clear_saved()
         self.calls.clear()
         self.chooser.clock.unproven = []
+
+    def clear_saved(self) -> None:
+        """Drop all saved values."""
+        self._last, self._rested, self.repeat = self.last, None, None
         self.store.clear()
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from incrax.facts.program import trace, type_of
 from incrax.planning.phases import Part
 from incrax.running.analysis import facts_of
+from incrax.running.chooser import Chooser
 from incrax.running.chunks import Chunk, Lineage
 from incrax.running.combining import chunk_function, combine_in_groups
 from incrax.running.compiled import Compiler
@@ -73,6 +74,7 @@ class ChunkTable:
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
         self.evaluated: Engine | None = None
+        self._counted: set[Chooser] = set()
 
     def fork(self, trace: RowTrace, versions: Sequence[Versions], stats: Stats) -> ChunkTable:
         """An independent table that shares results, values and programs so far."""
@@ -120,9 +122,11 @@ class ChunkTable:
     def results(self, number: int, version: Version, rows: Rows, stats: Stats) -> list[list[Any]]:
         """Partial results of a pass, those of runs of chunks combined; one by one, with per-row results, if it has any.
 
-        While a streamed chunk is evaluated the next one is read, and no third.
+        While a streamed chunk is evaluated the next one is read, and no third. Where saving does not pay, one of the
+        chunks that share programs is looked at for all of them.
         """
         previous: list[Any] = []
+        self._counted.clear()
 
         def result(chunk: Chunk) -> list[Any]:
             found = self._result(chunk, number, version, rows, stats)
@@ -175,8 +179,11 @@ class ChunkTable:
         engine = entry.engines[number]
         if engine is None:
             engine = entry.engines[number] = kin.sibling(self._share(rows))
-        self.evaluated = engine
         leaves = [*chunk.arrays(), *others]
+        if kin.chooser in self._counted and engine.rests:
+            return engine.without_saving(leaves)
+        self._counted.add(kin.chooser)
+        self.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
 
     # --- engines -------------------------------------------------------------------------------------------------

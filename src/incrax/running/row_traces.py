@@ -59,36 +59,45 @@ class RowTraces:
         Raises:
             RowsError: there are `Rows` in several places.
         """
-        rows, path = self.only_rows(args, kwargs)
-        args, kwargs = jax.tree.map(lambda x: x.row_type if type(x) is Rows else x, (args, kwargs))
-        signature = make_signature(self.fun, args, kwargs)
-        leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        rows = self.only_rows(args, kwargs, leaves)
+        leaves = [rows.row_type if x is rows else x for x in leaves]
+        engine = self.latest
+        if engine is None or not engine.trace.signature.serves(leaves, treedef):
+            engine = self.latest = self._looked_up(jax.tree.unflatten(treedef, leaves), leaves, rows)
+        engine.prepare(rows)
+        return RowCall(engine, engine.trace.signature.dynamic_leaves(leaves), rows)
+
+    def _looked_up(self, arguments: tuple[Args, Kwargs], leaves: Sequence[Any], rows: Rows) -> RowEngine:
+        """The engine in the table, or a new one, for arguments with a type for the rows."""
+        signature = make_signature(self.fun, *arguments)
+        dynamic = signature.dynamic_leaves(leaves)
         found = self.table.get(signature.key)
         if found is None:
-            if any(map(_jax.is_mutable_array, leaves)):
+            if any(map(_jax.is_mutable_array, dynamic)):
                 raise nothing_saved("a call with `Rows`")
-            trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in leaves])
+            trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in dynamic])
+            (path,) = [
+                path for path, x in zip(signature.static_paths, signature.statics, strict=True) if x is rows.row_type
+            ]
             paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
             found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
             self.table[signature.key] = found
             self.stats.traces += 1
             if len(self.table) > self.options.tuning.max_signatures:
                 self.table.popitem(last=False)
-        else:
-            found.prepare(rows)
         self.table.move_to_end(signature.key)
-        self.latest = found
-        return RowCall(found, leaves, rows)
+        return found
 
-    def only_rows(self, args: Args, kwargs: Kwargs) -> tuple[Rows, str]:
-        """The `Rows` among the arguments, and their path.
+    def only_rows(self, args: Args, kwargs: Kwargs, leaves: Sequence[Any]) -> Rows:
+        """The `Rows` among the arguments, whose leaves these are.
 
         Raises:
             RowsError: there are `Rows` in several places.
         """
-        with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
-        names = argument_names(self.fun, len(args))
-        found = [(leaf, leaf_path(names, path)) for path, leaf in with_paths if type(leaf) is Rows]
+        found = [leaf for leaf in leaves if type(leaf) is Rows]
         if len(found) > 1:
-            raise many_rows([path for _, path in found])
+            names = argument_names(self.fun, len(args))
+            with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
+            raise many_rows([leaf_path(names, path) for path, leaf in with_paths if type(leaf) is Rows])
         return found[0]

@@ -42,6 +42,13 @@ class Signature:
             leaves if not self.statics else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
         )
 
+    def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
+        """Whether a call with these leaves has this signature."""
+        if treedef != self.treedef or _jax.config_key() != self.config or not self.same_statics(leaves):
+            return False
+        dynamic = self.dynamic_leaves(leaves)
+        return self.same_types(dynamic, range(len(dynamic)), ())
+
     def same_statics(self, leaves: Sequence[Any]) -> bool:
         """Whether leaves of the same tree have the same static values in the same places."""
         if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
