@@ -329,3 +329,11 @@ def test_minuit_minimises_by_the_flat_view():
     assert minuit.migrad().valid
     np.testing.assert_allclose(minuit.values, [1.0, 1.0], rtol=1e-2)
     assert minuit.parameters == ("x[0]", "x[1]")
+
+
+def test_optimistix_minimises_inside_its_own_trace():
+    optimistix = pytest.importorskip("optimistix")
+    p = prepared(rosenbrock, (START,))
+    solver = optimistix.BFGS(rtol=1e-10, atol=1e-10)
+    found = optimistix.minimise(lambda x, _: p.value(x), solver, START, max_steps=1000)
+    np.testing.assert_allclose(found.value, [1.0, 1.0], rtol=1e-4)
