@@ -11,6 +11,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -78,7 +79,12 @@ def padded(x: Any, capacity: int) -> Any:
     rows = np.asarray(x)
     room = np.zeros((capacity, *rows.shape[1:]), rows.dtype)
     room[: len(rows)] = rows
-    return room
+    return _placed_like(room, x)
+
+
+def _placed_like(rows: np.ndarray, x: Any) -> Any:
+    """The rows on the device that an array was put on; as they are if it was not put anywhere."""
+    return jax.device_put(rows, x.sharding) if isinstance(x, jax.Array) and x.committed else rows
 
 
 def cut(x: Any, length: int) -> Any:
@@ -87,7 +93,7 @@ def cut(x: Any, length: int) -> Any:
         return x
     if not is_on_host(x):
         return x[:length]
-    return jax.device_put(np.asarray(x)[:length].copy(), x.sharding)
+    return jnp.asarray(_placed_like(np.asarray(x)[:length].copy(), x))
 
 
 def check_room(name: str, num: Any, capacity: int) -> None:
