@@ -47,9 +47,7 @@ def train(rng):
         losses.append(float(value))
     seconds = time.perf_counter() - start
     first, last = np.mean(losses[:50]), np.mean(losses[-50:])
-    print(
-        f"lengths 1 to {LONGEST}: {step.num_traces} programs, {seconds:.1f} s; loss {first:.3f} at first, {last:.3f} at last"
-    )
+    print(f"lengths 1 to {LONGEST}: {step.num_traces} programs, {seconds:.1f} s; loss {first:.3f}, then {last:.3f}")
     assert last < first
 
 

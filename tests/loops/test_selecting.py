@@ -52,6 +52,25 @@ def test_nonzero_of_several_axes():
     close(incrax.nonzero(x).exact(), tuple(map(jnp.asarray, np.nonzero(x))))
 
 
+@pytest.mark.parametrize("x", [[3.0, np.nan, 0.0, 3.0, np.nan, -1.0], [2, 2, 0], []], ids=["NaN", "integers", "none"])
+def test_inside_compiled_programs_too(x):
+    x = np.array(x)
+    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    found = jax.jit(lambda x: incrax.unique(x, size=7))(x)
+    np.testing.assert_array_equal(found.inverse, inverse)
+    for actual, expected in ((found.values, values), (found.first, first), (found.counts, counts)):
+        np.testing.assert_array_equal(actual.exact(), expected)
+        assert not np.any(actual.values[len(values) :])
+    np.testing.assert_array_equal(jax.jit(lambda x: incrax.nonzero(x, size=7))(x).exact()[0], np.nonzero(x)[0])
+    rows = jax.jit(lambda x: incrax.select_rows(x, x > 0, size=7))(x)
+    np.testing.assert_array_equal(rows.exact(), x[x > 0])
+
+
+def test_exact_rows_of_more_than_there_are_are_an_error():
+    with pytest.raises(incrax.CapacityError, match="asked for 9 rows or turns, and there is room for 5"):
+        incrax.Padded(X, 9).exact()
+
+
 def test_nans_are_one_element():
     assert incrax.unique(np.array([np.nan, 1.0, np.nan])).counts.exact().tolist() == [1, 2]
 

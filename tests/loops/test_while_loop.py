@@ -121,11 +121,14 @@ def test_a_loop_of_many_turns_within_a_budget():
     """The last 60 of 10,000 turns matter; a budget of 64 kB holds no residuals of all."""
     memory, wide = 2**16, jnp.linspace(0.1, 1.0, 20)
     turn = lambda a, c: (c[0] + 1, jnp.cos(c[1] * a))
-    f = lambda a: jnp.sum(incrax.while_loop(lambda c: c[0] < 10_000, partial(turn, a), (0, wide), memory=memory)[1])
-    program = jax.jit(jax.grad(f)).lower(0.9).compile()
+
+    def f(a, most):  # an argument, or XLA would know how many turns there are
+        return jnp.sum(incrax.while_loop(lambda c: c[0] < most, partial(turn, a), (0, wide), memory=memory)[1])
+
+    program = jax.jit(jax.grad(f)).lower(0.9, 10_000).compile()
     assert program.memory_analysis().temp_size_in_bytes < 2 * memory
     fixed = lambda a: jnp.sum(jax.lax.fori_loop(0, 100, lambda _, x: jnp.cos(x * a), wide))
-    np.testing.assert_allclose(program(0.9), jax.grad(fixed)(0.9), rtol=1e-9)
+    np.testing.assert_allclose(program(0.9, 10_000), jax.grad(fixed)(0.9), rtol=1e-9)
 
 
 # --- compilations ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 In: arrays and lengths. Out: arrays with room for more rows. It must not know what loops do.
 
-Padding by `jax.numpy` would compile a program for each length; on the host it compiles none.
+Padding by `jax.numpy`, and `jnp.asarray` of a NumPy array, would compile a program for each length; `jax.device_put`,
+which may alias its argument, gets copies only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -64,8 +64,10 @@ def _seen(x: Any) -> str:
     return str(jax.typeof(x)) if isinstance(x, (np.ndarray, jax.Array)) else f"{x!r} of type {type(x).__name__}"
 
 
-def is_on_host(x: jax.Array) -> bool:
+def is_on_host(x: Any) -> bool:
     """Whether an array can be read by NumPy: it is not traced, no typed key, and not spread over devices."""
+    if not isinstance(x, jax.Array):
+        return True
     return not is_traced(x) and not _jax.is_key_dtype(x.dtype) and _jax.is_held_whole(x)
 
 
@@ -93,7 +95,7 @@ def cut(x: Any, length: int) -> Any:
         return x
     if not is_on_host(x):
         return x[:length]
-    return jnp.asarray(_placed_like(np.asarray(x)[:length].copy(), x))
+    return jax.device_put(_placed_like(np.asarray(x)[:length].copy(), x))
 
 
 def check_room(name: str, num: Any, capacity: int) -> None:

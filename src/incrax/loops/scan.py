@@ -76,11 +76,18 @@ def scan(
         check_room("scan", num, room)
     if not is_staged() and not any(map(is_traced, [num, *jax.tree.leaves(rows)])):
         room = capacity_for(max(room, capacity or 0))
-    rows = jax.tree.map(lambda x: jnp.asarray(padded(x, room)), rows)
+    rows = jax.tree.map(lambda x: _as_array(padded(x, room), x), rows)
     carry, ys = _fold(f, init, rows, Turns(num, room, reverse, memory))
     if isinstance(xs, Padded):
         return carry, Padded(ys, num, is_checked=True)
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
+
+
+def _as_array(rows: Any, given: Any) -> Any:
+    """Rows as an array of JAX; those that the caller may change are copied."""
+    if isinstance(rows, jax.Array):
+        return rows
+    return jnp.asarray(rows) if rows is given else jax.device_put(rows)
 
 
 def _sized(name: str, xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:

@@ -44,7 +44,7 @@ def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
         >>> incrax.select_rows(x, x > 0, size=4).values.tolist()
         [1.0, 3.0, 0.0, 0.0]
     """
-    mask = jnp.asarray(mask)
+    mask = mask if isinstance(mask, (np.ndarray, jax.Array)) else np.asarray(mask)
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         if mask.dtype != bool or mask.ndim != 1 or np.shape(leaf)[:1] != mask.shape:
             raise other_mask(
@@ -72,10 +72,9 @@ def nonzero(x: Any, size: int | None = None) -> Padded:
         >>> incrax.nonzero(jnp.array([0, 5, 7])).exact()[0].tolist()
         [1, 2]
     """
-    x = jnp.asarray(x)
-    x = np.asarray(x) if _is_known(x) else x
+    x = np.asarray(x) if _is_known(x) else jnp.asarray(x)
     shape = x.shape or (1,)
-    chosen = _chosen("nonzero", jnp.asarray(x.reshape(-1) != 0), size)
+    chosen = _chosen("nonzero", x.reshape(-1) != 0, size)
     parts = np.unravel_index(np.arange(x.size), shape)
     indices = tuple(_gathered(part, chosen) for part in parts)
     return Padded(indices, chosen.num, is_checked=True)
@@ -117,9 +116,9 @@ def unique(x: Any, size: int | None = None) -> Unique:
         >>> found.values.exact().tolist(), found.counts.exact().tolist(), found.inverse.tolist()
         ([1.0, 3.0], [1, 2], [1, 0, 1])
     """
-    x = jnp.asarray(x)
     if _is_known(x):
         return _unique_on_host(np.asarray(x), size)
+    x = jnp.asarray(x)
     flat = jnp.ravel(x)
     order = jnp.argsort(lax.stop_gradient(flat), stable=True)
     ordered = flat[order]
@@ -138,8 +137,8 @@ def _unique_on_host(x: np.ndarray, size: int | None) -> Unique:
     """Without compiling for each number of elements."""
     values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     room = _room("unique", len(values), size)
-    as_rows = lambda part: Padded(jnp.asarray(padded(part, room)), len(values), is_checked=True)
-    return Unique(as_rows(values), as_rows(first), jnp.asarray(inverse.reshape(x.shape)), as_rows(counts))
+    as_rows = lambda part: Padded(jax.device_put(padded(part, room).copy()), len(values), is_checked=True)
+    return Unique(as_rows(values), as_rows(first), jax.device_put(inverse.reshape(x.shape)), as_rows(counts))
 
 
 def _equal(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -157,11 +156,11 @@ class _Chosen(NamedTuple):
     num: Any
 
 
-def _is_known(x: jax.Array) -> bool:
+def _is_known(x: Any) -> bool:
     return is_on_host(x) and not is_staged()
 
 
-def _chosen(name: str, mask: jax.Array, size: int | None) -> _Chosen:
+def _chosen(name: str, mask: Any, size: int | None) -> _Chosen:
     if _is_known(mask):
         found = np.flatnonzero(np.asarray(mask)).astype(np.int32)
         rows = np.full(_room(name, len(found), size), mask.size, np.int32)
@@ -188,9 +187,9 @@ def _room(name: str, num: Any, size: int | None) -> int:
 
 
 def _gathered(x: Any, chosen: _Chosen) -> jax.Array:
+    if isinstance(chosen.rows, np.ndarray) and is_on_host(x):
+        return jax.device_put(padded(np.asarray(x)[chosen.rows[: chosen.num]], len(chosen.rows)))
     x = jnp.asarray(x)
     if not x.shape[0]:
         return lax.full((len(chosen.rows), *x.shape[1:]), 0, x.dtype)
-    if isinstance(chosen.rows, np.ndarray) and is_on_host(x):
-        return jnp.asarray(padded(np.asarray(x)[chosen.rows[: chosen.num]], len(chosen.rows)))
     return x.at[chosen.rows].get(mode="fill", fill_value=0)

@@ -131,7 +131,6 @@ def _while_jvp(parts: _Parts, values: Sequence[Any], tangents: Sequence[Any]) ->
     levels = _levels(parts, layout, split.stored_bytes)
     if parts.most < MOST:
         check_room("while_loop", num, parts.most)
-    moves[: parts.num_cond] = [False] * parts.num_cond
     fixed = [x for x, moving in zip(values, moves, strict=True) if not moving]
 
     def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
