@@ -169,3 +169,18 @@ def test_the_benchmark_of_broadcast_adjoints_runs_and_agrees():
 
     options = harness.Options(quick=True, rounds=1, only="e field, 1e+03", json=None, extra=None)
     assert len(list(bench_broadcast.lines(options))) == 2
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_loops_runs_agrees_and_counts_its_programs():
+    """Each case compares its results with those of `lax.scan`; times are not looked at."""
+    import bench_loops
+
+    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
+    lines = list(bench_loops.lines(options))
+    assert [line.case.partition(",")[0] for line in lines] == ["lengths", "lengths", "turns"]
+    counted = [check for line in lines for check in line.checks if check.target.startswith(("compiled", "memory"))]
+    assert len(counted) == 2
+    assert all(check.is_met for check in counted)

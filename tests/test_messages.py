@@ -769,3 +769,150 @@ def test_row_sparse_arrays_multiplied_by_arrays():
 def test_options_of_structured_steps():
     text = '`structured(nonfinite=...)` got \'nan\'; use "ignore" or "dense".'
     check_text(ValueError, text, incrax.structured, loss, nonfinite="nan")
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_that_changes_the_type_of_its_carry():
+    text = (
+        "The function of `scan` got `carry['a']` as f64[2] and returned it as f64[3,2]. This is usually an `init` of "
+        "integers that becomes floating-point, of float32 beside float64, or of one shape that is broadcast to "
+        "another. A loop's carry has one type for all turns. Nothing was evaluated. Give `init` the type that a turn "
+        "returns."
+    )
+    turn = lambda c, x: ({"a": c["a"] + jnp.ones((3, 1))}, None)
+    check_text(incrax.LoopTypeError, text, incrax.scan, turn, {"a": np.ones(2)}, X)
+
+
+def test_a_turn_that_changes_the_structure_of_its_carry():
+    text = (
+        "The function of `while_loop` got a carry of the structure PyTreeDef((*, *)) and returned one of PyTreeDef(*). "
+        "A loop's carry has one type for all turns. Nothing was evaluated. Return a carry like `init`."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.while_loop, lambda c: c[0] < 3, lambda c: c[0], (0, 1))
+
+
+@pytest.mark.parametrize(("returned", "seen"), [(1.0, "a float"), ((1, 2, 3), "3 things")])
+def test_a_turn_that_returns_no_pair(returned, seen):
+    text = (
+        f"The function of `scan` must return a pair, the carry and a row of results, and returned {seen}. Nothing was "
+        "evaluated. Return `(carry, y)`, with None for y where there is nothing to stack."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: returned, 0.0, X)
+
+
+def test_a_condition_that_is_no_boolean():
+    text = (
+        "The condition of `while_loop` must return one boolean, and returned bool[2]. Nothing was evaluated. Reduce "
+        "it, for example by `jnp.any`, or compare it with a number."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.while_loop, lambda x: x < 3, lambda x: x, np.ones(2))
+
+
+def test_a_loop_without_a_length():
+    text = (
+        "`scan` got neither arrays in `xs` nor a `length`, so that the number of turns is unknown. Nothing was "
+        "evaluated. Pass one of them."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0)
+
+
+def test_a_traced_length_without_a_capacity():
+    text = (
+        "`scan` got a traced `length` and no arrays in `xs`. What it stacks, and what its derivatives store, needs a "
+        "size that is known while tracing. Nothing was evaluated. Pass `capacity=`, the largest length that may come."
+    )
+    f = jax.jit(lambda n: incrax.scan(lambda c, x: (c, x), 0.0, None, n))
+    check_text(incrax.LoopTypeError, text, f, 3)
+
+
+def test_arrays_of_different_lengths_in_a_loop():
+    text = (
+        "`scan` goes through its arrays row by row, and they have different numbers of rows: `xs['a']` 5, `xs['b']` 3. "
+        "Nothing was evaluated. Pass arrays with equal first axes."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, {"a": X, "b": np.ones(3)})
+
+
+@pytest.mark.parametrize(
+    ("length", "seen"),
+    [(2.5, "2.5 of type float"), (True, "True of type bool"), (-1, "-1"), (np.ones(2), "float64[2]")],
+)
+def test_a_length_that_is_no_integer(length, seen):
+    text = f"`scan(length=...)` got {seen}; it must be one integer, at least 0. Nothing was evaluated."
+    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, length)
+
+
+def test_a_length_of_more_rows_than_there_are():
+    text = (
+        "`scan` was asked for 9 rows or turns, and there is room for 5. Rows are never dropped silently. Pass arrays "
+        "with more rows, or a larger `capacity=` or `size=`."
+    )
+    check_text(incrax.CapacityError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, 9)
+
+
+def test_rows_found_inside_a_traced_function_without_a_size():
+    text = (
+        "`select_rows` was called inside a traced function (jit, grad, vmap), where the number of rows that it finds "
+        "is unknown. Nothing was evaluated. Pass `size=`, the largest number that may come, or call it in a function "
+        "of `incrax.bucketed`, which finds sizes out."
+    )
+    check_text(incrax.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X)
+
+
+def test_a_loop_with_too_little_memory():
+    text = (
+        "A loop of up to 64 turns was given 50 bytes for the residuals of its derivative, and needs 96 even with as "
+        "few checkpoints as can be. Nothing was evaluated. Pass more: `memory=96`."
+    )
+    f = lambda x: incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, 64, memory=50)[0]
+    check_text(incrax.MemoryBudgetError, text, jax.grad(f), 1.0)
+
+
+def test_a_ragged_argument_that_is_not_there():
+    text = (
+        "`bucketed(ragged=...)` names `y`, and this call has no such argument, or one without arrays in it. Nothing "
+        "was evaluated. Name arguments as in the function's signature, or by position."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.bucketed(lambda x: x, ragged="y"), X)
+
+
+def test_a_size_that_does_not_reach_its_place():
+    text = (
+        "A function of `bucketed` found 70 rows where there is room for 64, and more room did not reach that place. "
+        "This is usually a function under `jax.jit` inside it, which JAX does not trace again. The result was dropped. "
+        "Pass `size=` there, or take the inner `jax.jit` away."
+    )
+    inner = jax.jit(lambda x: incrax.select_rows(x, x > 0).values)
+    check_text(incrax.CapacityError, text, incrax.bucketed(lambda x: jnp.sum(inner(x))), np.ones(70))
+
+
+def test_a_mask_of_another_length():
+    text = (
+        "`select_rows` got a mask of type bool[3] for `x` of type float64[5]; it takes one boolean per row. Nothing "
+        "was evaluated. Reduce a mask of elements to one of rows, for example by `jnp.all(mask, axis=1)`."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.select_rows, X, np.ones(3, bool))
+
+
+def test_exact_rows_inside_a_traced_function():
+    text = (
+        "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the number of rows is unknown "
+        "and a shape must be known. Use `values` with `mask`, `filled(...)` or `incrax.scan`."
+    )
+    check_text(TypeError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1, size=5).exact()), X)
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        (lambda: incrax.scan(None, 0.0, X), "scan(f)"),
+        (lambda: incrax.map(None, X), "map(f)"),
+        (lambda: incrax.while_loop(None, lambda x: x, 0), "while_loop(cond)"),
+        (lambda: incrax.while_loop(lambda x: x, None, 0), "while_loop(body)"),
+        (lambda: incrax.bucketed(None), "bucketed(fun)"),
+    ],
+)
+def test_loops_of_what_is_no_function(call, where):
+    check_text(TypeError, f"`{where}` got None of type NoneType; it must be a function.", call)

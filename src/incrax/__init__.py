@@ -20,6 +20,7 @@ from incrax._errors import (
     UnsupportedLeafError,
 )
 from incrax._incremental import Incremental
+from incrax._loop_errors import CapacityError, LoopTypeError
 from incrax._marks import cached, keep
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import cut, uncut
@@ -27,6 +28,12 @@ from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
+from incrax.loops.bucketed import Bucketed, bucketed
+from incrax.loops.mapped import map  # noqa: A004
+from incrax.loops.padded import Padded
+from incrax.loops.scan import scan
+from incrax.loops.selecting import Unique, nonzero, select_rows, unique
+from incrax.loops.while_loop import while_loop
 from incrax.row_sparse.rows import RowSparse
 from incrax.row_sparse.structured import Structured, structured
 from incrax.running.leaves import frozen
@@ -35,13 +42,17 @@ from incrax.running.stats import Stats
 from incrax.running.verifying import verify
 
 __all__ = [
+    "Bucketed",
+    "CapacityError",
     "DeletedInputError",
     "FreedResidualError",
     "IncraxError",
     "Incremental",
+    "LoopTypeError",
     "MemoryBudgetError",
     "MixedRowsError",
     "NotCalledError",
+    "Padded",
     "Prepared",
     "PreparedTypeError",
     "Pullback",
@@ -57,8 +68,10 @@ __all__ = [
     "Structured",
     "TangentError",
     "Tuning",
+    "Unique",
     "UnknownInputError",
     "UnsupportedLeafError",
+    "bucketed",
     "cached",
     "cut",
     "frozen",
@@ -70,11 +83,17 @@ __all__ = [
     "jvp",
     "keep",
     "linearize",
+    "map",
+    "nonzero",
     "prepare",
+    "scan",
+    "select_rows",
     "structured",
     "uncut",
+    "unique",
     "value_and_grad",
     "verify",
     "vjp",
+    "while_loop",
 ]
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source_info
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
@@ -78,6 +80,11 @@ def open_jaxpr(jaxpr: Any) -> Body:
     return Body(tuple(inner.invars), tuple(inner.constvars), consts, tuple(inner.eqns), tuple(inner.outvars))
 
 
+def is_jaxpr(x: Any) -> bool:
+    """Whether a parameter of an equation is a jaxpr, open or closed."""
+    return isinstance(x, (jex_core.Jaxpr, jex_core.ClosedJaxpr))
+
+
 def trace_body(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Body:
     """Trace `fun` on example arguments or avals."""
     return open_jaxpr(jax.make_jaxpr(fun)(*args, **kwargs))
@@ -99,6 +106,20 @@ def pruned(body: Body) -> tuple[Body, list[bool]]:
     inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
     kept, is_used = _pe.dce_jaxpr(inner, [True] * len(body.outvars))
     return open_jaxpr(kept)._replace(consts=body.consts), list(is_used)
+
+
+def reached(body: Body, variables: Iterable[Var]) -> set[Any]:
+    """The variables and all of a body that depend on them."""
+    found: set[Any] = set(variables)
+    for eqn in body.eqns:
+        if any(not isinstance(atom, Literal) and atom in found for atom in eqn.invars):
+            found.update(eqn.outvars)
+    return found
+
+
+def effects_of(jaxpr: Any) -> Any:
+    """The effects of a jaxpr."""
+    return jaxpr.effects
 
 
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
@@ -255,6 +276,66 @@ _ad.primitive_jvps[_keep_p] = _keep_jvp
 _batching.primitive_batchers[_keep_p] = _keep_batch
 
 
+# --- primitives with rules of their own ---------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """What a primitive does, on plain values: zero tangents and cotangents, and axes that are not there, are None."""
+
+    run: Callable[..., list[Any]]  # (*values, **params) -> results, in terms of other primitives
+    types: Callable[..., tuple[list[Any], Any]]  # (*avals, **params) -> avals of the results, effects
+    push: Callable[..., tuple[list[Any], list[Any]]]  # (values, tangents, **params) -> results, their tangents
+    pull: Callable[..., list[Any]]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
+    batch: Callable[..., tuple[list[Any], list[Any]]]  # (vmap, values, axes, **params) -> results, their axes
+
+
+class Linear(NamedTuple):
+    """Stands for a value that a primitive is linear in."""
+
+    aval: Any
+
+
+def new_primitive(name: str, rules: Rules) -> Any:
+    """A primitive with several results and these rules."""
+    primitive = jex_core.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(partial(_dispatch.apply_primitive, primitive))
+    primitive.def_effectful_abstract_eval(rules.types)
+    _mlir.register_lowering(primitive, _mlir.lower_fun(rules.run, multiple_results=True))
+    _ad.primitive_jvps[primitive] = partial(_push, rules.push)
+    _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
+    _batching.fancy_primitive_batchers[primitive] = partial(_batch, rules.batch)
+    return primitive
+
+
+def _push(rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+    outs, moved = rule(primals, [None if type(t) is _ad.Zero else t for t in tangents], **params)
+    return outs, [
+        _ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t for x, t in zip(outs, moved, strict=True)
+    ]
+
+
+def _pull(rule: Any, cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+    values = [Linear(x.aval) if _ad.is_undefined_primal(x) else x for x in args]
+    return rule([None if type(ct) is _ad.Zero else ct for ct in cotangents], values, **params)
+
+
+def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
+    name = None if axis.name is _core.no_axis_name else axis.name
+    vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
+    return rule(vmap, values, axes, **params)
+
+
+def stacked_aval(aval: Any, num: int) -> Any:
+    """The type of `num` values of a type."""
+    return _core.ShapedArray((num, *aval.shape), aval.dtype)
+
+
+def row_aval(aval: Any) -> Any:
+    """The type of a row of an array."""
+    return _core.ShapedArray(aval.shape[1:], aval.dtype)
+
+
 # --- functions on the host ----------------------------------------------------------------------------------------
 
 
@@ -272,7 +353,7 @@ def _with_host_functions(value: Any, wrap: Callable[[Equation], Callable[..., An
     if type(value) in (tuple, list):
         inner = [_with_host_functions(x, wrap) for x in value]
         return value if all(x is y for x, y in zip(inner, value, strict=True)) else type(value)(inner)
-    if not isinstance(value, (jex_core.Jaxpr, jex_core.ClosedJaxpr)):
+    if not is_jaxpr(value):
         return value
     jaxpr: Any = value.jaxpr if isinstance(value, jex_core.ClosedJaxpr) else value
     eqns = [with_host_functions(eqn, wrap) for eqn in jaxpr.eqns]

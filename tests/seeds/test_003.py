@@ -1,6 +1,6 @@
 """Seed 003, JuliaDiff/ReverseDiff.jl issue 234 (https://github.com/JuliaDiff/ReverseDiff.jl/issues/234).
 
-Guarded tapes and loops of any length are issue 5. Today's engine already holds the thread's main demand, that a
+Guarded tapes are issue 5. Today's engine already holds the thread's main demand, that a
 compiled program with a branch never returns the wrong answer in silence; it keeps one trace per static value, as the
 thread's table of tapes does; and the body of a loop is compiled once.
 """
@@ -161,9 +161,28 @@ def test_one_interface_for_value_gradient_and_pullback():
     assert p.stats["gradient"].traces == 1
 
 
+def of_any_length(xs):
+    """The thread's example: `s += i * x` over enumerated rows."""
+    turn = lambda carry, x: ((carry[0] + 1, carry[1] + carry[0] * x), None)
+    return incrax.scan(turn, (1, 0.0), xs)[0][1]
+
+
+def test_one_program_serves_loops_of_any_length():
+    f = incrax.bucketed(of_any_length, ragged="xs")
+    assert [float(f(np.ones(length))) for length in (5, 3, 10)] == [15.0, 6.0, 55.0]
+    assert f.num_traces == 1
+
+
+def test_the_gradient_of_a_loop_of_any_length_is_compiled_once():
+    gradient = incrax.bucketed(jax.grad(of_any_length, allow_int=True), ragged=0)
+    for length in (5, 3, 10):
+        assert gradient(np.ones(length)).tolist() == list(range(1, length + 1))
+    assert gradient.num_traces == 1
+
+
 def test_an_input_of_another_length_is_an_error_and_no_wrong_answer():
     """The thread's tape answered five numbers for three."""
-    p = incrax.prepare(weighted_sum, np.ones(5), tuning=MINIMAL)
+    p = incrax.prepare(of_any_length, np.ones(5), tuning=MINIMAL)
     same(p.gradient(np.ones(5)), jnp.arange(1.0, 6.0))
     with pytest.raises(incrax.PreparedTypeError, match=r"`xs` as float64\[3\]; it was prepared for float64\[5\]"):
         p.gradient(np.ones(3))
