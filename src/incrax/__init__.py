@@ -21,6 +21,15 @@ from incrax._errors import (
 )
 from incrax._incremental import Incremental
 from incrax._marks import cached, keep
+from incrax._tape_errors import (
+    CapturedStateError,
+    FloatGuardError,
+    GuardOnEffectError,
+    NotReproducibleError,
+    PythonBranchError,
+    TapeError,
+    TooManyPathsError,
+)
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
@@ -33,18 +42,29 @@ from incrax.running.stats import Stats
 from incrax.running.verifying import verify
 from incrax.sparse.rows import RowSparse
 from incrax.sparse.structured import Structured, structured
+from incrax.tapes.api import check_tape, guarded
+from incrax.tapes.checking import TapeReport
+from incrax.tapes.counts import TapeStats
+from incrax.tapes.explanation import TapeExplanation
+from incrax.tapes.guarded import Guarded
 
 __all__ = [
+    "CapturedStateError",
     "DeletedInputError",
+    "FloatGuardError",
     "FreedResidualError",
+    "GuardOnEffectError",
+    "Guarded",
     "IncraxError",
     "Incremental",
     "MemoryBudgetError",
     "MixedRowsError",
     "NotCalledError",
+    "NotReproducibleError",
     "Prepared",
     "PreparedTypeError",
     "Pullback",
+    "PythonBranchError",
     "ReentrantCallError",
     "RowShapeError",
     "RowSparse",
@@ -56,13 +76,20 @@ __all__ = [
     "StepTypeError",
     "Structured",
     "TangentError",
+    "TapeError",
+    "TapeExplanation",
+    "TapeReport",
+    "TapeStats",
+    "TooManyPathsError",
     "Tuning",
     "UnknownInputError",
     "UnsupportedLeafError",
     "cached",
+    "check_tape",
     "cut",
     "frozen",
     "grad",
+    "guarded",
     "hessian",
     "hvp",
     "incremental",
