@@ -33,6 +33,7 @@ MAX_VALUES = 20_000
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic, np.dtype, Enum)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
+_BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
 _TRUSTED = frozenset("jax jaxlib numpy incrax logging re threading _thread typing functools weakref".split())
 """Packages whose objects are compared by identity."""
 
@@ -55,7 +56,7 @@ class Captured:
         self.generators: list[tuple[str, Any]] = []
         self.codes: set[types.CodeType] = set()
         self.has_tracer = False
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[Any, Any] = {}
 
     # --- comparison -----------------------------------------------------------------------------------------------
 
@@ -142,6 +143,7 @@ class Captured:
             if variable not in self.constant:
                 self.cells.append((variable, cell, contents(cell)))
                 self.visit(variable, contents(cell))
+                self._visit_module(variable, contents(cell), names_read(fun.__code__).attributes)
         self.visit(f"{name}.__defaults__", fun.__defaults__)
         self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
         if vars(fun):
@@ -150,17 +152,22 @@ class Captured:
     def visit_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Note the globals that code can read, and the attributes of the user's modules."""
         self.codes.update(all_codes(code))
-        names, attributes = names_read(code)
-        for name in names:
+        read = names_read(code)
+        for name in read.imports:
+            self._visit_module(name, sys.modules.get(name), read.attributes)
+        for name in read.names:
             value = scope.get(name, MISSING)
             if value is MISSING or name in self.constant:
                 continue
             self.globals.append((scope, name, value))
             self.visit(name, value)
-            if isinstance(value, types.ModuleType):
-                self._visit_module(name, value, attributes)
+            self._visit_module(name, value, read.attributes)
 
-    def _visit_module(self, name: str, module: types.ModuleType, attributes: Iterable[str]) -> None:
+    def _visit_module(self, name: str, module: Any, attributes: Iterable[str]) -> None:
+        """Note attributes of a module of the user, and of modules in it."""
+        if not isinstance(module, types.ModuleType) or (id(module), attributes) in self._seen:
+            return
+        self._seen[id(module), attributes] = module
         file = getattr(module, "__file__", None)
         for attribute in attributes:
             value = vars(module).get(attribute, MISSING)
@@ -170,6 +177,7 @@ class Captured:
             elif value is not MISSING and file and not is_installed(file) and full not in self.constant:
                 self.globals.append((vars(module), attribute, value))
                 self.visit(full, value)
+                self._visit_module(full, value, attributes)
 
 
 def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Captured:
@@ -195,18 +203,31 @@ def contents(cell: Any) -> Any:
         return MISSING
 
 
+class Names(NamedTuple):
+    """What code, and functions inside it, may read: globals, attributes, modules that it imports."""
+
+    names: tuple[str, ...]
+    attributes: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+_READING = {
+    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME"), 0),
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), 1),
+    "IMPORT_NAME": 2,
+}
+
+
 @functools.lru_cache(maxsize=4096)
-def names_read(code: types.CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Globals and attributes that code, and functions inside it, may read."""
-    names: dict[str, None] = {}
-    attributes: dict[str, None] = {}
+def names_read(code: types.CodeType) -> Names:
+    """What the instructions of code name."""
+    found: tuple[dict[str, None], ...] = ({}, {}, {})
     for part in all_codes(code):
         for instruction in dis.get_instructions(part):
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                names[instruction.argval] = None
-            elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                attributes[instruction.argval] = None
-    return tuple(names), tuple(attributes)
+            kind = _READING.get(instruction.opname)
+            if kind is not None:
+                found[kind][instruction.argval] = None
+    return Names(*map(tuple, found))
 
 
 def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:

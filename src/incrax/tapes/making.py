@@ -44,9 +44,9 @@ class Subject(NamedTuple):
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
 
-    def captured(self) -> Captured:
-        """What the function captures now."""
-        return captured_by(self.name, self.roots, self.options.constant)
+    def captured(self, statics: Sequence[Any] = ()) -> Captured:
+        """What the function captures now, and what can be read from static arguments."""
+        return captured_by(self.name, [*self.roots, *statics], self.options.constant)
 
 
 def types_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
@@ -74,7 +74,7 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
     """Run and record once; again where code was found only by running it."""
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
-        captured, seen = subject.captured(), Seen()
+        captured, seen = subject.captured(signature.statics), Seen()
         with watched(captured, seen):
             recording = record(_flat(subject, signature, trees), leaves, avals)
         found = seen.new_roots(captured)
