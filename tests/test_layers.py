@@ -12,7 +12,7 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _jax _tuning _collection _marks
+_errors _row_errors _derivative_errors _tape_errors _jax _tuning _collection _marks tapes.locations
 facts.program facts.constants facts.functions facts.simplify facts.cost facts.loops facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
@@ -32,12 +32,15 @@ running.rehearsal running.warming running.verifying
 report.table report.deps report.explain
 sparse.indices sparse.values sparse.rows sparse.context sparse.elementwise sparse.windows sparse.shapes sparse.control
 sparse.interpreter sparse.explanation sparse.structured
-_incremental _api
+_incremental
+tapes.guards tapes.conversions tapes.recording tapes.oracle tapes.mechanism tapes.images tapes.captured tapes.sources
+tapes.counts tapes.paths tapes.tree tapes.tape tapes.statics tapes.explanation tapes.making tapes.checking tapes.guarded
+_api tapes.api
 derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
 derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 """.split()
-PACKAGES = {"facts", "planning", "sparsity", "running", "report", "sparse", "derivatives", "demo"}
+PACKAGES = {"facts", "planning", "sparsity", "running", "report", "sparse", "derivatives", "tapes", "demo"}
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
 MAX_LINES = 350

@@ -393,8 +393,7 @@ def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) 
         outputs = fun(*inputs)
     traced = [trace.to_jaxpr_tracer(x, source) for x in outputs]
     jaxpr, consts = trace.to_jaxpr(traced, _new_debug_info(), source)[:2]
-    body = open_jaxpr(jaxpr)
-    return body._replace(consts=tuple(consts))
+    return open_jaxpr(jex_core.ClosedJaxpr(jaxpr, list(consts)))
 
 
 def new_trace(kind: Any) -> Any:

@@ -93,6 +93,15 @@ def unknown_branch(name: str, place: str) -> PythonBranchError:
     )
 
 
+def branch_inside(name: str, place: str) -> PythonBranchError:
+    """A branch in a part that JAX traces by itself."""
+    return PythonBranchError(
+        f"`guarded({name})` found Python control flow in a part that JAX traces without values (a function under "
+        f"`jax.jit` or `vmap`, a body of `scan`, a function with a derivative rule of its own): {place}. {_UNTOUCHED} "
+        "Use `jax.lax.cond` or `jnp.where` there, or move the branch out of that part."
+    )
+
+
 def branch_in_incremental(name: str, place: str) -> PythonBranchError:
     """A branch in an incremental function."""
     return PythonBranchError(
@@ -119,7 +128,9 @@ def too_many_paths(name: str, max_paths: int, lines: Sequence[str]) -> TooManyPa
 
 def eager_from_now(name: str, max_paths: int, lines: Sequence[str]) -> str:
     """A warning: a function is evaluated eagerly on paths that are not recorded."""
-    rest = "Paths that are recorded stay compiled; on any other the function is called as it is, operation by operation."
+    rest = (
+        "Paths that are recorded stay compiled; on any other the function is called as it is, operation by operation."
+    )
     return f"{_explosion(name, max_paths, lines)} {rest}"
 
 

@@ -29,9 +29,9 @@ def if_else(x):
 def chain(x):
     if x < 0:
         return -x
-    elif x == 0:
+    if x == 0:
         return x + 7.0
-    elif x > 3:
+    if x > 3:
         return x * 10.0
     return jnp.sin(x)
 
@@ -247,7 +247,9 @@ CASES: dict[str, Case] = {
     "len": Case(length, [(np.arange(4.0),), (np.arange(2.0),), (np.ones(4),)], 2),
     "f-string": Case(f_string, [(2, 1.5), (3, 1.5), (2, 2.5)], 2),
     "shape": Case(shape_by_value, [(2, 1.5), (4, 1.5), (2, 2.5)], 2),
-    "mask": Case(mask, [(np.array([1.0, -1.0, 2.0]),), (np.array([1.0, 1.0, -2.0]),), (np.array([3.0, -1.0, 2.0]),)], 2),
+    "mask": Case(
+        mask, [(np.array([1.0, -1.0, 2.0]),), (np.array([1.0, 1.0, -2.0]),), (np.array([3.0, -1.0, 2.0]),)], 2
+    ),
     "try": Case(try_except, scalars(4.0, 9.0), 1),
     "min max": Case(minimum_by_python, [(1.0, 2.0), (2.0, 1.0), (3.0, 4.0)], 2),
     "sorted": Case(sorted_by_python, [(np.array(v),) for v in ([1.0, 3.0, 2.0], [3.0, 2.0, 1.0], [4.0, 9.0, 5.0])], 2),
@@ -258,7 +260,9 @@ CASES: dict[str, Case] = {
     "while_loop inside": Case(inner_while, scalars(1.0, 1.2, 3.0), 2, is_differentiable=False),
     "custom_jvp": Case(custom_rule, scalars(2.0, -2.0, 3.0), 2),
     "custom_vjp": Case(custom_reverse_rule, scalars(2.0, -2.0, 3.0), 2),
-    "pytrees": Case(pytrees, [({"n": 2, "xs": (1.5, 2.5)},), ({"n": 0, "xs": (1.5, 2.5)},)], 2, is_differentiable=False),
+    "pytrees": Case(
+        pytrees, [({"n": 2, "xs": (1.5, 2.5)},), ({"n": 0, "xs": (1.5, 2.5)},)], 2, is_differentiable=False
+    ),
     "other trees": Case(outputs_of_other_trees, scalars(1.0, -1.0, 2.0), 2, is_differentiable=False),
     "newton": Case(newton, scalars(2.0, 2.5, 100.0), 2),
     "integers": Case(integers, [(3,), (4,), (5,)], 2, is_differentiable=False),

@@ -1,4 +1,4 @@
-"""What a function captures is compared at each call: a change is never missed, and what cannot be compared is refused."""
+"""What a function captures is compared at each call: no change is missed, and what cannot be compared is refused."""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ In: a tracer, and a recorder that tells its value. Out: what Python asked for. I
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -30,6 +32,19 @@ READS = {
 """Functions of JAX that get the value of a tracer because Python needs it; any other gets None and stays traced."""
 
 
+_here = threading.local()
+
+
+@contextmanager
+def placed(place: Place) -> Iterator[None]:
+    """Record guards of this thread under a place of their own inside the block."""
+    _here.place = place
+    try:
+        yield
+    finally:
+        _here.place = None
+
+
 class Recorder(Protocol):
     """What records guards."""
 
@@ -44,7 +59,7 @@ def learned(recorder: Recorder, tracer: Any, kind: str, place: Place | None = No
     """The value of a tracer; what the conversion tells of it becomes a guard."""
     frame = caller(2)
     value = recorder.value_of(tracer)
-    place = place_of(frame) if place is None else place
+    place = place or getattr(_here, "place", None) or place_of(frame)
     is_float = kind == "value" and jnp.issubdtype(tracer.dtype, jnp.inexact)
     recorder.learn(tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float)))
     return value

@@ -6,6 +6,7 @@ In: a function of pytrees. Out: a function with the same results, whose usual pa
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import types
 import warnings
@@ -17,11 +18,12 @@ import jax
 
 from incrax import _jax
 from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
+from incrax._tuning import is_disabled
 from incrax.running.leaves import has_tracer
 from incrax.running.signature import Signature, make_signature
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.explanation import TapeExplanation, explain, shown
-from incrax.tapes.locations import place_of_error
+from incrax.tapes.locations import NO_VALUE, place_of_error
 from incrax.tapes.making import Options, Subject, make_path
 from incrax.tapes.paths import OtherTypes, Path
 from incrax.tapes.statics import StaticNames, split
@@ -33,8 +35,6 @@ R = TypeVar("R")
 
 MAX_SIGNATURES = 64
 """Structures, shapes and dtypes of arguments, or combinations of static ones, kept per function."""
-NO_VALUE = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
-NO_VALUE += (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
 
 
 class Guarded(Generic[P, R]):
@@ -51,6 +51,7 @@ class Guarded(Generic[P, R]):
         self._kin: OrderedDict[Any, Guarded[..., R]] = OrderedDict()
         self._latest: Tape | None = None
         self._has_warned = False
+        self._is_disabled = is_disabled()
         self._lock = threading.RLock()
         functools.update_wrapper(self, fun, updated=())
 
@@ -88,7 +89,7 @@ class Guarded(Generic[P, R]):
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         if not _jax.is_top_level() or has_tracer(leaves):
             return self._transformed(leaves, args, kwargs)
-        if _jax.is_jit_disabled():
+        if _jax.is_jit_disabled() or self._is_disabled:
             self._stats.transparent += 1
             return self._plain(args, kwargs)
         signature = make_signature(self._fun, args, kwargs)
@@ -182,7 +183,7 @@ class Guarded(Generic[P, R]):
         if known is path:
             self._stats.recordings += 1
             if self._make is not None:
-                path.incremental = self._make(path.as_function())
+                path.be_incremental(self._make)
         self._latest = tape
         return tape, known
 
@@ -247,11 +248,9 @@ class Guarded(Generic[P, R]):
             with jax.ensure_compile_time_eval():
                 attempt = lambda path: (path.first_failing(leaves), None)
                 found = None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
-                if found is not None:
-                    return found[0]
-                if self._is_full(signature):
-                    return None
-                return self._new_path(tape, signature, leaves)[1]
+            if found is not None:
+                return found[0]
+            return None if self._is_full(signature) else self._new_path(tape, signature, leaves)[1]
 
     # --- reports and control --------------------------------------------------------------------------------------
 
@@ -281,6 +280,14 @@ class Guarded(Generic[P, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
         return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; paths stay behind."""
+        found: Any = sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Guarded, (self._fun, self._subject.options, self._statics, self._make))
 
     def __repr__(self) -> str:
         """Name and counters."""

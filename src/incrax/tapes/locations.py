@@ -27,6 +27,12 @@ _INSTALLED = tuple(
     | {sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")}
 )
 _OURS = (_HERE + os.sep,)
+NO_VALUE = (
+    *(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError),
+    *(jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError),
+)
+"""Errors of JAX where Python needs a value and there is none."""
+
 MAX_SHOWN = 60
 """Characters of an expression in a report."""
 
@@ -72,11 +78,11 @@ def place_of(frame: FrameType | None) -> Place:
     span = _span(found.f_code, found.f_lasti, found.f_lineno)
     where = f"{os.path.basename(found.f_code.co_filename)}:{span[0]}"
     expression = _source(found, span)
-    is_logged = _is_logged(frame, found)
-    return Place(where, expression, "print" if is_logged else _use(found, span))
+    return Place(where, expression, "print" if is_logged(frame, found) else _use(found, span))
 
 
-def _is_logged(frame: FrameType | None, until: FrameType) -> bool:
+def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
+    """Whether Python's logging stands between two frames."""
     while frame is not None and frame is not until:
         if frame.f_globals.get("__name__", "").split(".")[0] == "logging":
             return True
@@ -109,7 +115,16 @@ def _source(frame: FrameType, span: Span) -> str:
 
 # --- what a text is used for ----------------------------------------------------------------------------------------
 
-_TRANSPARENT = (ast.JoinedStr, ast.FormattedValue, ast.BinOp, ast.Tuple, ast.Starred, ast.Attribute, ast.Name)
+_TRANSPARENT = (
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.Constant,
+    ast.BinOp,
+    ast.Tuple,
+    ast.Starred,
+    ast.Attribute,
+    ast.Name,
+)
 _TEXT_CALLS = {"str", "repr", "format"}
 
 

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from incrax._tape_errors import clock_or_random, float_guard
+from incrax._tape_errors import branch_inside, clock_or_random, float_guard
 from incrax.running.signature import Signature
 from incrax.tapes.captured import Captured, captured_by
+from incrax.tapes.conversions import placed
 from incrax.tapes.counts import TapeStats
+from incrax.tapes.locations import NO_VALUE, Place, place_of_error
 from incrax.tapes.mechanism import record
 from incrax.tapes.paths import Path
 from incrax.tapes.recording import Recording
@@ -75,8 +77,11 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
         captured, seen = subject.captured(signature.statics), Seen()
-        with watched(captured, seen):
-            recording = record(_flat(subject, signature, trees), leaves, avals)
+        try:
+            with watched(captured, seen):
+                recording = record(_flat(subject, signature, trees), leaves, avals)
+        except NO_VALUE as error:
+            raise branch_inside(subject.name, place_of_error(error)) from error
         found = seen.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
             return Observed(recording, captured, seen, avals, trees[-1])
@@ -106,7 +111,9 @@ def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = signature.rebuild(leaves)
         if subject.options.guard is not None:
-            _learn_guard(subject.options.guard(*args, **kwargs))
+            key = subject.options.guard(*args, **kwargs)
+            with placed(Place("guard=", getattr(subject.options.guard, "__name__", "guard"), "")):
+                _learn_guard(key)
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
         return results

@@ -85,9 +85,10 @@ class Path:
     def _results(self, consts: Any, *leaves: Any) -> list[Any]:
         return evaluator(self.program)(self._all_consts(self.program, consts), *leaves)[: self._num_results]
 
-    def as_function(self) -> Callable[..., list[Any]]:
-        """The results as a function of flat leaves, where the guards are known to hold."""
-        return lambda *leaves: self._results(self.consts, *leaves)
+    def be_incremental(self, make: Callable[..., Any]) -> None:
+        """Evaluate results by `make(function of flat leaves)` from now on."""
+        self.incremental = make(lambda *leaves: self._results(self.consts, *leaves))
+        self.is_simple = False
 
     # --- guards alone ---------------------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ class Recorder(_jax.JaxprTrace):
         self.symbols: list[Any] = []
         self.guards: list[Guard] = []
         self.seen: set[tuple[Any, str]] = set()
+        self.refused: GuardOnEffectError | None = None
+        """Why this run cannot be a path, should the user's code catch the error."""
 
     def new_arg(self, *args: Any, **kwargs: Any) -> Any:
         """An input."""
@@ -102,7 +104,11 @@ class Recorder(_jax.JaxprTrace):
 
     def value_of(self, tracer: Any) -> Any:
         """The value of a staged value."""
-        return self._known(tracer)[0]
+        try:
+            return self._known(tracer)[0]
+        except GuardOnEffectError as error:
+            self.refused = self.refused or error
+            raise
 
     def learn(self, tracer: Any, guard: Guard) -> None:
         """Note a guard, unless the value depends on no input, or just that is known of it."""
@@ -208,6 +214,8 @@ def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
         return [*results, *recorder.symbols]
 
     body = _jax.staged(recorder, run, avals)
+    if recorder.refused is not None:
+        raise recorder.refused
     return Recording(from_jaxpr(body), counts[0], tuple(recorder.guards))
 
 
@@ -215,6 +223,3 @@ def jnp_value(leaf: Any) -> Any:
     """A leaf as an array on the device."""
     with jax.ensure_compile_time_eval():
         return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)
-
-
-__all__ = ["GuardOnEffectError", "Recording", "effectless", "record"]

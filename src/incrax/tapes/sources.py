@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from incrax.tapes.captured import Captured, Code
-from incrax.tapes.locations import is_of_user, user_frame
+from incrax.tapes.locations import is_logged, is_of_user, user_frame
 
 _CLOCKS = {
     id(getattr(time, name)): f"the clock `time.{name}`"
@@ -93,7 +93,9 @@ def _is_date(owner: Any) -> bool:
 
 
 def _is_for_user(frame: Any) -> bool:
-    """Whether the user's code asked, itself or through Python's library."""
+    """Whether the user's code asked, itself or through Python's library other than logging."""
+    if is_logged(frame, user_frame(frame)):
+        return False
     while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(_STANDARD):
         if "site-packages" in frame.f_code.co_filename:
             return False
