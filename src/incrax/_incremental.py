@@ -118,10 +118,6 @@ class Incremental(Generic[P, R]):
         """Whether the function is called as it is: under another transformation, or where nothing is compiled."""
         return not _jax.is_top_level() or _jax.is_jit_disabled()
 
-    def of_other(self, fun: Callable[..., Any]) -> Incremental[..., Any]:
-        """Another function made incremental with the same options."""
-        return Incremental(fun, self._traces.options)
-
     # --- inside compiled loops -----------------------------------------------------------------------------------
 
     def pure(self, *args: P.args, **kwargs: P.kwargs) -> tuple[PureState, Step]:

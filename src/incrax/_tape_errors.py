@@ -128,9 +128,7 @@ def too_many_paths(name: str, max_paths: int, lines: Sequence[str]) -> TooManyPa
 
 def eager_from_now(name: str, max_paths: int, lines: Sequence[str]) -> str:
     """A warning: a function is evaluated eagerly on paths that are not recorded."""
-    rest = (
-        "Paths that are recorded stay compiled; on any other the function is called as it is, operation by operation."
-    )
+    rest = "Recorded paths stay compiled; on any other the function is called as it is, operation by operation."
     return f"{_explosion(name, max_paths, lines)} {rest}"
 
 

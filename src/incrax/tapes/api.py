@@ -112,11 +112,16 @@ def guarded(
     names = (constant,) if isinstance(constant, str) else tuple(constant)
     options = Options(guard, floats, max_paths, fallback, names)
 
+    def named(fun: Any) -> StaticNames:
+        return static_names(fun, static) if static != () else StaticNames.none()
+
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
-        if isinstance(fun, Incremental):
-            return Guarded(fun.__wrapped__, options, static_names(fun.__wrapped__, static), fun.of_other)
-        statics = static_names(fun, static) if static != () else StaticNames.none()
-        return Guarded(fun, options, statics)
+        plain = _plain(fun)
+        statics = static_names(plain, static) if static != () else StaticNames.none()
+        if not isinstance(fun, Incremental):
+            return Guarded(fun, options, statics)
+        saved = fun._traces.options
+        return Guarded(plain, options, statics, lambda path: Incremental(path, saved))
 
     return wrap if f is None else wrap(f)
 
@@ -133,6 +138,11 @@ def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> No
         raise ValueError(f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1.")
     if fallback not in FALLBACKS:
         raise ValueError(f'`guarded(fallback=...)` got {fallback!r}; use "eager" or "error".')
+
+
+def _plain(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that the user wrote."""
+    return f._fun if isinstance(f, (Guarded, Incremental)) else f
 
 
 def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
@@ -157,7 +167,7 @@ def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
         >>> bool(report), len(report.branches)
         (False, 1)
     """
-    fun = f.__wrapped__ if isinstance(f, (Guarded, Incremental)) else f
+    fun = _plain(f)
     leaves = jax.tree_util.tree_leaves((args, kwargs))
     signature = make_signature(fun, args, kwargs)
     return branches_of(fun, signature, signature.dynamic_leaves(leaves))

@@ -60,6 +60,7 @@ def learned(recorder: Recorder, tracer: Any, kind: str, place: Place | None = No
     frame = caller(2)
     value = recorder.value_of(tracer)
     place = place or getattr(_here, "place", None) or place_of(frame)
+    assert place is not None
     is_float = kind == "value" and jnp.issubdtype(tracer.dtype, jnp.inexact)
     recorder.learn(tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float)))
     return value

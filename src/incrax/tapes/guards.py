@@ -29,13 +29,18 @@ class Guard(NamedTuple):
     """Whether a float became a constant: a new path for each value, and no derivative."""
 
     @property
+    def place(self) -> str:
+        """File, line and expression as text."""
+        return f"{self.where}: {self.expression}" if self.expression else self.where
+
+    @property
     def site(self) -> tuple[str, str, str]:
         """Kind and place: equal for paths that meet here."""
         return self.kind, self.where, self.expression
 
     def __str__(self) -> str:
         shown = f"{self.key}" if self.kind in ("bool", "int") else "its value"
-        return f"{self.where}: {self.expression} is {shown}"
+        return f"{self.place} is {shown}"
 
 
 def key_of(kind: str, value: Any) -> Hashable:
@@ -86,7 +91,7 @@ def _expected(guard: Guard, symbol: Any) -> Any:
     content, shape, dtype = guard.key  # type: ignore[misc]
     array = np.frombuffer(content, jnp.dtype(dtype)).reshape(shape)
     if np.iscomplexobj(array):
-        return np.stack([_host_bits(array.real), _host_bits(array.imag)])
+        return np.stack([_host_bits(np.real(array)), _host_bits(np.imag(array))])
     return _host_bits(array)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from incrax import _jax
 from incrax._tape_errors import not_comparable
 
 MAX_DEPTH = 64
@@ -126,10 +127,10 @@ def same_image(a: Any, b: Any) -> bool:
 
 
 def _same_array(a: Any, b: Any) -> bool:
-    if isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer) or a.is_deleted() or b.is_deleted():
+    if isinstance(a, _jax.Tracer) or isinstance(b, _jax.Tracer) or a.is_deleted() or b.is_deleted():
         return False
     if (a.shape, a.dtype, a.weak_type, a.sharding) != (b.shape, b.dtype, b.weak_type, b.sharding):
         return False
-    if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+    if _jax.is_key_dtype(a.dtype):
         a, b = jax.random.key_data(a), jax.random.key_data(b)
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()

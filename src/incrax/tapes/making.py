@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from incrax import _jax
 from incrax._tape_errors import branch_inside, clock_or_random, float_guard
 from incrax.running.signature import Signature
 from incrax.tapes.captured import Captured, captured_by
@@ -124,7 +125,7 @@ def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[
 def _learn_guard(value: Any) -> None:
     """Let Python read what the user's guard gives."""
     for leaf in jax.tree_util.tree_leaves(value):
-        if not isinstance(leaf, jax.core.Tracer):
+        if not isinstance(leaf, _jax.Tracer):
             continue
         if leaf.dtype == bool and leaf.size == 1:
             bool(leaf)
@@ -138,6 +139,6 @@ def _refuse(subject: Subject, run: Observed) -> None:
     """Raise for what a compiled path would repeat, or would be recorded anew each time."""
     if run.seen.impure:
         raise clock_or_random(subject.name, *run.seen.impure[0])
-    floats = [f"{g.where}: {g.expression}" for g in run.recording.guards if g.is_value_of_floats]
+    floats = [g.place for g in run.recording.guards if g.is_value_of_floats]
     if floats and not subject.options.floats:
         raise float_guard(subject.name, list(dict.fromkeys(floats)))

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
 from incrax.facts.program import STATEFUL, Program, from_jaxpr
@@ -144,7 +143,7 @@ def _primal(tracer: Any) -> Any:
     """What a tracer of a derivative is the value of."""
     for _ in range(MAX_CHAIN):
         inner = getattr(tracer, "primal", None)
-        if not isinstance(inner, jax.core.Tracer):
+        if not isinstance(inner, _jax.Tracer):
             return tracer
         tracer = inner
     return tracer
@@ -157,7 +156,7 @@ def _asking(name: str, answer: Callable[..., Any], original: Any, *, of_primals:
         oracle = getattr(_active, "oracle", None)
         if oracle is not None:
             tracer = _primal(self) if of_primals else self
-            if isinstance(tracer, jax.core.Tracer) and oracle.owns(tracer):
+            if isinstance(tracer, _jax.Tracer) and oracle.owns(tracer):
                 return answer(oracle, tracer, *args, **kwargs)
         return original(self, *args, **kwargs)
 
@@ -188,9 +187,6 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
 def _patch() -> None:
     """Let the methods of tracers ask; they do as before where no oracle is active."""
     for name, (answer, of_primals) in METHODS.items():
-        original = getattr(jax.core.Tracer, name, None)
+        original = getattr(_jax.Tracer, name, None)
         if original is not None:
-            setattr(jax.core.Tracer, name, _asking(name, answer, original, of_primals=of_primals))
-
-
-__all__ = ["np", "record"]
+            setattr(_jax.Tracer, name, _asking(name, answer, original, of_primals=of_primals))

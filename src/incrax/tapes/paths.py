@@ -149,7 +149,7 @@ class Path:
     @property
     def floats(self) -> list[str]:
         """The places where a float became a constant."""
-        return [f"{g.where}: {g.expression}" for g in self.guards if g.is_value_of_floats]
+        return [g.place for g in self.guards if g.is_value_of_floats]
 
 
 def has_type(aval: Any, expected: Any) -> bool:

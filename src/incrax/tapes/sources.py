@@ -57,7 +57,7 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
 
     def note(frame: Any, event: str, arg: Any) -> None:
         if previous is not None:
-            previous(frame, event, arg)
+            previous(frame, event, arg)  # pyright: ignore[reportArgumentType]
         if event == "call":
             code = frame.f_code
             if code not in seen.codes and is_of_user(frame):
@@ -84,12 +84,12 @@ def _source_of(function: Any) -> str | None:
     name = getattr(function, "__name__", "")
     if name in ("now", "utcnow", "today"):
         owner = getattr(function, "__self__", None)
-        return f"the clock `{owner.__name__}.{name}`" if _is_date(owner) else None
+        return (
+            f"the clock `{owner.__name__}.{name}`"
+            if isinstance(owner, type) and issubclass(owner, datetime.date)
+            else None
+        )
     return "the randomness of the system" if function is os.urandom else None
-
-
-def _is_date(owner: Any) -> bool:
-    return isinstance(owner, type) and issubclass(owner, datetime.date)
 
 
 def _is_for_user(frame: Any) -> bool:

@@ -49,11 +49,11 @@ class Tree:
         nodes: list[Node] = []
         for guard in path.guards:
             if node.path is not None or (node.guard is not None and node.guard.site != guard.site):
-                raise OtherWay(f"{guard.where}: {guard.expression}")
+                raise OtherWay(guard.place)
             nodes.append(node)
             node = node.children.get(guard.key) or Node()
         if node.guard is not None:
-            raise OtherWay(f"{node.guard.where}: {node.guard.expression}, which was not reached")
+            raise OtherWay(f"{node.guard.place}, which was not reached")
         if node.path is not None:
             return node.path
         return self._add(path)
@@ -96,5 +96,5 @@ def outcomes(tree: Tree) -> dict[str, set[Any]]:
     seen: dict[str, set[Any]] = {}
     for _, node in tree.walk():
         assert node.guard is not None
-        seen.setdefault(f"{node.guard.where}: {node.guard.expression}", set()).update(node.children)
+        seen.setdefault(node.guard.place, set()).update(node.children)
     return seen
