@@ -67,10 +67,10 @@ def not_comparable(name: str, captured: str, reason: str) -> CapturedStateError:
 
 
 def clock_or_random(name: str, source: str, where: str) -> NotReproducibleError:
-    """A clock, or randomness outside JAX."""
+    """A clock, a file, or randomness outside JAX."""
     return NotReproducibleError(
         f"`guarded({name})` saw {source} ({where}). A compiled path would repeat what it gave while recording, at "
-        f"every call. {_UNTOUCHED} Pass the number as an argument, or draw with `jax.random` from a key that is one."
+        f"every call. {_UNTOUCHED} Pass what it read as an argument, or draw with `jax.random` from a key that is one."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import gc
 import random
 import time
 import types
@@ -256,6 +257,61 @@ def test_a_method_of_an_argument_is_followed(monkeypatch):
     assert float(f(Layer(3.0), X)) == 18.0
 
 
+def test_code_found_on_a_later_path_is_followed_from_then_on(monkeypatch):
+    functions = types.MappingProxyType({"f": helper})
+    f = incrax.guarded(lambda x: next(iter(functions.values()))(x) if x > 0 else x)
+    assert float(f(-X)) == -1.5
+    check(f, 3.0, recordings=2)
+    assert float(f(-X)) == -1.5
+    monkeypatch.setitem(globals(), "SCALE", 4.0)
+    assert float(f(X)) == 6.0
+
+
+def test_a_state_that_each_call_turns_never_mixes_paths():
+    state = [0]
+
+    def turn(x):
+        state[0] = 1 - state[0]
+        if x > 0:
+            return x + state[0]
+        return x - state[0]
+
+    f = incrax.guarded(turn)
+    expected, actual, results = [0], [0], []
+    for x in (1.0, 1.0, -1.0, -1.0, 1.0, -1.0):
+        state[0] = expected[0]
+        before = float(turn(x))
+        expected[0] = state[0]
+        state[0] = actual[0]
+        results.append((float(f(x)), before))
+        actual[0] = state[0] = expected[0]
+    assert all(a == b for a, b in results)
+
+
+def test_a_global_that_appears_later_is_noticed(monkeypatch):
+    monkeypatch.delitem(globals(), "LATER", raising=False)
+
+    def g(x):
+        try:
+            return x * LATER  # noqa: F821
+        except NameError:
+            return x
+
+    f = incrax.guarded(g)
+    check(f, 1.5, recordings=1)
+    monkeypatch.setitem(globals(), "LATER", 2.0)
+    check(f, 3.0, recordings=2)
+
+
+def test_a_global_read_by_its_name_as_text_is_noticed(monkeypatch):
+    scope = {"jnp": jnp, "SCALE": 2.0}
+    exec("def g(x):\n    return x * globals()['SCALE']", scope)
+    f = incrax.guarded(scope["g"])
+    check(f, 3.0, recordings=1)
+    scope["SCALE"] = 4.0
+    check(f, 6.0, recordings=2)
+
+
 def test_what_a_call_changes_itself_is_seen_by_the_next():
     state = {"n": 0}
 
@@ -323,17 +379,22 @@ def test_a_generator_with_a_seed_inside_is_no_randomness():
     check(f, expected, recordings=1)
 
 
-def test_another_way_at_equal_values_is_an_error(tmp_path):
+def test_a_file_is_refused(tmp_path):
     path = tmp_path / "mode"
-    path.write_text("a")
+    path.write_text("2.0")
+    with pytest.raises(incrax.NotReproducibleError, match="a file"):
+        incrax.guarded(lambda x: x * float(path.read_text()))(X)
 
+
+def test_another_way_at_equal_values_is_an_error(request):
     def g(x):
-        if path.read_text() == "a":
+        if gc.isenabled():
             return x if x > 0 else -x
         return x if x + 1 > 0 else -x
 
     f = incrax.guarded(g)
     f(X)
-    path.write_text("b")
+    gc.disable()
+    request.addfinalizer(gc.enable)
     with pytest.raises(incrax.NotReproducibleError, match="another way"):
         f(-X)

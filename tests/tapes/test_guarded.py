@@ -247,6 +247,13 @@ def test_beyond_max_paths_calls_are_eager_and_the_guard_that_exploded_is_named()
     assert (f.stats.eager, f.stats.recordings) == (2, 3)
 
 
+def test_beyond_max_paths_derivatives_are_eager_and_right():
+    f = incrax.guarded(lambda x, n: x**2 * int(n), max_paths=1)
+    assert float(jax.grad(f)(3.0, 1)) == 6.0
+    with pytest.warns(UserWarning, match="more than 1 paths"):
+        assert float(jax.grad(f)(3.0, 2)) == 12.0
+
+
 def test_beyond_max_paths_an_error_if_asked_for():
     f = incrax.guarded(by_integer, max_paths=2, fallback="error")
     f(0, 2.0), f(1, 2.0)
@@ -501,6 +508,22 @@ def test_a_branch_on_a_pure_callback_works():
 def halve_until(x, stop):
     """Never ends where `stop` is negative."""
     return jax.lax.while_loop(lambda v: v > stop, lambda v: v / 2, x)
+
+
+def test_a_function_on_the_host_is_not_called_on_a_wrong_path():
+    seen = []
+
+    def host(v):
+        seen.append(float(v))
+        return np.sqrt(v)
+
+    def fun(x):
+        return jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float64), x) if x > 0 else -x
+
+    f = incrax.guarded(fun, constant=("seen", "host"))
+    for x in (4.0, -1.0, 9.0, -4.0, -9.0):
+        f(np.float64(x)).block_until_ready()
+    assert set(seen) == {4.0, 9.0}
 
 
 def test_a_loop_that_would_not_end_is_not_started_on_a_wrong_path():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import jax
@@ -83,23 +84,21 @@ def test_a_clock():
 
     assert text_of(incrax.NotReproducibleError, incrax.guarded(f), 2.0) == (
         f"`guarded(f)` saw the clock `time.time` (test_messages.py:{line_of(f)}). A compiled path would repeat what "
-        f"it gave while recording, at every call. {UNTOUCHED} Pass the number as an argument, or draw with "
+        f"it gave while recording, at every call. {UNTOUCHED} Pass what it read as an argument, or draw with "
         "`jax.random` from a key that is one."
     )
 
 
-def test_another_way(tmp_path):
-    file = tmp_path / "mode"
-    file.write_text("a")
-
+def test_another_way(request):
     def f(x):
-        if file.read_text() == "b":
+        if not gc.isenabled():
             return x if x > 1 else -x
         return x if x > 0 else -x
 
     guarded = incrax.guarded(f)
     guarded(2.0)
-    file.write_text("b")
+    gc.disable()
+    request.addfinalizer(gc.enable)
     assert text_of(incrax.NotReproducibleError, guarded, -2.0) == (
         "`guarded(f)` went another way than before although all it had read was the same: at "
         f"test_messages.py:{line_of(f, 2)}: x > 1. It depends on something that is no argument and was not seen to be "

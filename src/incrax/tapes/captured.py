@@ -28,6 +28,9 @@ from incrax.tapes.images import Container, same_image
 from incrax.tapes.locations import is_installed
 
 MISSING = object()
+_SCOPES = frozenset(("globals", "vars", "eval", "exec"))
+"""Functions that read globals by names which code does not show."""
+
 MAX_VALUES = 20_000
 """Values inside captured objects that are compared at each call, at most."""
 
@@ -81,7 +84,7 @@ class Captured:
 
     def visit(self, name: str, value: Any) -> None:
         """Note a value that code can read, and what can be read from it."""
-        if name in self.constant or isinstance(value, _SCALARS) or id(value) in self._seen:
+        if name in self.constant or value is MISSING or isinstance(value, _SCALARS) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
         if len(self._seen) > MAX_VALUES:
@@ -157,11 +160,21 @@ class Captured:
             self._visit_module(name, sys.modules.get(name), read.attributes)
         for name in read.names:
             value = scope.get(name, MISSING)
-            if value is MISSING or name in self.constant:
+            if name in self.constant:
                 continue
             self.globals.append((scope, name, value))
             self.visit(name, value)
             self._visit_module(name, value, read.attributes)
+        if not _SCOPES.isdisjoint(read.names):
+            self._visit_scope(scope)
+
+    def _visit_scope(self, scope: dict[str, Any]) -> None:
+        """Note all globals, and which there are."""
+        self.containers.append(Container("globals()", lambda: (tuple(scope), ())))
+        for name, value in list(scope.items()):
+            if not name.startswith("__") and name not in self.constant:
+                self.globals.append((scope, name, value))
+                self.visit(name, value)
 
     def _visit_module(self, name: str, module: Any, attributes: Iterable[str]) -> None:
         """Note attributes of a module of the user, and of modules in it."""
@@ -172,9 +185,9 @@ class Captured:
         for attribute in attributes:
             value = vars(module).get(attribute, MISSING)
             full = f"{name}.{attribute}"
-            if value is os.environ:
-                self._add_container(full, value)
-            elif value is not MISSING and file and not is_installed(file) and full not in self.constant:
+            if module is os and attribute in ("environ", "getenv"):
+                self._add_container("os.environ", os.environ)
+            elif file and not is_installed(file) and full not in self.constant:
                 self.globals.append((vars(module), attribute, value))
                 self.visit(full, value)
                 self._visit_module(full, value, attributes)

@@ -145,23 +145,24 @@ class Guarded(Generic[P, R]):
 
     def _record(self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any) -> Any:
         """Record the path of a call and run it."""
+        num_known = 0 if tape is None else len(tape.tree.paths)
         with self._lock:
-            tape = tape or self._tape_for(signature)
-            if tape is not None:
+            tape = self._tape_for(signature)
+            if tape is not None and len(tape.tree.paths) != num_known:  # another thread has recorded meanwhile
                 found = tape.search(tape.tree.root.likely, lambda path: self._attempt(path, leaves), leaves)
                 if found is not None:
                     tape.count(found[0], is_hit=False)
                     return jax.tree_util.tree_unflatten(found[0].out_tree, found[1])
-            if self._is_full(signature):
-                self._stats.eager += 1
-                return self._plain(args, kwargs)
-            tape, path = self._new_path(tape, signature, leaves)
-            results = first_results(path, leaves) if self._make is None else path.incremental(*leaves)
-            tape.count(path, is_hit=False)
-            return jax.tree_util.tree_unflatten(path.out_tree, results)
+            path = None if self._is_full(signature) else self._new_path(tape, signature, leaves)
+        if path is None:
+            self._stats.eager += 1
+            return self._plain(args, kwargs)
+        results = first_results(path, leaves) if self._make is None else path.incremental(*leaves)
+        return jax.tree_util.tree_unflatten(path.out_tree, results)
 
-    def _new_path(self, tape: Tape | None, signature: Signature, leaves: Any) -> tuple[Tape, Path]:
-        """Record a path and put it in its tape."""
+    def _new_path(self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path:
+        """Record a path and put it in its tape, which is that of captured values as they are before it runs."""
+        num_roots = len(self._subject.roots)
         try:
             path, captured = make_path(self._subject, signature, leaves, self._stats)
         except BaseException:
@@ -169,8 +170,9 @@ class Guarded(Generic[P, R]):
             raise
         if captured.has_tracer:
             raise unknown_branch(self._subject.name, "it captures a tracer")
-        if tape is None or not tape.captured.is_current():
-            tape = self._tape_for(signature)
+        if len(self._subject.roots) != num_roots:
+            self._tapes.clear()
+            tape = None
         if tape is None:
             tape = Tape(signature, captured, self._stats)
             self._tapes.setdefault(signature.key, []).append(tape)
@@ -185,7 +187,9 @@ class Guarded(Generic[P, R]):
             if self._make is not None:
                 path.be_incremental(self._make)
         self._latest = tape
-        return tape, known
+        if is_call:
+            tape.count(known, is_hit=False)
+        return known
 
     def _is_full(self, signature: Signature) -> bool:
         """Whether no more paths may be recorded; warns once.
@@ -227,12 +231,11 @@ class Guarded(Generic[P, R]):
                 return self._plain(args, kwargs)
             except NO_VALUE as error:
                 raise unknown_branch(self._subject.name, place_of_error(error)) from error
-        args, kwargs = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((args, kwargs)), concrete)
-        signature = make_signature(self._fun, args, kwargs)
+        known = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((args, kwargs)), concrete)
+        signature = make_signature(self._fun, *known)
         path = self._path_at(signature, signature.dynamic_leaves(concrete))
         if path is None:
-            fun: Any = self._fun
-            return fun(*args, **kwargs)
+            return self._plain(args, kwargs)
         if path.floats and has_tracer(leaves):
             raise constant_of_derivative(self._subject.name, path.floats)
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
@@ -250,7 +253,9 @@ class Guarded(Generic[P, R]):
                 found = None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
             if found is not None:
                 return found[0]
-            return None if self._is_full(signature) else self._new_path(tape, signature, leaves)[1]
+            if self._is_full(signature):
+                return None
+            return self._new_path(tape, signature, leaves, is_call=False)
 
     # --- reports and control --------------------------------------------------------------------------------------
 

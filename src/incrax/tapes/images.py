@@ -60,7 +60,7 @@ class Container:
 def _shown(keys: Any, number: int) -> str:
     if isinstance(keys, tuple) and number < len(keys) and keys and keys[0] == ".":
         return f".{keys[number + 1]}" if number + 1 < len(keys) else ""
-    return f"[{keys[number]!r}]" if isinstance(keys, list) else f"[{number}]"
+    return f"[{keys[number][1]!r}]" if isinstance(keys, list) else f"[{number}]"
 
 
 def _reader(value: Any) -> Callable[[], tuple[Any, Sequence[Any]]] | None:
@@ -70,9 +70,9 @@ def _reader(value: Any) -> Callable[[], tuple[Any, Sequence[Any]]] | None:
     if isinstance(value, (list, tuple, deque)):
         return lambda: (len(value), list(value))
     if isinstance(value, (set, frozenset)):
-        return lambda: (frozenset(value), ())
+        return lambda: (frozenset((type(x), x) for x in value), ())
     if isinstance(value, (dict, os._Environ, types.MappingProxyType)):
-        return lambda: (list(value), list(value.values()))
+        return lambda: ([(type(key), key) for key in value], list(value.values()))
     if hasattr(value, "__next__"):
         return None
     return _attribute_reader(value)

@@ -162,12 +162,14 @@ def has_type(aval: Any, expected: Any) -> bool:
 
 
 def _is_dangerous(eqns: Sequence[Any]) -> bool:
-    """Whether running these where they should not run could be noticed: effects, loops that may not end."""
+    """Whether running these on a wrong path could be noticed: effects, loops that may not end, code on the host."""
     return any(_is_dangerous_equation(eqn) for eqn in eqns)
 
 
 def _is_dangerous_equation(eqn: Any) -> bool:
-    if eqn.effects or eqn.primitive.name in STATEFUL or eqn.primitive.name == "while":
+    if eqn.effects or eqn.primitive.name in STATEFUL or eqn.primitive.name in ("while", "ffi_call"):
+        return True
+    if _jax.calls_host(eqn):
         return True
     return any(_is_dangerous(body.eqns) for body in _jax.sub_bodies(eqn))
 

@@ -22,13 +22,14 @@ import numpy as np
 from incrax.tapes.captured import Captured, Code
 from incrax.tapes.locations import is_logged, is_of_user, user_frame
 
-_CLOCKS = {
+_IMPURE = {
     id(getattr(time, name)): f"the clock `time.{name}`"
     for name in (
         *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
         *("process_time", "process_time_ns", "localtime", "gmtime", "thread_time", "ctime", "strftime"),
     )
 }
+_IMPURE |= {id(open): "a file, by `open`", id(input): "the terminal, by `input`"}
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 
 
@@ -38,7 +39,7 @@ class Seen:
     def __init__(self) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
         self.impure: list[tuple[str, str]] = []
-        """Clocks and randomness: what, and where."""
+        """Clocks, randomness, files: what, and where."""
 
     def new_roots(self, captured: Captured) -> list[Any]:
         """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
@@ -78,9 +79,9 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
 
 
 def _source_of(function: Any) -> str | None:
-    """What an impure built-in function is."""
-    if id(function) in _CLOCKS:
-        return _CLOCKS[id(function)]
+    """What a built-in function reads that is no argument; None for most."""
+    if id(function) in _IMPURE:
+        return _IMPURE[id(function)]
     name = getattr(function, "__name__", "")
     if name in ("now", "utcnow", "today"):
         owner = getattr(function, "__self__", None)
