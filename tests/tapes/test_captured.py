@@ -6,6 +6,7 @@ import datetime
 import functools
 import gc
 import random
+import threading
 import time
 import types
 import uuid
@@ -148,6 +149,42 @@ def test_attributes_of_a_class_are_noticed(monkeypatch):
     monkeypatch.setattr(Model, "value", lambda self, x: x)
     g = incrax.guarded(lambda x: model.value(x))
     check(g, 1.5, recordings=1)
+
+
+class Scaled:
+    """A decorator with state of its own."""
+
+    def __init__(self, fun):
+        functools.update_wrapper(self, fun)
+        self.scale = 2.0
+
+    def __call__(self, x):
+        return self.scale * self.__wrapped__(x)
+
+
+def test_a_decorator_with_state_is_noticed():
+    scaled = Scaled(lambda x: x + SCALE)
+    f = incrax.guarded(lambda x: scaled(x))
+    check(f, 7.0, recordings=1)
+    scaled.scale = 1.0
+    check(f, 3.5, recordings=2)
+
+
+def test_state_of_a_thread_and_of_a_polynomial_is_noticed():
+    local, polynomial = threading.local(), np.poly1d([1.0, 2.0])
+    local.scale = 2.0
+    f = incrax.guarded(lambda x: x * local.scale + polynomial.coeffs[0])
+    check(f, 4.0, recordings=1)
+    local.scale = 1.0
+    check(f, 2.5, recordings=2)
+    polynomial.coeffs[0] = 3.0
+    check(f, 4.5, recordings=3)
+
+
+def test_functions_of_numpy_and_compiled_ones_may_be_captured():
+    total, compiled, cached = np.sum, jax.jit(lambda x: x * SCALE), functools.lru_cache(lambda n: n * 2.0)
+    f = incrax.guarded(lambda x: compiled(x) * float(total(np.ones(2))) * cached(3))
+    check(f, 36.0, recordings=1)
 
 
 def test_a_property_and_slots_are_noticed():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import threading
 
 import jax
@@ -168,6 +170,53 @@ def test_large_constants_are_handed_in_and_not_embedded():
     f = incrax.guarded(lambda x: jnp.sum(big * x) if x > 0 else x)
     same(f(2.0), jax.jit(lambda x: jnp.sum(big * x))(2.0))
     assert len(f._latest.tree.paths[0].consts) == 1
+
+
+def test_a_callable_object_is_a_function():
+    class Model:
+        scale = 2.0
+
+        def __call__(self, x):
+            return x * self.scale if x > 0 else x
+
+    model = Model()
+    f = incrax.guarded(model)
+    assert float(f(X)) == 4.0
+    model.scale = 3.0
+    assert float(f(X)) == 6.0
+
+
+def test_turned_off_it_is_the_function(monkeypatch):
+    monkeypatch.setenv("INCRAX_DISABLE", "1")
+    f = incrax.guarded(branching)
+    same(f(jnp.asarray(LOW)), branching(jnp.asarray(LOW)))
+    assert (f.stats.recordings, f.stats.transparent) == (0, 1)
+
+
+@incrax.guarded
+def decorated(x):
+    return x if x > 0 else -x
+
+
+def test_pickles_and_copies_hold_the_function_without_paths():
+    assert pickle.loads(pickle.dumps(decorated)) is decorated
+    other = pickle.loads(pickle.dumps(incrax.guarded(branching, max_paths=3)))
+    assert other.explain().paths == ()
+    same(other(LOW), branching(jnp.asarray(LOW)))
+    same(copy.deepcopy(other)(HIGH), branching(jnp.asarray(HIGH)))
+
+
+def test_a_hundred_branches_in_a_loop_are_one_path():
+    def fun(x):
+        for n in range(100):
+            if x < n:
+                x = x + 0.5
+        return x
+
+    f = incrax.guarded(fun)
+    check(f, fun, (np.float64(-1.0),), (np.float64(-2.0),), (np.float64(50.0),))
+    assert f.explain().paths[0]["guards"][0].endswith("x < n is True")
+    assert len(f.explain().paths[0]["guards"]) == 100
 
 
 # --- prints, text, floats ---------------------------------------------------------------------------------------------

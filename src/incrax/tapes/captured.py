@@ -13,6 +13,7 @@ import functools
 import os
 import random
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +38,7 @@ MAX_VALUES = 20_000
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic, np.dtype, Enum)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
 _BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
-_TRUSTED = frozenset("jax jaxlib numpy incrax logging re threading _thread typing functools weakref".split())
+_TRUSTED = frozenset("jax jaxlib incrax logging re threading _thread typing functools weakref".split())
 """Packages whose objects are compared by identity."""
 
 
@@ -110,10 +111,10 @@ class Captured:
             self.visit(name, getattr(value, "__self__", None))
         elif isinstance(value, (property, staticmethod, classmethod, functools.cached_property)):
             self._visit_descriptor(name, value)
+        elif not _is_trusted(value):
+            self._add_container(name, value)
         elif hasattr(value, "__wrapped__"):
             self.visit(name, value.__wrapped__)
-        elif not _is_trusted(value) or isinstance(value, np.ndarray):
-            self._add_container(name, value)
 
     def _visit_descriptor(self, name: str, value: Any) -> None:
         for part in ("fget", "fset", "__func__", "func"):
@@ -262,4 +263,8 @@ def defining_file(cls: type) -> str | None:
 
 
 def _is_trusted(value: Any) -> bool:
-    return type(value).__module__.split(".")[0] in _TRUSTED
+    """Whether an object of a package is compared by identity."""
+    package = type(value).__module__.split(".")[0]
+    if package == "numpy":
+        return callable(value) and not getattr(value, "__dict__", None)
+    return package in _TRUSTED and not isinstance(value, threading.local)
