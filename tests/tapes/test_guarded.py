@@ -121,6 +121,13 @@ def test_an_argument_that_is_no_array_is_static():
     assert f.stats.recordings == 2
 
 
+def test_a_masked_array_is_refused_on_a_known_path_too():
+    f = incrax.guarded(branching)
+    f(LOW)
+    with pytest.raises(incrax.UnsupportedLeafError, match="masked"):
+        f(np.ma.array(LOW, mask=[0, 0, 1]))
+
+
 def test_clear_forgets_paths():
     f = incrax.guarded(branching)
     f(LOW)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import jax
+import numpy as np
 
 from incrax import _jax
 from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
@@ -67,6 +68,8 @@ class Guarded(Generic[P, R]):
         if path is None or not path.is_simple or treedef != tape.treedef or not _jax.is_top_level():
             return self._call(args, kwargs)
         if not tape.all_dynamic or not tape.captured.is_current() or _jax.checks_values():
+            return self._call(args, kwargs)
+        if np.ma.MaskedArray in map(type, leaves):
             return self._call(args, kwargs)
         try:
             results, failing = path.run(path.consts, *leaves)
