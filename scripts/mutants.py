@@ -22,6 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 TESTS = (
+    "tests/tapes/test_guarded.py tests/tapes/test_captured.py "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
     "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
@@ -412,6 +413,78 @@ MUTANTS = [
         "running/limits.py",
         "if jax.process_count() > 1:",
         "if jax.process_count() > 9:",
+    ),
+    Mutant(
+        "a path is taken whatever its guards say",
+        "tapes/guarded.py",
+        "if not path.num_guards or (number := failing.item()) == path.num_guards:",
+        "if (number := failing.item()) >= 0:",
+    ),
+    Mutant(
+        "captured values are not compared",
+        "tapes/guarded.py",
+        "or not tape.captured.is_current() or",
+        "or",
+    ),
+    Mutant(
+        "a path that must not run on a guess runs",
+        "tapes/paths.py",
+        "self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)",
+        "self.needs_check = False",
+    ),
+    Mutant(
+        "loops start before the guards in front of them hold",
+        "tapes/paths.py",
+        "if shared is not None and not needed <= shared:",
+        "if shared is None:",
+    ),
+    Mutant(
+        "programs on a guess under debug_nans",
+        "tapes/guarded.py",
+        "tape.captured.is_current() or _jax.checks_values():",
+        "tape.captured.is_current():",
+    ),
+    Mutant(
+        "derivatives beyond max_paths of constants",
+        "tapes/guarded.py",
+        "            return self._plain(args, kwargs)\n        if path.floats",
+        "            return self._plain(*known)\n        if path.floats",
+    ),
+    Mutant(
+        "a derivative through a Python float",
+        "tapes/guarded.py",
+        "if path.floats and has_tracer(leaves):",
+        "if False:",
+    ),
+    Mutant(
+        "x[i] specialises on i",
+        "tapes/conversions.py",
+        "    if frame is None or kind is None:\n        return None\n",
+        "    kind = kind or 'value'\n",
+    ),
+    Mutant(
+        "signed zeros are equal in captured values",
+        "tapes/images.py",
+        "np.asarray(a).tobytes() == np.asarray(b).tobytes()\n    if isinstance(a, (bool",
+        "a == b\n    if isinstance(a, (bool",
+    ),
+    Mutant(
+        "tapes with fewer roots are kept",
+        "tapes/guarded.py",
+        "if len(self._subject.roots) != num_roots:",
+        "if False:",
+    ),
+    Mutant(
+        "an effect's result decides if the function catches the error",
+        "tapes/recording.py",
+        "    if recorder.refused is not None:\n        raise recorder.refused\n",
+        "",
+    ),
+    Mutant(
+        "settings of JAX are no part of a path",
+        "tapes/paths.py",
+        "(of_config and _jax.config_key() != self._config)",
+        "False",
     ),
 ]
 

@@ -454,10 +454,10 @@ def test_errors_of_tracing_name_the_users_function_and_argument():
         jax.jit(branchy)(1.0, 2.0)
     assert "branchy" in str(expected.value)
     assert "argument limit" in str(expected.value)
-    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+    with pytest.raises(incrax.PythonBranchError, match=r"`incremental\(branchy\)`.*limit > 0") as caught:
         incrax.incremental(branchy, tuning=MINIMAL)(1.0, 2.0)
-    assert "branchy" in str(caught.value)
-    assert "argument limit" in str(caught.value)
+    assert "branchy" in str(caught.value.__cause__)
+    assert "argument limit" in str(caught.value.__cause__)
 
 
 def test_no_warnings_in_a_sequence_of_ordinary_calls(recwarn):

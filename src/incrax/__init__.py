@@ -22,6 +22,15 @@ from incrax._errors import (
 from incrax._incremental import Incremental
 from incrax._loop_errors import CapacityError, LoopTypeError
 from incrax._marks import cached, keep
+from incrax._tape_errors import (
+    CapturedStateError,
+    FloatGuardError,
+    GuardOnEffectError,
+    NotReproducibleError,
+    PythonBranchError,
+    TapeError,
+    TooManyPathsError,
+)
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
@@ -40,12 +49,21 @@ from incrax.running.leaves import frozen
 from incrax.running.rows import Rows
 from incrax.running.stats import Stats
 from incrax.running.verifying import verify
+from incrax.tapes.api import check_tape, guarded
+from incrax.tapes.checking import TapeReport
+from incrax.tapes.counts import TapeStats
+from incrax.tapes.explanation import TapeExplanation
+from incrax.tapes.guarded import Guarded
 
 __all__ = [
     "Bucketed",
     "CapacityError",
+    "CapturedStateError",
     "DeletedInputError",
+    "FloatGuardError",
     "FreedResidualError",
+    "GuardOnEffectError",
+    "Guarded",
     "IncraxError",
     "Incremental",
     "LoopTypeError",
@@ -53,9 +71,11 @@ __all__ = [
     "MixedRowsError",
     "NotCalledError",
     "Padded",
+    "NotReproducibleError",
     "Prepared",
     "PreparedTypeError",
     "Pullback",
+    "PythonBranchError",
     "ReentrantCallError",
     "RowShapeError",
     "RowSparse",
@@ -67,15 +87,22 @@ __all__ = [
     "StepTypeError",
     "Structured",
     "TangentError",
+    "TapeError",
+    "TapeExplanation",
+    "TapeReport",
+    "TapeStats",
+    "TooManyPathsError",
     "Tuning",
     "Unique",
     "UnknownInputError",
     "UnsupportedLeafError",
     "bucketed",
     "cached",
+    "check_tape",
     "cut",
     "frozen",
     "grad",
+    "guarded",
     "hessian",
     "hvp",
     "incremental",

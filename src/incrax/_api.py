@@ -9,6 +9,7 @@ from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
 from incrax.running.traces import Options
+from incrax.tapes.guarded import Guarded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,7 +129,9 @@ def incremental(
     is_exact = policy == "exact"
     options = Options(is_exact, versions, memory, settings, algebra)
 
-    def wrap(fun: Callable[P, R]) -> Incremental[P, R]:
+    def wrap(fun: Callable[P, R]) -> Any:
+        if isinstance(fun, Guarded):
+            return fun.with_paths(lambda path: Incremental(path, options))
         return Incremental(fun, options)
 
     return wrap if f is None else wrap(f)

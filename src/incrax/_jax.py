@@ -21,6 +21,7 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source_info
+from jax._src.interpreters import partial_eval as _inner_pe
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
 from jax.interpreters import ad as _ad
@@ -93,7 +94,7 @@ def trace_body(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Body:
 def closed_jaxpr(body: Body) -> Any:
     """Rebuild a closed jaxpr that evaluates `body`."""
     effects = frozenset().union(*(eqn.effects for eqn in body.eqns))
-    debug_info = _core.DebugInfo("incrax", "incrax", None, None)
+    debug_info = _new_debug_info()
     parts = [list(part) for part in (body.constvars, body.invars, body.outvars, body.eqns)]
     make_jaxpr: Any = _core.Jaxpr
     jaxpr = make_jaxpr(*parts, effects, debug_info)
@@ -384,6 +385,11 @@ def aval_bytes(aval: Any) -> int:
     return aval_size(aval) * int(getattr(dtype, "itemsize", 8))
 
 
+def array_bytes(x: Any) -> int:
+    """Size of an array, bytes; 0 for what is none."""
+    return aval_bytes(jax.typeof(x))
+
+
 def aval_size(aval: Any) -> int:
     """Number of elements of a value of this type."""
     size = math.prod(getattr(aval, "shape", ()))
@@ -452,6 +458,36 @@ def is_mutable_array(x: Any) -> bool:
     """Whether a leaf is a mutable array reference (`jax.Ref`)."""
     return isinstance(x, _core.Ref)
 
+
+# --- recording ----------------------------------------------------------------------------------------------------
+
+JaxprTrace: Any = getattr(_inner_pe, "DynamicJaxprTrace", object)
+JaxprTracer: Any = getattr(_inner_pe, "DynamicJaxprTracer", object)
+"""The trace that stages equations, and its values; `incrax.tapes.recording` makes these tell what they are."""
+
+
+def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Body:
+    """The program of a function of flat arrays, staged by a trace of ours."""
+    source = _source_info.current()
+    inputs = [trace.new_arg(aval, source) for aval in avals]
+    with _core.set_current_trace(trace):
+        outputs = fun(*inputs)
+    traced = [trace.to_jaxpr_tracer(x, source) for x in outputs]
+    jaxpr, consts = trace.to_jaxpr(traced, _new_debug_info(), source)[:2]
+    return open_jaxpr(jex_core.ClosedJaxpr(jaxpr, list(consts)))
+
+
+def new_trace(kind: Any) -> Any:
+    """A trace of a subclass of `JaxprTrace`."""
+    return kind(_new_debug_info(), parent_trace=_core.trace_ctx.trace)
+
+
+def _new_debug_info() -> Any:
+    return _core.DebugInfo("incrax", "incrax", None, None)
+
+
+concrete_value = _core.to_concrete_value
+"""The value of an array, or of the primal of a tracer that has one; None where a tracer has none."""
 
 # --- devices ------------------------------------------------------------------------------------------------------
 

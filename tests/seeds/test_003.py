@@ -1,8 +1,8 @@
 """Seed 003, JuliaDiff/ReverseDiff.jl issue 234 (https://github.com/JuliaDiff/ReverseDiff.jl/issues/234).
 
-Guarded tapes are issue 5. Today's engine already holds the thread's main demand, that a
-compiled program with a branch never returns the wrong answer in silence; it keeps one trace per static value, as the
-thread's table of tapes does; and the body of a loop is compiled once.
+`guarded` is what the thread asks for: tapes under guards, recorded and looked up without help, differentiable to any
+order, nested. The engine without it holds the main demand too, that a compiled program with a branch never returns the
+wrong answer in silence; and a loop of any length is one program, its body compiled once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def traced_branch(x):
 def test_a_python_branch_is_refused_and_never_wrong(first):
     f = incrax.incremental(jax.grad(python_branch), tuning=MINIMAL)
     for _ in range(2):
-        with pytest.raises(jax.errors.TracerBoolConversionError):
+        with pytest.raises(incrax.PythonBranchError, match="guarded"):
             f(first)
     assert f.stats.aborted == 2
     assert f.stats.traces == 0
@@ -84,6 +84,134 @@ def test_each_trace_keeps_its_own_values():
     x = np.array([1.5])
     f(x, "high"), f(x, "low")
     assert ran_by(f, x, "high") == ran_by(f, x, "low") == 0
+
+
+# --- guards evaluated by the tape ------------------------------------------------------------------------------------
+
+
+def test_the_sketch_of_the_thread_records_twice_for_three_calls():
+    """`gradient!(gt, [0.1])` no recompilation, `[1.1]` recompilation, `[0.5]` no recompilation; guard given by hand."""
+    f = lambda x: x[0] ** 3 if x[0] > 1 else x[0] ** 2
+    gradient = incrax.guarded(jax.grad(f), guard=lambda x: x[0] > 1)
+    gradient(np.array([0.0]))
+    recordings = []
+    for value, expected in ((0.1, 0.2), (1.1, 3 * 1.1**2), (0.5, 1.0)):
+        same(gradient(np.array([value])), jnp.array([expected]))
+        recordings.append(gradient.stats.recordings)
+    assert recordings == [1, 2, 2]
+
+
+def test_the_guard_of_the_sketch_is_found_without_help():
+    f = lambda x: x[0] ** 3 if x[0] > 1 else x[0] ** 2
+    gradient = incrax.guarded(jax.grad(f))
+    for value in (0.0, 0.1, 1.1, 0.5):
+        gradient(np.array([value]))
+    assert gradient.stats.recordings == 2
+    assert [g["place"].endswith("x[0] > 1") for g in gradient.explain().guards] == [True]
+
+
+@pytest.mark.parametrize("first", [np.array([0.0, 1.1, 1.0]), LOW, HIGH], ids=["mixed", "low", "high"])
+def test_the_compiled_tape_of_a_branching_function_is_right_wherever_it_was_recorded(first):
+    """The thread's table of four comparisons, of which one was false and one true "for the wrong reason"."""
+    tape = incrax.guarded(jax.grad(python_branch))
+    tape(first)
+    for x in (LOW, HIGH, LOW):
+        same(tape(x), jax.grad(python_branch)(x))
+
+
+def test_a_hessian_of_a_branching_function():
+    """`yv = cb.func(xv)` "will break higher order AD"."""
+    inside, outside = incrax.guarded(jax.hessian(python_branch)), jax.hessian(incrax.guarded(python_branch))
+    for x in (LOW, HIGH):
+        same(inside(x), jax.hessian(python_branch)(x))
+        same(outside(x), jax.hessian(python_branch)(x))
+
+
+def test_the_warning_before_a_branch_is_compiled():
+    """`Warning: woah buddy, you've got a branch in that function of yours`."""
+    report = incrax.check_tape(lambda x: 2 * python_branch(x), LOW)
+    assert not report
+    assert report.branches[0].expression == "jnp.sum(x) > 1"
+
+
+def inner_function(x, y):
+    return 2 * y if x > 0 else 3 * y**2
+
+
+def test_the_outer_function_with_an_inner_branch_needs_no_annotation():
+    outer = lambda z: jnp.sum(z) * inner_function(z[0], z[1])
+    f = incrax.guarded(jax.grad(outer))
+    for z in (np.array([1.0, 2.0]), np.array([-1.0, 2.0]), np.array([2.0, 3.0])):
+        same(f(z), jax.grad(outer)(z))
+    assert f.stats.recordings == 2
+
+
+def test_static_arguments_of_an_inner_function():
+    f = incrax.guarded(jax.grad(inner_function, 1), static="x")
+    for x, y in ((1.0, 2.0), (-1.0, 2.0), (1.0, 3.0)):
+        same(f(x, y), jax.grad(inner_function, 1)(x, y))
+    assert f.stats.recordings == 2
+
+
+def test_nothing_of_a_rule_of_the_user_is_frozen():
+    """The thread's question: what is constant when a tape with a custom gradient that branches is compiled? Nothing."""
+
+    @jax.custom_vjp
+    def branching(x):
+        return jax.lax.cond(jnp.sum(x) > 1, lambda s: s**3, lambda s: s**2, jnp.sum(x))
+
+    def backward(total, ct):
+        return (jnp.where(total > 1, 3 * total**2, 2 * total) * ct * jnp.ones(3),)
+
+    branching.defvjp(lambda x: (branching(x), jnp.sum(x)), backward)
+    tape = incrax.guarded(jax.grad(lambda x: branching(x) if x[0] > -1 else jnp.sum(x)))
+    for x in (LOW, HIGH, LOW):
+        same(tape(x), jax.grad(python_branch)(x))
+
+
+def test_a_tape_is_one_value_and_gradient_program_per_path():
+    f = incrax.guarded(jax.value_and_grad(python_branch))
+    for x in (LOW, HIGH, LOW, HIGH):
+        same(f(x), jax.value_and_grad(python_branch)(x))
+    assert f.stats.compiles == 2
+
+
+# --- tapes inside tapes ----------------------------------------------------------------------------------------------
+
+
+def test_a_compiled_tape_inside_an_uncompiled_function():
+    part = incrax.guarded(python_branch)
+    outer = lambda x: 2 * part(x) + jnp.sum(x)
+    for x in (LOW, HIGH):
+        same(jax.grad(outer)(x), 2 * jax.grad(python_branch)(x) + 1)
+    assert part.stats.recordings == 2
+
+
+def test_a_compiled_tape_inside_a_compiled_tape():
+    """The thread's "double-compile"."""
+    part = incrax.guarded(lambda x: jnp.sum(jnp.abs(x) ** 2))
+    outer = incrax.guarded(jax.grad(lambda x: 2 * part(x) if part(x) > 1 else part(x)))
+    for x in (LOW, HIGH, LOW):
+        same(outer(x), (4 if np.sum(x**2) > 1 else 2) * jnp.asarray(x))
+    assert outer.stats.recordings == 2
+
+
+# --- the thread's loop -----------------------------------------------------------------------------------------------
+
+
+def thread_loop(xs):
+    s = jnp.zeros((), xs.dtype)
+    for i, x in enumerate(xs, 1):
+        s += i * x
+    return s
+
+
+def test_a_python_loop_over_another_length_is_another_path_and_no_wrong_answer():
+    """`gradient!(tape, ones(3))` gave five numbers, `ones(10)` a `BoundsError`."""
+    tape = incrax.guarded(jax.grad(thread_loop))
+    for length in (5, 3, 10, 5):
+        same(tape(np.ones(length)), jnp.arange(1.0, length + 1))
+    assert tape.stats.recordings == 3
 
 
 # --- programs inside programs ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._collection import uncollected
+from incrax._tape_errors import branch_in_incremental
 from incrax._tuning import Tuning
 from incrax.facts.cost import Calibration, assumed_prices
 from incrax.facts.dependence import depend, make_layout
@@ -20,6 +21,7 @@ from incrax.facts.simplify import Pass, drop_dead, fold_constants, inline, inlin
 from incrax.planning.facts import Algebra, Facts
 from incrax.running.leaves import LeafValue
 from incrax.running.signature import Signature
+from incrax.tapes.locations import NO_VALUE, place_of_error
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
 RULE_KEEPING_PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
@@ -82,7 +84,10 @@ def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) 
         return fun(*args, **kwargs)
 
     args, kwargs = (tuple(feeds), {}) if signature.statics else signature.rebuild(feeds)
-    return trace_with_tree(evaluate, *args, **kwargs)
+    try:
+        return trace_with_tree(evaluate, *args, **kwargs)
+    except NO_VALUE as error:
+        raise branch_in_incremental(getattr(fun, "__name__", repr(fun)), place_of_error(error)) from error
 
 
 def has_mutable_inputs(analysis: Analysis) -> bool:

@@ -1,0 +1,29 @@
+"""Counters of a guarded function, for users and tests."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class TapeStats:
+    """Counts since the function was made.
+
+    Fields: calls; calls that the expected path answered; calls that another recorded path answered, or none; paths
+    recorded; programs compiled; programs of guards alone that ran; calls under another transformation; calls that were
+    evaluated operation by operation because there were too many paths; calls that raised.
+    """
+
+    calls: int = 0
+    hits: int = 0
+    misses: int = 0
+    recordings: int = 0
+    compiles: int = 0
+    checks: int = 0
+    transparent: int = 0
+    eager: int = 0
+    aborted: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name."""
+        return asdict(self)

@@ -1,0 +1,80 @@
+"""What a guarded function recorded: paths, guards, calls and seconds, as tables.
+
+In: tapes. Out: a report. It must not change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from incrax.report.table import Printable, Table
+from incrax.tapes.counts import TapeStats
+from incrax.tapes.tape import Tape
+from incrax.tapes.tree import outcomes
+
+
+class TapeExplanation(NamedTuple):
+    """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it to programs."""
+
+    stats: dict[str, int]
+    paths: tuple[dict[str, Any], ...]
+    guards: tuple[dict[str, Any], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counters, paths and guards."""
+        return {"stats": dict(self.stats), "paths": list(self.paths), "guards": list(self.guards)}
+
+    def __str__(self) -> str:
+        return str(_Printed(self))
+
+
+class _Printed(Printable):
+    def __init__(self, explanation: TapeExplanation) -> None:
+        self.explanation = explanation
+
+    def tables(self) -> list[Table]:
+        """Calls, paths, guards."""
+        counts = [[name.replace("_", " "), str(n)] for name, n in self.explanation.stats.items()]
+        paths = [
+            [str(n), p["types"], str(p["hits"]), str(p["misses"]), f"{p['record_s']:.3f}", f"{p['compile_s']:.3f}"]
+            + ["\n".join(p["guards"]) or "none"]
+            for n, p in enumerate(self.explanation.paths)
+        ]
+        guards = [[g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.explanation.guards]
+        header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
+        return [
+            Table("calls", ["", ""], counts),
+            Table("paths", header, paths),
+            Table("guards", ["guard", "outcomes", "seen"], guards),
+        ]
+
+
+def explain(stats: TapeStats, tapes: Iterable[Tape]) -> TapeExplanation:
+    """The report of some tapes."""
+    tapes = list(tapes)
+    paths = tuple(_described(tape, path) for tape in tapes for path in tape.tree.paths)
+    seen: dict[str, set[Any]] = {}
+    for tape in tapes:
+        for place, keys in outcomes(tape.tree).items():
+            seen.setdefault(place, set()).update(keys)
+    guards = tuple({"place": place, "outcomes": sorted(map(shown, keys))} for place, keys in seen.items())
+    return TapeExplanation(stats.as_dict(), paths, guards)
+
+
+def shown(key: Any) -> str:
+    """An outcome as text."""
+    return str(key) if not isinstance(key, tuple) else f"{key[2]}{list(key[1])}"
+
+
+def _described(tape: Tape, path: Any) -> dict[str, Any]:
+    types = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in path.avals)
+    return {
+        "types": types,
+        "hits": path.hits,
+        "misses": path.misses,
+        "record_s": path.record_s,
+        "compile_s": path.compile_s,
+        "guards": [str(guard) for guard in path.guards],
+        "is_expected": path is tape.likely,
+    }

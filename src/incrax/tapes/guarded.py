@@ -1,0 +1,303 @@
+"""`guarded(f)`: compiled Python control flow that stays right.
+
+In: a function of pytrees. Out: a function with the same results, whose usual path is one compiled program.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
+from incrax._tuning import is_disabled
+from incrax.running.leaves import has_tracer
+from incrax.running.signature import Signature, make_signature
+from incrax.tapes.counts import TapeStats
+from incrax.tapes.explanation import TapeExplanation, explain, shown
+from incrax.tapes.locations import NO_VALUE, place_of_error
+from incrax.tapes.making import Options, Subject, make_path
+from incrax.tapes.paths import OtherTypes, Path
+from incrax.tapes.statics import StaticNames, split
+from incrax.tapes.tape import Tape, evaluate, first_results
+from incrax.tapes.tree import OtherWay, outcomes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_SIGNATURES = 64
+"""Structures, shapes and dtypes of arguments, or combinations of static ones, kept per function."""
+
+
+class Guarded(Generic[P, R]):
+    """A function compiled path by path; made by `guarded`."""
+
+    def __init__(
+        self, fun: Callable[P, R], options: Options, statics: StaticNames, make: Any = None, roots: Sequence[Any] = ()
+    ) -> None:
+        name = getattr(fun, "__name__", repr(fun))
+        self._fun, self._statics, self._make = fun, statics, make
+        self._subject = Subject(fun, name, options, [fun, *roots, *([options.guard] if options.guard else [])])
+        self._stats = TapeStats()
+        self._tapes: OrderedDict[Any, list[Tape]] = OrderedDict()
+        self._kin: OrderedDict[Any, Guarded[..., R]] = OrderedDict()
+        self._latest: Tape | None = None
+        self._has_warned = False
+        self._is_disabled = is_disabled()
+        self._lock = threading.RLock()
+        functools.update_wrapper(self, fun, updated=())
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Evaluate at these arguments; equals `f(*args, **kwargs)`."""
+        tape = self._latest
+        if tape is None:
+            return self._call(args, kwargs)
+        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+        path = tape.likely
+        if path is None or not path.is_simple or treedef != tape.treedef or not _jax.is_top_level():
+            return self._call(args, kwargs)
+        if not tape.all_dynamic or not tape.captured.is_current() or _jax.checks_values():
+            return self._call(args, kwargs)
+        if np.ma.MaskedArray in map(type, leaves):
+            return self._call(args, kwargs)
+        try:
+            results, failing = path.run(path.consts, *leaves)
+        except (OtherTypes, TypeError):
+            return self._call(args, kwargs)
+        self._stats.calls += 1
+        if not path.num_guards or (number := failing.item()) == path.num_guards:
+            self._stats.hits += 1
+            path.hits += 1
+            tape.latest = path
+            tape.likely = path.successor
+            return jax.tree_util.tree_unflatten(path.out_tree, results)
+        return self._answer(tape, leaves, args, kwargs, tape.after(path, number, leaves), is_hit=False)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that the path expected by the latest tape may not answer."""
+        if self._statics:
+            return self._of_statics(args, kwargs)
+        self._stats.calls += 1
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if not _jax.is_top_level() or has_tracer(leaves):
+            return self._transformed(leaves, args, kwargs)
+        if _jax.is_jit_disabled() or self._is_disabled:
+            self._stats.transparent += 1
+            return self._plain(args, kwargs)
+        signature = make_signature(self._fun, args, kwargs)
+        dynamic = signature.dynamic_leaves(leaves)
+        tape = self._tape_for(signature)
+        if tape is None:
+            return self._record(None, signature, dynamic, args, kwargs)
+        self._latest = tape
+        return self._answer(tape, dynamic, args, kwargs, tape.likely, is_hit=True)
+
+    def _answer(self, tape: Tape, leaves: Any, args: Any, kwargs: Any, first: Path | None, *, is_hit: bool) -> Any:
+        """The results of the path that is right, `first` tried first; it is recorded if there is none."""
+        found = tape.search(first, lambda path: self._attempt(path, leaves), leaves)
+        if found is None:
+            return self._record(tape, tape.signature, leaves, args, kwargs)
+        path, results = found
+        tape.count(path, is_hit=is_hit and path is first)
+        return jax.tree_util.tree_unflatten(path.out_tree, results)
+
+    def _attempt(self, path: Path, leaves: Sequence[Any]) -> tuple[int, Any]:
+        if self._make is None:
+            return evaluate(path, leaves)
+        failing = path.first_failing(leaves)
+        return failing, path.incremental(*leaves) if failing == path.num_guards else None
+
+    def _plain(self, args: Any, kwargs: Any) -> Any:
+        fun: Any = self._fun
+        return fun(*args, **kwargs)
+
+    def _of_statics(self, args: Any, kwargs: Any) -> Any:
+        """A call with static arguments: tapes of their own for each combination."""
+        found = split(self._fun, self._statics, args, kwargs)
+        with self._lock:
+            kin = self._kin.get(found.key)
+            if kin is None:
+                roots = [self._fun, *found.statics]
+                kin = Guarded(cast(Any, found.fun), self._subject.options, StaticNames.none(), self._make, roots)
+                kin._stats = self._stats
+                self._kin[found.key] = kin
+                if len(self._kin) > MAX_SIGNATURES:
+                    self._kin.popitem(last=False)
+        return kin(*found.args, **found.kwargs)
+
+    # --- recording ------------------------------------------------------------------------------------------------
+
+    def _tape_for(self, signature: Signature) -> Tape | None:
+        """The tape of a signature whose captured values are those of now."""
+        with self._lock:
+            tapes = self._tapes.get(signature.key, [])
+            if tapes:
+                self._tapes.move_to_end(signature.key)
+            return next((tape for tape in tapes if tape.captured.is_current()), None)
+
+    def _record(self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any) -> Any:
+        """Record the path of a call and run it."""
+        num_known = 0 if tape is None else len(tape.tree.paths)
+        with self._lock:
+            tape = self._tape_for(signature)
+            if tape is not None and len(tape.tree.paths) != num_known:  # another thread has recorded meanwhile
+                found = tape.search(tape.tree.root.likely, lambda path: self._attempt(path, leaves), leaves)
+                if found is not None:
+                    tape.count(found[0], is_hit=False)
+                    return jax.tree_util.tree_unflatten(found[0].out_tree, found[1])
+            path = None if self._is_full(signature) else self._new_path(tape, signature, leaves)
+        if path is None:
+            self._stats.eager += 1
+            return self._plain(args, kwargs)
+        results = first_results(path, leaves) if self._make is None else path.incremental(*leaves)
+        return jax.tree_util.tree_unflatten(path.out_tree, results)
+
+    def _new_path(self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path:
+        """Record a path and put it in its tape, which is that of captured values as they are before it runs."""
+        num_roots = len(self._subject.roots)
+        try:
+            path, captured = make_path(self._subject, signature, leaves, self._stats)
+        except BaseException:
+            self._stats.aborted += 1
+            raise
+        if captured.has_tracer:
+            raise unknown_branch(self._subject.name, "it captures a tracer")
+        if len(self._subject.roots) != num_roots:
+            self._tapes.clear()
+            tape = None
+        if tape is None:
+            tape = Tape(signature, captured, self._stats)
+            self._tapes.setdefault(signature.key, []).append(tape)
+            if len(self._tapes) > MAX_SIGNATURES:
+                self._tapes.popitem(last=False)
+        try:
+            known = tape.tree.insert(path)
+        except OtherWay as error:
+            raise other_way(self._subject.name, str(error)) from None
+        if known is path:
+            self._stats.recordings += 1
+            if self._make is not None:
+                path.be_incremental(self._make)
+        self._latest = tape
+        if is_call:
+            tape.count(known, is_hit=False)
+        return known
+
+    def _is_full(self, signature: Signature) -> bool:
+        """Whether no more paths may be recorded; warns once.
+
+        Raises:
+            TooManyPathsError: the user asked for an error.
+        """
+        tapes, options = self._tapes.get(signature.key, []), self._subject.options
+        if sum(len(tape.tree.paths) for tape in tapes) < options.max_paths:
+            return False
+        lines = self._outcomes(tapes)
+        if options.fallback == "error":
+            raise too_many_paths(self._subject.name, options.max_paths, lines)
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(eager_from_now(self._subject.name, options.max_paths, lines), UserWarning, stacklevel=5)
+        return True
+
+    def _outcomes(self, tapes: Sequence[Tape]) -> list[str]:
+        """Places by the number of their outcomes."""
+        seen: dict[str, set[Any]] = {}
+        for tape in tapes:
+            for place, keys in outcomes(tape.tree).items():
+                seen.setdefault(place, set()).update(map(shown, keys))
+        for tape in tapes[:-1]:
+            for name in tape.captured.changed():
+                seen.setdefault(f"captured `{name}`", set()).add(id(tape))
+        ordered = sorted(seen.items(), key=lambda item: -len(item[1]))
+        return [f"{place}: {len(keys)}" for place, keys in ordered[:8]]
+
+    # --- under other transformations ------------------------------------------------------------------------------
+
+    def _transformed(self, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """A call inside a transformation: the right path if values are known, else the plain function."""
+        self._stats.transparent += 1
+        concrete = [_jax.concrete_value(x) if isinstance(x, _jax.Tracer) else x for x in leaves]
+        if any(x is None or isinstance(x, _jax.Tracer) for x in concrete) or self._captures_tracer():
+            try:
+                return self._plain(args, kwargs)
+            except NO_VALUE as error:
+                raise unknown_branch(self._subject.name, place_of_error(error)) from error
+        known = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((args, kwargs)), concrete)
+        signature = make_signature(self._fun, *known)
+        path = self._path_at(signature, signature.dynamic_leaves(concrete))
+        if path is None:
+            return self._plain(args, kwargs)
+        if path.floats and has_tracer(leaves):
+            raise constant_of_derivative(self._subject.name, path.floats)
+        results = path.results(path.consts, *signature.dynamic_leaves(leaves))
+        return jax.tree_util.tree_unflatten(path.out_tree, results)
+
+    def _captures_tracer(self) -> bool:
+        return self._subject.captured().has_tracer
+
+    def _path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
+        """The path that is right at these values, recorded if need be; None if there are too many."""
+        with self._lock:
+            tape = self._tape_for(signature)
+            with jax.ensure_compile_time_eval():
+                attempt = lambda path: (path.first_failing(leaves), None)
+                found = None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
+            if found is not None:
+                return found[0]
+            if self._is_full(signature):
+                return None
+            return self._new_path(tape, signature, leaves, is_call=False)
+
+    # --- reports and control --------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> TapeStats:
+        """Counters of all calls so far."""
+        return self._stats
+
+    def explain(self) -> TapeExplanation:
+        """Paths, the guards behind each, how often each was right or wrong, seconds of recording and compiling."""
+        with self._lock:
+            kin = list(self._kin.values())
+            tapes = [tape for f in (self, *kin) for group in f._tapes.values() for tape in group]
+            return explain(self._stats, tapes)
+
+    def clear(self) -> None:
+        """Forget all paths and programs."""
+        with self._lock:
+            self._latest = None
+            self._tapes.clear()
+            self._kin.clear()
+
+    def with_paths(self, make: Any) -> Guarded[P, R]:
+        """The same function with another way to evaluate paths: `make(function of flat leaves)`."""
+        return Guarded(self._fun, self._subject.options, self._statics, make)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; paths stay behind."""
+        found: Any = sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Guarded, (self._fun, self._subject.options, self._statics, self._make))
+
+    def __repr__(self) -> str:
+        """Name and counters."""
+        stats = self._stats
+        return f"guarded({self._subject.name}): {stats.calls} calls, {stats.hits} hits, {stats.recordings} recordings"

@@ -1,0 +1,130 @@
+"""What a function does while it is recorded beyond computing: code that it reaches, clocks, random numbers.
+
+In: a run. Out: what it saw. It must not know about tracers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import os
+import random
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from incrax.tapes.captured import Captured, Code
+from incrax.tapes.locations import is_logged, is_of_user, user_frame
+
+_IMPURE = {
+    id(getattr(time, name)): f"the clock `time.{name}`"
+    for name in (
+        *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
+        *("process_time", "process_time_ns", "localtime", "gmtime", "thread_time", "ctime", "strftime"),
+    )
+}
+_IMPURE |= {id(open): "a file, by `open`", id(input): "the terminal, by `input`"}
+_STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+
+
+class Seen:
+    """What a run did."""
+
+    def __init__(self) -> None:
+        self.codes: dict[types.CodeType, dict[str, Any]] = {}
+        self.impure: list[tuple[str, str]] = []
+        """Clocks, randomness, files: what, and where."""
+
+    def new_roots(self, captured: Captured) -> list[Any]:
+        """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
+        codes = [code for code in self.codes if code not in captured.codes and code.co_name != "<module>"]
+        if not codes:
+            return []
+        functions = [f for f in gc.get_referrers(*codes) if isinstance(f, types.FunctionType) and f.__code__ in codes]
+        found = {f.__code__ for f in functions}
+        return [*functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
+
+
+@contextmanager
+def watched(captured: Captured, seen: Seen) -> Iterator[None]:
+    """Note what the user's code does inside the block, in this thread."""
+    before, previous = _random_states(captured), sys.getprofile()
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        if previous is not None:
+            previous(frame, event, arg)  # pyright: ignore[reportArgumentType]
+        if event == "call":
+            code = frame.f_code
+            if code not in seen.codes and is_of_user(frame):
+                seen.codes[code] = frame.f_globals
+        elif event == "c_call":
+            source = _source_of(arg)
+            if source is not None and _is_for_user(frame):
+                seen.impure.append((source, _line(frame)))
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(previous)
+    after = _random_states(captured)
+    drawn = [name for name in before if before[name] != after[name]]
+    seen.impure += [(f"random numbers drawn from {name}", "while it ran") for name in drawn]
+
+
+def _source_of(function: Any) -> str | None:
+    """What a built-in function reads that is no argument; None for most."""
+    if id(function) in _IMPURE:
+        return _IMPURE[id(function)]
+    name = getattr(function, "__name__", "")
+    if name in ("now", "utcnow", "today"):
+        owner = getattr(function, "__self__", None)
+        return (
+            f"the clock `{owner.__name__}.{name}`"
+            if isinstance(owner, type) and issubclass(owner, datetime.date)
+            else None
+        )
+    return "the randomness of the system" if function is os.urandom else None
+
+
+def _is_for_user(frame: Any) -> bool:
+    """Whether the user's code asked, itself or through Python's library other than logging."""
+    if is_logged(frame, user_frame(frame)):
+        return False
+    while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(_STANDARD):
+        if "site-packages" in frame.f_code.co_filename:
+            return False
+        frame = frame.f_back
+    return frame is not None and is_of_user(frame)
+
+
+def _line(frame: Any) -> str:
+    frame = user_frame(frame)
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _random_states(captured: Captured) -> dict[str, Any]:
+    """The states of the generators of random numbers that code can reach."""
+    states: dict[str, Any] = {"`random`": random.getstate(), "`numpy.random`": _legacy_state(np.random.mtrand._rand)}
+    for name, generator in captured.generators:
+        states[f"`{name}`"] = _state(generator)
+    return states
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return _legacy_state(generator)
+    return repr(generator.bit_generator.state)
+
+
+def _legacy_state(generator: Any) -> Any:
+    kind, keys, *rest = generator.get_state()
+    return kind, keys.tobytes(), *rest
