@@ -121,8 +121,14 @@ MUTANTS = [
     Mutant(
         "a repeated call whatever changed",
         "running/repeat.py",
-        "comparison.dirty(values, latest) != entry.dirty",
-        "False",
+        "            if found & dirty != dirty:\n                return None\n            if found == dirty:",
+        "            if True:",
+    ),
+    Mutant(
+        "a repeated call forgets the version that proposals start from",
+        "running/repeat.py",
+        "best is None or state.uses >= best.uses",
+        "True",
     ),
     Mutant(
         "a repeated call that ignores its guard",
@@ -130,12 +136,7 @@ MUTANTS = [
         "self.plan.guard is not None and not results.pop()",
         "self.plan.guard is not None and results.pop() is None",
     ),
-    Mutant(
-        "a repeated call hands on deleted outputs",
-        "running/repeat.py",
-        " and not is_any_deleted(self.state.outputs)",
-        "",
-    ),
+    Mutant("a repeated call hands on deleted outputs", "running/repeat.py", " or is_any_deleted(base.outputs)", ""),
     Mutant("configuration missing in the key", "_jax.py", "        _config.trace_context(),\n", "        0,\n"),
     Mutant("type of static leaves missing in the key", "running/signature.py", "(type(x), x) for x in", "x for x in"),
     Mutant(

@@ -82,8 +82,24 @@ def test_the_values_of_an_older_version_run_nothing():
     ours, engine = settled()
     ours(-5.0, 0.5, X)
     ours(-6.0, 0.5, X)
+    older = engine.store.states[0]
     ran, unchanged = engine.stats.ran, engine.stats.unchanged
-    ours(-5.0, 0.5, X)
+    ours(*[value.feed for value in older.values])
+    assert (engine.stats.ran, engine.stats.unchanged) == (ran, unchanged + 1)
+
+
+def test_the_version_that_proposals_start_from_is_kept():
+    ours, engine = settled()
+    for k in range(6):
+        ours(-5.0 - k, 0.5, X)
+        assert engine.repeat is not None
+        ours(-4.0, 0.5, X)
+    used = max(engine.store.states, key=lambda state: state.uses)
+    for k in range(5):
+        ours(-50.0 - k, 0.5, X)
+        assert used in engine.store.states
+    ran, unchanged = engine.stats.ran, engine.stats.unchanged
+    ours(*[value.feed for value in used.values])
     assert (engine.stats.ran, engine.stats.unchanged) == (ran, unchanged + 1)
 
 

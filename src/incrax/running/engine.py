@@ -135,14 +135,14 @@ class Engine:
         """Outputs the short way: what the last call did, with other values of the same inputs."""
         clock = self.chooser.clock
         spent_s, passed_s = clock.spent_s, clock.passed_s
-        base, state = repeat.state, repeat.next_state(values, self.store, self.comparison)
+        state = repeat.next_state(values, self.store, self.comparison)
         if state is None:
             return None
-        self.store.commit(state, base)
+        self.store.commit(state, repeat.base)
         self.stats.ran += len(repeat.plan.eqns)
         self.stats.loaded += len(repeat.plan.loads)
         self._last, self._rested = repeat.record, None
-        repeat.account(state, clock.spent_s - spent_s + max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0))
+        repeat.account(clock.spent_s - spent_s + max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0))
         return state.outputs
 
     def _compared(

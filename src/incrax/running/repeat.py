@@ -26,9 +26,12 @@ LONG_WAY_EVERY = 16
 
 
 class Repeat:
-    """What the last call did: its entry, program and plan, the values loaded, its version, and its record."""
+    """What the last call did: its entry, program and plan, saved values and those loaded, and its record.
 
-    __slots__ = ("chooser", "entry", "loads", "plan", "program", "record", "saved", "state", "ticks")
+    `base` is the version that the last repetition started from.
+    """
+
+    __slots__ = ("base", "chooser", "entry", "loads", "plan", "program", "record", "saved", "ticks")
 
     def __init__(
         self, chooser: Chooser, program: TimedProgram, plan: Plan, loads: list[Any], state: State, record: Record
@@ -39,48 +42,56 @@ class Repeat:
         self.program = program
         self.plan = plan
         self.loads = loads
-        self.state = state
+        self.base = state
         self.saved = state.saved
         self.ticks = chooser.clock.ticks
         self.record = record
 
     def next_state(self, values: tuple[LeafValue, ...], store: Store, comparison: Comparison) -> State | None:
         """The version at these leaf values, if only the same inputs changed again and nothing is to be decided."""
-        latest, entry = self.state, self.entry
-        if not store.states or store.states[-1] is not latest or not self._is_settled():
-            return None
-        if comparison.dirty(values, latest) != entry.dirty or _is_older(values, store.states[:-1]):
+        base = self._base(values, store.states, comparison) if self._is_settled() else None
+        if base is None or is_any_deleted(base.outputs):
             return None
         results = self.program([value.feed for value in values], self.loads)
         if self.plan.guard is not None and not results.pop():
             return None
-        outputs = list(latest.outputs)
+        outputs = list(base.outputs)
         for position, result in zip(self.plan.outputs, results, strict=True):
             outputs[position] = result
-        state = State(values, outputs, self.saved, latest.culprit, are_values=True)
-        state.harmless = entry.dirty
+        state = State(values, outputs, self.saved, base.culprit, are_values=True)
+        state.harmless = self.entry.dirty
+        self.base = base
         return state
 
     def _is_settled(self) -> bool:
-        """Whether what serves is chosen, and what is loaded or taken over is still there."""
+        """Whether what serves is chosen, and what is loaded is still there."""
         entry = self.entry
         is_chosen = entry.is_final and entry.candidate == "plan" and entry.program is self.program
-        is_same = self.ticks == self.chooser.clock.ticks and self.state.saved is self.saved
-        if not is_chosen or not is_same or entry.uses % LONG_WAY_EVERY == 0:
+        if not is_chosen or self.ticks != self.chooser.clock.ticks or entry.uses % LONG_WAY_EVERY == 0:
             return False
-        return not is_any_deleted(self.loads) and not is_any_deleted(self.state.outputs)
+        return not is_any_deleted(self.loads)
 
-    def account(self, state: State, spent_s: float) -> None:
-        """The version was committed; its call took so long."""
-        self.state = state
+    def _base(self, values: tuple[LeafValue, ...], states: Sequence[State], comparison: Comparison) -> State | None:
+        """The version that the long way would start from: most used of those that differ in just the same inputs.
+
+        None where one differs in others, or in fewer: that is to be weighed.
+        """
+        best, dirty = None, self.entry.dirty
+        for state in states:
+            found = comparison.dirty(values, state)
+            if found & dirty != dirty:
+                return None
+            if found == dirty:
+                if state.saved is not self.saved:
+                    return None
+                best = state if best is None or state.uses >= best.uses else best
+        return best
+
+    def account(self, spent_s: float) -> None:
+        """A version was committed; its call took so long."""
         self.entry.count += 1
         self.entry.note_use("plan")
         self.chooser.note_call(self.entry, "plan", spent_s)
-
-
-def _is_older(values: Sequence[LeafValue], states: Sequence[State]) -> bool:
-    """Whether these are the values of an older version."""
-    return any([all([v is w for v, w in zip(values, s.values, strict=True)]) for s in states])
 
 
 def repeat_of(chooser: Chooser, record: Record, base: State | None, state: State) -> Repeat | None:
