@@ -881,11 +881,38 @@ def test_a_ragged_argument_that_is_not_there():
 def test_a_size_that_does_not_reach_its_place():
     text = (
         "A function of `bucketed` found 70 rows where there is room for 64, and more room did not reach that place. "
-        "This is usually a function under `jax.jit` inside it, which JAX does not trace again. The result was dropped. "
-        "Pass `size=` there, or take the inner `jax.jit` away."
+        "This is usually a jaxpr that was kept from an earlier call and used again. The result was dropped. Pass "
+        "`size=` there, or trace anew in each call."
     )
-    inner = jax.jit(lambda x: incrax.select_rows(x, x > 0).values)
-    check_text(incrax.CapacityError, text, incrax.bucketed(lambda x: jnp.sum(inner(x))), np.ones(70))
+    kept = {}
+
+    def total(x):
+        if not kept:
+            kept["values"] = jax.closure_convert(lambda x: incrax.select_rows(x, x > 0).values, x)[0]
+        return jnp.sum(kept["values"](x))
+
+    check_text(incrax.CapacityError, text, incrax.bucketed(total), np.ones(70))
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [
+        (lambda n: incrax.scan(lambda c, x: (c, x), 0.0, None, 3, capacity=n), "scan(capacity)"),
+        (lambda n: incrax.scan(lambda c, x: (c, x), 0.0, X, memory=n), "scan(memory)"),
+        (lambda n: incrax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps=n), "while_loop(max_steps)"),
+        (lambda n: incrax.select_rows(X, X > 0, size=n), "select_rows(size)"),
+    ],
+)
+def test_a_size_that_is_traced(call, where):
+    seen = []
+
+    def traced(n):
+        seen.append(f"{n!r} of type {type(n).__name__}")
+        return call(n)
+
+    with pytest.raises(TypeError) as caught:
+        jax.jit(traced)(3)
+    assert str(caught.value) == f"`{where}` got {seen[0]}; it must be an integer that is known while tracing."
 
 
 def test_a_mask_of_another_length():

@@ -287,13 +287,21 @@ class Rules(NamedTuple):
     types: Callable[..., tuple[list[Any], Any]]  # (*avals, **params) -> avals of the results, effects
     push: Callable[..., tuple[list[Any], list[Any]]]  # (values, tangents, **params) -> results, their tangents
     pull: Callable[..., list[Any]]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
-    batch: Callable[..., tuple[list[Any], list[Any]]]  # (vmap, values, axes, **params) -> results, their axes
+    batch: Callable[..., tuple[list[Any], list[Any]]]  # (mapped, values, axes, **params) -> results, their axes
 
 
 class Linear(NamedTuple):
     """Stands for a value that a primitive is linear in."""
 
     aval: Any
+
+
+class Mapped(NamedTuple):
+    """An axis that is mapped over."""
+
+    name: Any  # None: it has none
+    size: int
+    vmap: Callable[..., Any]  # over this axis
 
 
 def new_primitive(name: str, rules: Rules) -> Any:
@@ -324,17 +332,22 @@ def _pull(rule: Any, cotangents: Sequence[Any], *args: Any, **params: Any) -> li
 def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **params: Any) -> Any:
     name = None if axis.name is _core.no_axis_name else axis.name
     vmap = partial(jax.vmap, axis_name=name, axis_size=axis.size, spmd_axis_name=axis.spmd_name)
-    return rule(vmap, values, axes, **params)
+    return rule(Mapped(name, axis.size, vmap), values, axes, **params)
+
+
+def names_axis(effects: Iterable[Any], name: Any) -> bool:
+    """Whether one of these effects is that a mapped axis is asked for by name, in `axis_index` for example."""
+    return any(isinstance(effect, _core.NamedAxisEffect) and effect.name == name for effect in effects)
 
 
 def stacked_aval(aval: Any, num: int) -> Any:
     """The type of `num` values of a type."""
-    return _core.ShapedArray((num, *aval.shape), aval.dtype)
+    return _core.ShapedArray((num, *aval.shape), aval.dtype, weak_type=aval.weak_type)
 
 
 def row_aval(aval: Any) -> Any:
     """The type of a row of an array."""
-    return _core.ShapedArray(aval.shape[1:], aval.dtype)
+    return _core.ShapedArray(aval.shape[1:], aval.dtype, weak_type=aval.weak_type)
 
 
 # --- functions on the host ----------------------------------------------------------------------------------------
@@ -404,6 +417,13 @@ def bool_aval() -> Any:
 def as_weak(x: Any) -> Any:
     """The value with a weak type, as one that a Python scalar became has."""
     return _lax._convert_element_type(x, x.dtype, weak_type=True)
+
+
+def as_weak_array(x: ArrayImpl) -> Any:
+    """The same buffers as an array with a weak type; compiles nothing."""
+    aval = _core.ShapedArray(x.shape, x.dtype, weak_type=True)
+    make: Any = ArrayImpl
+    return make(aval, x.sharding, x._arrays, committed=x._committed, _skip_checks=True)
 
 
 def is_key_dtype(dtype: Any) -> bool:

@@ -117,8 +117,8 @@ def other_room(num: int, room: int) -> CapacityError:
     """A size that does not grow."""
     return CapacityError(
         f"A function of `bucketed` found {num} rows where there is room for {room}, and more room did not reach that "
-        "place. This is usually a function under `jax.jit` inside it, which JAX does not trace again. The result was "
-        "dropped. Pass `size=` there, or take the inner `jax.jit` away."
+        "place. This is usually a jaxpr that was kept from an earlier call and used again. The result was dropped. "
+        "Pass `size=` there, or trace anew in each call."
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
 import threading
 from functools import partial
 
@@ -71,6 +74,51 @@ def test_under_a_transformation_it_is_the_plain_function():
     assert f.num_traces == 0
 
 
+def test_derivatives_by_two_ragged_arguments_of_one_capacity_have_their_lengths():
+    f = lambda a, b: jnp.sum(a.values**2) * jnp.sum(b.values)
+    a, b = incrax.bucketed(jax.grad(f, (0, 1), allow_int=True), ragged=("a", "b"))(np.ones(5), np.ones(7))
+    close((a, b), (jnp.full(5, 14.0), jnp.full(7, 5.0)))
+
+
+# --- what can be bucketed ---------------------------------------------------------------------------------------------
+
+
+def mean_of_rows(xs):
+    return jnp.sum(xs.values) / xs.length
+
+
+@incrax.bucketed
+def positive(x):
+    return incrax.select_rows(x, x > 0)
+
+
+def test_functions_are_pickled_by_name_or_as_new_ones():
+    assert pickle.loads(pickle.dumps(positive)) is positive
+    made = pickle.loads(pickle.dumps(incrax.bucketed(mean_of_rows, ragged="xs")))
+    assert float(made(np.arange(3.0))) == 1.0
+    assert copy.deepcopy(positive)(np.array([1.0, -1.0])).tolist() == [1.0]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Scale:
+    """Not hashable."""
+
+    factor: float
+
+    @partial(incrax.bucketed, ragged="xs")
+    def method(self, xs):
+        return self.factor * jnp.sum(xs.values)
+
+    def __call__(self, xs):
+        return self.factor * jnp.sum(xs.values)
+
+
+def test_methods_and_callables_without_a_hash():
+    scale = Scale(2.0)
+    assert float(scale.method(np.ones(3))) == float(incrax.bucketed(scale, ragged="xs")(np.ones(3))) == 6.0
+
+
 # --- sizes that are found out ----------------------------------------------------------------------------------------
 
 
@@ -95,12 +143,42 @@ def test_the_gradient_through_a_size_that_grows():
     assert f.num_traces == 2
 
 
-def test_a_size_inside_an_inner_jit_is_an_error_and_not_a_wrong_result():
-    inner = jax.jit(lambda x: incrax.select_rows(x, x > 0).values)
-    f = incrax.bucketed(lambda x: jnp.sum(inner(x)))
-    assert float(f(np.ones(70)[:64])) == 64.0
-    with pytest.raises(incrax.CapacityError):
-        f(np.ones(64).repeat(2))
+def turn_of_positive(c, x):
+    return c + jnp.sum(incrax.select_rows(x, x > 0).values), None
+
+
+positive_sum = jax.jit(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
+
+
+@pytest.mark.parametrize(
+    "inner", [positive_sum, lambda x: jax.lax.scan(turn_of_positive, 0.0, x[None])[0]], ids=["jit", "scan"]
+)
+def test_sizes_grow_inside_functions_whose_traces_jax_keeps(inner):
+    f = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 1).values) + inner(x))
+    for num in (64, 70, 300):
+        assert float(f(np.full(300, 2.0) * (np.arange(300) < num))) == 4.0 * num
+    assert f.num_traces == 3
+
+
+def test_arguments_that_are_known_inside_a_compiled_function_cut_nothing_off():
+    inner = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
+    known = np.ones(100)
+    assert float(inner(known)) == 100.0
+    assert float(incrax.bucketed(lambda y: inner(known) + y)(1.0)) == 101.0
+    with pytest.raises(incrax.CapacityError, match="Pass `size=`"):
+        jax.jit(lambda y: inner(known) + y)(1.0)
+
+
+def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
+    inner = incrax.bucketed(lambda xs: incrax.scan(lambda c, x: (c + x, c), 0.0, xs)[1], ragged="xs")
+    close(jax.jit(lambda y: inner(np.ones(3)) + y)(1.0), jnp.array([1.0, 2.0, 3.0]))
+
+
+def test_batches_of_rows_are_as_they_are():
+    x = np.where(np.arange(100) < 70, 1.0, -1.0)
+    rows = incrax.bucketed(jax.vmap(lambda x: incrax.select_rows(x, x > 0)))(np.stack([x, -x]))
+    assert rows.length.tolist() == [70, 30]
+    assert jnp.sum(rows.values, 1).tolist() == [70.0, 30.0]
 
 
 def test_threads_get_their_own_results():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -110,6 +111,29 @@ def test_any_length_carry_and_direction(length, reverse, seed, shape):
         return {"a": jnp.sin(c["a"]) + x, "n": c["n"] + 1}, (c["a"] * x, c["n"])
 
     close(incrax.scan(turn, init, xs, reverse=reverse), jax.lax.scan(turn, init, xs, reverse=reverse))
+
+
+def test_weakly_typed_rows_do_not_widen_the_carry():
+    rows = jnp.broadcast_to(jnp.asarray(1.0), (5,))
+    f = lambda scan, rows: scan(lambda c, x: (c + x, c * x), jnp.float16(1), rows)
+    for run in (lambda f: f, jax.jit):
+        actual, expected = run(partial(f, incrax.scan))(rows), f(jax.lax.scan, rows)
+        close(actual, expected)
+        assert actual[0].dtype == jnp.float16
+
+
+def test_results_have_the_weak_types_of_jax():
+    f = lambda scan: scan(lambda c, x: (c + 1, (2.0, c, x)), 0, XS)[1]
+    for run in (lambda f: f, jax.jit):
+        actual, expected = run(partial(f, incrax.scan))(), run(partial(f, jax.lax.scan))()
+        assert [y.weak_type for y in actual] == [y.weak_type for y in expected] == [True, True, False]
+        close(actual, expected)
+
+
+def test_a_longer_length_of_padded_rows_is_an_error():
+    rows = dataclasses.replace(incrax.select_rows(XS, np.ones(7, bool)), length=65)
+    with pytest.raises(incrax.CapacityError, match="asked for 65 rows or turns, and there is room for 64"):
+        incrax.scan(lambda c, x: (c + 1, None), 0, rows)
 
 
 # --- derivatives -----------------------------------------------------------------------------------------------------
@@ -262,6 +286,21 @@ def test_sums_over_a_batch_inside_a_turn():
     close(f(incrax.scan), f(jax.lax.scan))
 
 
+def test_which_example_it_is_can_be_asked_in_a_turn():
+    def f(scan):
+        turn = lambda c, x: (c + x * jax.lax.axis_index("batch"), jax.lax.axis_index("batch"))
+        return jax.vmap(lambda y: (scan(turn, 0.0, XS[:, 0]), y), axis_name="batch")(jnp.ones(3))
+
+    close(f(incrax.scan), f(jax.lax.scan))
+
+
+def test_a_batch_of_lengths_without_rows_and_one_of_no_examples():
+    f = lambda xs, n: incrax.scan(lambda c, x: (c + x, c * x), 1.0, xs, n)
+    none = jax.vmap(f, (None, 0))(jnp.zeros(0), jnp.zeros(2, int))
+    close(none, (jnp.ones(2), jnp.zeros((2, 0))))
+    close(jax.vmap(f, (None, 0))(XS[:, 0], jnp.zeros(0, int)), (jnp.zeros(0), jnp.zeros((0, 7))))
+
+
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +311,11 @@ def test_segments_that_are_evaluated_again_give_the_same_derivatives(kind, memor
     derivative = DERIVATIVES[kind]
     f = loss(incrax.scan, reverse=reverse, memory=memory)
     close(jax.jit(derivative(f, ARGS))(W, H, XS), derivative(loss(jax.lax.scan, reverse=reverse), ARGS)(W, H, XS))
+
+
+def test_the_budget_is_per_example_of_a_batch():
+    f = lambda scan, **options: lambda w: jnp.sum(jax.vmap(lambda h: loss(scan, **options)(w, h, XS))(jnp.eye(3)))
+    close(jax.jit(jax.grad(f(incrax.scan, memory=270)))(W), jax.grad(f(jax.lax.scan))(W))
 
 
 def test_the_budget_bounds_the_memory_of_a_gradient():
@@ -327,6 +371,29 @@ def test_a_turn_is_traced_anew_so_that_what_it_closes_over_is_never_stale():
     first = incrax.scan(turn, 0.0, np.arange(3.0))[0]
     scale[0] = 2.0
     assert float(incrax.scan(turn, 0.0, np.arange(3.0))[0]) == 2 * float(first)
+
+
+def test_functions_on_the_host_that_say_they_are_equal_are_different_programs():
+    class Scaled:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __eq__(self, other):
+            return isinstance(other, Scaled)
+
+        def __hash__(self):
+            return 0
+
+        def __call__(self, x):
+            return np.asarray(x) * self.factor
+
+    def total(factor):
+        shape = jax.ShapeDtypeStruct((), np.float64)
+        return float(
+            incrax.scan(lambda c, x: (c + jax.pure_callback(Scaled(factor), shape, x), None), 0.0, np.ones(3))[0]
+        )
+
+    assert [total(1.0), total(2.0)] == [3.0, 6.0]
 
 
 # --- map -------------------------------------------------------------------------------------------------------------

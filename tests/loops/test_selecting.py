@@ -75,6 +75,23 @@ def test_nans_are_one_element():
     assert incrax.unique(np.array([np.nan, 1.0, np.nan])).counts.exact().tolist() == [1, 2]
 
 
+def test_nans_of_bfloat16_are_one_element():
+    x = np.array([2, 0, np.nan, 2, np.nan], jnp.bfloat16)
+    for found in (incrax.unique(x), jax.jit(lambda x: incrax.unique(x, size=5))(x)):
+        values = found.values.exact()
+        assert values.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(values.astype(float), [0.0, 2.0, np.nan])
+        assert found.inverse.tolist() == [1, 0, 2, 1, 2]
+
+
+def test_rows_stay_on_the_device_that_their_array_was_put_on():
+    put = jax.device_put(X, jax.devices()[0])
+    for x, is_put in ((X, False), (put, True)):
+        unique = incrax.unique(x)
+        found = (incrax.select_rows(x, X > 0), incrax.nonzero(x), unique.values, unique.counts, unique.inverse)
+        assert {leaf.committed for leaf in jax.tree.leaves(found) if isinstance(leaf, jax.Array)} == {is_put}
+
+
 # --- derivatives -----------------------------------------------------------------------------------------------------
 
 

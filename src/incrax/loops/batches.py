@@ -5,7 +5,7 @@ In: a body and which inputs are batches. Out: a body. It must not know how loops
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,16 +16,14 @@ from incrax import _jax
 from incrax.loops.bodies import Layout, avals_in, call, close
 
 
-def batched_body(
-    vmap: Callable[..., Any], jaxpr: Any, layout: Layout, is_batched: Sequence[bool], size: int
-) -> tuple[Any, list[bool]]:
+def batched_body(mapped: _jax.Mapped, jaxpr: Any, layout: Layout, is_batched: Sequence[bool]) -> tuple[Any, list[bool]]:
     """The body over batches along the first axis, and which outputs are batches.
 
     A carry is one as soon as a turn makes it one.
     """
     consts, carry, xs = layout.split(is_batched)
     while True:
-        outs = _depend(jaxpr, [*consts, *carry, *xs])
+        outs = _depend(mapped, jaxpr, [*consts, *carry, *xs])
         grown = [old or new for old, new in zip(carry, outs, strict=False)]
         if grown == carry:
             break
@@ -33,15 +31,17 @@ def batched_body(
     outs = [*carry, *outs[layout.num_carry :]]
     flags = [*consts, *carry, *xs]
     axes = [0 if batched else None for batched in flags]
-    run = vmap(lambda *values: call(jaxpr, values), tuple(axes), [0 if batched else None for batched in outs])
-    avals = [_jax.stacked_aval(a, size) if b else a for a, b in zip(avals_in(jaxpr), flags, strict=True)]
+    run = mapped.vmap(lambda *values: call(jaxpr, values), tuple(axes), [0 if batched else None for batched in outs])
+    avals = [_jax.stacked_aval(a, mapped.size) if b else a for a, b in zip(avals_in(jaxpr), flags, strict=True)]
     return close(run, avals), outs
 
 
-def _depend(jaxpr: Any, is_batched: Sequence[bool]) -> list[bool]:
-    """Which outputs depend on a batch."""
+def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list[bool]:
+    """Which outputs depend on a batch, or on which example it is."""
     body = _jax.open_jaxpr(jaxpr)
-    reached = _jax.reached(body, [var for var, b in zip(body.invars, is_batched, strict=True) if b])
+    batched = [var for var, b in zip(body.invars, is_batched, strict=True) if b]
+    named = [var for eqn in body.eqns if _jax.names_axis(eqn.effects, mapped.name) for var in eqn.outvars]
+    reached = _jax.reached(body, [*batched, *named])
     return [not isinstance(atom, _jax.Literal) and atom in reached for atom in body.outvars]
 
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax.facts.functions import Identity
+from incrax.facts.functions import Identity, function_key
 
 T = TypeVar("T")
 MAX_BODIES = 512
@@ -178,6 +178,8 @@ def _value_key(value: Any) -> Hashable:
         return _jaxpr_key(value)
     if isinstance(value, float):
         return repr(value)
+    if callable(value) and not isinstance(value, type):
+        return function_key(value)
     try:
         hash(value)
     except TypeError:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
+import types
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 
 from incrax._errors import wrong_option
 from incrax._loop_errors import no_ragged, other_room
-from incrax.loops.lengths import capacity_for, is_traced, num_rows, padded
+from incrax.loops.lengths import capacity_for, is_staged, is_traced, num_rows, padded
 from incrax.loops.padded import Padded
 from incrax.loops.sizes import Sizes
 
@@ -35,8 +37,8 @@ def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int]
         ragged: arguments whose number of rows changes, by name or position: pytrees of arrays with equal first axes.
 
     Returns:
-        A function of the same arguments. `Padded` results are arrays of exactly the rows that count; the others are
-        as they are.
+        A function of the same arguments. `Padded` results are arrays of exactly the rows that count; the others, and
+        batches of `Padded`, are as they are.
 
     Raises:
         LoopTypeError: a ragged argument has no rows, or arrays with different numbers of them.
@@ -45,8 +47,6 @@ def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int]
     Cost: compiles once per capacity, a power of two from 64 on; a shorter argument takes the least capacity that is
         compiled already. Ragged arguments are padded on the host, so that other devices than CPUs want
         NumPy arrays. Where sizes are found out, a call waits for its result, and runs again when a size was too small.
-
-    Not handled: `select_rows` and the like without a size inside a function that is itself under `jax.jit` there.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -72,6 +72,7 @@ class Bucketed:
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._ragged = ragged
+        self._names = _argument_names(fun)
         self._capacities: dict[str | int, list[int]] = {name: [] for name in ragged}
         self._sizes = Sizes()
         self._lock = threading.RLock()
@@ -80,11 +81,23 @@ class Bucketed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result at these arguments."""
-        if any(map(is_traced, jax.tree.leaves((args, kwargs)))):
-            args, kwargs, _ = self._replaced(args, kwargs, lambda _, x, num: Padded(x, num, is_checked=True))
+        if is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs)))):
+            args, kwargs, _ = self._replaced(args, kwargs, lambda name, x, num: _ragged(x, num, name))
             return jax.tree.map(_exact_if_known, self._fun(*args, **kwargs), is_leaf=_is_padded)
         args, kwargs, lengths = self._replaced(args, kwargs, self._padded)
         return jax.tree.map(lambda x: _exact(x, lengths), self._run(args, kwargs), is_leaf=_is_padded)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument, which must be a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; compiled programs stay behind."""
+        found: Any = sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Bucketed, (self._fun, self._ragged))
 
     def _traced(self, rooms: tuple[int, ...], args: Any, kwargs: Any) -> Any:
         del rooms  # part of what a program is compiled for
@@ -110,21 +123,21 @@ class Bucketed:
                 if sizes.rooms == rooms:
                     raise other_room(excesses[0].num, excesses[0].room)
 
-    def _replaced(self, args: Any, kwargs: Any, replace: Callable[..., Padded]) -> tuple[Any, Any, list[Any]]:
-        """The arguments with what is ragged replaced, and (capacity, length) of each."""
-        args, kwargs, lengths = list(args), dict(kwargs), []
+    def _replaced(self, args: Any, kwargs: Any, replace: Callable[..., Padded]) -> tuple[Any, Any, dict[Any, int]]:
+        """The arguments with what is ragged replaced, and the length of each."""
+        args, kwargs, lengths = list(args), dict(kwargs), {}
         for name in self._ragged:
             holder, key = self._place(name, args, kwargs)
             num = num_rows("bucketed", holder[key])
             if num is None:
                 raise no_ragged(str(name))
             holder[key] = replace(name, holder[key], num)
-            lengths.append((holder[key].capacity, num))
+            lengths[name] = num
         return args, kwargs, lengths
 
     def _place(self, name: str | int, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Where an argument is."""
-        names = _argument_names(self._fun)
+        names = self._names
         number = names.index(name) if name in names else name
         if isinstance(number, int) and number < len(args):
             return args, number
@@ -140,10 +153,9 @@ class Bucketed:
             if at == len(known):
                 insort(known, capacity_for(num))
         values = jax.tree.map(lambda x: padded(x, known[at]), tree)
-        return Padded(values, np.int32(num), is_checked=True)
+        return _ragged(values, np.int32(num), name)
 
 
-@functools.lru_cache(maxsize=256)
 def _argument_names(fun: Callable[..., Any]) -> list[str]:
     try:
         return list(inspect.signature(fun).parameters)
@@ -159,11 +171,14 @@ def _exact_if_known(x: Any) -> Any:
     return x.exact() if _is_padded(x) and not is_traced(x.length) else x
 
 
-def _exact(x: Any, lengths: list[Any]) -> Any:
+def _ragged(values: Any, num: Any, name: str | int) -> Padded:
+    return Padded(values, num, is_checked=True, source=name)
+
+
+def _exact(x: Any, lengths: dict[Any, int]) -> Any:
     """A result; a `Padded` as the rows that count, those of its argument if it is a derivative by one."""
-    if not _is_padded(x):
+    if not _is_padded(x) or np.ndim(x.length):
         return x
     if getattr(x.length, "dtype", None) != jax.dtypes.float0:
         return x.exact()
-    fitting = {num for capacity, num in lengths if capacity == x.capacity}
-    return Padded(x.values, fitting.pop()).exact() if len(fitting) == 1 else x
+    return Padded(x.values, lengths[x.source]).exact() if x.source in lengths else x

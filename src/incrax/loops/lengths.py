@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
+from incrax._errors import wrong_option
 from incrax._loop_errors import no_integer, other_lengths, too_long
 
 SMALLEST = 64
@@ -34,7 +35,7 @@ def is_traced(x: Any) -> bool:
 
 def is_staged() -> bool:
     """Whether operations are being recorded, in `jit` for example, and not carried out."""
-    return is_traced(lax.add(np.int32(0), np.int32(0)))
+    return not _jax.is_top_level() and is_traced(lax.add(np.int32(0), np.int32(0)))
 
 
 def num_rows(name: str, tree: Any) -> int | None:
@@ -58,6 +59,13 @@ def as_length(name: str, what: str, length: Any) -> Any:
     if int(length) < 0:
         raise no_integer(name, what, str(int(length)))
     return int(length)
+
+
+def as_size(name: str, what: str, size: Any) -> int:
+    """A size as an int."""
+    if is_traced(size):
+        raise wrong_option(f"{name}({what})", size, "an integer that is known while tracing")
+    return as_length(name, what, size)
 
 
 def _seen(x: Any) -> str:
@@ -89,13 +97,20 @@ def _placed_like(rows: np.ndarray, x: Any) -> Any:
     return jax.device_put(rows, x.sharding) if isinstance(x, jax.Array) and x.committed else rows
 
 
+def device_of(x: Any) -> Any:
+    """The one device that an array was put on; None if it was not, or on several."""
+    is_put = isinstance(x, jax.Array) and x.committed and len(x.devices()) == 1
+    return next(iter(x.devices())) if is_put else None
+
+
 def cut(x: Any, length: int) -> Any:
     """The first rows of an array."""
     if x.shape[0] == length:
         return x
     if not is_on_host(x):
         return x[:length]
-    return jax.device_put(_placed_like(np.asarray(x)[:length].copy(), x))
+    rows = jax.device_put(_placed_like(np.asarray(x)[:length].copy(), x))
+    return _jax.as_weak_array(rows) if getattr(x, "weak_type", False) else rows
 
 
 def check_room(name: str, num: Any, capacity: int) -> None:

@@ -23,12 +23,14 @@ class Padded:
     Args:
         values: pytree of arrays of shape (capacity, ...); what stands past `length` is zero if incrax made it.
         length: number of rows that count, an integer or a traced one.
-        is_checked: whether `length` is known to be no more than `capacity`, so that nothing checks it again.
+        is_checked: whether `length` is known to be no more than `capacity`, so that programs do not check it again.
+        source: the argument of a `bucketed` function that this is, or is a derivative by.
     """
 
     values: Any
     length: Any
     is_checked: bool = field(default=False, metadata={"static": True}, repr=False)
+    source: Any = field(default=None, metadata={"static": True}, repr=False)
 
     @property
     def capacity(self) -> int:

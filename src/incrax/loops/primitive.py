@@ -10,7 +10,7 @@ transposition find apart: one of the primal values that stores residuals, and a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -234,22 +234,24 @@ def _zeros(aval: Any) -> Any:
 
 
 def _batch(
-    vmap: Callable[..., Any], values: Sequence[Any], axes: Sequence[int | None], *, jaxpr: Any, spec: Spec
+    mapped: _jax.Mapped, values: Sequence[Any], axes: Sequence[int | None], *, jaxpr: Any, spec: Spec
 ) -> tuple[list[Any], list[int | None]]:
     """One loop over rows of batches; as many turns as the longest, if the numbers of turns are a batch too."""
-    if all(axis is None for axis in axes):
+    if all(axis is None for axis in axes) and not _jax.names_axis(_jax.effects_of(jaxpr), mapped.name):
         return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(avals_out(jaxpr))
     num, *inputs = values
     num_axis, *input_axes = axes
-    size = next(x.shape[axis] for x, axis in zip(values, axes, strict=True) if axis is not None)
+    if not mapped.size or not spec.capacity:
+        num, num_axis = jnp.int32(0), None
+    spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     if num_axis is not None:
         inputs, input_axes, jaxpr, spec = _masked(num, inputs, input_axes, jaxpr, spec)
         num = jnp.max(num)
     is_batched = [axis is not None for axis in input_axes]
-    body, outs = batched_body(vmap, jaxpr, spec.layout, is_batched, size)
+    body, outs = batched_body(mapped, jaxpr, spec.layout, is_batched)
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
     front = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in consts]
-    carry = [_as_batch(x, axis, size) if batched else x for (x, axis), batched in zip(init, outs, strict=False)]
+    carry = [_as_batch(x, axis, mapped.size) if batched else x for (x, axis), batched in zip(init, outs, strict=False)]
     rows = [x if axis is None else jnp.moveaxis(x, axis, 1) for x, axis in xs]
     ended, ys = bind(body, spec, num, [*front, *carry, *rows])
     carry_axes = [0 if batched else None for batched in outs[: len(init)]]

@@ -15,7 +15,17 @@ from incrax._errors import wrong_option
 from incrax._loop_errors import no_capacity, no_length, no_pair
 from incrax.loops import primitive
 from incrax.loops.bodies import Layout
-from incrax.loops.lengths import as_length, capacity_for, check_room, cut, is_staged, is_traced, num_rows, padded
+from incrax.loops.lengths import (
+    as_length,
+    as_size,
+    capacity_for,
+    check_room,
+    cut,
+    is_staged,
+    is_traced,
+    num_rows,
+    padded,
+)
 from incrax.loops.padded import Padded
 from incrax.loops.tracing import Start, row_aval
 
@@ -61,7 +71,8 @@ def scan(
         traced functions it compiles once per capacity, where `xs` are padded on the host. Derivatives evaluate f once,
         twice if residuals do not fit `memory`; forward mode stores residuals too.
 
-    Not handled: ordered effects in f; `unroll`.
+    Not handled: ordered effects in f; `unroll`; mutable references (`jax.Ref`) in f; numbers of rows that are symbolic;
+        explicit sharding, and `shard_map` that checks what varies.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -71,13 +82,16 @@ def scan(
     """
     if not callable(f):
         raise wrong_option("scan(f)", f, "a function")
+    capacity = None if capacity is None else as_size("scan", "capacity", capacity)
+    memory = as_size("scan", "memory", memory)
     rows, num, room = _sized("scan", xs, length, capacity)
-    if not (isinstance(xs, Padded) and xs.is_checked and length is None):
+    if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
         check_room("scan", num, room)
     if not is_staged() and not any(map(is_traced, [num, *jax.tree.leaves(rows)])):
         room = capacity_for(max(room, capacity or 0))
+    types = [row_aval(x) for x in jax.tree.leaves(rows)]
     rows = jax.tree.map(lambda x: _as_array(padded(x, room), x), rows)
-    carry, ys = _fold(f, init, rows, Turns(num, room, reverse, memory))
+    carry, ys = _fold(f, init, rows, types, Turns(num, room, reverse, memory))
     if isinstance(xs, Padded):
         return carry, Padded(ys, num, is_checked=True)
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
@@ -114,7 +128,7 @@ class Turns(NamedTuple):
     memory: int
 
 
-def _fold(f: Callable[..., Any], init: Any, rows: Any, turns: Turns) -> tuple[Any, Any]:
+def _fold(f: Callable[..., Any], init: Any, rows: Any, types: list[Any], turns: Turns) -> tuple[Any, Any]:
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
     start = Start("scan", init)
@@ -128,7 +142,7 @@ def _fold(f: Callable[..., Any], init: Any, rows: Any, turns: Turns) -> tuple[An
         ys_tree[:] = [tree]
         return out[0], ys
 
-    traced = start.traced(turn, [row_aval(x) for x in leaves])
+    traced = start.traced(turn, types)
     layout = Layout(len(traced.consts), len(traced.init), len(leaves))
     spec = primitive.Spec(layout, turns.room, turns.reverse, turns.memory, is_strict=True)
     carry, ys = primitive.bind(traced.jaxpr, spec, turns.num, [*traced.consts, *traced.init, *leaves])

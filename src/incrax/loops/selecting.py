@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from incrax._loop_errors import no_size, other_mask
-from incrax.loops.lengths import as_length, capacity_for, check_room, is_on_host, is_staged, is_traced, padded
+from incrax.loops.lengths import as_size, capacity_for, check_room, device_of, is_on_host, is_staged, is_traced, padded
 from incrax.loops.padded import Padded
 from incrax.loops.sizes import current_sizes
 
@@ -72,11 +72,11 @@ def nonzero(x: Any, size: int | None = None) -> Padded:
         >>> incrax.nonzero(jnp.array([0, 5, 7])).exact()[0].tolist()
         [1, 2]
     """
-    x = np.asarray(x) if _is_known(x) else jnp.asarray(x)
+    like, x = x, np.asarray(x) if _is_known(x) else jnp.asarray(x)
     shape = x.shape or (1,)
     chosen = _chosen("nonzero", x.reshape(-1) != 0, size)
     parts = np.unravel_index(np.arange(x.size), shape)
-    indices = tuple(_gathered(part, chosen) for part in parts)
+    indices = tuple(_gathered(part, chosen, like) for part in parts)
     return Padded(indices, chosen.num, is_checked=True)
 
 
@@ -117,7 +117,7 @@ def unique(x: Any, size: int | None = None) -> Unique:
         ([1.0, 3.0], [1, 2], [1, 0, 1])
     """
     if _is_known(x):
-        return _unique_on_host(np.asarray(x), size)
+        return _unique_on_host(x, size)
     x = jnp.asarray(x)
     flat = jnp.ravel(x)
     order = jnp.argsort(lax.stop_gradient(flat), stable=True)
@@ -133,12 +133,17 @@ def unique(x: Any, size: int | None = None) -> Unique:
     return Unique(as_rows(_gathered(ordered, chosen)), as_rows(index), inverse, as_rows(counts))
 
 
-def _unique_on_host(x: np.ndarray, size: int | None) -> Unique:
+def _unique_on_host(given: Any, size: int | None) -> Unique:
     """Without compiling for each number of elements."""
-    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    x = np.asarray(given)
+    is_foreign = x.dtype.kind == "V"  # bfloat16 and the like, whose NaNs NumPy does not know
+    known = x.astype(np.float32) if is_foreign and jnp.issubdtype(x.dtype, jnp.floating) else x
+    values, first, inverse, counts = np.unique(known, return_index=True, return_inverse=True, return_counts=True)
+    values = values.astype(x.dtype)
     room = _room("unique", len(values), size)
-    as_rows = lambda part: Padded(jax.device_put(padded(part, room).copy()), len(values), is_checked=True)
-    return Unique(as_rows(values), as_rows(first), jax.device_put(inverse.reshape(x.shape)), as_rows(counts))
+    put = lambda part: jax.device_put(part, device_of(given))
+    as_rows = lambda part: Padded(put(padded(part, room).copy()), len(values), is_checked=True)
+    return Unique(as_rows(values), as_rows(first), put(inverse.reshape(x.shape)), as_rows(counts))
 
 
 def _equal(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -175,7 +180,7 @@ def _chosen(name: str, mask: Any, size: int | None) -> _Chosen:
 
 def _room(name: str, num: Any, size: int | None) -> int:
     if size is not None:
-        room = as_length(name, "size", size)
+        room = as_size(name, "size", size)
         check_room(name, num, room)
         return room
     if not is_traced(num):
@@ -186,9 +191,11 @@ def _room(name: str, num: Any, size: int | None) -> int:
     return sizes.room(num)
 
 
-def _gathered(x: Any, chosen: _Chosen) -> jax.Array:
+def _gathered(x: Any, chosen: _Chosen, like: Any = None) -> jax.Array:
+    """The chosen rows, on the device of `like`, or of x."""
     if isinstance(chosen.rows, np.ndarray) and is_on_host(x):
-        return jax.device_put(padded(np.asarray(x)[chosen.rows[: chosen.num]], len(chosen.rows)))
+        rows = padded(np.asarray(x)[chosen.rows[: chosen.num]], len(chosen.rows))
+        return jax.device_put(rows, device_of(x if like is None else like))
     x = jnp.asarray(x)
     if not x.shape[0]:
         return lax.full((len(chosen.rows), *x.shape[1:]), 0, x.dtype)

@@ -6,6 +6,7 @@ In: how many rows were found where. Out: room for them. It must not know what fi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -32,14 +33,16 @@ class Sizes:
         self.excesses: list[Excess] = []
         self.has_places = False
         self._num_places = 0
+        self._number = next(_numbers)
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """While the function is traced."""
+        """While the function is traced; functions inside it are traced again for other rooms."""
         outer, self._num_places = getattr(_current, "sizes", None), 0
         _current.sizes = self
         try:
-            yield
+            with _traced_for((self._number, self.rooms)):
+                yield
         finally:
             _current.sizes = outer
 
@@ -65,6 +68,8 @@ class Sizes:
 
 
 _current = threading.local()
+_numbers = itertools.count()
+_traced_for: Any = jax.make_user_context()
 
 
 def current_sizes() -> Sizes | None:

@@ -23,7 +23,7 @@ from incrax._errors import wrong_option
 from incrax._loop_errors import no_condition, small_memory
 from incrax.loops import primitive
 from incrax.loops.bodies import Layout, call, close, lift, merged
-from incrax.loops.lengths import as_length, check_room
+from incrax.loops.lengths import as_size, check_room
 from incrax.loops.linearized import linearized
 from incrax.loops.primitive import Spec
 from incrax.loops.tracing import Start
@@ -74,7 +74,8 @@ def while_loop(
     for name, value in (("cond", cond), ("body", body)):
         if not callable(value):
             raise wrong_option(f"while_loop({name})", value, "a function")
-    most = MOST if max_steps is None else as_length("while_loop", "max_steps", max_steps)
+    most = MOST if max_steps is None else as_size("while_loop", "max_steps", max_steps)
+    memory = as_size("while_loop", "memory", memory)
     traced = Start("while_loop", init).traced(lambda carry: (body(carry), []), [])
     condition = _jax.trace_body(_flat(cond, traced.tree), *map(jax.typeof, traced.init))
     parts = _Parts(lift(condition), traced.jaxpr, len(condition.consts), len(traced.consts), most, memory)
