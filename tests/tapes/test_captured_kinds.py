@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import ctypes
 import datetime
 import enum
 import operator
@@ -96,6 +97,45 @@ def class_of_an_object():
     return lambda: value.scale, lambda: setattr(value, "__class__", Three)
 
 
+def code_of_a_function():
+    def value():
+        return 2.0
+
+    def other():
+        return 3.0
+
+    return lambda: value(), lambda: setattr(value, "__code__", other.__code__)
+
+
+def defaults_of_a_function():
+    def value(scale=2.0):
+        return scale
+
+    return lambda: value(), lambda: setattr(value, "__defaults__", (3.0,))
+
+
+def new_attribute_of_a_function():
+    def value():
+        return getattr(value, "scale", 2.0)
+
+    return lambda: value(), lambda: setattr(value, "scale", 3.0)
+
+
+def bytes_in_place():
+    value = bytearray(b"ab")
+    return lambda: float(len(value)), lambda: value.append(1)
+
+
+def number_of_c():
+    value = ctypes.c_double(2.0)
+    return lambda: value.value, lambda: setattr(value, "value", 3.0)
+
+
+def arguments_of_an_exception():
+    value = ValueError(2.0)
+    return lambda: value.args[0], lambda: setattr(value, "args", (3.0,))
+
+
 def metaclass():
     class OwnMeta(type):
         scale = 2.0
@@ -174,6 +214,12 @@ KINDS = {
     "the dictionary of an object": dictionary_of_an_object,
     "the class of an object": class_of_an_object,
     "a metaclass": metaclass,
+    "the code of a function": code_of_a_function,
+    "the defaults of a function": defaults_of_a_function,
+    "a new attribute of a function": new_attribute_of_a_function,
+    "bytes changed in place": bytes_in_place,
+    "a number of C": number_of_c,
+    "the arguments of an exception": arguments_of_an_exception,
     "the value of an enumeration's member": member_of_an_enumeration,
     "an event": event,
     "a weak reference": weak_reference,

@@ -65,6 +65,7 @@ class Captured:
         self.name, self.constant = name, frozenset(constant)
         self.cells: list[tuple[str, Any, Any]] = []
         self.globals: list[tuple[dict[str, Any], str, Any]] = []
+        self.functions: list[tuple[types.FunctionType, Any]] = []
         self.containers: list[Container] = []
         self.generators: list[tuple[str, Any]] = []
         self.codes: set[types.CodeType] = set()
@@ -86,12 +87,16 @@ class Captured:
             now = scope.get(name, MISSING)
             if now is not value and not same_image(now, value):
                 return False
+        for fun, parts in self.functions:
+            if _parts(fun) != parts:
+                return False
         return all(container.is_current() for container in self.containers)
 
     def changed(self) -> list[str]:
         """Names of what changed."""
         names = [n for n, cell, value in self.cells if not same_image(contents(cell), value)]
         names += [n for scope, n, value in self.globals if not same_image(scope.get(n, MISSING), value)]
+        names += [fun.__name__ for fun, parts in self.functions if _parts(fun) != parts]
         return names + [c.name for c in self.containers if not c.is_current()]
 
     # --- the walk -------------------------------------------------------------------------------------------------
@@ -172,6 +177,7 @@ class Captured:
                 self.cells.append((variable, cell, contents(cell)))
                 self.visit(variable, contents(cell))
                 self._visit_module(variable, contents(cell), names_read(fun.__code__).attributes)
+        self.functions.append((fun, _parts(fun)))
         self.visit(f"{name}.__defaults__", fun.__defaults__)
         self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
         if vars(fun):
@@ -251,6 +257,11 @@ def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Cap
             found.visit(getattr(root, "__name__", name), root)
     found.walk()
     return found
+
+
+def _parts(fun: types.FunctionType) -> tuple[Any, ...]:
+    """What of a function may be replaced, as reloaders do, by identity; whether it has attributes."""
+    return id(fun.__code__), id(fun.__defaults__), id(fun.__kwdefaults__), bool(fun.__dict__)
 
 
 def contents(cell: Any) -> Any:

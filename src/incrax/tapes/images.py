@@ -10,7 +10,7 @@ import threading
 import types
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -23,6 +23,7 @@ from incrax._tape_errors import not_comparable
 Reader = Callable[[], tuple[Any, Sequence[Any]]]
 """Gives keys, compared by `==`, and values, which are watched on their own."""
 
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
 _WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)
 _WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, *_WEAK)
 """Types whose attributes tell nothing that their items do not."""
@@ -85,7 +86,13 @@ def _item_reader(value: Any) -> Reader | None:
         return lambda: ("()", (value(),))
     if isinstance(value, threading.Event):
         return lambda: (value.is_set(), ())
-    return (lambda: ((), ())) if type(value) is object else None
+    if type(value) is object:
+        return lambda: ((), ())
+    try:
+        memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        return None
+    return lambda: (memoryview(value).tobytes(), ())
 
 
 def _bits(value: np.ndarray) -> tuple[Any, ...]:
@@ -96,11 +103,15 @@ def _attribute_reader(value: Any) -> Reader | None:
     """How to read an object's class and attributes; None for one that has none of its own."""
     slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
     slots += ["default_factory"] if isinstance(value, defaultdict) else []
+    slots += ["args"] if isinstance(value, BaseException) else []
     if isinstance(value, _WITHOUT_ATTRIBUTES) or (not slots and getattr(value, "__dict__", None) is None):
         return None
 
     def read() -> tuple[Any, Sequence[Any]]:
-        attributes = {"__class__": type(value), **getattr(value, "__dict__", {})}
+        own = getattr(value, "__dict__", _NONE)
+        if not slots:
+            return (".", "__class__", *own), [type(value), *own.values()]
+        attributes = {"__class__": type(value), **own}
         attributes.update((name, getattr(value, name)) for name in slots if hasattr(value, name))
         return (".", *attributes), list(attributes.values())
 
