@@ -66,6 +66,32 @@ def not_comparable(name: str, captured: str, reason: str) -> CapturedStateError:
     )
 
 
+def kept_tracer(name: str, captured: str) -> CapturedStateError:
+    """A traced value that outlived its call."""
+    return CapturedStateError(
+        f"`guarded({name})` captures `{captured}`, which holds a traced value that an earlier call put there. "
+        "Functions are recorded with traced values in place of arrays; outside of that call they have no value. "
+        f"{_UNTOUCHED} Remove it there, and return what is to be kept as a result instead."
+    )
+
+
+def no_array(name: str, result: object) -> TapeError:
+    """A result that a program cannot give."""
+    return TapeError(
+        f"`guarded({name})` returned {result!r:.60}, of type {type(result).__name__}. What a compiled path returns are "
+        f"arrays and numbers, in any pytree. {_UNTOUCHED} Return a number that stands for it, or compute it outside."
+    )
+
+
+def escaped_tracer() -> str:
+    """A traced value that is read outside of its call."""
+    return (
+        "A traced value of a guarded function was read after the call that made it. Functions are recorded with "
+        "traced values in place of arrays, and later calls do not run them, so that it would be out of date. "
+        "Return it as a result instead of storing it."
+    )
+
+
 def clock_or_random(name: str, source: str, where: str) -> NotReproducibleError:
     """A clock, a file, or randomness outside JAX."""
     return NotReproducibleError(

@@ -78,6 +78,31 @@ def test_what_cannot_be_compared():
     )
 
 
+def test_a_traced_value_that_was_stored():
+    history = []
+    f = incrax.guarded(lambda x: (history.append(x), x)[1])
+    f(1.0)
+    assert text_of(incrax.CapturedStateError, f, 1.0) == (
+        "`guarded(<lambda>)` captures `history[0]`, which holds a traced value that an earlier call put there. "
+        "Functions are recorded with traced values in place of arrays; outside of that call they have no value. "
+        f"{UNTOUCHED} Remove it there, and return what is to be kept as a result instead."
+    )
+    with pytest.raises(jax.errors.UnexpectedTracerError) as caught:
+        float(history[0])
+    assert str(caught.value).startswith(
+        "A traced value of a guarded function was read after the call that made it. Functions are recorded with "
+        "traced values in place of arrays, and later calls do not run them, so that it would be out of date. "
+        "Return it as a result instead of storing it."
+    )
+
+
+def test_a_result_that_is_no_array():
+    assert text_of(incrax.TapeError, incrax.guarded(lambda x: (x, "large")), 1.0) == (
+        "`guarded(<lambda>)` returned 'large', of type str. What a compiled path returns are arrays and numbers, in "
+        f"any pytree. {UNTOUCHED} Return a number that stands for it, or compute it outside."
+    )
+
+
 def test_a_clock():
     def f(x):
         return x * time.time()

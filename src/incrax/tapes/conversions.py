@@ -17,7 +17,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax.tapes.guards import Guard, bits_on_host, key_of
-from incrax.tapes.locations import Place, caller, place_of
+from incrax.tapes.locations import Place, caller, is_asked_by_jax, is_logged, place_of
 
 READS = {
     "__bool__": "bool",
@@ -67,11 +67,18 @@ def learned(recorder: Recorder, tracer: Any, kind: str, place: Place | None = No
 
 
 def as_text(recorder: Recorder, tracer: Any, form: Callable[[Any], str]) -> str:
-    """A tracer's value as text: no guard where it is just printed."""
+    """A tracer's value as text: no guard where it is just printed, no value where JAX names something by it."""
+    if is_asked_by_jax(caller(1)):
+        return f"a traced {tracer.dtype.name}{list(tracer.shape)}"
     place = place_of(caller(2))
     if place.use == "print":
         return form(recorder.value_of(tracer))
     return form(learned(recorder, tracer, "value", place))
+
+
+def is_for_log() -> bool:
+    """Whether logging asks for a text."""
+    return is_logged(caller(2), None)
 
 
 def formatted(value: Any, spec: str) -> str:
@@ -123,8 +130,7 @@ def to_scalar(recorder: Recorder, tracer: Any, kind: type) -> Any:
     if tracer.ndim > 0:
         raise TypeError(f"Only scalar arrays can be converted to Python scalars; got {tracer.ndim=}")
     is_int = kind is int or (kind is float and _is_integer(tracer))
-    is_finite = not is_int or bool(np.isfinite(np.asarray(recorder.value_of(tracer))))
-    return kind(np.asarray(learned(recorder, tracer, "int" if is_int and is_finite else "value"))[()])
+    return kind(np.asarray(learned(recorder, tracer, "int" if is_int else "value"))[()])
 
 
 def to_index(recorder: Recorder, tracer: Any) -> int:

@@ -160,8 +160,20 @@ class Guarded(Generic[P, R]):
         if path is None:
             self._stats.eager += 1
             return self._plain(args, kwargs)
-        results = first_results(path, leaves) if self._make is None else path.incremental(*leaves)
+        results = self._first_results(path, leaves)
         return jax.tree_util.tree_unflatten(path.out_tree, results)
+
+    def _first_results(self, path: Path, leaves: Any) -> Any:
+        """The results of a path that was just recorded; it is forgotten if its program cannot be compiled or run."""
+        try:
+            results = first_results(path, leaves) if self._make is None else path.incremental(*leaves)
+        except BaseException:
+            self._stats.aborted += 1
+            with self._lock:
+                for tape in [tape for tapes in self._tapes.values() for tape in tapes]:
+                    tape.forget(path)
+            raise
+        return results
 
     def _new_path(self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path:
         """Record a path and put it in its tape, which is that of captured values as they are before it runs."""
@@ -171,8 +183,6 @@ class Guarded(Generic[P, R]):
         except BaseException:
             self._stats.aborted += 1
             raise
-        if captured.has_tracer:
-            raise unknown_branch(self._subject.name, "it captures a tracer")
         if len(self._subject.roots) != num_roots:
             self._tapes.clear()
             tape = None
@@ -245,7 +255,7 @@ class Guarded(Generic[P, R]):
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
     def _captures_tracer(self) -> bool:
-        return self._subject.captured().has_tracer
+        return bool(self._subject.captured().tracers)
 
     def _path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too many."""

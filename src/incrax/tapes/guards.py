@@ -20,7 +20,7 @@ class Guard(NamedTuple):
     """What was learned of one value, and where."""
 
     kind: str
-    """`"bool"`, `"int"` (its value without fraction), or `"value"` (all of its bits)."""
+    """`"bool"`, `"int"` (its value without fraction; text where it is not finite), or `"value"` (all of its bits)."""
     key: Hashable
     """What was learned; equal keys, equal paths."""
     where: str
@@ -48,7 +48,8 @@ def key_of(kind: str, value: Any) -> Hashable:
     if kind == "bool":
         return bool(np.asarray(value).reshape(()))
     if kind == "int":
-        return int(np.asarray(value).reshape(()))
+        number = np.asarray(value).reshape(())
+        return int(number) if np.isfinite(number) else str(float(number))
     array = np.ascontiguousarray(bits_on_host(value))
     return array.tobytes(), array.shape, str(array.dtype)
 
@@ -71,6 +72,8 @@ def holds(guard: Guard, symbol: Any) -> Any:
 
 
 def _equals_int(symbol: Any, expected: Any) -> Any:
+    if isinstance(expected, str):
+        return jnp.isnan(symbol) if expected == "nan" else symbol == float(expected)
     whole = symbol if jnp.issubdtype(symbol.dtype, jnp.integer) or symbol.dtype == bool else jnp.trunc(symbol)
     return whole == np.asarray(expected).astype(whole.dtype)
 

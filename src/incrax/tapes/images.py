@@ -6,9 +6,11 @@ In: objects. Out: containers that remember their children. It must not know abou
 from __future__ import annotations
 
 import os
+import threading
 import types
-from collections import deque
-from collections.abc import Callable, Sequence
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -18,7 +20,13 @@ import numpy as np
 from incrax import _jax
 from incrax._tape_errors import not_comparable
 
-MAX_DEPTH = 64
+Reader = Callable[[], tuple[Any, Sequence[Any]]]
+"""Gives keys, compared by `==`, and values, which are watched on their own."""
+
+_NONE: Mapping[str, Any] = types.MappingProxyType({})
+_WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)
+_WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, *_WEAK)
+"""Types whose attributes tell nothing that their items do not."""
 
 
 class Container:
@@ -40,16 +48,17 @@ class Container:
         return all(map(is_, values, self.values)) or all(map(same_image, values, self.values))
 
     @staticmethod
-    def of(function: str, name: str, value: Any) -> Container:
-        """The container of an object.
+    def all_of(function: str, name: str, value: Any) -> list[Container]:
+        """The containers of an object: its items, its attributes, or both.
 
         Raises:
             CapturedStateError: it has content that cannot be read.
         """
-        read = _reader(value)
-        if read is None:
+        items, attributes = _item_reader(value), _attribute_reader(value)
+        if items is None and (attributes is None or hasattr(type(value), "__next__")):
             raise not_comparable(function, name, f"of type {type(value).__name__}, whose content cannot be compared")
-        return Container(name, read, is_mutable=not isinstance(value, (tuple, frozenset)))
+        is_mutable = not isinstance(value, (tuple, frozenset))
+        return [Container(name, read, is_mutable=is_mutable) for read in (items, attributes) if read is not None]
 
     @staticmethod
     def of_class(name: str, cls: type) -> Container:
@@ -63,42 +72,59 @@ def _shown(keys: Any, number: int) -> str:
     return f"[{keys[number][1]!r}]" if isinstance(keys, list) else f"[{number}]"
 
 
-def _reader(value: Any) -> Callable[[], tuple[Any, Sequence[Any]]] | None:
-    """How to read an object's keys and values; None for one whose content cannot be read."""
+def _item_reader(value: Any) -> Reader | None:
+    """How to read an object's items and their keys; None for one without items that can be read."""
     if isinstance(value, np.ndarray):
         return None if value.dtype.hasobject else lambda: (_bits(value), ())
     if isinstance(value, (list, tuple, deque)):
         return lambda: (len(value), list(value))
     if isinstance(value, (set, frozenset)):
         return lambda: (frozenset((type(x), x) for x in value), ())
-    if isinstance(value, (dict, os._Environ, types.MappingProxyType)):
-        return lambda: ([(type(key), key) for key in value], list(value.values()))
-    if hasattr(value, "__next__"):
+    if isinstance(value, (dict, os._Environ, types.MappingProxyType, *_WEAK)):
+        return lambda: ([(type(key), key) for key in list(value)], list(value.values()))
+    if isinstance(value, weakref.ref):
+        return lambda: ("()", (value(),))
+    if isinstance(value, threading.Event):
+        return lambda: (value.is_set(), ())
+    if type(value) is object:
+        return lambda: ((), ())
+    try:
+        memoryview(value)
+    except (TypeError, ValueError, BufferError):
         return None
-    return _attribute_reader(value)
+    return lambda: (memoryview(value).tobytes(), ())
 
 
 def _bits(value: np.ndarray) -> tuple[Any, ...]:
     return value.shape, str(value.dtype), value.tobytes()
 
 
-def _attribute_reader(value: Any) -> Callable[[], tuple[Any, Sequence[Any]]] | None:
-    slots = [name for cls in type(value).__mro__ for name in _as_tuple(vars(cls).get("__slots__", ()))]
-    slots = [name for name in slots if name not in ("__dict__", "__weakref__")]
-    own = getattr(value, "__dict__", None)
-    if own is None and not slots:
-        return None if type(value).__module__ not in ("builtins",) or type(value) is not object else lambda: ((), ())
+def _attribute_reader(value: Any) -> Reader | None:
+    """How to read an object's class and attributes; None for one that has none of its own."""
+    slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
+    slots += ["default_factory"] if isinstance(value, defaultdict) else []
+    slots += ["args"] if isinstance(value, BaseException) else []
+    if isinstance(value, _WITHOUT_ATTRIBUTES) or (not slots and getattr(value, "__dict__", None) is None):
+        return None
 
     def read() -> tuple[Any, Sequence[Any]]:
-        attributes = dict(own or {})
+        own = getattr(value, "__dict__", _NONE)
+        if not slots:
+            return (".", "__class__", *own), [type(value), *own.values()]
+        attributes = {"__class__": type(value), **own}
         attributes.update((name, getattr(value, name)) for name in slots if hasattr(value, name))
         return (".", *attributes), list(attributes.values())
 
     return read
 
 
-def _as_tuple(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+def _slots(cls: type) -> list[str]:
+    """The names of a class's slots, private ones as Python stores them."""
+    slots = vars(cls).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    private = f"_{cls.__name__.lstrip('_')}"
+    names = [f"{private}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _class_content(cls: type) -> tuple[Any, Sequence[Any]]:
@@ -114,6 +140,8 @@ def same_image(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if type(a) is not type(b):
+        return False
+    if hasattr(a, "__dict__") and not isinstance(a, jax.Array):
         return False
     if isinstance(a, (float, complex, np.generic)):
         return np.asarray(a).dtype == np.asarray(b).dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()

@@ -33,6 +33,8 @@ NO_VALUE = (
 )
 """Errors of JAX where Python needs a value and there is none."""
 
+_LOGGING = frozenset(("logging", "warnings", "traceback"))
+
 MAX_SHOWN = 60
 """Characters of an expression in a report."""
 
@@ -82,12 +84,25 @@ def place_of(frame: FrameType | None) -> Place:
 
 
 def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
-    """Whether Python's logging stands between two frames."""
+    """Whether Python's logging, warnings or tracebacks stand between two frames."""
     while frame is not None and frame is not until:
-        if frame.f_globals.get("__name__", "").split(".")[0] == "logging":
+        if frame.f_globals.get("__name__", "").split(".")[0] in _LOGGING:
             return True
         frame = frame.f_back
     return False
+
+
+def is_asked_by_jax(frame: FrameType | None) -> bool:
+    """Whether a function of JAX asked for a text, itself or through `__repr__` of what holds the value."""
+    while frame is not None and _passes_text_on(frame):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("jax.")
+
+
+def _passes_text_on(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    is_passing = module in ("dataclasses", "reprlib", "functools") or module.startswith("incrax.tapes.")
+    return is_passing or frame.f_code.co_name in ("__repr__", "__str__", "__format__")
 
 
 Span = tuple[int, int, int, int]
@@ -138,12 +153,18 @@ def _use(frame: FrameType, span: Span) -> str:
     for node in parents:
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and _means(frame, node.func.id) is builtins.print:
-                return "print"
+                return "print" if _goes_to_terminal(node) else ""
             if not (isinstance(node.func, ast.Name) and node.func.id in _TEXT_CALLS):
                 return ""
         elif not isinstance(node, _TRANSPARENT):
             return ""
     return ""
+
+
+def _goes_to_terminal(node: ast.Call) -> bool:
+    """Whether nothing can read what this prints."""
+    files = [keyword.value for keyword in node.keywords if keyword.arg in (None, "file")]
+    return all(isinstance(file, ast.Attribute) and file.attr in ("stdout", "stderr") for file in files)
 
 
 @functools.lru_cache(maxsize=256)

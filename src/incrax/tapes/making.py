@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._tape_errors import branch_inside, clock_or_random, float_guard
+from incrax._tape_errors import TapeError, branch_inside, clock_or_random, float_guard, kept_tracer, no_array
 from incrax.running.signature import Signature
 from incrax.tapes.captured import Captured, captured_by
 from incrax.tapes.conversions import placed
@@ -78,6 +78,8 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
         captured, seen = subject.captured(signature.statics), Seen()
+        if captured.tracers:
+            raise kept_tracer(subject.name, captured.tracers[0])
         try:
             with watched(captured, seen):
                 recording = record(_flat(subject, signature, trees), leaves, avals)
@@ -117,9 +119,25 @@ def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[
                 _learn_guard(key)
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
-        return results
+        return [_array(subject.name, x) for x in results]
 
     return flat
+
+
+def _array(name: str, result: Any) -> Any:
+    """A result as an array.
+
+    Raises:
+        TapeError: it is none.
+    """
+    if isinstance(result, jax.Array):
+        return result
+    try:
+        return jnp.asarray(result)
+    except TypeError as error:
+        if isinstance(error, TapeError):
+            raise
+        raise no_array(name, result) from error
 
 
 def _learn_guard(value: Any) -> None:

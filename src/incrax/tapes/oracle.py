@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -47,6 +48,11 @@ class Oracle:
         self.symbols, self.guards, self.known = [], [], {}
         self.trace = getattr(inputs[0], "_trace", None) if inputs else None
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a question was asked that has no answer: what the function does after it does not count."""
+        return len(self.symbols) > len(self.answers)
+
     def owns(self, tracer: Any) -> bool:
         """Whether a tracer belongs to the trace of the function itself, not to one inside it."""
         return getattr(tracer, "_trace", None) is self.trace
@@ -59,6 +65,8 @@ class Oracle:
         """
         if id(tracer) not in self.known:
             number = len(self.symbols)
+            if self.is_pending:
+                raise AnswerNeeded
             self.symbols.append(tracer)
             if number == len(self.answers):
                 raise AnswerNeeded
@@ -84,6 +92,8 @@ def record(fun: Any, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
         GuardOnEffectError: Python asked for a value that an effect made.
     """
     _patch()
+    if not leaves:
+        return _without_input(record(lambda _: fun(), [jnp.float32(0)], [jax.typeof(jnp.float32(0))]))
     oracle, values = Oracle(), [_on_device(leaf) for leaf in leaves]
     while True:
         program, num_results = _traced(fun, oracle, avals)
@@ -91,6 +101,11 @@ def record(fun: Any, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
             return _finished(program, num_results, oracle)
         with jax.ensure_compile_time_eval():
             oracle.answers.append(evaluated_without_effects(inline(program), values)[0])
+
+
+def _without_input(recording: Recording) -> Recording:
+    """A recording without its inputs: tracers tell their trace only where one of them is known from the start."""
+    return recording._replace(program=replace(recording.program, invars=()))
 
 
 def _traced(fun: Any, oracle: Oracle, avals: Sequence[Any]) -> tuple[Program, int | None]:
@@ -102,10 +117,14 @@ def _traced(fun: Any, oracle: Oracle, avals: Sequence[Any]) -> tuple[Program, in
         before, _active.oracle = getattr(_active, "oracle", None), oracle
         try:
             results = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in fun(*inputs)]
-        except AnswerNeeded:
-            return [oracle.symbols[-1]]
+        except BaseException as error:
+            if not oracle.is_pending or isinstance(error, KeyboardInterrupt):
+                raise
+            results = []
         finally:
             _active.oracle = before
+        if oracle.is_pending:  # an `except:` or `finally:` of the user may have ended the question
+            return [oracle.symbols[-1]]
         counts.append(len(results))
         return [*results, *oracle.symbols]
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._tape_errors import GuardOnEffectError, guard_on_effect
+from incrax._tape_errors import GuardOnEffectError, escaped_tracer, guard_on_effect
 from incrax.facts.program import STATEFUL, Program, from_jaxpr
 from incrax.facts.simplify import inline, needed_equations
 from incrax.tapes import conversions
@@ -56,13 +56,19 @@ class RecordedTracer(_jax.JaxprTracer):
         return conversions.to_numpy(self._trace, self, dtype)
 
     def __format__(self, spec: str) -> str:
-        return conversions.as_text(self._trace, self, lambda value: conversions.formatted(value, spec))
+        return self._text(lambda value: conversions.formatted(value, spec), super().__str__)
 
     def __str__(self) -> str:
-        return conversions.as_text(self._trace, self, str)
+        return self._text(str, super().__str__)
 
     def __repr__(self) -> str:
-        return conversions.as_text(self._trace, self, repr)
+        return self._text(repr, super().__repr__)
+
+    def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
+        """Text of the value; when the run is over just that of a traced value, unless a log is written late."""
+        if not self._trace.is_over:
+            return conversions.as_text(self._trace, self, form)
+        return form(self._trace.known_value(self)) if conversions.is_for_log() else plain()
 
     def tolist(self) -> Any:
         """Nested lists of the value."""
@@ -86,6 +92,7 @@ class Recorder(_jax.JaxprTrace):
         self.symbols: list[Any] = []
         self.guards: list[Guard] = []
         self.seen: set[tuple[Any, str]] = set()
+        self.is_over = False
         self.refused: GuardOnEffectError | None = None
         """Why this run cannot be a path, should the user's code catch the error."""
 
@@ -103,12 +110,22 @@ class Recorder(_jax.JaxprTrace):
     # --- guards ---------------------------------------------------------------------------------------------------
 
     def value_of(self, tracer: Any) -> Any:
-        """The value of a staged value."""
+        """The value of a staged value.
+
+        Raises:
+            UnexpectedTracerError: the run is over.
+        """
+        if self.is_over:
+            raise jax.errors.UnexpectedTracerError(escaped_tracer())
         try:
-            return self._known(tracer)[0]
+            return self.known_value(tracer)
         except GuardOnEffectError as error:
             self.refused = self.refused or error
             raise
+
+    def known_value(self, tracer: Any) -> Any:
+        """The value that a staged value had in this run."""
+        return self._known(tracer)[0]
 
     def learn(self, tracer: Any, guard: Guard) -> None:
         """Note a guard, unless the value depends on no input, or just that is known of it."""
@@ -213,7 +230,10 @@ def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
         counts.append(len(results))
         return [*results, *recorder.symbols]
 
-    body = _jax.staged(recorder, run, avals)
+    try:
+        body = _jax.staged(recorder, run, avals)
+    finally:
+        recorder.is_over = True
     if recorder.refused is not None:
         raise recorder.refused
     return Recording(from_jaxpr(body), counts[0], tuple(recorder.guards))

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from incrax.tapes.captured import Captured, Code
+from incrax import _jax
+from incrax.tapes.captured import Captured, Code, contents
 from incrax.tapes.locations import is_logged, is_of_user, user_frame
 
 _IMPURE = {
@@ -29,7 +30,12 @@ _IMPURE = {
         *("process_time", "process_time_ns", "localtime", "gmtime", "thread_time", "ctime", "strftime"),
     )
 }
+_IMPURE |= {
+    id(getattr(os, name)): f"the file system, by `os.{name}`"
+    for name in ("stat", "lstat", "listdir", "scandir", "access", "readlink", "getcwd", "open")
+}
 _IMPURE |= {id(open): "a file, by `open`", id(input): "the terminal, by `input`"}
+_SEED = random.Random.seed.__code__
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 
 
@@ -47,22 +53,31 @@ class Seen:
         if not codes:
             return []
         functions = [f for f in gc.get_referrers(*codes) if isinstance(f, types.FunctionType) and f.__code__ in codes]
+        functions = [f for f in functions if not _is_of_this_run(f)]
         found = {f.__code__ for f in functions}
         return [*functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
+
+
+def _is_of_this_run(function: types.FunctionType) -> bool:
+    """Whether a function was made by the run that has just ended: it holds traced values."""
+    return any(isinstance(contents(cell), _jax.Tracer) for cell in function.__closure__ or ())
 
 
 @contextmanager
 def watched(captured: Captured, seen: Seen) -> Iterator[None]:
     """Note what the user's code does inside the block, in this thread."""
-    before, previous = _random_states(captured), sys.getprofile()
+    before, previous = _random_states(captured), _paused_profiler()
+    forward = previous if callable(previous) else None
 
     def note(frame: Any, event: str, arg: Any) -> None:
-        if previous is not None:
-            previous(frame, event, arg)  # pyright: ignore[reportArgumentType]
+        if forward is not None:
+            forward(frame, event, arg)
         if event == "call":
             code = frame.f_code
             if code not in seen.codes and is_of_user(frame):
                 seen.codes[code] = frame.f_globals
+            elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
+                seen.impure.append(("the randomness of the system", _line(frame)))
         elif event == "c_call":
             source = _source_of(arg)
             if source is not None and _is_for_user(frame):
@@ -72,10 +87,23 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.setprofile(previous)
+        sys.setprofile(forward)
+        if forward is None and previous is not None:
+            previous.enable()  # pyright: ignore[reportFunctionMemberAccess]
     after = _random_states(captured)
     drawn = [name for name in before if before[name] != after[name]]
     seen.impure += [(f"random numbers drawn from {name}", "while it ran") for name in drawn]
+
+
+def _paused_profiler() -> Any:
+    """The profiler of this thread. One in C, as `cProfile` before Python 3.12, cannot be called: it is paused."""
+    previous: Any = sys.getprofile()
+    if previous is None or callable(previous):
+        return previous
+    if not hasattr(previous, "enable"):
+        return None
+    previous.disable()
+    return previous
 
 
 def _source_of(function: Any) -> str | None:
@@ -97,11 +125,16 @@ def _is_for_user(frame: Any) -> bool:
     """Whether the user's code asked, itself or through Python's library other than logging."""
     if is_logged(frame, user_frame(frame)):
         return False
-    while frame is not None and os.path.realpath(frame.f_code.co_filename).startswith(_STANDARD):
-        if "site-packages" in frame.f_code.co_filename:
-            return False
+    while frame is not None and _is_standard(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and is_of_user(frame)
+
+
+def _is_standard(filename: str) -> bool:
+    """Whether a file is of Python's library, without what imports modules."""
+    if filename.startswith("<frozen "):
+        return "import" not in filename
+    return os.path.realpath(filename).startswith(_STANDARD) and "site-packages" not in filename
 
 
 def _line(frame: Any) -> str:

@@ -81,4 +81,12 @@ def split(fun: Callable[..., Any], statics: StaticNames, args: tuple[Any, ...], 
     chosen = [*fixed.items(), *sorted(named.items())]
     others = tuple(x for n, x in enumerate(args) if n not in fixed)
     more = {name: x for name, x in kwargs.items() if name not in named}
-    return Split((total, tuple((n, type(x), x) for n, x in chosen)), call, others, more, tuple(x for _, x in chosen))
+    key = (total, tuple((n, _typed(x)) for n, x in chosen))
+    return Split(key, call, others, more, tuple(x for _, x in chosen))
+
+
+def _typed(x: Any) -> Hashable:
+    """A value whose twins differ: 1, 1.0 and True, 0.0 and -0.0, also inside tuples."""
+    if isinstance(x, tuple):
+        return type(x), tuple(map(_typed, x))
+    return type(x), x.hex() if isinstance(x, float) else x

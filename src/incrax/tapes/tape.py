@@ -33,8 +33,13 @@ class Tape:
         """The path of the latest call."""
 
     def search(self, path: Path | None, attempt: Attempt, leaves: Sequence[Any]) -> tuple[Path, Any] | None:
-        """The recorded path that is right at these leaves, and its results; `path` is tried first."""
-        while path is not None:
+        """The recorded path that is right at these leaves, and its results; `path` is tried first.
+
+        None is also the answer where paths send the call to one another, their programs rounding a guard differently.
+        """
+        tried: list[Path] = []
+        while path is not None and path not in tried:
+            tried.append(path)
             failing, results = attempt(path)
             if failing == path.num_guards:
                 return path, results
@@ -47,6 +52,15 @@ class Tape:
         is_bool = path.guards[failing].kind == "bool"
         key = not path.guards[failing].key if is_bool else path.key_at(failing, leaves)
         return self.tree.next_after(path, failing, key)
+
+    def forget(self, path: Path) -> None:
+        """Remove a path, if it is one of this tape and has never given results."""
+        if path not in self.tree.paths or path.hits > 1:
+            return
+        self.tree.remove(path)
+        self.likely = self.latest = None
+        for other in self.tree.paths:
+            other.successor = other if other.successor is path else other.successor
 
     def count(self, path: Path, *, is_hit: bool) -> None:
         """Note which path was right, and expect the one that followed it before."""

@@ -70,6 +70,17 @@ class Tree:
         mark_likely(path)
         return path
 
+    def remove(self, path: Path) -> None:
+        """Forget a path whose program cannot run."""
+        self.paths.remove(path)
+        for node in path.nodes:
+            node.likely = None if node.likely is path else node.likely
+        path.nodes[-1].path = None
+        for node, guard in zip(reversed(path.nodes[:-1]), reversed(path.guards), strict=True):
+            child = node.children[guard.key]
+            if not child.children and child.path is None:
+                del node.children[guard.key]
+
     def next_after(self, path: Path, failing: int, key: Hashable) -> Path | None:
         """The path to try where guard `failing` of `path` learned `key`."""
         child = path.nodes[failing].children.get(key)
