@@ -185,3 +185,19 @@ def test_static_twins_are_told_apart_inside_tuples_and_by_sign():
     assert [float(f(1.0, (s,))) for s in (0.0, -0.0)] == [1.0, -1.0]
     assert [g(1.0, s=(s,)).dtype.kind for s in (1, 1.0, True)] == ["i", "f", "b"]
     assert (f.stats.recordings, g.stats.recordings) == (2, 3)
+
+
+_events = []
+
+
+def _listen(event, seconds, **kwargs):
+    _events.append(event)
+
+
+def test_a_listener_of_events_is_no_part_of_the_function():
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+    f = incrax.guarded(lambda x: x * 3.5 if x > 0 else x - 3.5)
+    for x in (1.0, 2.0, 3.0):
+        f(x)
+    assert _events
+    assert f.stats.recordings == 1

@@ -74,7 +74,7 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
             forward(frame, event, arg)
         if event == "call":
             code = frame.f_code
-            if code not in seen.codes and is_of_user(frame):
+            if code not in seen.codes and is_of_user(frame) and not _is_told_of_events(frame):
                 seen.codes[code] = frame.f_globals
             elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
                 seen.impure.append(("the randomness of the system", _line(frame)))
@@ -119,6 +119,15 @@ def _source_of(function: Any) -> str | None:
             else None
         )
     return "the randomness of the system" if function is os.urandom else None
+
+
+def _is_told_of_events(frame: Any) -> bool:
+    """Whether a listener of `jax.monitoring` runs: it is no part of the function."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "jax._src.monitoring":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_for_user(frame: Any) -> bool:
