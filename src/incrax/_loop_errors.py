@@ -105,10 +105,19 @@ def small_memory(memory: int, needed: int, capacity: int) -> MemoryBudgetError:
     )
 
 
-def no_ragged(name: str) -> LoopTypeError:
+def unknown_length(capacity: int) -> LoopTypeError:
+    """The length of padded rows, as a Python integer, under an abstract transformation."""
+    return LoopTypeError(
+        f"`len()` of a `Padded` with room for {capacity} rows was asked for inside a traced function (jit, grad, "
+        f"vmap), where the number of rows is unknown. {_UNTOUCHED} Use `length`, which is traced, or `capacity`, which "
+        "is not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
+    )
+
+
+def no_ragged(option: str, name: str) -> LoopTypeError:
     """A ragged argument that is not there."""
     return LoopTypeError(
-        f"`bucketed(ragged=...)` names `{name}`, and this call has no such argument, or one without arrays in it. "
+        f"`{option}` names `{name}`, and this call has no such argument, or one without arrays in it. "
         f"{_UNTOUCHED} Name arguments as in the function's signature, or by position."
     )
 

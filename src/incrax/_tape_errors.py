@@ -152,10 +152,11 @@ def too_many_paths(name: str, max_paths: int, lines: Sequence[str]) -> TooManyPa
     return TooManyPathsError(_explosion(name, max_paths, lines) + ' Raise `max_paths`, or pass `fallback="eager"`.')
 
 
-def eager_from_now(name: str, max_paths: int, lines: Sequence[str]) -> str:
+def eager_from_now(name: str, max_paths: int, lines: Sequence[str], reasons: Sequence[str] = ()) -> str:
     """A warning: a function is evaluated eagerly on paths that are not recorded."""
+    why = f" Branches that could not become a `lax.cond`: {'; '.join(reasons)}." if reasons else ""
     rest = "Recorded paths stay compiled; on any other the function is called as it is, operation by operation."
-    return f"{_explosion(name, max_paths, lines)} {rest}"
+    return f"{_explosion(name, max_paths, lines)}{why} {rest}"
 
 
 def _explosion(name: str, max_paths: int, lines: Sequence[str]) -> str:

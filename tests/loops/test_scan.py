@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL
+from helpers import MINIMAL, primitives_run, ran_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_cases import DERIVATIVES, close, counted_compiles
@@ -232,6 +232,49 @@ def test_an_incremental_function_of_a_loop():
     f = incrax.incremental(jax.value_and_grad(loss(incrax.scan)), tuning=MINIMAL)
     for w in (W, W + 0.1, W):
         close(f(w, H, XS), jax.value_and_grad(loss(jax.lax.scan))(w, H, XS))
+
+
+def traced_length(a, b, n):
+    """Sums to a length that is traced, and work of its own for another input."""
+    total, _ = incrax.scan(lambda c, x: (jnp.sin(c + x), None), a, jnp.arange(64.0), n)
+    return total, jnp.sum(jnp.exp(b * jnp.arange(1000.0)))
+
+
+def test_a_loop_of_traced_length_is_saved_where_nothing_changed():
+    f = incrax.incremental(traced_length, tuning=MINIMAL)
+    f(1.0, -2.0, 10)
+    assert ran_by(f, 1.0, -2.0, 10) == 0
+    assert f.stats.unchanged == 1
+    assert ran_by(f, 1.0, -2.5, 10) > 0
+    assert not {"incrax_loop", "cond"}.intersection(primitives_run(f))
+    close(f(1.0, -2.5, 12), traced_length(1.0, -2.5, 12))
+    assert {"incrax_loop", "cond"} < set(primitives_run(f))
+
+
+def test_a_length_that_becomes_too_large_is_an_error_in_incremental_functions_each_time():
+    f = incrax.incremental(traced_length, tuning=MINIMAL)
+    saved = f(1.0, -2.0, 10)
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="asked for 65 rows or turns, and there is room for 64"):
+            jax.block_until_ready(f(1.0, -2.0, 65))
+    close(f(1.0, -2.0, 10), saved)
+
+
+CHECKED = {
+    "jit": (lambda f: f, 6),
+    "vmap": (jax.vmap, np.array([2, 6])),
+    "checkpoint": (jax.checkpoint, 6),
+    "grad": (lambda f: lambda n: jax.grad(lambda c: f(n, c))(0.0), 6),
+}
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+def test_a_check_of_the_length_is_no_effect_and_is_not_dropped(kind):
+    transform, num = CHECKED[kind]
+    f = transform(lambda n, c=0.0: incrax.scan(lambda c, x: (jnp.sin(c) + x, None), c, jnp.arange(5.0), n)[0])
+    assert not jax.make_jaxpr(f)(num).effects
+    with pytest.raises(jax.errors.JaxRuntimeError, match="asked for 6 rows"):
+        jax.block_until_ready(jax.jit(f)(num))
 
 
 def test_a_print_in_a_turn_is_made_in_each_turn(capfd):

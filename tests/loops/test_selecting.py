@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import MINIMAL, primitives_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_cases import close, counted_compiles
@@ -135,6 +136,15 @@ def test_more_rows_than_the_size_are_an_error_outside_and_inside_compiled_progra
     with pytest.raises(jax.errors.JaxRuntimeError, match=TOO_MANY):
         f(X).block_until_ready()
     assert f(-X).tolist() == [1.0, 3.0]
+
+
+def test_rows_found_again_are_saved_ones_in_incremental_functions():
+    f = incrax.incremental(lambda a, x: (a * a, incrax.select_rows(x, x > 0, size=2).values), tuning=MINIMAL)
+    assert f(2.0, -X)[1].tolist() == [1.0, 3.0]
+    assert f(3.0, -X)[0] == 9.0
+    assert primitives_run(f) == ["mul"]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=TOO_MANY):
+        jax.block_until_ready(f(3.0, X))
 
 
 def test_numbers_of_rows_up_to_a_power_of_two_share_programs():

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._context import context_key
 from incrax.facts.functions import Identity, function_key
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
     def made(_: Hashable, *args: Any) -> T:
         return maker(*args)
 
-    return functools.wraps(maker)(lambda *args: made(_jax.config_key(), *args))
+    return functools.wraps(maker)(lambda *args: made(context_key(), *args))
 
 
 # --- transposes -------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ _lock = threading.Lock()
 
 def remembered(jaxpr: Any) -> Any:
     """The first jaxpr that is like this one, equation by equation: what was compiled for it serves this one too."""
-    key = (_jax.config_key(), _jaxpr_key(jaxpr))
+    key = (context_key(), _jaxpr_key(jaxpr))
     with _lock:
         found = _known.setdefault(key, jaxpr)
         _known.move_to_end(key)

@@ -113,16 +113,26 @@ def cut(x: Any, length: int) -> Any:
     return _jax.as_weak_array(rows) if getattr(x, "weak_type", False) else rows
 
 
-def check_room(name: str, num: Any, capacity: int) -> None:
-    """Raise if `num` is more than there is room for: at once, or when the program runs."""
+def checked(name: str, num: Any, capacity: int) -> Any:
+    """The number; raises if it is more than there is room for: at once, or when a program runs that needs the result.
+
+    A pure function on the host, not an effect: where the number is as before, its result may be a saved one.
+    """
     if not is_traced(num):
-        if int(num) > capacity:
-            raise too_long(name, int(num), capacity)
-        return
-    report = functools.partial(_report, name, capacity)
-    lax.cond(num > capacity, lambda: jax.debug.callback(report, num), lambda: None)
+        check_room(name, num, capacity)
+        return num
+    kind = jax.ShapeDtypeStruct(num.shape, num.dtype)
+    report = functools.partial(_checked_on_host, name, capacity)
+    asked = lambda: jax.pure_callback(report, kind, num, vmap_method="sequential")
+    return lax.cond(num > capacity, asked, lambda: lax.convert_element_type(num, num.dtype))
 
 
-def _report(name: str, capacity: int, num: Any) -> None:
+def check_room(name: str, num: Any, capacity: int) -> None:
+    """Raise if `num`, which is known, is more than there is room for."""
     if int(num) > capacity:
         raise too_long(name, int(num), capacity)
+
+
+def _checked_on_host(name: str, capacity: int, num: Any) -> Any:
+    check_room(name, num, capacity)
+    return np.asarray(num)

@@ -5,6 +5,7 @@ In: arrays and a number. Out: `Padded`. It must not know what made them.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from incrax._loop_errors import unknown_length
 from incrax.loops.lengths import check_room, cut, is_traced, num_rows
 
 
@@ -45,6 +47,21 @@ class Padded:
     def filled(self, value: Any = 0) -> Any:
         """The values, with `value` in rows that do not count; derivatives there are zero."""
         return jax.tree.map(lambda x: _filled(x, self.mask, value), self.values)
+
+    def __len__(self) -> int:
+        """Number of rows that count; in a function of `guarded`, a guard on it.
+
+        Raises:
+            LoopTypeError: inside another traced function, where it is unknown.
+        """
+        try:
+            return operator.index(self.length)
+        except jax.errors.TracerIntegerConversionError:
+            raise unknown_length(self.capacity) from None
+
+    def __bool__(self) -> bool:
+        """True, also without rows."""
+        return True
 
     def exact(self) -> Any:
         """The rows that count and no others, in the shape of `values`; not inside a traced function.

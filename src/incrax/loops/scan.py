@@ -19,7 +19,7 @@ from incrax.loops.lengths import (
     as_length,
     as_size,
     capacity_for,
-    check_room,
+    checked,
     cut,
     is_staged,
     is_traced,
@@ -86,7 +86,7 @@ def scan(
     memory = as_size("scan", "memory", memory)
     rows, num, room = _sized("scan", xs, length, capacity)
     if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
-        check_room("scan", num, room)
+        num = checked("scan", num, room)
     if not is_staged() and not any(map(is_traced, [num, *jax.tree.leaves(rows)])):
         room = capacity_for(max(room, capacity or 0))
     types = [row_aval(x) for x in jax.tree.leaves(rows)]

@@ -13,7 +13,17 @@ import numpy as np
 from jax import lax
 
 from incrax._loop_errors import no_size, other_mask
-from incrax.loops.lengths import as_size, capacity_for, check_room, device_of, is_on_host, is_staged, is_traced, padded
+from incrax.loops.lengths import (
+    SMALLEST,
+    as_size,
+    capacity_for,
+    checked,
+    device_of,
+    is_on_host,
+    is_staged,
+    is_traced,
+    padded,
+)
 from incrax.loops.padded import Padded
 from incrax.loops.sizes import current_sizes
 
@@ -26,7 +36,8 @@ def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
     Args:
         x: pytree of arrays of shape (n, ...).
         mask: booleans of shape (n,).
-        size: room for rows. None: a power of two that they fit in; inside a traced function, only in one of `bucketed`.
+        size: room for rows. None: a power of two that they fit in; inside a traced function, only in one of `bucketed`
+            or `guarded`.
 
     Returns:
         A `Padded` of arrays of shape (size, ...) whose `length` is the number of True; rows past it are zero.
@@ -140,7 +151,7 @@ def _unique_on_host(given: Any, size: int | None) -> Unique:
     known = x.astype(np.float32) if is_foreign and jnp.issubdtype(x.dtype, jnp.floating) else x
     values, first, inverse, counts = np.unique(known, return_index=True, return_inverse=True, return_counts=True)
     values = values.astype(x.dtype)
-    room = _room("unique", len(values), size)
+    _, room = _with_room("unique", len(values), size)
     put = lambda part: jax.device_put(part, device_of(given))
     as_rows = lambda part: Padded(put(padded(part, room).copy()), len(values), is_checked=True)
     return Unique(as_rows(values), as_rows(first), put(inverse.reshape(x.shape)), as_rows(counts))
@@ -168,27 +179,36 @@ def _is_known(x: Any) -> bool:
 def _chosen(name: str, mask: Any, size: int | None) -> _Chosen:
     if _is_known(mask):
         found = np.flatnonzero(np.asarray(mask)).astype(np.int32)
-        rows = np.full(_room(name, len(found), size), mask.size, np.int32)
+        _, room = _with_room(name, len(found), size)
+        rows = np.full(room, mask.size, np.int32)
         rows[: len(found)] = found
         return _Chosen(rows, len(found))
-    num = jnp.sum(mask, dtype=jnp.int32)
-    room = _room(name, num, size)
+    num, room = _with_room(name, jnp.sum(mask, dtype=jnp.int32), size)
     places = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, room)
     rows = jnp.full(room, mask.size, jnp.int32).at[places].set(jnp.arange(mask.size, dtype=jnp.int32), mode="drop")
-    return _Chosen(rows, num)
+    return _Chosen(jnp.where(jnp.arange(room) < num, rows, mask.size), num)  # so that no row is had without the check
 
 
-def _room(name: str, num: Any, size: int | None) -> int:
+def _with_room(name: str, num: Any, size: int | None) -> tuple[Any, int]:
+    """The number of rows, and room for them."""
     if size is not None:
         room = as_size(name, "size", size)
-        check_room(name, num, room)
-        return room
+        return checked(name, num, room), room
     if not is_traced(num):
-        return capacity_for(int(num))
+        return num, capacity_for(int(num))
     sizes = current_sizes()
-    if sizes is None:
-        raise no_size(name)
-    return sizes.room(num)
+    return num, _room_by_guards(name, num) if sizes is None else sizes.room(num)
+
+
+def _room_by_guards(name: str, num: Any) -> int:
+    """Room for a traced number, where a branch on it is a guard: a path per capacity."""
+    room = SMALLEST
+    try:
+        while num > room:
+            room *= 2
+    except jax.errors.ConcretizationTypeError:
+        raise no_size(name) from None
+    return room
 
 
 def _gathered(x: Any, chosen: _Chosen, like: Any = None) -> jax.Array:

@@ -23,7 +23,7 @@ from incrax._errors import wrong_option
 from incrax._loop_errors import no_condition, small_memory
 from incrax.loops import primitive
 from incrax.loops.bodies import Layout, call, close, lift, merged
-from incrax.loops.lengths import as_size, check_room
+from incrax.loops.lengths import as_size, checked
 from incrax.loops.linearized import linearized
 from incrax.loops.primitive import Spec
 from incrax.loops.tracing import Start
@@ -131,7 +131,7 @@ def _while_jvp(parts: _Parts, values: Sequence[Any], tangents: Sequence[Any]) ->
     split = linearized(parts.body, layout, (*consts_move, *carry_moves))
     levels = _levels(parts, layout, split.stored_bytes)
     if parts.most < MOST:
-        check_room("while_loop", num, parts.most)
+        num = checked("while_loop", num, parts.most)
     fixed = [x for x, moving in zip(values, moves, strict=True) if not moving]
 
     def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:

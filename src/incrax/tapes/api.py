@@ -18,7 +18,7 @@ from incrax.tapes.statics import StaticNames, static_names
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FALLBACKS = ("eager", "error")
+FALLBACKS = ("eager", "error", "cond")
 
 
 @overload
@@ -31,6 +31,7 @@ def guarded(
     max_paths: int = ...,
     fallback: str = ...,
     constant: str | Sequence[str] = ...,
+    dynamic: str | int | Sequence[str | int] = ...,
 ) -> Guarded[P, R]: ...
 
 
@@ -44,6 +45,7 @@ def guarded(
     max_paths: int = ...,
     fallback: str = ...,
     constant: str | Sequence[str] = ...,
+    dynamic: str | int | Sequence[str | int] = ...,
 ) -> Callable[[Callable[P, R]], Guarded[P, R]]: ...
 
 
@@ -56,6 +58,7 @@ def guarded(
     max_paths: int = 64,
     fallback: str = "eager",
     constant: str | Sequence[str] = (),
+    dynamic: str | int | Sequence[str | int] = (),
 ) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:
     """Compile a function with Python control flow, path by path, so that it stays right on every path.
 
@@ -77,8 +80,14 @@ def guarded(
             and no derivative passes through it.
         max_paths: paths recorded per structure and types of the arguments, at most.
         fallback: beyond `max_paths`, `"eager"`: warn once, with the outcomes of each guard, and call `f` as it is;
-            `"error"`: raise.
+            `"error"`: raise; `"cond"`: rewrite `f` so that branches whose sides only assign variables become one
+            `lax.cond` each, and record anew; what cannot be merged safely stays a guard, and beyond `max_paths` of
+            these it is as with `"eager"`, with the reasons.
         constant: names of captured variables that never change; they are not compared.
+        dynamic: names or positions of arguments, pytrees of arrays, whose number of rows may change without a new
+            recording. They are padded to a power of two of rows, from 64 on, and reach `f` as `Padded`, which `scan`
+            and `map` take; one path serves all lengths up to a capacity. `Padded` results come back as the rows that
+            count. `len(x)` of such an argument is a guard on its length.
 
     Returns:
         A callable with the signature of `f`, and `stats`, `explain()` and `clear()`. Under `jax.grad`, `jvp`, `vjp`,
@@ -110,7 +119,8 @@ def guarded(
     """
     _check(f, guard, max_paths, fallback, floats)
     names = (constant,) if isinstance(constant, str) else tuple(constant)
-    options = Options(guard, floats, max_paths, fallback, names)
+    rows = _argument_names(dynamic)
+    options = Options(guard, floats, max_paths, fallback, names, rows)
 
     def named(fun: Any) -> StaticNames:
         return static_names(fun, static) if static != () else StaticNames.none()
@@ -137,7 +147,20 @@ def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> No
     if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
         raise ValueError(f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1.")
     if fallback not in FALLBACKS:
-        raise ValueError(f'`guarded(fallback=...)` got {fallback!r}; use "eager" or "error".')
+        raise ValueError(f'`guarded(fallback=...)` got {fallback!r}; use "eager", "error" or "cond".')
+
+
+def _argument_names(dynamic: Any) -> tuple[str | int, ...]:
+    """Names and positions as the user wrote them.
+
+    Raises:
+        TypeError: they are something else.
+    """
+    names = (dynamic,) if isinstance(dynamic, (str, int)) else dynamic
+    is_right = isinstance(names, (list, tuple)) and all(type(name) in (str, int) for name in names)
+    if not is_right:
+        raise wrong_option("guarded(dynamic=...)", dynamic, "names or positions of arguments")
+    return tuple(names)
 
 
 def _plain(f: Callable[..., Any]) -> Callable[..., Any]:

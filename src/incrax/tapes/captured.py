@@ -70,7 +70,7 @@ class Captured:
         self.generators: list[tuple[str, Any]] = []
         self.codes: set[types.CodeType] = set()
         self.tracers: list[str] = []
-        self._seen: dict[Any, Any] = {}
+        self.seen: dict[Any, Any] = {}
         self._waiting: deque[tuple[str, Any]] = deque()
         self._modules: dict[int, tuple[str, types.ModuleType]] = {}
         self._attributes: dict[str, None] = {}
@@ -103,9 +103,9 @@ class Captured:
 
     def visit(self, name: str, value: Any) -> None:
         """Note a value that code can read, and what can be read from it."""
-        if name in self.constant or value is MISSING or _is_scalar(value) or id(value) in self._seen:
+        if name in self.constant or value is MISSING or _is_scalar(value) or id(value) in self.seen:
             return
-        self._seen[id(value)] = value
+        self.seen[id(value)] = value
         self._waiting.append((name, value))
 
     def walk(self) -> None:
@@ -114,7 +114,7 @@ class Captured:
             self._follow(*self._waiting.popleft())
 
     def _follow(self, name: str, value: Any) -> None:
-        if len(self._seen) > MAX_VALUES:
+        if len(self.seen) > MAX_VALUES:
             raise not_comparable(self.name, name, f"with more than {MAX_VALUES:,} values in all that it captures")
         if isinstance(value, _jax.Tracer):
             self.tracers.append(name)

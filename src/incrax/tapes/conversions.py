@@ -45,6 +45,21 @@ def placed(place: Place) -> Iterator[None]:
         _here.place = None
 
 
+@contextmanager
+def without_values(error: Exception) -> Iterator[None]:
+    """Refuse to tell Python any value inside the block, in this thread."""
+    before, _here.error = getattr(_here, "error", None), error
+    try:
+        yield
+    finally:
+        _here.error = before
+
+
+def is_without_values() -> bool:
+    """Whether values are refused now."""
+    return getattr(_here, "error", None) is not None
+
+
 class Recorder(Protocol):
     """What records guards."""
 
@@ -58,6 +73,8 @@ class Recorder(Protocol):
 def learned(recorder: Recorder, tracer: Any, kind: str, place: Place | None = None) -> Any:
     """The value of a tracer; what the conversion tells of it becomes a guard."""
     frame = caller(2)
+    if is_without_values():
+        raise _here.error
     value = recorder.value_of(tracer)
     place = place or getattr(_here, "place", None) or place_of(frame)
     assert place is not None

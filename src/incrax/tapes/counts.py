@@ -11,7 +11,8 @@ class TapeStats:
 
     Fields: calls; calls that the expected path answered; calls that another recorded path answered, or none; paths
     recorded; programs compiled; programs of guards alone that ran; calls under another transformation; calls that were
-    evaluated operation by operation because there were too many paths; calls that raised.
+    evaluated operation by operation because there were too many paths; calls that raised; branches that
+    became a `lax.cond` while recording.
     """
 
     calls: int = 0
@@ -23,6 +24,7 @@ class TapeStats:
     transparent: int = 0
     eager: int = 0
     aborted: int = 0
+    merged: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""

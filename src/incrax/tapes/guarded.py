@@ -20,19 +20,23 @@ import numpy as np
 from incrax import _jax
 from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
 from incrax._tuning import is_disabled
+from incrax.loops.ragged import RaggedArguments, exact
 from incrax.running.leaves import has_tracer
 from incrax.running.signature import Signature, make_signature
 from incrax.tapes.counts import TapeStats
-from incrax.tapes.explanation import TapeExplanation, explain, shown
+from incrax.tapes.explanation import TapeExplanation, explain, outcomes_of, unmerged
 from incrax.tapes.locations import NO_VALUE, place_of_error
-from incrax.tapes.making import Options, Subject, make_path
+from incrax.tapes.making import Options, Subject, make_path, merging
 from incrax.tapes.paths import OtherTypes, Path
 from incrax.tapes.statics import StaticNames, split
 from incrax.tapes.tape import Tape, evaluate, first_results
-from incrax.tapes.tree import OtherWay, outcomes
+from incrax.tapes.tree import OtherWay
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MAX_ATTEMPTS = 3
+"""Attempts to merge branches, at most, in which there was none that could be."""
 
 MAX_SIGNATURES = 64
 """Structures, shapes and dtypes of arguments, or combinations of static ones, kept per function."""
@@ -44,14 +48,18 @@ class Guarded(Generic[P, R]):
     def __init__(
         self, fun: Callable[P, R], options: Options, statics: StaticNames, make: Any = None, roots: Sequence[Any] = ()
     ) -> None:
+        self._options, names, options = options, options.dynamic, options._replace(dynamic=())
         name = getattr(fun, "__name__", repr(fun))
         self._fun, self._statics, self._make = fun, statics, make
         self._subject = Subject(fun, name, options, [fun, *roots, *([options.guard] if options.guard else [])])
         self._stats = TapeStats()
         self._tapes: OrderedDict[Any, list[Tape]] = OrderedDict()
         self._kin: OrderedDict[Any, Guarded[..., R]] = OrderedDict()
+        self._ragged = RaggedArguments(fun, names, "guarded", "guarded(dynamic=...)") if names else None
         self._latest: Tape | None = None
         self._has_warned = False
+        self._attempts = MAX_ATTEMPTS if options.fallback == "cond" else 0
+        self._reasons: dict[str, str] = {}
         self._is_disabled = is_disabled()
         self._lock = threading.RLock()
         functools.update_wrapper(self, fun, updated=())
@@ -86,6 +94,8 @@ class Guarded(Generic[P, R]):
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the path expected by the latest tape may not answer."""
+        if self._ragged is not None:
+            return self._of_rows(self._ragged, args, kwargs)
         if self._statics:
             return self._of_statics(args, kwargs)
         self._stats.calls += 1
@@ -122,6 +132,16 @@ class Guarded(Generic[P, R]):
         fun: Any = self._fun
         return fun(*args, **kwargs)
 
+    def _of_rows(self, ragged: RaggedArguments, args: Any, kwargs: Any) -> Any:
+        """A call with arguments of any number of rows: tapes of their own, of padded arguments."""
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        is_known = all(_jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer))
+        args, kwargs, lengths = (ragged.padded if is_known else ragged.wrapped)(args, kwargs)
+        with self._lock:
+            kin = self._kin.setdefault("rows", Guarded(self._fun, self._subject.options, self._statics, self._make))
+            kin._stats = self._stats
+        return exact(kin(*args, **kwargs), lengths)
+
     def _of_statics(self, args: Any, kwargs: Any) -> Any:
         """A call with static arguments: tapes of their own for each combination."""
         found = split(self._fun, self._statics, args, kwargs)
@@ -148,15 +168,15 @@ class Guarded(Generic[P, R]):
 
     def _record(self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any) -> Any:
         """Record the path of a call and run it."""
-        num_known = 0 if tape is None else len(tape.tree.paths)
+        known = tape, 0 if tape is None else len(tape.tree.paths)
         with self._lock:
             tape = self._tape_for(signature)
-            if tape is not None and len(tape.tree.paths) != num_known:  # another thread has recorded meanwhile
+            if tape is not None and (tape, len(tape.tree.paths)) != known:  # another thread has recorded meanwhile
                 found = tape.search(tape.tree.root.likely, lambda path: self._attempt(path, leaves), leaves)
                 if found is not None:
                     tape.count(found[0], is_hit=False)
                     return jax.tree_util.tree_unflatten(found[0].out_tree, found[1])
-            path = None if self._is_full(signature) else self._new_path(tape, signature, leaves)
+            path = self._path_if_few(signature, leaves)
         if path is None:
             self._stats.eager += 1
             return self._plain(args, kwargs)
@@ -174,6 +194,12 @@ class Guarded(Generic[P, R]):
                     tape.forget(path)
             raise
         return results
+
+    def _path_if_few(self, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path | None:
+        """A new path; None if there are too many, and branches cannot be merged."""
+        if self._is_full(signature) and not self._merge(signature, leaves):
+            return self._too_many(signature)
+        return self._new_path(self._tape_for(signature), signature, leaves, is_call=is_call)
 
     def _new_path(self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path:
         """Record a path and put it in its tape, which is that of captured values as they are before it runs."""
@@ -205,33 +231,37 @@ class Guarded(Generic[P, R]):
         return known
 
     def _is_full(self, signature: Signature) -> bool:
-        """Whether no more paths may be recorded; warns once.
+        """Whether no more paths may be recorded."""
+        tapes = self._tapes.get(signature.key, [])
+        return sum(len(tape.tree.paths) for tape in tapes) >= self._subject.options.max_paths
+
+    def _too_many(self, signature: Signature) -> None:
+        """Say once which guards have too many outcomes.
 
         Raises:
             TooManyPathsError: the user asked for an error.
         """
-        tapes, options = self._tapes.get(signature.key, []), self._subject.options
-        if sum(len(tape.tree.paths) for tape in tapes) < options.max_paths:
-            return False
-        lines = self._outcomes(tapes)
+        options, tapes = self._subject.options, self._tapes.get(signature.key, [])
+        lines = outcomes_of(tapes)
         if options.fallback == "error":
             raise too_many_paths(self._subject.name, options.max_paths, lines)
-        if not self._has_warned:
+        if not self._has_warned and not self._attempts:
             self._has_warned = True
-            warnings.warn(eager_from_now(self._subject.name, options.max_paths, lines), UserWarning, stacklevel=5)
-        return True
+            reasons = unmerged(self._reasons, tapes) if options.fallback == "cond" else []
+            text = eager_from_now(self._subject.name, options.max_paths, lines, reasons)
+            warnings.warn(text, UserWarning, stacklevel=6)
 
-    def _outcomes(self, tapes: Sequence[Tape]) -> list[str]:
-        """Places by the number of their outcomes."""
-        seen: dict[str, set[Any]] = {}
-        for tape in tapes:
-            for place, keys in outcomes(tape.tree).items():
-                seen.setdefault(place, set()).update(map(shown, keys))
-        for tape in tapes[:-1]:
-            for name in tape.captured.changed():
-                seen.setdefault(f"captured `{name}`", set()).add(id(tape))
-        ordered = sorted(seen.items(), key=lambda item: -len(item[1]))
-        return [f"{place}: {len(keys)}" for place, keys in ordered[:8]]
+    def _merge(self, signature: Signature, leaves: Any) -> bool:
+        """Whether the function has just become one that merges branches, all its paths forgotten."""
+        if not self._attempts:
+            return False
+        subject, self._reasons, is_vain = merging(self._subject, signature, leaves, self._stats)
+        self._attempts -= is_vain
+        if subject is None:
+            return False
+        self._subject, self._latest, self._attempts = subject, None, 0
+        self._tapes.clear()
+        return True
 
     # --- under other transformations ------------------------------------------------------------------------------
 
@@ -266,9 +296,7 @@ class Guarded(Generic[P, R]):
                 found = None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
             if found is not None:
                 return found[0]
-            if self._is_full(signature):
-                return None
-            return self._new_path(tape, signature, leaves, is_call=False)
+            return self._path_if_few(signature, leaves, is_call=False)
 
     # --- reports and control --------------------------------------------------------------------------------------
 
@@ -280,9 +308,17 @@ class Guarded(Generic[P, R]):
     def explain(self) -> TapeExplanation:
         """Paths, the guards behind each, how often each was right or wrong, seconds of recording and compiling."""
         with self._lock:
-            kin = list(self._kin.values())
-            tapes = [tape for f in (self, *kin) for group in f._tapes.values() for tape in group]
-            return explain(self._stats, tapes)
+            return explain(self._stats, self._all_tapes(), self._branches())
+
+    def _branches(self) -> dict[str, tuple[bool, str]]:
+        """Branches by place: whether they were merged, and why not where they were not."""
+        merged = self._subject.sides.merged if self._subject.sides else {}
+        found = {place: (place in merged, reason) for place, reason in {**merged, **self._reasons}.items()}
+        return functools.reduce(dict.__or__, (kin._branches() for kin in self._kin.values()), found)
+
+    def _all_tapes(self) -> list[Tape]:
+        own = [tape for group in self._tapes.values() for tape in group]
+        return own + [tape for kin in self._kin.values() for tape in kin._all_tapes()]
 
     def clear(self) -> None:
         """Forget all paths and programs."""
@@ -293,7 +329,7 @@ class Guarded(Generic[P, R]):
 
     def with_paths(self, make: Any) -> Guarded[P, R]:
         """The same function with another way to evaluate paths: `make(function of flat leaves)`."""
-        return Guarded(self._fun, self._subject.options, self._statics, make)
+        return Guarded(self._fun, self._options, self._statics, make)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
@@ -305,7 +341,7 @@ class Guarded(Generic[P, R]):
         name = getattr(self, "__qualname__", "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        return name if found is self else (Guarded, (self._fun, self._subject.options, self._statics, self._make))
+        return name if found is self else (Guarded, (self._fun, self._options, self._statics, self._make))
 
     def __repr__(self) -> str:
         """Name and counters."""

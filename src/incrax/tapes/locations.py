@@ -124,7 +124,12 @@ def _source(frame: FrameType, span: Span) -> str:
     encoded = [line.encode() for line in lines]
     encoded[-1] = encoded[-1][:end_column] if end_column else encoded[-1]
     encoded[0] = encoded[0][column:]
-    text = " ".join(b" ".join(encoded).decode(errors="replace").split())
+    return shortened(b" ".join(encoded).decode(errors="replace"))
+
+
+def shortened(text: str) -> str:
+    """A text on one line of a report."""
+    text = " ".join(text.split())
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 

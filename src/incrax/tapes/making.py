@@ -22,6 +22,7 @@ from incrax.tapes.locations import NO_VALUE, Place, place_of_error
 from incrax.tapes.mechanism import record
 from incrax.tapes.paths import Path
 from incrax.tapes.recording import Recording
+from incrax.tapes.sides import Sides
 from incrax.tapes.sources import Seen, watched
 
 MAX_ROUNDS = 3
@@ -36,6 +37,7 @@ class Options(NamedTuple):
     max_paths: int = 64
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
+    dynamic: tuple[str | int, ...] = ()
 
 
 class Subject(NamedTuple):
@@ -46,6 +48,8 @@ class Subject(NamedTuple):
     options: Options
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
+    sides: Sides | None = None
+    """What the function asks at its branches, if it is rewritten."""
 
     def captured(self, statics: Sequence[Any] = ()) -> Captured:
         """What the function captures now, and what can be read from static arguments."""
@@ -78,6 +82,8 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
         captured, seen = subject.captured(signature.statics), Seen()
+        if subject.sides is not None:
+            subject.sides.note_identity(captured.codes, captured.seen)
         if captured.tracers:
             raise kept_tracer(subject.name, captured.tracers[0])
         try:
@@ -85,8 +91,11 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
                 recording = record(_flat(subject, signature, trees), leaves, avals)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
+        if subject.sides is not None:
+            seen.rename(subject.sides.origins)
         found = seen.new_roots(captured)
-        if not found or number + 1 == MAX_ROUNDS:
+        is_late = subject.sides is not None and subject.sides.is_late
+        if not (found or is_late) or number + 1 == MAX_ROUNDS:
             return Observed(recording, captured, seen, avals, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
@@ -106,6 +115,24 @@ def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], sta
         path.prepare_check()
     path.record_s = time.perf_counter() - begin
     return path, run.captured
+
+
+def merging(
+    subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats
+) -> tuple[Subject | None, dict[str, str], bool]:
+    """The subject with its function rewritten so that branches are merged, if one was at these values; reasons.
+
+    The last result is whether that was in vain; not if the function itself raised.
+    """
+    sides = Sides(stats)
+    try:
+        found = subject._replace(fun=sides.inner(subject.fun), sides=sides)
+        make_path(found, signature, leaves, stats)
+    except TapeError as error:
+        return None, {**sides.reasons, "a call": str(error)}, True
+    except Exception:  # noqa: BLE001 - the function as it is will raise it, or not
+        return None, sides.reasons, False
+    return (found if sides.merged else None), sides.reasons, not sides.merged
 
 
 def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from incrax import _jax
+from incrax._context import context_key
 from incrax.facts.program import STATEFUL, Program, evaluator
 from incrax.facts.simplify import drop_dead, inline
 from incrax.tapes.counts import TapeStats
@@ -49,7 +50,7 @@ class Path:
         self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)
         self.is_simple = not self.needs_check
         self.incremental: Any = None
-        self._config = _jax.config_key()
+        self._config = context_key()
         self.run = jax.jit(self._checked(self._run, of_config=True))
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""
         self.results = jax.jit(self._checked(self._results))
@@ -64,7 +65,7 @@ class Path:
 
         def traced(consts: Any, *leaves: Any) -> Any:
             is_same = len(leaves) == len(self.avals) and all(map(has_type, map(jax.typeof, leaves), self.avals))
-            if not is_same or (of_config and _jax.config_key() != self._config):
+            if not is_same or (of_config and context_key() != self._config):
                 raise OtherTypes
             self._stats.compiles += 1
             return run(consts, *leaves)
