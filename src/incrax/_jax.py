@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.dtypes
@@ -189,8 +189,15 @@ _CALL_PARAMS = {
 }
 
 
+PASS = "incrax_pass"
+"""Name of the primitive of `facts.passes`, (*results, *inputs) -> results."""
+
+
 def called_jaxpr(eqn: Equation) -> Any | None:
     """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay closed."""
+    if eqn.primitive.name == PASS:
+        invars = tuple(new_var(atom.aval) for atom in eqn.invars)
+        return closed_jaxpr(Body(invars, (), (), (), invars[: len(eqn.outvars)]))
     param = _CALL_PARAMS.get(eqn.primitive.name)
     if param is None or any("Ref" in type(effect).__name__ for effect in eqn.effects):
         return None
@@ -288,6 +295,7 @@ class Rules(NamedTuple):
     push: Callable[..., tuple[list[Any], list[Any]]]  # (values, tangents, **params) -> results, their tangents
     pull: Callable[..., list[Any]]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
     batch: Callable[..., tuple[list[Any], list[Any]]]  # (mapped, values, axes, **params) -> results, their axes
+    prune: Callable[..., Any] | None = None  # (is_used, eqn) -> the equation for some of the results only
 
 
 class Linear(NamedTuple):
@@ -314,7 +322,19 @@ def new_primitive(name: str, rules: Rules) -> Any:
     _ad.primitive_jvps[primitive] = partial(_push, rules.push)
     _ad.primitive_transposes[primitive] = partial(_pull, rules.pull)
     _batching.fancy_primitive_batchers[primitive] = partial(_batch, rules.batch)
+    if rules.prune is not None:
+        _pe.dce_rules[primitive] = cast(Any, partial(_prune, rules.prune))
     return primitive
+
+
+def _prune(rule: Any, is_used: Sequence[bool], *rest: Any) -> tuple[list[bool], Equation | None]:
+    """JAX's form of a rule: which inputs are read; None for an equation of no used result."""
+    eqn: Equation = rest[-1]  # JAX 0.12 says before it which inputs are known to be read
+    if not any(is_used):
+        return [False] * len(eqn.invars), None
+    kept: Equation = rule(is_used, eqn)
+    read = [atom for atom in kept.invars if not isinstance(atom, Literal)]
+    return [any(atom is each for each in read) for atom in eqn.invars], kept
 
 
 def _push(rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
@@ -353,28 +373,44 @@ def row_aval(aval: Any) -> Any:
 # --- functions on the host ----------------------------------------------------------------------------------------
 
 
-def with_host_functions(eqn: Equation, wrap: Callable[[Equation], Callable[..., Any]]) -> Equation:
-    """The equation with each function that it calls on the host, in inner jaxprs too, replaced as `wrap` says."""
-    params = {name: _with_host_functions(value, wrap) for name, value in eqn.params.items()}
-    if calls_host(eqn) and callable(params.get("callback")):
-        params["callback"] = wrap(eqn)
+def with_bodies(eqn: Equation, change: Callable[[Body], Body]) -> Equation:
+    """The equation with each jaxpr in its parameters changed; the very one if `change` gives the very bodies.
+
+    Inputs and constants of a body must stay.
+    """
+    params = {name: _with_bodies(value, change) for name, value in eqn.params.items()}
     is_same = all(params[name] is value for name, value in eqn.params.items())
     return eqn if is_same else eqn.replace(params=params)
 
 
-def _with_host_functions(value: Any, wrap: Callable[[Equation], Callable[..., Any]]) -> Any:
-    """A parameter likewise; the very object where no jaxpr in it calls the host."""
+def _with_bodies(value: Any, change: Callable[[Body], Body]) -> Any:
+    """A parameter likewise; the very object where no jaxpr in it changes."""
     if type(value) in (tuple, list):
-        inner = [_with_host_functions(x, wrap) for x in value]
+        inner = [_with_bodies(x, change) for x in value]
         return value if all(x is y for x, y in zip(inner, value, strict=True)) else type(value)(inner)
     if not is_jaxpr(value):
         return value
-    jaxpr: Any = value.jaxpr if isinstance(value, jex_core.ClosedJaxpr) else value
-    eqns = [with_host_functions(eqn, wrap) for eqn in jaxpr.eqns]
-    if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
+    body = open_jaxpr(value)
+    changed = change(body)
+    if changed is body:
         return value
-    replaced = jaxpr.replace(eqns=eqns)
+    jaxpr: Any = value.jaxpr if isinstance(value, jex_core.ClosedJaxpr) else value
+    replaced = jaxpr.replace(eqns=list(changed.eqns), outvars=list(changed.outvars))
     return value.replace(jaxpr=replaced) if jaxpr is not value else replaced
+
+
+def with_host_functions(eqn: Equation, wrap: Callable[[Equation], Callable[..., Any]]) -> Equation:
+    """The equation with each function that it calls on the host, in inner jaxprs too, replaced as `wrap` says."""
+
+    def change(body: Body) -> Body:
+        eqns = tuple(with_host_functions(inner, wrap) for inner in body.eqns)
+        is_same = all(new is old for new, old in zip(eqns, body.eqns, strict=True))
+        return body if is_same else body._replace(eqns=eqns)
+
+    eqn = with_bodies(eqn, change)
+    if calls_host(eqn) and callable(eqn.params.get("callback")):
+        return eqn.replace(params={**eqn.params, "callback": wrap(eqn)})
+    return eqn
 
 
 def calls_host(eqn: Equation) -> bool:
@@ -437,7 +473,7 @@ is_top_level = _core.trace_state_clean
 
 
 def config_key() -> Hashable:
-    """Everything outside the arguments that changes how a function is traced and compiled."""
+    """Everything of JAX outside the arguments that changes how a function is traced and compiled."""
     return (
         _config.trace_context(),
         _config.debug_nans.value,
@@ -459,6 +495,62 @@ def is_out_of_memory(error: Exception) -> bool:
 def is_jit_disabled() -> bool:
     """Whether the user asked for plain evaluation, operation by operation."""
     return _config.disable_jit.value
+
+
+class _Noted(_source_info.SourceInfo):
+    __slots__ = ["note"]
+
+
+def note(tracer: Tracer, what: Any) -> bool:
+    """Keep an object as long as a tracer lives, in the tracer: a table would keep a trace alive that failed.
+
+    It goes where JAX notes the line for a message. False if there is no such place.
+    """
+    old = getattr(tracer, "_line_info", None) or _source_info.current()
+    try:
+        noted = _Noted(old.traceback, old.name_stack)
+        noted.note = what
+        tracer._line_info = noted
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def noted(tracer: Tracer) -> Any:
+    """What `note` keeps; None if nothing."""
+    line = getattr(tracer, "_line_info", None)
+    return line.note if isinstance(line, _Noted) else None
+
+
+def is_current(tracer: Tracer) -> bool:
+    """Whether a tracer is of the present trace or of one around it."""
+    return _is_around(tracer, _core.trace_ctx.trace)
+
+
+def is_innermost(tracer: Tracer) -> bool:
+    """Whether a tracer is of the present trace itself."""
+    return tracer._trace is _core.trace_ctx.trace
+
+
+def is_known_with(x: Any, other: Any) -> bool:
+    """Whether a value can be used wherever another can: of the same trace, of one around it, or of none."""
+    if not isinstance(x, Tracer):
+        return True
+    return isinstance(other, Tracer) and _is_around(x, other._trace)
+
+
+def _is_around(tracer: Tracer, trace: Any) -> bool:
+    while trace is not None and trace is not tracer._trace:
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
+
+
+def full_type(x: Any) -> Hashable:
+    """The type of a value, or of what JAX says that one will be."""
+    aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+    sharding = explicit_sharding(aval)
+    varies = getattr(aval, "vma", None) or frozenset()
+    return aval.shape, aval.dtype, bool(aval.weak_type), sharding and sharding.spec, varies
 
 
 def source_line(eqn: Equation) -> str:

@@ -53,6 +53,14 @@ def inline_but_rules(program: Program) -> Program:
     return _inline(program, RULED)
 
 
+_DIFFERENTIATED = RULED | {"checkpoint", "remat", "remat2", _jax.PASS}
+
+
+def inline_jits(program: Program) -> Program:
+    """Open jit and closed calls only: what stays says how to differentiate, or is the marker of a pass."""
+    return _inline(program, _DIFFERENTIATED)
+
+
 def inline_with_lines(program: Program) -> Program:
     """As `inline`; an equation of a function of JAX gets the line where the user called that function.
 
@@ -72,7 +80,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         return atom
 
     def visit(eqn: Equation) -> None:
-        eqn = _reading(eqn, resolve)
+        eqn = reading(eqn, resolve)
         called, inputs = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn), eqn.invars
         if called is None and has_lines:
             called, inputs = _jax.opaque_call(eqn) or (None, inputs)
@@ -98,7 +106,7 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
     return Program(program.invars, tuple(constvars), tuple(consts), tuple(eqns), outvars)
 
 
-def _reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
+def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
     """The equation with other inputs; itself where they stay the same."""
     invars = [rename(atom) for atom in eqn.invars]
     is_same = all(new is old for new, old in zip(invars, eqn.invars, strict=True))
@@ -121,7 +129,7 @@ def fold_constants(program: Program) -> Program:
     literals = {v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()}
     constants = frozenset(program.constvars)
     arrays = [v for v in known if v in used and v not in literals and v not in constants]
-    kept = [_reading(eqn, lambda a: literals.get(a, a) if isinstance(a, Var) else a) for eqn in kept]
+    kept = [reading(eqn, lambda a: literals.get(a, a) if isinstance(a, Var) else a) for eqn in kept]
     outvars = tuple(literals.get(a, a) if isinstance(a, Var) else a for a in program.outvars)
     constvars = (*program.constvars, *arrays)
     consts = (*program.consts, *(np.asarray(known[v], v.aval.dtype) for v in arrays))
@@ -144,8 +152,8 @@ def merge_equal(program: Program) -> Program:
     seen: dict[Hashable, list[Var]] = {}
     eqns = []
     for eqn in program.eqns:
-        eqn = _reading(eqn, lambda a: names.get(a, a) if isinstance(a, Var) else a)
-        key = None if eqn.effects or eqn.primitive.name in STATEFUL else _equation_key(eqn)
+        eqn = reading(eqn, lambda a: names.get(a, a) if isinstance(a, Var) else a)
+        key = equation_key(eqn)
         if key is not None and key in seen:
             names.update(zip(eqn.outvars, seen[key], strict=True))
             continue
@@ -156,9 +164,15 @@ def merge_equal(program: Program) -> Program:
     return program.with_eqns(eqns, outvars)
 
 
-def _equation_key(eqn: Equation) -> Hashable | None:
+def equation_key(eqn: Equation, number: Callable[[Atom], Hashable] | None = None) -> Hashable | None:
+    """What equations have in common that give the same results; None for one that may give another each time.
+
+    `number` is what stands for an input; the atom itself by default.
+    """
+    if eqn.effects or eqn.primitive.name in STATEFUL:
+        return None
     params = tuple((name, _param_key(value)) for name, value in sorted(eqn.params.items()))
-    key = (eqn.primitive, params, tuple(_atom_key(atom) for atom in eqn.invars), id(eqn.ctx))
+    key = (eqn.primitive, params, tuple(map(number or atom_key, eqn.invars)), id(eqn.ctx))
     try:
         hash(key)
     except TypeError:
@@ -175,7 +189,8 @@ def _param_key(value: Any) -> Hashable:
     return function_key(value) if callable(value) and not isinstance(value, type) else value
 
 
-def _atom_key(atom: Atom) -> Hashable:
+def atom_key(atom: Atom) -> Hashable:
+    """A variable by itself, a literal by type and bits."""
     if isinstance(atom, Literal):
         value = np.asarray(atom.val)
         return str(atom.aval), getattr(atom.aval, "weak_type", False), value.dtype, value.tobytes()

@@ -15,6 +15,7 @@ from incrax._tape_errors import branch_in_incremental
 from incrax._tuning import Tuning
 from incrax.facts.cost import Calibration, assumed_prices
 from incrax.facts.dependence import depend, make_layout
+from incrax.facts.inverses import cancel_inverses
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace_with_tree
 from incrax.facts.simplify import Pass, drop_dead, fold_constants, inline, inline_but_rules, merge_equal, run_passes
@@ -23,8 +24,8 @@ from incrax.running.leaves import LeafValue
 from incrax.running.signature import Signature
 from incrax.tapes.locations import NO_VALUE, place_of_error
 
-PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
-RULE_KEEPING_PASSES = (inline_but_rules, fold_constants, merge_equal, drop_dead)
+PASSES = (cancel_inverses, inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
+RULE_KEEPING_PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_equal, drop_dead)
 
 
 @dataclass(frozen=True)

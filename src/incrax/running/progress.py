@@ -26,9 +26,9 @@ class Meter:
     def __enter__(self) -> Meter:
         return self
 
-    def advance(self) -> None:
-        """One more step is done."""
-        self.done += 1
+    def advance(self, count: int = 1) -> None:
+        """So many more steps are done."""
+        self.done += count
         if self._bar is None and time.perf_counter() - self._start_s > PATIENCE_S:
             console = Console(stderr=True)
             self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)

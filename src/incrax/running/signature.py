@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from incrax import _jax
+from incrax._context import context_key
 from incrax._errors import unhashable_static
 from incrax.running.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
 from incrax.running.placement import Placed
@@ -44,7 +45,7 @@ class Signature:
 
     def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
         """Whether a call with these leaves has this signature."""
-        if treedef != self.treedef or _jax.config_key() != self.config or not self.same_statics(leaves):
+        if treedef != self.treedef or context_key() != self.config or not self.same_statics(leaves):
             return False
         dynamic = self.dynamic_leaves(leaves)
         return self.same_types(dynamic, range(len(dynamic)), ())
@@ -142,7 +143,7 @@ def make_signature(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         else:
             descriptors.append(None)
             statics.append(_checked_static(leaf, path))
-    return Signature(treedef, tuple(flags), tuple(descriptors), tuple(statics), paths, _jax.config_key())
+    return Signature(treedef, tuple(flags), tuple(descriptors), tuple(statics), paths, context_key())
 
 
 def _checked_static(leaf: Any, path: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
+from incrax._context import context_key
 from incrax._errors import many_functions, many_signatures, nothing_saved
 from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
@@ -67,7 +68,7 @@ class Traced:
 
     def serves(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
-        return treedef == self.signature.treedef and _jax.config_key() == self.signature.config
+        return treedef == self.signature.treedef and context_key() == self.signature.config
 
     def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
         """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""

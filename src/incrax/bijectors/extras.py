@@ -1,0 +1,23 @@
+"""Libraries that only some functions need."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from incrax._bijector_errors import missing_extra
+
+
+def needed(module: str, what: str) -> Any:
+    """A module of an optional library.
+
+    Raises:
+        MissingExtraError: the library is not installed.
+    """
+    library = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise
+        raise missing_extra(what, library) from None

@@ -1,0 +1,161 @@
+"""What outputs of bijections remember, beside the outputs: a table keyed weakly by the output object.
+
+In: an output and records of how it was made. Out: the records of an output, as long as it lives. Invariants:
+
+- an entry holds its output weakly and dies with it; no record holds its own output;
+- records are keyed by the object: another array with equal values has none;
+- tracers are never in the table: the records of a tracer are held by the tracer, and nothing else;
+- whatever a record gives out can be used wherever its output can (`_jax.is_known_with`);
+- the table is changed by single operations of a dict, each atomic, so that threads and dying arrays may interleave.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from incrax import _jax
+from incrax.bijectors.state import State
+
+
+class Record:
+    """How one array was made by one bijection. Of `memory_of`; to be read, not changed."""
+
+    __slots__ = (
+        *("_bijection", "_context", "direction", "has_right_type"),
+        *("intermediates", "ladj", "parts", "source", "state"),
+    )
+
+    def __init__(
+        self, bijection: Any, state: State, direction: str, source: Any, context: Any, ladj: Any = None
+    ) -> None:
+        self._bijection = bijection
+        self._context = context
+        self.state: State = state
+        self.direction: str = direction
+        """`"forward"` or `"inverse"`."""
+        self.source: Any = source
+        """The input that the array was made from."""
+        self.ladj: Any = ladj
+        """log|det J| of the pass at its input; None until it is computed."""
+        self.intermediates: Any = None
+        """What the log-determinant can be computed from, or None."""
+        self.parts: tuple[Record, ...] = ()
+        """Of a chain: the records of its parts, in the order of the pass."""
+        self.has_right_type: tuple[bool, bool] | None = None
+        """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed;
+        None until it was asked."""
+
+    @property
+    def bijection(self) -> Any:
+        """The bijection that made the array, or None if it is gone; records hold no parameters."""
+        return self._bijection()
+
+    @property
+    def context(self) -> Any:
+        """The context of the pass, or None if there was none or it is gone."""
+        return None if self._context is None else self._context()
+
+    @property
+    def bijection_ref(self) -> Any:
+        """A weak reference to the bijection."""
+        return self._bijection
+
+    @property
+    def has_context_ref(self) -> bool:
+        """Whether the pass had a context."""
+        return self._context is not None
+
+    def has_context(self, context: Any) -> bool:
+        """Whether a context is the recorded object."""
+        if self._context is None:
+            return context is None
+        return context is not None and self._context() is context and is_readable(context)
+
+    def __repr__(self) -> str:
+        shape = f"{self.source.dtype}{list(self.source.shape)}"
+        return f"Record({self.direction} of {self.bijection!r}, source={shape}, ladj={self.ladj!r})"
+
+
+class _Entry(weakref.ref):
+    """A weak reference to an output, with its records."""
+
+    __slots__ = ("key", "records")
+
+    key: int
+    records: tuple[Record, ...]
+
+
+_table: dict[int, _Entry] = {}
+
+
+def _drop(entry: Any) -> None:
+    """Called when an output dies; its number may belong to another by then."""
+    if _table.get(entry.key) is entry:
+        _table.pop(entry.key, None)
+
+
+def is_kept(x: Any) -> bool:
+    """Whether a value can be remembered: an array or a tracer of one, immutable, and readable."""
+    if isinstance(x, _jax.ArrayImpl):
+        return not x.is_deleted()
+    return isinstance(x, _jax.Tracer) and not _jax.is_ref(x.aval)
+
+
+def is_readable(x: Any) -> bool:
+    """Whether a value is there, and was not deleted or donated."""
+    return x is not None and (isinstance(x, _jax.Tracer) or not x.is_deleted())
+
+
+def attach(output: Any, records: tuple[Record, ...]) -> None:
+    """Remember how an array was made."""
+    if isinstance(output, _jax.ArrayImpl):
+        entry = _Entry(output, _drop)
+        entry.key, entry.records = id(output), records
+        _table[entry.key] = entry
+    else:
+        _jax.note(output, records)
+
+
+def records_of(output: Any) -> tuple[Record, ...]:
+    """The records of an array, the outermost bijection first; none of a deleted one, nor outside a tracer's trace."""
+    entry = _table.get(id(output))
+    if entry is None and isinstance(output, _jax.Tracer):
+        return (_jax.is_current(output) and _jax.noted(output)) or ()
+    if entry is None or entry() is not output or output.is_deleted():
+        return ()
+    return entry.records
+
+
+def memory_of(y: Any) -> Record | None:
+    """How an array was made by a bijection that remembers.
+
+    Args:
+        y: an array; inside a transformation, a tracer of one.
+
+    Returns:
+        The record, with `source`, `bijection`, `context`, `direction`, `intermediates`, `ladj` (None until it is
+        computed) and the `parts` of a chain; None if nothing is remembered: made otherwise, changed since by any
+        operation, forgotten, deleted, or brought into or out of a transformation.
+
+    Cost: a lookup in a dict.
+
+    Source: `BijectiveTensor` of facebookincubator/flowtorch#89.
+    """
+    records = records_of(y)
+    return records[0] if records else None
+
+
+def forget(y: Any) -> None:
+    """Drop what is remembered of an array, and with it the hold on its source. Nothing happens if there is nothing."""
+    if memory_of(y) is None:
+        return
+    if isinstance(y, _jax.Tracer):
+        _jax.note(y, ())
+    else:
+        _table.pop(id(y), None)
+
+
+def num_remembered() -> int:
+    """How many living arrays are remembered; tracers do not count."""
+    return len(_table)

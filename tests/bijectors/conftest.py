@@ -1,0 +1,16 @@
+"""Tests that count what is remembered start from an empty table, whatever ran before them in the process."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from incrax.bijectors import memory
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered_yet():
+    if memory.num_remembered():
+        gc.collect()
+        memory._table.clear()
