@@ -1,0 +1,208 @@
+"""Least squares for users: one call, pytrees in and out.
+
+In: a function of residuals and its arguments. Out: a `LeastSquaresResult`. The search runs as one program; where
+something on the host takes part (an incremental function, a callback), step by step.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from incrax._errors import wrong_option
+from incrax._incremental import Incremental
+from incrax.derivatives.differentiated import Jacobian
+from incrax.derivatives.transforms import plain
+from incrax.fit import steps
+from incrax.fit.compiled import Round
+from incrax.fit.hosted import Hosted
+from incrax.fit.losses import check_loss
+from incrax.fit.problem import Layout, Problem, problem, roots_of_weights, weighed_vector
+from incrax.fit.result import LeastSquaresResult, status_of
+from incrax.fit.steps import Found, Search, Settings
+from incrax.running.progress import Meter
+
+Function = Callable[..., Any]
+Bounds = Mapping[str, tuple[Any, Any]]
+
+NUM_KEPT = 64
+"""Functions whose compiled searches are kept."""
+FIRST_ROUND = 100
+"""Jacobians before the host looks at the clock."""
+ROUND_S = 0.5
+
+
+def levenberg_marquardt(
+    residuals: Function,
+    *args: Any,
+    wrt: Any = None,
+    bounds: Bounds | None = None,
+    weights: Any = None,
+    loss: str = "squares",
+    loss_scale: float = 1.0,
+    tolerance: float | None = None,
+    max_steps: int = 5000,
+    is_accelerated: bool = True,
+    is_absolute: bool = False,
+    callback: Callable[[Any, float], bool | None] | None = None,
+    progress: bool = True,
+) -> LeastSquaresResult:
+    """Minimise half the sum of squared residuals over part of the arguments of a function.
+
+    The method of Levenberg and Marquardt with a scaled trust region and geodesic acceleration. No Jacobian is evaluated
+    after a rejected step.
+
+    Args:
+        residuals: function of pytrees that returns the residuals, a pytree of arrays with m elements in all; complex
+            ones count as two. If it is an incremental function, each step evaluates what the step changed.
+        *args: its arguments, at the start of the search. Data that change from call to call belong here, not into a
+            closure: searches are compiled once per function.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
+        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
+            the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
+        weights: of the squares, 1 / sigma^2 for errors sigma: in the structure of the residuals, or one array for all.
+        loss: `"squares"`, or a robust one that counts large residuals less: `"huber"`, `"soft_l1"`, `"cauchy"`,
+            `"arctan"`, with the formulas of `scipy.optimize.least_squares`.
+        loss_scale: the residual, after weights, from which on a robust loss counts less.
+        tolerance: converged when every element's undamped step is below this times its value, or times its standard
+            error. None: epsilon^(2/3), 4e-11 in float64.
+        max_steps: steps taken, at most.
+        is_accelerated: whether steps are bent along second derivatives of the residuals; saves steps in curved valleys.
+        is_absolute: whether weights are known errors, so that the covariance is not scaled by the residual variance.
+        callback: called after each step with the parameters (as `result.params`) and the cost; stops the search if it
+            returns True. The search then runs step by step.
+        progress: whether a search of over two seconds shows its progress on a terminal.
+
+    Returns:
+        Parameters, covariance, how the search ended, counters; see `LeastSquaresResult`. A search that fails is told by
+        its `status`, never by an error.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        BoundsError: bounds name nothing free, are no pairs, or exclude the start.
+        WeightsError: weights do not fit the residuals.
+        ParameterTypeError: a free leaf is complex, or the function returns no residuals.
+
+    Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m n^2 + n^3), and, for
+    each step tried, one evaluation of the residuals and one of their second derivative along a line.
+
+    Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm (1978).
+
+    Example:
+        >>> import numpy as np
+        >>> from incrax import fit
+        >>> x, y = np.arange(4.0), np.array([1.0, 3.0, 5.0, 7.0])
+        >>> result = fit.levenberg_marquardt(lambda p, x, y: p["a"] + p["b"] * x - y, {"a": 0.0, "b": 0.0}, x, y)
+        >>> round(float(result.params["b"]), 4)
+        2.0
+    """
+    if not callable(residuals):
+        raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function")
+    task = problem(residuals, args, wrt, bounds)
+    tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
+    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated)
+    roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
+    scale = np.asarray(loss_scale, task.x.dtype)
+    if callback is None and not isinstance(residuals, Incremental):
+        found = _compiled(residuals, task, settings, roots, scale, progress)
+    else:
+        found = Hosted(residuals, task, settings, roots, scale).run(callback, progress=progress)
+    return _result(task, found, is_absolute=is_absolute)
+
+
+# --- one program ------------------------------------------------------------------------------------------------------
+
+
+_known: OrderedDict[Any, Any] = OrderedDict()
+
+
+def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
+    program = _program(fun, task.layout, settings)
+    given = (task.others, roots, (task.lower, task.upper), scale)
+    limit, start_s = FIRST_ROUND, time.perf_counter()
+    search, found = program(steps.first(task.x), *given, limit)
+    if _is_over(found):
+        return found
+    with Meter("least squares", settings.max_steps) if progress else _Silence() as meter:
+        while not _is_over(found):
+            meter.advance(int(search.num_steps) - meter.done)
+            now = time.perf_counter()
+            limit, start_s = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9)))), now
+            search, found = program(search, *given, limit)
+    return found
+
+
+def _is_over(found: Found) -> bool:
+    return bool(np.asarray(found.summary)[0])
+
+
+class _Silence:
+    done = 0
+
+    def __enter__(self) -> _Silence:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+    def advance(self, count: int = 1) -> None:
+        return
+
+
+def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
+    """The compiled search of a function, made once."""
+    key = (fun, layout, settings)
+    try:
+        found = _known.pop(key, None) or _made(fun, layout, settings)
+    except TypeError:  # a static value that cannot be hashed
+        return _made(fun, layout, settings)
+    _known[key] = found
+    while len(_known) > NUM_KEPT:
+        _known.popitem(last=False)
+    return found
+
+
+def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
+    @jax.jit
+    def search(search: Search, others: Any, roots: Any, bounds: Any, scale: Any, limit: Any) -> tuple[Search, Found]:
+        evaluate = functools.partial(_evaluate, fun, layout, others, roots)
+        jacobian = Jacobian(evaluate, None, "jacobian")
+        run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, bounds, scale)
+        search, at, is_over = run.run(search, limit)
+        return search, steps.found(search, at, is_over)
+
+    return search
+
+
+def _evaluate(fun: Function, layout: Layout, others: Any, roots: Any, x: Any) -> Any:
+    """The weighed residuals at a vector."""
+    return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
+
+
+def _types(fun: Function, task: Problem) -> Any:
+    """The types of the residuals."""
+    function = plain(fun)
+    return jax.eval_shape(lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others)
+
+
+def _result(task: Problem, found: Found, *, is_absolute: bool) -> LeastSquaresResult:
+    _, status, num_steps, num_jacobians, num_residuals, rank, cost = np.asarray(found.summary).tolist()
+    m, n = found.residuals.size, found.x.size
+    return LeastSquaresResult(
+        status=status_of(int(status), m, n),
+        cost=cost,
+        names=task.names,
+        num_steps=int(num_steps),
+        num_jacobians=int(num_jacobians),
+        num_residuals=int(num_residuals),
+        num_dof=m - int(rank),
+        is_absolute=is_absolute,
+        _found=found,
+        _problem=task,
+    )

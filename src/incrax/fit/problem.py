@@ -1,0 +1,205 @@
+"""A least-squares problem of pytrees as one of a vector.
+
+In: a function of pytrees, its arguments, what is free, bounds. Out: a `Problem`: vectors, and the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._fit_errors import (
+    complex_parameter,
+    no_residuals,
+    outside_bounds,
+    unknown_bound,
+    wrong_bounds,
+    wrong_weights,
+)
+from incrax.derivatives.cuts import Mark
+from incrax.derivatives.flat import Ends, ends
+from incrax.derivatives.selection import Selection, select, type_name
+from incrax.running.leaves import is_dynamic
+from incrax.running.paths import is_within
+
+NAME = "levenberg_marquardt"
+
+
+class Layout(NamedTuple):
+    """How the arguments of a function are made of a vector and of what is fixed. Hashable."""
+
+    treedef: Any
+    numbers: tuple[int, ...]
+    """Of the free leaves."""
+    is_value: tuple[bool, ...]
+    """Of all leaves: whether it is a value for JAX."""
+    static: tuple[Any, ...]
+    """The leaves that are not, None elsewhere."""
+    ends: Ends
+    dtypes: tuple[Any, ...]
+
+    def arguments(self, x: Any, others: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments at a vector of shape (n,)."""
+        return self.filled(self.free_leaves(x), others)
+
+    def filled(self, free: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with these free leaves, and these others."""
+        leaves = list(self.static)
+        rest = iter(others)
+        for number, is_value in enumerate(self.is_value):
+            if is_value and number not in self.numbers:
+                leaves[number] = next(rest)
+        for number, value in zip(self.numbers, free, strict=True):
+            leaves[number] = value
+        return jax.tree.unflatten(self.treedef, leaves)[0]
+
+    def free_leaves(self, x: Any) -> list[Any]:
+        """A vector as the free leaves."""
+        return [each.astype(dtype) for each, dtype in zip(self.ends.split(x), self.dtypes, strict=True)]
+
+
+class Problem(NamedTuple):
+    """Where a search starts, in which bounds, and how it is evaluated."""
+
+    layout: Layout
+    selection: Selection
+    x: np.ndarray
+    others: tuple[Any, ...]
+    lower: np.ndarray
+    upper: np.ndarray
+    names: tuple[str, ...]
+
+    def tree(self, x: Any) -> Any:
+        """A vector in the shape of the first argument if all that is free is part of it; what is fixed as it was."""
+        return self.layout.arguments(x, self.others)[0]
+
+    def selected(self, x: Any) -> Any:
+        """A vector in the shape of the selection, None where nothing is free."""
+        return self.selection.mirror.tree(self.layout.free_leaves(x))
+
+
+def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any) -> Problem:
+    """A function of pytrees at example arguments.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        BoundsError: bounds name nothing free, are no pairs, or exclude the start.
+        ParameterTypeError: a free leaf is complex.
+    """
+    selection = select(NAME, fun, wrt, args, {})
+    values = selection.values
+    for path, value in zip(selection.paths, values, strict=True):
+        if jnp.iscomplexobj(value):
+            raise complex_parameter(path, type_name(value))
+    leaves = selection.leaves
+    is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in leaves)
+    static = tuple(None if is_one else leaf for is_one, leaf in zip(is_value, leaves, strict=True))
+    shapes = ends([np.shape(value) for value in values])
+    dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
+    layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
+    x = np.concatenate([np.asarray(value, np.result_type(*dtypes)).reshape(-1) for value in values])
+    names = _names(selection, shapes)
+    lower, upper = _bounds(bounds, x, selection, shapes, names)
+    return Problem(layout, selection, x, tuple(selection.others), lower, upper, names)
+
+
+def _unmarked(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Mark) else leaf
+
+
+def _names(selection: Selection, shapes: Ends) -> tuple[str, ...]:
+    """A name for each element: `params['mu']`, `params['w'][0, 1]`."""
+    pairs = zip(selection.paths, shapes.shapes, strict=True)
+    indices = [(path, index) for path, shape in pairs for index in np.ndindex(shape)]
+    return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
+
+
+def _bounds(bounds: Any, x: np.ndarray, selection: Selection, shapes: Ends, names: tuple[str, ...]) -> Any:
+    """Lower and upper bound of each element."""
+    lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
+    if bounds is None:
+        return lower, upper
+    if not isinstance(bounds, Mapping):
+        raise wrong_bounds(repr(bounds), "it is no mapping of paths to pairs")
+    for path, pair in bounds.items():
+        parts = [k for k, each in enumerate(selection.paths) if is_within(each, path)]
+        if not parts:
+            raise unknown_bound(path, selection.paths)
+        low, high = _pair(path, pair)
+        for part in parts:
+            a, b, shape = shapes.parts()[part]
+            lower[a:b] = _spread(path, low, shape)
+            upper[a:b] = _spread(path, high, shape)
+    for name, low, value, high in zip(names, lower, x, upper, strict=True):
+        if not low <= value <= high and not np.isnan(value):
+            raise outside_bounds(name, value, low, high)
+    return lower, upper
+
+
+def _pair(path: str, pair: Any) -> tuple[Any, Any]:
+    """Lower and upper bound, infinite where None."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise wrong_bounds(f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
+    low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
+    if not np.all(np.asarray(low) < np.asarray(high)):
+        raise wrong_bounds(f"{pair!r} for `{path}`", "the lower bound is not below the upper one")
+    return low, high
+
+
+def _spread(path: str, bound: Any, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        return np.broadcast_to(bound, shape).reshape(-1)
+    except ValueError as error:
+        raise wrong_bounds(f"{bound!r} for `{path}`", f"it does not fit the shape {list(shape)}") from error
+
+
+# --- residuals --------------------------------------------------------------------------------------------------------
+
+
+def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
+    """All residuals, times the roots of their weights if there are any, as a vector of real numbers.
+
+    Of a complex residual, real and imaginary part.
+
+    Raises:
+        ParameterTypeError: there are none.
+    """
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        raise no_residuals(repr(tree))
+    parts = []
+    for root, leaf in zip(roots or [None] * len(leaves), leaves, strict=True):
+        flat = jnp.ravel(leaf if root is None else root * leaf)
+        parts += [flat.real, flat.imag] if jnp.iscomplexobj(flat) else [flat]
+    return jnp.concatenate([part.astype(jnp.promote_types(dtype, _real(part))) for part in parts])
+
+
+def _real(part: Any) -> Any:
+    return part.dtype if jnp.issubdtype(part.dtype, jnp.floating) else jnp.float32
+
+
+def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
+    """The square root of each weight, spread over the residuals, one array per leaf.
+
+    Raises:
+        WeightsError: they do not fit the residuals, or one is negative.
+    """
+    leaves, treedef = jax.tree.flatten(residuals)
+    given = jax.tree.leaves(weights)
+    if jax.tree.structure(weights) != treedef and len(given) != 1:
+        raise wrong_weights(f"the structure {jax.tree.structure(weights)}", f"that of the residuals, {treedef}")
+    given = given if len(given) == len(leaves) else given * len(leaves)
+    for weight, leaf in zip(given, leaves, strict=True):
+        if np.any(~(np.asarray(weight) >= 0)):
+            raise wrong_weights("a negative weight or NaN", "none below zero")
+        try:
+            np.broadcast_shapes(np.shape(weight), leaf.shape)
+        except ValueError as error:
+            raise wrong_weights(
+                f"the shape {list(np.shape(weight))}", f"{list(leaf.shape)}, that of the residuals"
+            ) from error
+    return tuple(np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape) for w, leaf in zip(given, leaves, strict=True))

@@ -1,0 +1,235 @@
+"""Least squares beyond the certified problems: bounds, losses, weights, parts, ends, counters; SciPy is the oracle."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+import incrax
+from incrax import fit
+
+X = np.linspace(0, 3, 40)
+Y = 2 * np.exp(-1.3 * X) + 0.5 + 0.01 * np.random.default_rng(0).normal(size=40)
+START = {"a": 1.0, "k": np.float64(0.3), "c": np.array(0.0)}
+
+
+def decay(p, x, y):
+    return p["a"] * jnp.exp(-p["k"] * x) + p["c"] - y
+
+
+def as_vector(v, x=X, y=Y):
+    return np.asarray(decay({"a": v[0], "c": v[1], "k": v[2]}, x, y))
+
+
+def solve(fun=decay, start=START, y=Y, **options):
+    return fit.levenberg_marquardt(fun, start, X, y, **options)
+
+
+def scipy_fit(y=Y, **options):
+    exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
+    return scipy.optimize.least_squares(lambda v: as_vector(v, y=y), [1, 0, 0.3], **exact, **options)
+
+
+def test_params_come_back_in_their_structure_and_types():
+    found = solve()
+    assert jax.tree.structure(found.params) == jax.tree.structure(START)
+    assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(found.params))
+    assert found.names == ("p['a']", "p['c']", "p['k']")
+    np.testing.assert_allclose(found.values, scipy_fit().x, rtol=1e-7)
+    assert found.status is fit.Status.CONVERGED
+
+
+def test_standard_errors_are_those_of_curve_fit():
+    sigma = 0.01 * (1 + X)
+    found = solve(weights=1 / sigma**2, is_absolute=True)
+    model = lambda x, a, c, k: a * np.exp(-k * x) + c
+    values, covariance = scipy.optimize.curve_fit(model, X, Y, [1, 0, 0.3], sigma=sigma, absolute_sigma=True)
+    np.testing.assert_allclose(found.values, values, rtol=1e-6)
+    np.testing.assert_allclose(found.covariance, covariance, rtol=1e-4)
+    np.testing.assert_allclose(np.diagonal(found.correlation), 1)
+
+
+@pytest.mark.parametrize("loss", ["huber", "soft_l1", "cauchy", "arctan"])
+def test_robust_losses_are_those_of_scipy(loss):
+    y = Y.copy()
+    y[::7] += 1
+    found, expected = solve(y=y, loss=loss, loss_scale=0.05), scipy_fit(y=y, loss=loss, f_scale=0.05)
+    assert found.is_converged
+    assert found.cost == pytest.approx(expected.cost, rel=1e-12)
+    np.testing.assert_allclose(found.values, expected.x, rtol=1e-6)
+    assert np.abs(solve(y=y).values - scipy_fit().x).max() > 5 * np.abs(found.values - scipy_fit().x).max()
+
+
+def test_bounds_hold_at_every_step_and_at_the_end():
+    seen = []
+    found = solve(bounds={"p['k']": (None, 1.0)}, callback=lambda p, cost: seen.append(float(p["k"])))
+    expected = scipy_fit(bounds=([-np.inf] * 3, [np.inf, np.inf, 1.0])).x
+    np.testing.assert_allclose(found.values, expected, rtol=1e-6)
+    assert max(seen) <= 1.0
+    assert found.is_converged
+    assert np.isnan(found.standard_errors).tolist() == [False, False, True]
+    np.testing.assert_array_equal(solve(bounds={"p['k']": (None, 1.0)}).values, found.values)
+
+
+def test_a_bound_on_the_way_does_not_hold_for_ever():
+    found = solve(bounds={"p['k']": (0.0, 5.0), "p['c']": (0.0, 0.6)})
+    np.testing.assert_allclose(found.values, scipy_fit().x, rtol=1e-7)
+
+
+def test_what_is_not_selected_stays_as_it_is():
+    found = solve(wrt=("p['a']", "p['c']"))
+    assert found.params["k"] == 0.3
+    assert found.names == ("p['a']", "p['c']")
+    design = np.stack([np.exp(-0.3 * X), np.ones(40)], axis=1)
+    np.testing.assert_allclose(found.values, np.linalg.lstsq(design, Y)[0], rtol=1e-9)
+
+
+def test_data_can_be_free_as_well():
+    found = fit.levenberg_marquardt(lambda p, q: jnp.stack([p - 1.0, q - 2.0]), 0.0, 0.0, wrt=(0, 1))
+    assert [float(each) for each in found.free] == [1.0, 2.0]
+
+
+def test_complex_residuals_count_real_and_imaginary_part():
+    found = fit.levenberg_marquardt(lambda p: (p[0] + 1j * p[1]) * jnp.ones(3) - (1 + 2j), np.zeros(2))
+    np.testing.assert_allclose(found.values, [1, 2], rtol=1e-12)
+    assert found.residuals.shape == (6,)
+
+
+def test_single_precision_stays_single():
+    start = {key: np.float32(value) for key, value in START.items()}
+    found = fit.levenberg_marquardt(decay, start, X.astype(np.float32), Y.astype(np.float32))
+    assert found.is_converged
+    assert found.params["a"].dtype == np.float32
+    np.testing.assert_allclose(found.values, scipy_fit().x, rtol=1e-4)
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_data_do_not_determine_has_no_finite_error():
+    twice = lambda p, x, y: decay({**p, "a": p["a"] * p["b"]}, x, y)
+    found = solve(twice, {**START, "b": 1.0})
+    assert found.status is fit.Status.SINGULAR
+    assert not found.is_converged
+    assert np.isinf(found.standard_errors).tolist() == [True, True, False, False]
+    np.testing.assert_allclose(found.standard_errors[2:], solve().standard_errors[1:], rtol=1e-5)
+    assert found.values[0] * found.values[1] == pytest.approx(solve().values[0], rel=1e-7)
+
+
+def test_fewer_residuals_than_parameters_are_told():
+    found = fit.levenberg_marquardt(lambda p: jnp.array([p[0] + p[1] - 1]), np.zeros(2))
+    assert found.status is fit.Status.UNDERDETERMINED
+    np.testing.assert_allclose(found.values, [0.5, 0.5])
+    assert np.isinf(found.standard_errors).all()
+
+
+@pytest.mark.parametrize("fun", [jnp.log, lambda p: jnp.sqrt(p) / 0])
+def test_a_start_that_is_not_finite_is_told(fun):
+    found = fit.levenberg_marquardt(fun, np.array([-1.0]))
+    assert found.status is fit.Status.NOT_FINITE
+    assert found.num_steps == 0
+
+
+def test_regions_without_values_are_not_entered():
+    found = fit.levenberg_marquardt(lambda p: jnp.stack([jnp.log(p) + 3.0, p - 0.1]), np.float64(5.0))
+    assert found.is_converged
+    assert np.isfinite(found.cost)
+
+
+def test_a_search_without_end_stops_at_its_limit():
+    found = fit.levenberg_marquardt(lambda p: jnp.exp(-p), np.zeros(1), max_steps=20)
+    assert found.status is fit.Status.MAX_STEPS
+    assert found.num_steps == 20
+
+
+def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
+    found = fit.levenberg_marquardt(lambda p: jnp.floor(p * 3) + 0.5 + p * jnp.array([1.0, 2.0]), np.array([1.0]))
+    assert found.status in (fit.Status.STALLED, fit.Status.CONVERGED)
+    assert found.num_steps < 100
+
+
+# --- counters ---------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Residuals whose evaluations and Jacobians are counted where they run."""
+
+    def __init__(self) -> None:
+        self.num_values = 0
+
+    def __call__(self, p, x, y):
+        def count(r):
+            self.num_values += 1
+            return r
+
+        r = decay(p, x, y)
+        return r + 0 * jax.pure_callback(count, jax.ShapeDtypeStruct((), r.dtype), jax.lax.stop_gradient(r[0]))
+
+
+def test_a_rejected_step_costs_no_jacobian():
+    hard = lambda p: jnp.stack([10 * (p[1] - p[0] ** 2), 1 - p[0]])
+    found = fit.levenberg_marquardt(hard, np.array([-1.2, 1.0]), is_accelerated=False)
+    assert found.is_converged
+    assert found.num_residuals > found.num_steps
+    assert found.num_jacobians == found.num_steps + 1
+
+
+def test_an_incremental_function_evaluates_what_is_fixed_once():
+    runs = []
+
+    def heavy(x):
+        def count(x):
+            runs.append(1)
+            return np.sin(x)
+
+        return jax.pure_callback(count, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    residuals = lambda p, x, y: p["a"] * heavy(x) + p["c"] - y + jnp.exp(p["a"])
+    found = fit.levenberg_marquardt(incrax.incremental(residuals), {"a": 0.5, "c": 0.0}, X, Y)
+    assert found.is_converged
+    assert found.num_jacobians > 3
+    assert len(runs) <= 3
+
+
+def test_a_callback_sees_each_step_and_may_end_the_search():
+    seen = []
+
+    def watch(p, cost):
+        seen.append((float(p["a"]), cost))
+        return len(seen) == 3
+
+    found = solve(callback=watch)
+    assert found.num_steps == 3
+    assert found.status is fit.Status.MAX_STEPS
+    assert [cost for _, cost in seen] == sorted((cost for _, cost in seen), reverse=True)
+
+
+def test_a_search_is_compiled_once_for_all_data():
+    traces = []
+
+    def residuals(p, x, y):
+        traces.append(1)
+        return decay(p, x, y)
+
+    solve(residuals)
+    num = len(traces)
+    solve(residuals, y=Y + 0.1)
+    solve(residuals, start={**START, "a": 3.0}, bounds={"p['a']": (0, 10)})
+    assert len(traces) == num
+
+
+def test_a_long_search_in_several_rounds_ends_as_in_one(monkeypatch):
+    whole = solve()
+    monkeypatch.setattr("incrax.fit.levenberg.FIRST_ROUND", 2)
+    found = solve()
+    assert (found.num_jacobians, found.num_residuals) == (whole.num_jacobians, whole.num_residuals)
+    np.testing.assert_array_equal(found.values, whole.values)
+
+
+def test_the_result_prints_a_table():
+    text = str(solve())
+    assert text.startswith("converged: cost 0.00114841, ")
+    assert "p['k']" in text

@@ -1,0 +1,106 @@
+"""The exact text of the errors of fits; nothing is evaluated where one is raised."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from incrax import fit
+
+START = {"a": 1.0, "b": np.zeros(2)}
+USE = (
+    " Nothing was evaluated. Pass a mapping of paths to pairs, with None for no bound: "
+    "`bounds={\"params['sigma']\": (0, None)}`."
+)
+WEIGHT = (
+    " Nothing was evaluated. A weight multiplies a squared residual: pass 1 / sigma**2 in the structure of "
+    "the residuals, or "
+    "one array that broadcasts to each."
+)
+
+
+def never(p):
+    raise AssertionError("evaluated")
+
+
+def ones(p):
+    return jnp.stack([p["a"], *p["b"]])
+
+
+def text_of(kind, fun, start=START, **options):
+    with pytest.raises(kind) as caught:
+        fit.levenberg_marquardt(fun, start, **options)
+    return str(caught.value)
+
+
+def test_a_loss_that_does_not_exist():
+    assert text_of(ValueError, never, loss="hubert") == (
+        '`levenberg_marquardt(loss=...)` got \'hubert\'. Nothing was evaluated. Use one of "squares", "huber", '
+        '"soft_l1", "cauchy", "arctan".'
+    )
+
+
+def test_a_complex_parameter():
+    assert text_of(fit.ParameterTypeError, never, {"a": 1j}) == (
+        "`levenberg_marquardt` was asked to fit `p['a']` of type complex128[], and least squares need real parameters. "
+        "Nothing was evaluated. Pass real and imaginary part as two parameters, or leave it out of `wrt`. "
+        "Residuals may be "
+        "complex."
+    )
+
+
+def test_a_bound_of_what_is_not_free():
+    assert text_of(fit.BoundsError, never, bounds={"p['c']": (0, 1)}) == (
+        "`levenberg_marquardt(bounds=...)` names `p['c']`, and no free parameter has this path. This is "
+        "usually a typing "
+        "error, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, `p['b']`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ([(0, 1)], "[(0, 1)]: it is no mapping of paths to pairs."),
+        ({"p['a']": 3}, "3 for `p['a']`: it is no pair (lower, upper)."),
+        ({"p['a']": (2, 1)}, "(2, 1) for `p['a']`: the lower bound is not below the upper one."),
+        ({"p['b']": (0, np.ones(3))}, "array([1., 1., 1.]) for `p['b']`: it does not fit the shape [2]."),
+    ],
+)
+def test_bounds_that_cannot_be_understood(bounds, reason):
+    assert text_of(fit.BoundsError, never, bounds=bounds) == f"`levenberg_marquardt(bounds=...)` got {reason}{USE}"
+
+
+def test_a_start_outside_of_its_bounds():
+    assert text_of(fit.BoundsError, never, bounds={"p['b']": (0.5, None)}) == (
+        "`levenberg_marquardt` starts with `p['b'][0]` = 0, outside of its bounds (0.5, inf). Nothing was "
+        "evaluated. Start "
+        "inside, or widen the bounds."
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        (-1.0, "a negative weight or NaN; expected none below zero."),
+        (np.ones(4), "the shape [4]; expected [3], that of the residuals."),
+        ((1.0, 2.0), "the structure PyTreeDef((*, *)); expected that of the residuals, PyTreeDef(*)."),
+    ],
+)
+def test_weights_that_do_not_fit(weights, reason):
+    assert text_of(fit.WeightsError, ones, weights=weights) == (
+        f"`levenberg_marquardt(weights=...)` got {reason}{WEIGHT}"
+    )
+
+
+def test_a_function_without_residuals():
+    assert text_of(fit.ParameterTypeError, lambda p: None) == (
+        "`levenberg_marquardt` needs a function that returns residuals, and got None from it. Nothing was "
+        "evaluated. Return "
+        "an array, or a pytree of arrays, whose squares are to be summed; for a scalar cost pass "
+        "`prepare(cost, ...).flat` to a minimiser."
+    )
+
+
+def test_what_is_no_function():
+    assert "`levenberg_marquardt(residuals)`" in text_of(TypeError, 3)
