@@ -22,7 +22,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 900
 TESTS = (
-    "tests/tapes/test_guarded.py tests/tapes/test_captured.py "
+    "tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py "
+    "tests/bijectors/test_jit.py tests/bijectors/test_distributions.py tests/bijectors/test_training.py "
+    "tests/tapes/test_guarded.py tests/tapes/test_captured.py tests/tapes/test_merging.py "
+    "tests/tapes/test_rows.py tests/loops/test_scan.py tests/loops/test_selecting.py "
+    "tests/bijectors/test_own.py tests/bijectors/test_residual.py tests/bijectors/test_state.py "
+    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
     "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
@@ -38,6 +43,48 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    Mutant(
+        "a step that raises the cost is taken",
+        "fit/steps.py",
+        "is_taken = tried.is_sound & (cost < at.cost)",
+        "is_taken = tried.is_sound",
+    ),
+    Mutant(
+        "a bound holds nothing",
+        "fit/steps.py",
+        "is_free = ~(((search.x <= lower) & (gradient > 0)) | ((search.x >= upper) & (gradient < 0)))",
+        "is_free = jnp.ones(search.x.shape, bool)",
+    ),
+    Mutant(
+        "what the data do not determine is said to have converged",
+        "fit/steps.py",
+        "status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)",
+        "status = status + 0",
+    ),
+    Mutant(
+        "weights are of the residuals, not of their squares",
+        "fit/problem.py",
+        "np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape)",
+        "np.broadcast_to(np.asarray(w), leaf.shape)",
+    ),
+    Mutant(
+        "the attributes of a user's class are not watched",
+        "bijectors/state.py",
+        "            self.places.append(Parts(functools.partial(class_attributes, cls), held))\n",
+        "",
+    ),
+    Mutant(
+        "the shape of an array that a function closes over is not watched",
+        "bijectors/places.py",
+        "return array.shape == self.shape and array.dtype == self.dtype and array.tobytes() == self.held",
+        "return array.tobytes() == self.held",
+    ),
+    Mutant(
+        "a switch sets what was in force at first",
+        "bijectors/switches.py",
+        "_ENTERED.set((*_ENTERED.get(), self._variable.get()))",
+        "_ENTERED.set((*_ENTERED.get(), True))",
+    ),
     Mutant(
         "totals of another version of the parameters are used",
         "running/totals.py",
@@ -482,10 +529,340 @@ MUTANTS = [
         "",
     ),
     Mutant(
+        "a record of other parameters answers",
+        "bijectors/remembered.py",
+        "record.has_context(context) and seen.state.is_same(record.state)",
+        "record.has_context(context)",
+    ),
+    Mutant(
+        "a record of another context answers",
+        "bijectors/remembered.py",
+        "record.has_context(context) and seen.state.is_same(record.state)",
+        "seen.state.is_same(record.state)",
+    ),
+    Mutant(
+        "a record answers for its own direction",
+        "bijectors/remembered.py",
+        "record.direction != direction and record.has_context",
+        "record.has_context",
+    ),
+    Mutant(
+        "what an output has of inner traces is recorded",
+        "bijectors/remembered.py",
+        "if not all(is_kept(x) and is_known_with(x, output) for x in (output, *needed)):",
+        "if not all(is_kept(x) for x in (output, *needed)):",
+    ),
+    Mutant(
+        "an output that is an input is recorded",
+        "bijectors/remembered.py",
+        "        if not _is_new(output, seen, value, context):\n            return False\n",
+        "",
+    ),
+    Mutant(
+        "a log-determinant of an inner trace is kept",
+        "bijectors/remembered.py",
+        "if not is_kept(ladj) or not is_known_with(ladj, output):",
+        "if not is_kept(ladj):",
+    ),
+    Mutant(
+        "tracers of a trace that ended are answered for",
+        "bijectors/memory.py",
+        "return (_jax.is_current(output) and _jax.noted(output)) or ()",
+        "return _jax.noted(output) or ()",
+    ),
+    Mutant(
+        "a marker outlives vmap",
+        "facts/passes.py",
+        "    return list(values[: len(kinds)]), list(axes[: len(kinds)])",
+        "    return _pass_p.bind(*values, kinds=kinds, **_), list(axes[: len(kinds)])",
+    ),
+    Mutant(
+        "tracers that functions close over are compiled in",
+        "bijectors/programs.py",
+        "    if seen.state.is_traced and _hides_tracers(leaves, treedef):\n        return None, ()\n",
+        "",
+    ),
+    Mutant(
+        "parameters are no part of a marked pass",
+        "facts/inverses.py",
+        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
+        "base = claim.key.number, self._all(claim.context)",
+    ),
+    Mutant(
+        "a context is no part of a marked pass",
+        "facts/inverses.py",
+        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
+        "base = claim.key.number, self._all(claim.arrays)",
+    ),
+    Mutant(
+        "the code of a bijection is no part of a marked pass",
+        "facts/inverses.py",
+        "base = claim.key.number, self._all(claim.arrays), self._all(claim.context)",
+        "base = 0, self._all(claim.arrays), self._all(claim.context)",
+    ),
+    Mutant(
+        "a pass that is left out has another type",
+        "facts/inverses.py",
+        "        if var.aval != atom.aval:\n            return False\n",
+        "",
+    ),
+    Mutant(
+        "the sign of a log-determinant is lost",
+        "facts/inverses.py",
+        "ladj = self._computed(made) if made.ladj is None else self._negated(made.ladj)",
+        "ladj = self._computed(made) if made.ladj is None else made.ladj",
+    ),
+    Mutant(
+        "remat is opened before differentiation",
+        "facts/simplify.py",
+        '_DIFFERENTIATED = RULED | {"checkpoint", "remat", "remat2", _jax.PASS}',
+        "_DIFFERENTIATED = RULED | {_jax.PASS}",
+    ),
+    Mutant(
+        "permutations that do not undo each other are left out",
+        "facts/inverses.py",
+        "np.array_equal(composed, np.arange(composed.size)) and ",
+        "",
+    ),
+    Mutant(
+        "parameters computed inside a compiled function are taken for arguments",
+        "bijectors/carried.py",
+        "if None in arrays or (has_context and context is None):",
+        "if has_context and context is None:",
+    ),
+    Mutant(
+        "records by other parameters go into a compiled function",
+        "bijectors/carried.py",
+        "if not all(id(x) in given for x in needed) or",
+        "given = {**dict.fromkeys(map(id, needed), 0), **given}\n    if",
+    ),
+    Mutant(
+        "switches are no part of what is compiled",
+        "bijectors/compiled.py",
+        "key = _Key(frame, records, is_recording(), requires_ladj())",
+        "key = _Key(frame, records, True, True)",
+    ),
+    Mutant(
+        "0.0 and -0.0 are one static value",
+        "bijectors/arguments.py",
+        "return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)",
+        "return type(x), x",
+    ),
+    Mutant(
+        "values of Python that differ on two sides are taken from one",
+        "tapes/sides.py",
+        "if yes.types[n] is None or yes.types[n] != no.types[n]:",
+        "if False:",
+    ),
+    Mutant(
+        "both sides of a merged branch are the same",
+        "tapes/sides.py",
+        "lambda: _evaluated(no, numbers))",
+        "lambda: _evaluated(yes, numbers))",
+    ),
+    Mutant(
+        "sides with effects are merged",
+        "tapes/sides.py",
+        "if eqn.effects or _is_stateful(eqn):",
+        "if False:",
+    ),
+    Mutant(
+        "arrays compared by identity are merged",
+        "tapes/sides.py",
+        "if is_new and self.asks_identity:",
+        "if False:",
+    ),
+    Mutant(
+        "a function that a side calls may change objects",
+        "tapes/sides.py",
+        "                return self._copy(fun, is_side=True)(*args, **kwargs)",
+        "                return fun(*args, **kwargs)",
+    ),
+    Mutant(
+        "a side may read anything",
+        "tapes/reading.py",
+        "elif not _is_known(item):",
+        "elif False:",
+    ),
+    Mutant(
+        "a side may call any method of a list",
+        "tapes/reading.py",
+        'if name not in _METHODS.get(kind, "").split():',
+        "if False:",
+    ),
+    Mutant(
+        "a side learns values of Python",
+        "tapes/conversions.py",
+        "    if is_without_values():\n        raise _here.error\n",
+        "",
+    ),
+    Mutant(
+        "a side may change objects",
+        "tapes/syntax.py",
+        "isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)) and isinstance(node.ctx, ast.Store)",
+        "False",
+    ),
+    Mutant(
+        "variables that a side leaves are forgotten",
+        "tapes/syntax.py",
+        "_writes_first(side, name) for side in sides",
+        "True for side in sides",
+    ),
+    Mutant(
+        "variables of inner functions are chosen",
+        "tapes/syntax.py",
+        "        if shared:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "the side that follows an early exit is dropped",
+        "tapes/syntax.py",
+        "node.orelse if ends[1] else [*node.orelse, *rest]",
+        "node.orelse",
+    ),
+    Mutant(
+        "rows are had without the check of their number",
+        "loops/selecting.py",
+        "jnp.where(jnp.arange(room) < num, rows, mask.size)",
+        "rows",
+    ),
+    Mutant(
+        "the check of a traced length is dropped",
+        "loops/scan.py",
+        "        num = checked(",
+        "        checked(",
+    ),
+    Mutant(
+        "dynamic arguments are padded to their own length",
+        "loops/ragged.py",
+        "insort(known, capacity_for(num))",
+        "insort(known, num)",
+    ),
+    Mutant(
         "settings of JAX are no part of a path",
         "tapes/paths.py",
-        "(of_config and _jax.config_key() != self._config)",
+        "(of_config and context_key() != self._config)",
         "False",
+    ),
+    Mutant(
+        "a base that was changed in place is scored as it was",
+        "bijectors/bases.py",
+        "if self._watch is None or not self._watch.is_current():",
+        "if self._watch is None:",
+    ),
+    Mutant(
+        "the log-determinant of numbers is not summed over an event",
+        "bijectors/bases.py",
+        "_sum_last(ladj, num_left[1])",
+        "_sum_last(ladj, 0)",
+    ),
+    Mutant(
+        "a log-determinant over all axes is taken for that of each event",
+        "bijectors/distributions.py",
+        "if jnp.shape(ladj)[: jnp.ndim(ladj) - num_left[1]] != leading:",
+        "if False:",
+    ),
+    Mutant(
+        "samples have no axes of their contexts",
+        "bijectors/distributions.py",
+        "return self._base.sample(key, (*shape, *leading), None)",
+        "return self._base.sample(key, shape, None)",
+    ),
+    Mutant(
+        "a sample is scored by the determinant of the inverse at the wrong sign",
+        "bijectors/distributions.py",
+        "return y, self._score(x, -ladj, context)",
+        "return y, self._score(x, ladj, context)",
+    ),
+    Mutant(
+        "what is marked as not trainable trains",
+        "bijectors/training.py",
+        "may_node = may_train and not _is_not_trainable(node)",
+        "may_node = may_train",
+    ),
+    Mutant(
+        "the base trains unasked",
+        "bijectors/training.py",
+        "((flow.base, train_base), (flow.bijection, True))",
+        "((flow.base, True), (flow.bijection, True))",
+    ),
+    Mutant(
+        "a step after a loss that is not finite is taken",
+        "bijectors/training.py",
+        "jnp.where(is_finite, new, old)",
+        "new",
+    ),
+    Mutant(
+        "every pass over the data has the same order",
+        "bijectors/training.py",
+        "jax.random.fold_in(key, epoch)",
+        "key",
+    ),
+    Mutant(
+        "a batch is always the first",
+        "bijectors/training.py",
+        "order_of(epoch), batch * size",
+        "order_of(epoch), 0",
+    ),
+    Mutant(
+        "a guide scores its samples by the inverse",
+        "bijectors/guides.py",
+        "return y, [log_prob]",
+        "return y, []",
+    ),
+    Mutant(
+        "a late log-determinant of a coupling calls the conditioner",
+        "bijectors/coupling.py",
+        "        parameters = self._parameters(x, context) if intermediates is None else intermediates\n",
+        "        parameters = self._parameters(x, context)\n",
+    ),
+    Mutant(
+        "a residual network computes a log-determinant that is not required",
+        "bijectors/residual.py",
+        "return Pass(y, self._ladj(weights, x, context) if requires_ladj else None, None)",
+        "return Pass(y, self._ladj(weights, x, context), None)",
+    ),
+    Mutant(
+        "the layers of a residual network are not scaled",
+        "bijectors/residual.py",
+        "weight * jnp.minimum(1, share / norm_bound(weight))",
+        "weight",
+    ),
+    Mutant(
+        "an inverse that has not converged is given out",
+        "bijectors/residual.py",
+        "return jnp.where(is_close(x, last), x, jnp.nan)",
+        "return x",
+    ),
+    Mutant(
+        "the terms of a power series have one sign",
+        "bijectors/residual.py",
+        "jnp.where(k % 2, 1, -1)",
+        "jnp.where(k % 2, 1, 1)",
+    ),
+    Mutant(
+        "the norm of a weight is bounded from below",
+        "bijectors/residual.py",
+        "/ 2 ** (NUM_SQUARINGS + 1))",
+        "/ 2 ** (NUM_SQUARINGS + 1)) * 0.9",
+    ),
+    Mutant(
+        "an output of a masked network depends on its own input",
+        "bijectors/networks.py",
+        "degrees[-1][:, None] < np.repeat",
+        "degrees[-1][:, None] <= np.repeat",
+    ),
+    Mutant(
+        "the parts of an own chain are not recorded",
+        "bijectors/adapters.py",
+        'return tuple(getattr(params, "parts", ()))',
+        "return ()",
+    ),
+    Mutant(
+        "fixed parameters have gradients",
+        "bijectors/transformers.py",
+        "return jax.lax.stop_gradient(self.bijection).forward(",
+        "return self.bijection.forward(",
     ),
 ]
 

@@ -184,3 +184,29 @@ def test_the_benchmark_of_loops_runs_agrees_and_counts_its_programs():
     counted = [check for line in lines for check in line.checks if check.target.startswith(("compiled", "memory"))]
     assert len(counted) == 2
     assert all(check.is_met for check in counted)
+
+
+# --- least squares ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.shared
+def test_the_benchmark_of_least_squares_reaches_its_digits():
+    """Digits, claims and Jacobians of three problems from two starts; times are not looked at."""
+    import bench_least_squares
+
+    if not bench_least_squares.nist.names():
+        pytest.skip("the shared data of NIST are not here")
+    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
+    first = next(iter(bench_least_squares.lines(options)))
+    assert all(check.is_met for check in first.checks if not check.target.startswith("t /"))
+
+
+# --- bijections -------------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_residual_networks_runs_and_agrees():
+    """What is remembered agrees with what is recomputed."""
+    import bench_residual
+
+    options = harness.Options(quick=True, rounds=1, only="2 dimensions", json=None, extra=None)
+    assert len(list(bench_residual.lines(options))) == 1

@@ -12,6 +12,7 @@ import pytest
 from helpers import MINIMAL, check, same
 
 import incrax
+from incrax import bijectors
 
 X = np.linspace(0.1, 2.0, 5)
 PARAMS = {"mu": 1.5, "scale": np.array([1.0, 2.0])}
@@ -876,6 +877,17 @@ def test_a_ragged_argument_that_is_not_there():
         "was evaluated. Name arguments as in the function's signature, or by position."
     )
     check_text(incrax.LoopTypeError, text, incrax.bucketed(lambda x: x, ragged="y"), X)
+    text = text.replace("bucketed(ragged", "guarded(dynamic")
+    check_text(incrax.LoopTypeError, text, incrax.guarded(lambda x: x, dynamic="y"), X)
+
+
+def test_the_length_of_padded_rows_inside_a_traced_function():
+    text = (
+        "`len()` of a `Padded` with room for 64 rows was asked for inside a traced function (jit, grad, vmap), where "
+        "the number of rows is unknown. Nothing was evaluated. Use `length`, which is traced, or `capacity`, which is "
+        "not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
+    )
+    check_text(incrax.LoopTypeError, text, incrax.bucketed(len, ragged=0), X)
 
 
 def test_a_size_that_does_not_reach_its_place():
@@ -943,3 +955,16 @@ def test_exact_rows_inside_a_traced_function():
 )
 def test_loops_of_what_is_no_function(call, where):
     check_text(TypeError, f"`{where}` got None of type NoneType; it must be a function.", call)
+
+
+def test_a_static_argument_of_a_compiled_function_without_a_hash():
+    text = (
+        "`bijectors.jit(f)` got `args[1]['a']` of type set, which is no array and cannot be hashed, so it can be "
+        "neither traced nor used as a static value. This is usually a set, a mutable object or a data frame. Nothing "
+        "was evaluated. Pass its arrays, or make the type hashable or a registered pytree."
+    )
+    check_text(incrax.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}})
+
+
+def test_a_compiled_function_of_what_is_no_function():
+    check_text(TypeError, "`bijectors.jit(f)` got None of type NoneType; it must be a function.", bijectors.jit, None)

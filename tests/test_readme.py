@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import linecache
 import re
 import shlex
 import tomllib
@@ -62,7 +63,9 @@ def test_the_code_prints_what_the_page_shows(page):
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(text, "README.md", "exec"), namespace)
+            filename = f"<{page}, block {number}>"
+            linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+            exec(compile(text, filename, "exec"), namespace)
         if number + 1 < len(found) and found[number + 1][0] == "text" and is_next(page, text, found[number + 1][1]):
             expected, actual = stripped(found[number + 1][1]), stripped(printed.getvalue())
             assert checker.check_output(expected, actual, doctest.ELLIPSIS), f"{text}\n--- printed\n{actual}"

@@ -66,6 +66,19 @@ def is_torn_cache(error):
     return isinstance(error, RecursionError) and "Recursively calling <weakref" in str(error)
 
 
+def unless_torn(f, *args):
+    """A call after an interrupt, once more where that left such an entry."""
+    try:
+        return f(*args)
+    except RecursionError as error:
+        if not is_torn_cache(error):
+            raise
+        jax.clear_caches()
+        return f(*args)
+
+
+# Python swallows an interrupt inside a destructor or a callback of the collector and tells so in a warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
 @pytest.mark.parametrize("policy", ["fast", "exact"])
 def test_interrupts_lose_nothing(policy):
@@ -97,7 +110,7 @@ def test_interrupts_lose_nothing(policy):
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             point = next(calls)
-            same(f(*point, X), plain(*point, X))
+            same(unless_torn(f, *point, X), unless_torn(plain, *point, X))
             check(f)
     finally:
         signal.signal(signal.SIGALRM, handler)
