@@ -13,7 +13,7 @@ ROOT = Path(incrax.__file__).parent
 
 ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _fit_errors
-_jax _context _tuning _collection _marks tapes.locations
+_jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
@@ -50,7 +50,7 @@ bijectors.switches bijectors.places bijectors.state bijectors.protocol bijectors
 bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transformers bijectors.networks
 bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
-bijectors.bases bijectors.distributions bijectors.extras bijectors.training bijectors.guides bijectors.plots
+bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
 fit.losses fit.linear fit.steps fit.compiled fit.problem fit.result fit.hosted fit.levenberg
 """.split()
 PACKAGES = {

@@ -27,10 +27,6 @@ class NothingToTrainError(IncraxError, ValueError):
     """A flow has no array that could be fitted."""
 
 
-class MissingExtraError(IncraxError, ImportError):
-    """A library that only some functions need is not installed."""
-
-
 def not_a_bijection(seen: str) -> NotABijectionError:
     """An object of no known form."""
     return NotABijectionError(
@@ -138,14 +134,6 @@ def other_ladj_shape(name: str, ladj: Shape, x: Shape, expected: Shape) -> FlowS
         f"`{name}` gave a log-determinant of shape {ladj} for an x of shape {x}; one number for each of the leading "
         f"axes {expected} is needed. This is usually a bijection written for one event, whose log-determinant sums "
         "over all axes. No density was computed. Sum over the axes of one event only, or use `jax.vmap(flow.log_prob)`."
-    )
-
-
-def missing_extra(what: str, library: str) -> MissingExtraError:
-    """A library of the extra `flows` is missing."""
-    return MissingExtraError(
-        f"`{what}` needs {library}, which is not installed. Nothing was done. Install `incrax[flows]`, or {library} "
-        "alone."
     )
 
 

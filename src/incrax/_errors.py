@@ -53,6 +53,10 @@ class MixedRowsError(IncraxError, TypeError):
     """A function of `Rows` does something else with rows than map over them and reduce."""
 
 
+class MissingExtraError(IncraxError, ImportError):
+    """A library that only some functions need is not installed."""
+
+
 class ReentrantCallError(IncraxError, RuntimeError):
     """A function was called from a callback that a call of it waits for."""
 
@@ -297,4 +301,12 @@ def not_a_number(operation: str, value: Any) -> TypeError:
         f"`{operation}` of a `RowSparse` got {type(value).__name__}; rows are multiplied and divided by scalars, and "
         "`+` and `-` take arrays of the same shape. Other operands would give other rows than the stored ones a value. "
         "Use `todense()`, or apply the operation to `values` after `coalesce()`."
+    )
+
+
+def missing_extra(what: str, library: str, extra: str) -> MissingExtraError:
+    """A library of an extra is missing."""
+    return MissingExtraError(
+        f"`{what}` needs {library}, which is not installed. Nothing was done. Install `incrax[{extra}]`, or {library} "
+        "alone."
     )

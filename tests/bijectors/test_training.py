@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import incrax
 from incrax import bijectors
 from incrax.bijectors.training import split_trainable
 
@@ -300,7 +301,7 @@ def without(monkeypatch, library):
 )
 def test_a_library_that_is_missing_is_named(monkeypatch, library, name, call):
     without(monkeypatch, library)
-    with pytest.raises(bijectors.MissingExtraError) as found:
+    with pytest.raises(incrax.MissingExtraError) as found:
         call()
     assert str(found.value) == (
         f"`{name}` needs {library}, which is not installed. Nothing was done. Install `incrax[flows]`, or {library} "

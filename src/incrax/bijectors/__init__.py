@@ -3,7 +3,6 @@
 from incrax._bijector_errors import (
     BijectionArgumentError,
     FlowShapeError,
-    MissingExtraError,
     NotABijectionError,
     NotADistributionError,
     NothingToTrainError,
@@ -45,7 +44,6 @@ __all__ = [
     "LeakyReLU",
     "MLP",
     "MaskedMLP",
-    "MissingExtraError",
     "Normal",
     "NotABijectionError",
     "NotADistributionError",

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 
 from incrax._bijector_errors import NotABijectionError
+from incrax._extras import needed
 from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.bases import Normal
 from incrax.bijectors.distributions import Flow
-from incrax.bijectors.extras import needed
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.training import split_trainable
 
@@ -37,13 +37,13 @@ def as_numpyro(flow: Flow, context: Any = None) -> Any:
         MissingExtraError: NumPyro is not installed.
         FlowShapeError: the context has another shape.
     """
-    needed("numpyro", "as_numpyro")
+    needed("numpyro", "as_numpyro", "flows")
     return _distribution_class()(flow, context)
 
 
 @functools.cache
 def _distribution_class() -> Any:
-    dist = needed("numpyro.distributions", "as_numpyro")
+    dist = needed("numpyro.distributions", "as_numpyro", "flows")
 
     class FlowDistribution(dist.Distribution):
         pytree_data_fields = ("flow", "context")
@@ -102,14 +102,14 @@ def numpyro_guide(model: Callable[..., Any], bijection: Any, **options: Any) -> 
         >>> guide = numpyro_guide(model, lambda n: fb.Affine(jnp.zeros(n), jnp.ones(n)))  # doctest: +SKIP
         >>> svi = SVI(model, guide, numpyro.optim.Adam(1e-2), Trace_ELBO())  # doctest: +SKIP
     """
-    needed("numpyro", "numpyro_guide")
+    needed("numpyro", "numpyro_guide", "flows")
     return _guide_class()(model, bijection, **options)
 
 
 @functools.cache
 def _guide_class() -> Any:
-    numpyro = needed("numpyro", "numpyro_guide")
-    autoguide = needed("numpyro.infer.autoguide", "numpyro_guide")
+    numpyro = needed("numpyro", "numpyro_guide", "flows")
+    autoguide = needed("numpyro.infer.autoguide", "numpyro_guide", "flows")
 
     class AutoFlow(autoguide.AutoContinuous):
         def __init__(self, model: Callable[..., Any], bijection: Any, **options: Any) -> None:

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._bijector_errors import not_two_numbers
+from incrax._extras import needed
 from incrax.bijectors.distributions import Flow
-from incrax.bijectors.extras import needed
 
 
 def plot(
@@ -45,7 +45,7 @@ def plot(
     """
     if flow.event_shape != (2,) or flow.batch_shape:
         raise not_two_numbers(flow.batch_shape, flow.event_shape)
-    pyplot = needed("matplotlib.pyplot", "bijectors.plot")
+    pyplot = needed("matplotlib.pyplot", "bijectors.plot", "flows")
     axes = pyplot.figure().subplots() if axes is None else axes
     samples = np.asarray(flow.sample(jax.random.key(0) if key is None else key, (num_samples,), context))
     shown = samples if data is None else np.concatenate([samples, np.asarray(data)])

@@ -17,8 +17,8 @@ import numpy as np
 
 from incrax._bijector_errors import nothing_to_train, other_rows, stopped_early, too_few_rows
 from incrax._errors import wrong_option
+from incrax._extras import needed
 from incrax.bijectors.distributions import Flow
-from incrax.bijectors.extras import needed
 from incrax.running.progress import Meter
 
 LEARNING_RATE = 1e-3
@@ -45,7 +45,7 @@ class FlowFit(NamedTuple):
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        axes = needed("matplotlib.pyplot", "FlowFit.plot").figure().subplots() if axes is None else axes
+        axes = needed("matplotlib.pyplot", "FlowFit.plot", "flows").figure().subplots() if axes is None else axes
         axes.plot(np.arange(1, len(self.losses) + 1), self.losses, lw=1)
         axes.set(xlabel="step", ylabel="loss")
         return axes
@@ -169,7 +169,7 @@ def _fit(
     """The steps of a fit."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise wrong_option("steps", steps, "a number of steps")
-    optax = needed("optax", name)
+    optax = needed("optax", name, "flows")
     optimizer = optax.adam(LEARNING_RATE) if optimizer is None else optimizer
     trained, frozen, rebuild = split_trainable(flow, train_base)
     if not trained:
@@ -177,7 +177,7 @@ def _fit(
     step = _compiled_step(optimizer, optax.apply_updates, rebuild, loss)
     state = (trained, optimizer.init(trained), jnp.array(True))
     losses = []
-    with Meter("fitting a flow", steps if progress else 0) as meter:
+    with Meter("fitting a flow", steps, is_shown=progress) as meter:
         for number in range(steps):
             state, value = step(state, frozen, *operands(number))
             losses.append(value)

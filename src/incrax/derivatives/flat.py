@@ -46,6 +46,12 @@ def ends(shapes: Shapes) -> Ends:
     return Ends(tuple(map(tuple, shapes)), (0, *np.cumsum(sizes).tolist()) if sizes else (0,))
 
 
+def element_names(paths: Sequence[str], shapes: Shapes) -> tuple[str, ...]:
+    """A name for each element of arrays: `params['mu']`, `x[0, 1]`."""
+    indices = [(path, index) for path, shape in zip(paths, shapes, strict=True) for index in np.ndindex(shape)]
+    return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
+
+
 def joined(arrays: Sequence[Any]) -> jax.Array:
     """Arrays of one dtype as a vector."""
     return jnp.concatenate([jnp.ravel(x) for x in arrays])

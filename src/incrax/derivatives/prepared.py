@@ -19,6 +19,7 @@ from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
+from incrax.derivatives.flat import element_names
 from incrax.derivatives.linearized import Push, linearize
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
@@ -208,8 +209,7 @@ class Flat:
         for path, value in zip(selection.paths, self._values, strict=True):
             if jnp.iscomplexobj(value):
                 raise not_flat(path, _type_name(value))
-        self._shapes = [np.shape(value) for value in self._values]
-        self._sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self._sizes = [int(np.size(value)) for value in self._values]
         self._leaves = [_held(leaf) for leaf in selection.leaves]
         placed = [position for position in selection.mirror.positions if position is not None]
         self._num_placed = len(placed)
@@ -223,8 +223,7 @@ class Flat:
     @property
     def names(self) -> tuple[str, ...]:
         """A name for each element: `params['mu']`, `x[0, 1]`."""
-        indices = [(path, index) for path, shape in self._paths_and_shapes() for index in np.ndindex(shape)]
-        return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
+        return element_names(self._selection.paths, [np.shape(value) for value in self._values])
 
     def value(self, x: Any) -> Any:
         """The value: a float where the function returns a scalar, else all its elements in one vector."""
@@ -272,9 +271,6 @@ class Flat:
         return jax.tree.unflatten(self._selection.treedef, leaves)[0]
 
     # --- inner ---------------------------------------------------------------------------------------------------
-
-    def _paths_and_shapes(self) -> list[tuple[str, tuple[int, ...]]]:
-        return list(zip(self._selection.paths, self._shapes, strict=True))
 
     def _parts(self, x: Any) -> list[Any]:
         """A vector cut into leaves of the example's types."""

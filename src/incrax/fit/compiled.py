@@ -79,6 +79,6 @@ class Round:
 
 
 def second_derivative(residuals: Residuals, x: Any, v: Any) -> Any:
-    """r''(v, v), shape (m,)."""
+    """r''(v, v), shape (m,), for x and v of one structure."""
     along = lambda x: jax.jvp(residuals, (x,), (v,))[1]
     return jax.jvp(along, (x,), (v,))[1]

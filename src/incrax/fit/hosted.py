@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from incrax._api import incremental
 from incrax.derivatives.transforms import jacobian, plain
 from incrax.fit import steps
+from incrax.fit.compiled import second_derivative
 from incrax.fit.losses import cost
 from incrax.fit.problem import Problem, weighed_vector
 from incrax.fit.steps import Found, Point, Search, Settings
@@ -35,8 +36,7 @@ class Hosted:
             return weighed_vector(function(*task.layout.filled(leaves, others)), roots, dtype)
 
         def curvature(leaves: Any, tangents: Any, others: Any, roots: Any) -> Any:
-            along = lambda *at: jax.jvp(lambda *at: residuals(at, others, roots), at, tuple(tangents))[1]
-            return jax.jvp(along, tuple(leaves), tuple(tangents))[1]
+            return second_derivative(lambda leaves: residuals(leaves, others, roots), leaves, tangents)
 
         self._residuals = incremental(residuals)
         self._jacobian = jacobian(residuals)
@@ -44,20 +44,17 @@ class Hosted:
         self._model = jax.jit(self._modelled)
         self._judge = jax.jit(self._judged)
         self._step = jax.jit(steps.trial)
-        self.history: list[float] = []
 
     def run(self, callback: Callback | None, *, progress: bool) -> Found:
         """Search to the end."""
         search, at = self._at(steps.first(jnp.asarray(self.task.x)))
-        with Meter("least squares", self.settings.max_steps) as meter:
+        with Meter("least squares", self.settings.max_steps, is_shown=progress) as meter:
             while int(search.status) == steps.RUNNING and int(search.num_steps) < self.settings.max_steps:
                 search = self._moved(search, at)
                 if int(search.status) == steps.RUNNING:
                     search, at = self._at(search)
-                if progress:
-                    meter.advance()
-                self.history.append(float(at.cost))
-                if callback is not None and callback(self.task.tree(search.x), self.history[-1]):
+                meter.advance()
+                if callback is not None and callback(self.task.tree(search.x), float(at.cost)):
                     break
         return steps.found(search, at, True)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -119,9 +118,6 @@ def levenberg_marquardt(
 # --- one program ------------------------------------------------------------------------------------------------------
 
 
-_known: OrderedDict[Any, Any] = OrderedDict()
-
-
 def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
     program = _program(fun, task.layout, settings)
     given = (task.others, roots, (task.lower, task.upper), scale)
@@ -129,7 +125,7 @@ def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scal
     search, found = program(steps.first(task.x), *given, limit)
     if _is_over(found):
         return found
-    with Meter("least squares", settings.max_steps) if progress else _Silence() as meter:
+    with Meter("least squares", settings.max_steps, is_shown=progress) as meter:
         while not _is_over(found):
             meter.advance(int(search.num_steps) - meter.done)
             now = time.perf_counter()
@@ -142,30 +138,12 @@ def _is_over(found: Found) -> bool:
     return bool(np.asarray(found.summary)[0])
 
 
-class _Silence:
-    done = 0
-
-    def __enter__(self) -> _Silence:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return
-
-    def advance(self, count: int = 1) -> None:
-        return
-
-
 def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
     """The compiled search of a function, made once."""
-    key = (fun, layout, settings)
     try:
-        found = _known.pop(key, None) or _made(fun, layout, settings)
+        return _kept(fun, layout, settings)
     except TypeError:  # a static value that cannot be hashed
         return _made(fun, layout, settings)
-    _known[key] = found
-    while len(_known) > NUM_KEPT:
-        _known.popitem(last=False)
-    return found
 
 
 def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
@@ -178,6 +156,9 @@ def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
         return search, steps.found(search, at, is_over)
 
     return search
+
+
+_kept = functools.lru_cache(NUM_KEPT)(_made)
 
 
 def _evaluate(fun: Function, layout: Layout, others: Any, roots: Any, x: Any) -> Any:

@@ -21,7 +21,7 @@ from incrax._fit_errors import (
     wrong_weights,
 )
 from incrax.derivatives.cuts import Mark
-from incrax.derivatives.flat import Ends, ends
+from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.running.leaves import is_dynamic
 from incrax.running.paths import is_within
@@ -102,20 +102,13 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
     dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
     layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
     x = np.concatenate([np.asarray(value, np.result_type(*dtypes)).reshape(-1) for value in values])
-    names = _names(selection, shapes)
+    names = element_names(selection.paths, shapes.shapes)
     lower, upper = _bounds(bounds, x, selection, shapes, names)
     return Problem(layout, selection, x, tuple(selection.others), lower, upper, names)
 
 
 def _unmarked(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Mark) else leaf
-
-
-def _names(selection: Selection, shapes: Ends) -> tuple[str, ...]:
-    """A name for each element: `params['mu']`, `params['w'][0, 1]`."""
-    pairs = zip(selection.paths, shapes.shapes, strict=True)
-    indices = [(path, index) for path, shape in pairs for index in np.ndindex(shape)]
-    return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
 
 
 def _bounds(bounds: Any, x: np.ndarray, selection: Selection, shapes: Ends, names: tuple[str, ...]) -> Any:

@@ -15,7 +15,8 @@ PATIENCE_S = 2.0
 class Meter:
     """A progress bar that appears after two seconds, on a terminal only."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, total: int, *, is_shown: bool = True) -> None:
+        self.is_shown = is_shown
         self.title = title
         self.total = total
         self.done = 0
@@ -29,7 +30,7 @@ class Meter:
     def advance(self, count: int = 1) -> None:
         """So many more steps are done."""
         self.done += count
-        if self._bar is None and time.perf_counter() - self._start_s > PATIENCE_S:
+        if self.is_shown and self._bar is None and time.perf_counter() - self._start_s > PATIENCE_S:
             console = Console(stderr=True)
             self._bar = Progress(console=console, transient=True, disable=not console.is_terminal)
             self._bar.start()

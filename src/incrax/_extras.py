@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from incrax._bijector_errors import missing_extra
+from incrax._errors import missing_extra
 
 
-def needed(module: str, what: str) -> Any:
-    """A module of an optional library.
+def needed(module: str, what: str, extra: str) -> Any:
+    """A module of an optional library, for what a user called; `extra` is that of incrax which brings it.
 
     Raises:
         MissingExtraError: the library is not installed.
@@ -20,4 +20,4 @@ def needed(module: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != library:
             raise
-        raise missing_extra(what, library) from None
+        raise missing_extra(what, library, extra) from None
