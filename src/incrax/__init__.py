@@ -4,6 +4,7 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 """
 
 from incrax._api import incremental
+from incrax._bind_errors import BindError, InputValueError
 from incrax._derivative_errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
 from incrax._errors import (
     DeletedInputError,
@@ -33,6 +34,9 @@ from incrax._tape_errors import (
     TooManyPathsError,
 )
 from incrax._tuning import Tuning
+from incrax.binding.bound import Bound, bind
+from incrax.binding.training import Training
+from incrax.binding.vector import Unbounded
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
@@ -57,6 +61,8 @@ from incrax.tapes.explanation import TapeExplanation
 from incrax.tapes.guarded import Guarded
 
 __all__ = [
+    "BindError",
+    "Bound",
     "Bucketed",
     "CapacityError",
     "CapturedStateError",
@@ -67,6 +73,7 @@ __all__ = [
     "Guarded",
     "IncraxError",
     "Incremental",
+    "InputValueError",
     "LoopTypeError",
     "MemoryBudgetError",
     "MissingExtraError",
@@ -94,10 +101,13 @@ __all__ = [
     "TapeReport",
     "TapeStats",
     "TooManyPathsError",
+    "Training",
     "Tuning",
+    "Unbounded",
     "Unique",
     "UnknownInputError",
     "UnsupportedLeafError",
+    "bind",
     "bucketed",
     "cached",
     "check_tape",
