@@ -27,7 +27,7 @@ from incrax.binding.vector import Unbounded
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.selection import type_name
-from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
+from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
 from incrax.report.explain import Explanation
 from incrax.running.stats import Stats
 
@@ -245,6 +245,19 @@ class Bound:
         return {path: (each.low, each.high) for path, each in self._inputs.bounds.items()}
 
     @property
+    def transforms(self) -> dict[str, tuple[Any, Any]]:
+        """The transforms that were given, from unbounded space and back, by path."""
+        return {path: self._inputs.transforms[path][:2] for path in self._inputs.transformed}
+
+    def path(self, name: str) -> str:
+        """The path that a name stands for.
+
+        Raises:
+            UnknownInputError: it stands for nothing, or for several things.
+        """
+        return self._inputs.names.path(name)
+
+    @property
     def trainable_paths(self) -> tuple[str, ...]:
         """The paths of the trainable leaves, in order."""
         return self._inputs.paths(TRAINABLE)
@@ -261,6 +274,11 @@ class Bound:
     def args(self) -> tuple[Any, ...]:
         """All inputs in the order of the function's parameters, as `function` takes them."""
         return self._inputs.args
+
+    @property
+    def options(self) -> Options:
+        """Those of `incremental` for every method."""
+        return self._options
 
     @property
     def function(self) -> Incremental[..., Any]:
