@@ -72,6 +72,13 @@ def same_element(name: str) -> MinimumError:
     return MinimumError(f"A scan of two elements got `{name}` twice. {_UNTOUCHED} Name two different ones.")
 
 
+def wrong_grid(name: str, seen: str, reason: str) -> MinimumError:
+    """A grid that cannot be scanned."""
+    return MinimumError(
+        f"A scan of `{name}` got the grid {seen}: {reason}. {_UNTOUCHED} Pass a vector of values within the bounds."
+    )
+
+
 def without_function(what: str) -> MinimumError:
     """A result that was read from JSON."""
     return MinimumError(

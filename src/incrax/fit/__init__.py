@@ -7,10 +7,13 @@ from incrax.fit.minimize import minimize
 from incrax.fit.minimum import FitResult
 from incrax.fit.minuit import Interval
 from incrax.fit.result import LeastSquaresResult, Status
+from incrax.fit.scanned import Contour, Profile, Scan2D
+from incrax.fit.scans import contour, profile, scan2d
 from incrax.fit.task import Counts, Task, Work, make_task
 
 __all__ = [
     "BoundsError",
+    "Contour",
     "Counts",
     "FitResult",
     "Interval",
@@ -18,11 +21,16 @@ __all__ = [
     "MethodError",
     "MinimumError",
     "ParameterTypeError",
+    "Profile",
+    "Scan2D",
     "Status",
     "Task",
     "WeightsError",
     "Work",
+    "contour",
     "levenberg_marquardt",
     "make_task",
     "minimize",
+    "profile",
+    "scan2d",
 ]

@@ -16,7 +16,7 @@ from incrax.fit.ended import Ended, Settings
 from incrax.fit.minimum import FitResult
 from incrax.fit.result import Status
 from incrax.fit.stepped import by_optax, by_optimistix, is_optax, is_optimistix
-from incrax.fit.task import Callback, Counted, Stopped, Task, Work, make_task, work_of
+from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
 from incrax.running.progress import Meter
 
 MIGRAD = "migrad"
@@ -136,7 +136,7 @@ def minimized(
         counted = Counted(task, settings.max_calls, meter.advance)
         counted.callback = callback
         ended = _ended(counted, search)
-    ran, whole = work_of(task.prepared)
+    work = work_of(task.prepared).since(before)
     value = _final(counted, ended)
     found = FitResult(
         status=Status.NOT_FINITE if not np.isfinite(value) else _status(ended),
@@ -148,7 +148,7 @@ def minimized(
         bounds=task.bounds,
         errordef=settings.errordef,
         counts=counted.counts,
-        work=Work(ran - before.ran, whole - before.whole),
+        work=work,
         num_steps=ended.num_steps,
         _edm=ended.edm,
         _task=task,

@@ -131,6 +131,10 @@ class Work(NamedTuple):
         """The share that was not run, 0 to 1."""
         return 1.0 - self.ran / self.whole if self.whole else 0.0
 
+    def since(self, before: Work) -> Work:
+        """The work after an earlier moment."""
+        return Work(self.ran - before.ran, self.whole - before.whole)
+
 
 def work_of(prepared: Prepared | None) -> Work:
     """All work of a prepared function so far."""
