@@ -37,16 +37,16 @@ class Compiled:
 
     def __init__(self, task: fit.Task, args: tuple[Any, ...]) -> None:
         _, self._unravel = ravel_pytree(args[0])
-        self._rest = args[1:]
+        self._arguments, self._rest = task.prepared.flat.arguments, args[1:]
         self._value, self._both = jax.jit(task.fun), jax.jit(jax.value_and_grad(task.fun))
         flat = lambda x, *rest: task.fun(self._unravel(x), *rest)
         self._hessian = jax.jit(jax.hessian(flat))
 
     def value(self, x: Any) -> float:
-        return float(self._value(self._tree(x), *self._rest))
+        return float(self._value(self._arguments(x)[0], *self._rest))
 
     def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
-        value, gradient = self._both(self._tree(x), *self._rest)
+        value, gradient = self._both(self._arguments(x)[0], *self._rest)
         return float(value), np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
 
     def hessian(self, x: Any) -> np.ndarray:
@@ -54,11 +54,6 @@ class Compiled:
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         return self.hessian(x) @ v
-
-    def _tree(self, x: Any) -> Any:
-        """Leaves without a program: numbers as Python floats, arrays as they are in the vector."""
-        leaves, treedef = jax.tree.flatten(self._unravel(np.asarray(x)))
-        return jax.tree.unflatten(treedef, [np.asarray(leaf) for leaf in leaves])
 
 
 class Problem(NamedTuple):

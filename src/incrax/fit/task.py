@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -144,8 +145,18 @@ def work_of(prepared: Prepared | None) -> Work:
     for method in prepared.methods.values():
         stats = method.stats
         ran += stats.ran + stats.filled
-        whole += (stats.calls - stats.aborted) * method.deps().num_equations
+        whole += (stats.calls - stats.aborted) * _num_equations(method)
     return Work(ran, whole)
+
+
+_sizes: WeakKeyDictionary[Incremental[..., Any], int] = WeakKeyDictionary()
+
+
+def _num_equations(method: Incremental[..., Any]) -> int:
+    """Equations of a function that is called with one signature; looked up once."""
+    if method not in _sizes:
+        _sizes[method] = method.deps().num_equations
+    return _sizes[method]
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: how a limit or a callback ends any method
