@@ -9,6 +9,7 @@ from incrax._bind_errors import BindError
 from incrax._errors import NUM_SHOWN, IncraxError
 
 _UNTOUCHED = "Nothing was evaluated."
+SQUARES = "levenberg_marquardt"
 
 
 class BoundsError(IncraxError, ValueError):
@@ -29,36 +30,36 @@ def unknown_loss(name: Any, known: Sequence[str]) -> ValueError:
     return ValueError(f"`levenberg_marquardt(loss=...)` got {name!r}. {_UNTOUCHED} Use one of {shown}.")
 
 
-def complex_parameter(path: str, type_name: str) -> ParameterTypeError:
+def complex_parameter(caller: str, path: str, type_name: str) -> ParameterTypeError:
     """A free leaf is complex."""
+    what, rest = ("least squares need", " Residuals may be complex.") if caller == SQUARES else ("minimisers need", "")
     return ParameterTypeError(
-        f"`levenberg_marquardt` was asked to fit `{path}` of type {type_name}, and least squares need real parameters. "
-        f"{_UNTOUCHED} Pass real and imaginary part as two parameters, or leave it out of `wrt`. Residuals may be "
-        "complex."
+        f"`{caller}` was asked to fit `{path}` of type {type_name}, and {what} real parameters. "
+        f"{_UNTOUCHED} Pass real and imaginary part as two parameters, or leave it out of `wrt`.{rest}"
     )
 
 
-def unknown_bound(path: str, free: Sequence[str]) -> BoundsError:
+def unknown_bound(caller: str, path: str, free: Sequence[str]) -> BoundsError:
     """A bound of what is not free."""
     shown = ", ".join(f"`{each}`" for each in free[:NUM_SHOWN])
     return BoundsError(
-        f"`levenberg_marquardt(bounds=...)` names `{path}`, and no free parameter has this path. This is usually a "
+        f"`{caller}(bounds=...)` names `{path}`, and no free parameter has this path. This is usually a "
         f"typing error, or a parameter that `wrt` leaves out. {_UNTOUCHED} Free are {shown}."
     )
 
 
-def wrong_bounds(seen: str, reason: str) -> BoundsError:
+def wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
     """Bounds that cannot be understood."""
     return BoundsError(
-        f"`levenberg_marquardt(bounds=...)` got {seen}: {reason}. {_UNTOUCHED} Pass a mapping of paths to pairs, with "
+        f"`{caller}(bounds=...)` got {seen}: {reason}. {_UNTOUCHED} Pass a mapping of paths to pairs, with "
         "None for no bound: `bounds={\"params['sigma']\": (0, None)}`."
     )
 
 
-def outside_bounds(name: str, value: Any, low: Any, high: Any) -> BoundsError:
+def outside_bounds(caller: str, name: str, value: Any, low: Any, high: Any) -> BoundsError:
     """A start that the bounds exclude."""
     return BoundsError(
-        f"`levenberg_marquardt` starts with `{name}` = {value:.6g}, outside of its bounds ({low:.6g}, {high:.6g}). "
+        f"`{caller}` starts with `{name}` = {value:.6g}, outside of its bounds ({low:.6g}, {high:.6g}). "
         f"{_UNTOUCHED} Start inside, or widen the bounds."
     )
 

@@ -135,6 +135,11 @@ class Prepared:
         """Counters of the methods called so far; pullbacks and pushforwards have none."""
         return {name: function.stats for name, function in self._made.items()}
 
+    @property
+    def methods(self) -> dict[str, Incremental[..., Any]]:
+        """The incremental functions of the methods called so far, by name."""
+        return dict(self._made)
+
     def __repr__(self) -> str:
         """What it is of, and by what it differentiates."""
         return f"prepared {getattr(self._fun, '__name__', repr(self._fun))}, derivatives by {', '.join(self.paths)}"
