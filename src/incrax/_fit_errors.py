@@ -127,3 +127,12 @@ def other_shared_type(name: str, model: str, seen: str, first: str, expected: st
         "it the "
         "same structure, shape and dtype in all models."
     )
+
+
+def no_data_sets() -> BindError:
+    """A study without data."""
+    return BindError(
+        "`toys(model, data_sets)` got no data set. This is usually a generator that was used up before. Nothing was "
+        "fitted. "
+        'Pass a list, or a new generator: `({"x": sample(k)} for k in range(100))`.'
+    )

@@ -21,7 +21,8 @@ class MinimumError(IncraxError, RuntimeError):
 def unknown_method(method: Any, known: Sequence[str]) -> MethodError:
     """A minimiser that does not exist."""
     return MethodError(
-        f"`minimize(method=...)` got {method!r}. {_UNTOUCHED} Use one of {', '.join(map(repr, known))}, or an optimiser "
+        f"`minimize(method=...)` got {method!r}. {_UNTOUCHED} Use one of {', '.join(map(repr, known))}, or an "
+        "optimiser "
         "of optax or a minimiser of optimistix as an object: `method=optax.adam(0.01)`."
     )
 

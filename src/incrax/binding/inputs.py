@@ -76,12 +76,21 @@ class Inputs:
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what is not trainable."""
-        numbers = self.numbers(TRAINABLE)
-        leaves: list[Any] = [None] * len(self.leaves)
-        for number, result in zip(numbers, results, strict=True):
-            leaves[number] = result
-        trees = zip(self.names.inputs, jax.tree.unflatten(self.names.treedef, leaves), strict=True)
-        return {name: tree for name, tree in trees if not set(self.names.numbers(name)).isdisjoint(numbers)}
+        return self.shape()(results)
+
+    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """What `tree` does, for the roles that leaves have now."""
+        names, numbers, count = self.names, self.numbers(TRAINABLE), len(self.leaves)
+        owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
+
+        def shaped(results: Sequence[Any]) -> dict[str, Any]:
+            leaves: list[Any] = [None] * count
+            for number, result in zip(numbers, results, strict=True):
+                leaves[number] = result
+            trees = dict(zip(names.inputs, jax.tree.unflatten(names.treedef, leaves), strict=True))
+            return {name: trees[name] for name in owners}
+
+        return shaped
 
     def leaves_in(self, tree: Mapping[str, Any]) -> list[Any]:
         """The leaves of a dictionary in the shape of `tree`, in the order of the trainable leaves."""
@@ -116,6 +125,16 @@ class Inputs:
         told = tuple(paths) or tuple(self.names.paths[number] for number in leaves)
         for watcher in list(self.watchers):
             watcher(told)
+
+    def values(self) -> tuple[Any, ...]:
+        """All that `set` changes."""
+        return self.names, tuple(self.leaves), self.roles
+
+    def restore(self, values: tuple[Any, ...]) -> None:
+        """Go back to what `values` returned, and tell who watches."""
+        self.names, leaves, self.roles = values
+        self.leaves = list(leaves)
+        self.commit({}, self.names.paths)
 
     def set_role(self, name: str, role: str) -> None:
         """Give the leaves at and below a name another role.

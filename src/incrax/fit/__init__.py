@@ -11,6 +11,7 @@ from incrax.fit.result import LeastSquaresResult, Status
 from incrax.fit.scanned import Contour, Profile, Scan2D
 from incrax.fit.scans import contour, profile, scan2d
 from incrax.fit.task import Counts, Task, Work, make_task
+from incrax.fit.toys import Toys, toys
 
 __all__ = [
     "BoundsError",
@@ -27,6 +28,7 @@ __all__ = [
     "Scan2D",
     "Status",
     "Task",
+    "Toys",
     "WeightsError",
     "Work",
     "constrained",
@@ -38,4 +40,5 @@ __all__ = [
     "profile",
     "scan2d",
     "simultaneous",
+    "toys",
 ]

@@ -23,7 +23,8 @@ from incrax._fit_errors import (
     taken_model_name,
     wrong_constraint,
 )
-from incrax.binding.bound import Bound, bind
+from incrax.binding.api import bind
+from incrax.binding.bound import Bound
 from incrax.binding.roles import STATE
 from incrax.derivatives.selection import at_path, type_name
 from incrax.running.paths import is_within
