@@ -51,7 +51,7 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/derivatives.md", "docs/loops.md", "docs/guarded.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/derivatives.md", "docs/loops.md", "docs/guarded.md", "docs/hold.md"])
 def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""
     checker = doctest.OutputChecker()
