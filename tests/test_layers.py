@@ -12,7 +12,8 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _fit_errors _held_errors
+_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
+_held_errors
 _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
@@ -45,6 +46,8 @@ derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks deriv
 derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 held.encoding held.row_by_row held.programs held.kept held.epoch held.holding
+binding.names binding.roles binding.unbounded binding.modules binding.inputs binding.functions binding.vector
+binding.training binding.bound
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
 bijectors.switches bijectors.places bijectors.state bijectors.protocol bijectors.adapters
@@ -55,8 +58,8 @@ bijectors.bases bijectors.distributions bijectors.training bijectors.guides bije
 fit.losses fit.linear fit.steps fit.compiled fit.problem fit.result fit.hosted fit.levenberg
 """.split()
 PACKAGES = {
-    "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "loops", "tapes", "bijectors",
-    "fit", "held", "demo",
+    "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "binding", "loops", "tapes",
+    "bijectors", "fit", "held", "demo",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")

@@ -4,6 +4,7 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 """
 
 from incrax._api import incremental
+from incrax._bind_errors import BindError, InputValueError
 from incrax._derivative_errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
 from incrax._errors import (
     DeletedInputError,
@@ -34,6 +35,9 @@ from incrax._tape_errors import (
     TooManyPathsError,
 )
 from incrax._tuning import Tuning
+from incrax.binding.bound import Bound, bind
+from incrax.binding.training import Training
+from incrax.binding.vector import Unbounded
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
@@ -61,6 +65,8 @@ from incrax.tapes.explanation import TapeExplanation
 from incrax.tapes.guarded import Guarded
 
 __all__ = [
+    "BindError",
+    "Bound",
     "Bucketed",
     "CapacityError",
     "CapturedStateError",
@@ -74,6 +80,7 @@ __all__ = [
     "HoldStats",
     "IncraxError",
     "Incremental",
+    "InputValueError",
     "Kept",
     "LoopTypeError",
     "MemoryBudgetError",
@@ -103,10 +110,13 @@ __all__ = [
     "TapeReport",
     "TapeStats",
     "TooManyPathsError",
+    "Training",
     "Tuning",
+    "Unbounded",
     "Unique",
     "UnknownInputError",
     "UnsupportedLeafError",
+    "bind",
     "bucketed",
     "cached",
     "check_tape",

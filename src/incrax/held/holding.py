@@ -56,12 +56,12 @@ def hold(
     Example:
         >>> import incrax, jax, jax.numpy as jnp
         >>> x = jnp.arange(6.0).reshape(3, 2)
-        >>> kept = incrax.hold(lambda w, x: jnp.tanh(x @ w))(jnp.ones(2), x)
+        >>> kept = incrax.hold(lambda w, x: x @ w)(jnp.ones(2), x)
         >>> loss = lambda z: (z[0] - z[1]) ** 2
         >>> for i in ([0, 1], [1, 2]):
         ...     kept.add(i, jax.grad(loss)(kept.rows(i)))
-        >>> kept.pullback().round(4).tolist()
-        [-0.1764, -0.3546]
+        >>> kept.pullback().tolist()
+        [32.0, 32.0]
     """
     if not callable(encoder):
         raise wrong_option("hold(encoder)", encoder, "a function")
