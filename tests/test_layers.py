@@ -13,7 +13,7 @@ ROOT = Path(incrax.__file__).parent
 
 ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
-_held_errors
+_held_errors _sampler_errors
 _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
@@ -56,10 +56,12 @@ bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
 bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
 fit.losses fit.linear fit.steps fit.compiled fit.problem fit.result fit.hosted fit.levenberg
+samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocks
+samplers.gibbs
 """.split()
 PACKAGES = {
     "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "binding", "loops", "tapes",
-    "bijectors", "fit", "held", "demo",
+    "bijectors", "fit", "held", "samplers", "demo",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
