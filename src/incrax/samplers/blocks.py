@@ -122,12 +122,11 @@ def blocks(
     alone = [max(cost, 1e-9) for cost in alone]
 
     def cost(tail: Sequence[int]) -> float:
-        """Of a step in which these blocks move: what the slowest takes, and what the others add to it."""
+        """Of a step in which these blocks move: what the slowest takes, and what the others add to it, at most all."""
         slowest = max(tail, key=lambda k: alone[k])
         together = deps.seconds([key for k in tail for key in groups[k][1]])
-        return (
-            alone[slowest] * max(together / max(seconds[slowest], 1e-12), 1.0) if seconds[slowest] else alone[slowest]
-        )
+        share = together / seconds[slowest] if seconds[slowest] else 1.0
+        return min(alone[slowest] * max(share, 1.0), sum(alone[k] for k in tail))
 
     order, costs, times = _ordered([len(names) for names, _ in groups], alone, cost, oversample)
     return Blocks(tuple(groups[k][0] for k in order), tuple(costs), tuple(times), measure)
