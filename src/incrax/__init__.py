@@ -35,7 +35,8 @@ from incrax._tape_errors import (
     TooManyPathsError,
 )
 from incrax._tuning import Tuning
-from incrax.binding.bound import Bound, bind
+from incrax.binding.api import bind
+from incrax.binding.bound import Bound
 from incrax.binding.training import Training
 from incrax.binding.vector import Unbounded
 from incrax.derivatives.cuts import cut, uncut

@@ -20,6 +20,10 @@ class InputValueError(IncraxError, ValueError):
     """A value does not fit the input that it is meant for."""
 
 
+class AmbiguousInputError(UnknownInputError):
+    """A name stands for several inputs."""
+
+
 def _shown(names: Sequence[str]) -> str:
     rest = f", and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
     return (", ".join(f"`{name}`" for name in names[:NUM_SHOWN]) or "none") + rest
@@ -67,9 +71,11 @@ def unknown_name(name: str, known: Sequence[str], short: Sequence[str]) -> Unkno
     return UnknownInputError(f"`{name}` names no input of this model, which has {_shown(known)}. {_UNTOUCHED} {hint}")
 
 
-def ambiguous_name(name: str, found: Sequence[str]) -> UnknownInputError:
+def ambiguous_name(name: str, found: Sequence[str]) -> AmbiguousInputError:
     """A short name that several paths end with."""
-    return UnknownInputError(f"`{name}` may be {_shown(found)}. {_UNTOUCHED} Write the whole path of the one you mean.")
+    return AmbiguousInputError(
+        f"`{name}` may be {_shown(found)}. {_UNTOUCHED} Write the whole path of the one you mean."
+    )
 
 
 def wrong_role(path: str, seen: Any, known: Sequence[str]) -> BindError:

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 import incrax
 
@@ -150,7 +151,6 @@ VALUES = st.sampled_from([0.5, 1.0, 1.5])
 CHANGES = st.dictionaries(st.sampled_from(["mu", "sigma", "scale", "x"]), VALUES, min_size=1)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(CHANGES, st.sampled_from(["set", "at", "fix"]), st.sampled_from(["value", "grad"])), max_size=8)
 )

@@ -6,13 +6,11 @@ In: a function, inputs by name, roles, bounds. Out: a `Bound`: set inputs, read 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from incrax._api import incremental
 from incrax._bind_errors import no_state, nothing_to_train
@@ -21,72 +19,19 @@ from incrax._incremental import Incremental
 from incrax.binding.functions import Functions, checked_inputs, functions_of
 from incrax.binding.inputs import Inputs, Watcher
 from incrax.binding.modules import is_module
-from incrax.binding.roles import STATE, TRAINABLE, Roles, is_floating
+from incrax.binding.roles import STATE, TRAINABLE, Roles
+from incrax.binding.table import shown
 from incrax.binding.training import Training
 from incrax.binding.vector import Unbounded
-from incrax.derivatives.flat import element_names
+from incrax.derivatives.flat import element_names, ends
 from incrax.derivatives.prepared import Flat, Prepared
-from incrax.derivatives.selection import type_name
-from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
+from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
 from incrax.report.explain import Explanation
+from incrax.running.leaves import descriptor, is_dynamic
 from incrax.running.stats import Stats
 
 MODULE = "model"
 """What a module is called that is bound itself."""
-
-
-def bind(
-    f: Callable[..., Any],
-    /,
-    *,
-    roles: Roles = None,
-    bounds: Mapping[str, Any] | None = None,
-    transforms: Mapping[str, Any] | None = None,
-    **inputs: Any,
-) -> Bound:
-    """Give a function values for its inputs, to be set one by one and fitted.
-
-    Each input is a pytree. Each of its leaves has a role:
-
-    - `"trainable"`: what derivatives are taken by, and what fits change;
-    - `"fixed"`: a parameter that stays as it is set; no derivative by it is ever computed;
-    - `"state"`: updated by what the function returns, outside of all derivatives (moving averages);
-    - `"data"`: may change its shape and structure when it is set; arrays are copied once and frozen.
-
-    Args:
-        f: function of the inputs by name; an incremental one keeps its options. With state, it returns a pair: its
-            value, and a mapping of state inputs to their new values. An Equinox or Flax NNX module is bound whole: its
-            leaves are the input `model`, and the inputs are those of its call.
-        roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) -> role, None for the
-            default. By default floating leaves are trainable and all others data; parameters of NNX modules are
-            trainable and their other variables state.
-        bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no bound.
-        transforms: a mapping of names to pairs of functions, from unbounded space to the input and back. By default
-            those of the bounds: exp for one, logistic for two.
-        **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
-
-    Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one fits (`"mu"`).
-
-    Returns:
-        A model: `set`, `at`, `value`, `grad`, ...; see `Bound`.
-
-    Raises:
-        BindError: the inputs are not those of the function, or roles, bounds or transforms do not fit them.
-        UnknownInputError: a name stands for nothing, or for several things.
-        InputValueError: an input lies outside of its bounds.
-
-    Cost: nothing is traced before the first evaluation; data are copied once.
-
-    Example:
-        >>> import incrax
-        >>> m = incrax.bind(lambda mu, sigma, x: ((x - mu) / sigma) ** 2, mu=1.0, sigma=2.0, x=5.0, roles={"x": "data"})
-        >>> float(m.value()), float(m.grad()["mu"])
-        (4.0, -2.0)
-        >>> m.set(mu=3.0)
-        >>> float(m.value())
-        1.0
-    """
-    return Bound(f, inputs, roles, bounds, transforms)
 
 
 class Bound:
@@ -114,6 +59,7 @@ class Bound:
         held = self._inputs
         self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, held.paths(STATE))
         self._made: dict[str, Incremental[..., Any]] = {}
+        self._prepared: tuple[Any, Prepared] | None = None
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
@@ -167,9 +113,14 @@ class Bound:
             return incremental(function, **self._options)
         makers: Any = {"grad": grad, "value_and_grad": value_and_grad, "hessian": hessian, "jacobian": jacobian}
         make = hvp if method == "hvp" else makers[method]
-        return make(self._functions.value, wrt=self._trained(method), **self._options)
+        return make(self._functions.value, wrt=self.trained(method), **self._options)
 
-    def _trained(self, method: str) -> tuple[str, ...]:
+    def trained(self, method: str) -> tuple[str, ...]:
+        """`trainable_paths`, for a method that needs some.
+
+        Raises:
+            BindError: there are none.
+        """
         if not self.trainable_paths:
             raise nothing_to_train(method)
         return self.trainable_paths
@@ -204,6 +155,15 @@ class Bound:
     def inputs(self) -> dict[str, Any]:
         """All inputs; modules with their present leaves."""
         return {name: self[name] for name in self._inputs.names.inputs}
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[Bound]:
+        """All inputs are afterwards as they were before a `with` block; who watches is told."""
+        before = self._inputs.values()
+        try:
+            yield self
+        finally:
+            self._inputs.restore(before)
 
     @property
     def trainable(self) -> dict[str, Any]:
@@ -245,6 +205,19 @@ class Bound:
         return {path: (each.low, each.high) for path, each in self._inputs.bounds.items()}
 
     @property
+    def transforms(self) -> dict[str, tuple[Any, Any]]:
+        """The transforms that were given, from unbounded space and back, by path."""
+        return {path: self._inputs.transforms[path][:2] for path in self._inputs.transformed}
+
+    def path(self, name: str) -> str:
+        """The path that a name stands for.
+
+        Raises:
+            UnknownInputError: it stands for nothing, or for several things.
+        """
+        return self._inputs.names.path(name)
+
+    @property
     def trainable_paths(self) -> tuple[str, ...]:
         """The paths of the trainable leaves, in order."""
         return self._inputs.paths(TRAINABLE)
@@ -263,6 +236,11 @@ class Bound:
         return self._inputs.args
 
     @property
+    def options(self) -> Options:
+        """Those of `incremental` for every method."""
+        return self._options
+
+    @property
     def function(self) -> Incremental[..., Any]:
         """The value as an incremental function of all inputs by position: what `value` calls."""
         if "value" not in self._made:
@@ -271,8 +249,31 @@ class Bound:
 
     def flat(self) -> Flat:
         """Value and derivatives as functions of one vector of the trainable elements; all else as it is now."""
-        wrt = self._trained("flat")
-        return Prepared(self._functions.value, self.args, wrt, self._options).flat
+        return self.prepared().flat_at(*self.args)
+
+    def prepared(self) -> Prepared:
+        """All derivatives by what is trainable; one object for as long as roles and types of inputs stay."""
+        key = (
+            [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self._inputs.leaves],
+            self._inputs.names.treedef,
+        )
+        if self._prepared is None or self._prepared[0] != key:
+            made = Prepared(self._functions.value, self.args, self.trained("flat"), self._options)
+            self._prepared = key, made
+        return self._prepared[1]
+
+    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """A function that gives leaves, one for each that is trainable now, the shape of `grad()`."""
+        return self._inputs.shape()
+
+    def set_vector(self, x: Any) -> None:
+        """Set the trainable inputs to the elements of a vector of shape (n,), in the order of `names`.
+
+        Raises:
+            InputValueError: an element lies outside of its bounds.
+        """
+        leaves = ends([np.shape(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)]).split(np.asarray(x))
+        self._inputs.set(dict(zip(self.trainable_paths, leaves, strict=True)))
 
     def unbounded(self) -> Unbounded:
         """The same by a vector without bounds, for minimisers and samplers that know none; see `Unbounded`.
@@ -280,12 +281,12 @@ class Bound:
         Raises:
             InputValueError: a value lies on its bound.
         """
-        self._trained("unbounded")
+        self.trained("unbounded")
         return Unbounded(self._functions.value, self._inputs, self._options)
 
     def training(self, optimizer: Any, *, updates: str = "after") -> Training:
         """Steps of an optimiser of optax, with state updated before or after each; see `Training`."""
-        self._trained("training")
+        self.trained("training")
         return Training(self._inputs, self._functions, optimizer, updates)
 
     # --- reports -------------------------------------------------------------------------------------------------
@@ -306,21 +307,7 @@ class Bound:
         return {method: function.stats for method, function in self._made.items()}
 
     def __str__(self) -> str:
-        table = Table(*("input", "role", "value", "bounds"))
-        held = self._inputs
-        for path, role, leaf in zip(held.names.paths, held.roles, held.leaves, strict=True):
-            bounds = held.bounds.get(path)
-            value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
-            table.add_row(path, role, value, "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}")
-        console = Console(width=100, color_system=None)
-        with console.capture() as captured:
-            console.print(table)
-        return captured.get()
-
-
-def _range(bound: np.ndarray) -> str:
-    low, high = bound.min(), bound.max()
-    return f"{low:.6g}" if low == high else f"({low:.6g} ... {high:.6g})"
+        return shown(self._inputs)
 
 
 def _call(model: Any, **inputs: Any) -> Any:

@@ -18,6 +18,7 @@ from incrax.binding.roles import DATA, TRAINABLE, Roles, check_role, fitted, rol
 from incrax.binding.unbounded import Bounds, Transform, bounds_of, transforms_of
 from incrax.derivatives.selection import at_path
 from incrax.running.leaves import frozen
+from incrax.running.paths import is_within
 
 Watcher = Callable[[tuple[str, ...]], None]
 
@@ -34,6 +35,8 @@ class Inputs:
         self.roles = roles_of(self.names, leaves, roles, self._own_roles())
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms, self.bounds)
+        given_of = [self.names.path(name) for name in transforms or {}]
+        self.transformed = [path for path in self.names.paths if any(is_within(path, each) for each in given_of)]
         self.leaves = [_held(leaf, role) for leaf, role in zip(leaves, self.roles, strict=True)]
         self.watchers: list[Watcher] = []
 
@@ -73,12 +76,21 @@ class Inputs:
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what is not trainable."""
-        numbers = self.numbers(TRAINABLE)
-        leaves: list[Any] = [None] * len(self.leaves)
-        for number, result in zip(numbers, results, strict=True):
-            leaves[number] = result
-        trees = zip(self.names.inputs, jax.tree.unflatten(self.names.treedef, leaves), strict=True)
-        return {name: tree for name, tree in trees if not set(self.names.numbers(name)).isdisjoint(numbers)}
+        return self.shape()(results)
+
+    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """What `tree` does, for the roles that leaves have now."""
+        names, numbers, count = self.names, self.numbers(TRAINABLE), len(self.leaves)
+        owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
+
+        def shaped(results: Sequence[Any]) -> dict[str, Any]:
+            leaves: list[Any] = [None] * count
+            for number, result in zip(numbers, results, strict=True):
+                leaves[number] = result
+            trees = dict(zip(names.inputs, jax.tree.unflatten(names.treedef, leaves), strict=True))
+            return {name: trees[name] for name in owners}
+
+        return shaped
 
     def leaves_in(self, tree: Mapping[str, Any]) -> list[Any]:
         """The leaves of a dictionary in the shape of `tree`, in the order of the trainable leaves."""
@@ -98,12 +110,12 @@ class Inputs:
         replaced: dict[str, Any] = {}
         for path, value in by_path.items():
             value = self._as_tree(path, value)
-            if path in self.names.inputs and self._is_data(path):
+            if self._is_data(path):
                 replaced[path] = jax.tree.map(lambda leaf: _held(leaf, DATA), value)
             else:
                 found.update(self._checked(path, value))
-        if replaced:
-            self._replace(replaced)
+        for path, value in replaced.items():
+            self._replace(path, value)
         self.commit({self.names.paths.index(path): leaf for path, leaf in found.items()}, by_path)
 
     def commit(self, leaves: Mapping[int, Any], paths: Sequence[str] | Mapping[str, Any] = ()) -> None:
@@ -113,6 +125,16 @@ class Inputs:
         told = tuple(paths) or tuple(self.names.paths[number] for number in leaves)
         for watcher in list(self.watchers):
             watcher(told)
+
+    def values(self) -> tuple[Any, ...]:
+        """All that `set` changes."""
+        return self.names, tuple(self.leaves), self.roles
+
+    def restore(self, values: tuple[Any, ...]) -> None:
+        """Go back to what `values` returned, and tell who watches."""
+        self.names, leaves, self.roles = values
+        self.leaves = list(leaves)
+        self.commit({}, self.names.paths)
 
     def set_role(self, name: str, role: str) -> None:
         """Give the leaves at and below a name another role.
@@ -157,15 +179,21 @@ class Inputs:
                 self.bounds[name].hold(name, found[name])
         return found
 
-    def _replace(self, values: Mapping[str, Any]) -> None:
-        """Give data inputs other trees."""
-        roles = self._by_path()
-        trees = {**dict(zip(self.names.inputs, self.args, strict=True)), **values}
-        self.names, self.leaves = names_of(trees), jax.tree.leaves(tuple(trees.values()))
+    def _replace(self, path: str, value: Any) -> None:
+        """Put another tree where data are."""
+        roles = dict(zip(self.names.paths, self.roles, strict=True))
+        places = jax.tree.unflatten(self.names.treedef, map(_Place, self.leaves))
+        part = at_path(path, (places, {}), self.names.inputs, self.names.paths)
+        args = jax.tree.map(lambda x: value if x is part else x.leaf, places, is_leaf=lambda x: x is part)
+        self.names, self.leaves = names_of(dict(zip(self.names.inputs, args, strict=True))), jax.tree.leaves(args)
         self.roles = tuple(roles.get(path, DATA) for path in self.names.paths)
 
-    def _by_path(self) -> dict[str, str]:
-        return dict(zip(self.names.paths, self.roles, strict=True))
+
+class _Place:
+    """A leaf that is told from all others, also from equal ones."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
 
 
 def _held(leaf: Any, role: str) -> Any:

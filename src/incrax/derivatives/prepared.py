@@ -125,6 +125,16 @@ class Prepared:
         """
         return Flat(self, self._selection)
 
+    def flat_at(self, *args: Any) -> Flat:
+        """The same as `flat`, with what is not selected as in these arguments; programs and saved values are shared.
+
+        Raises:
+            SelectionError: a selected leaf is complex.
+            PreparedTypeError: an argument is of another type than the example.
+        """
+        self._check("flat_at", args)
+        return Flat(self, select("prepare", self._fun, self._wrt, args, {}))
+
     @property
     def paths(self) -> tuple[str, ...]:
         """Names of the selected leaves."""
@@ -134,6 +144,11 @@ class Prepared:
     def stats(self) -> dict[str, Stats]:
         """Counters of the methods called so far; pullbacks and pushforwards have none."""
         return {name: function.stats for name, function in self._made.items()}
+
+    @property
+    def methods(self) -> dict[str, Incremental[..., Any]]:
+        """The incremental functions of the methods called so far, by name."""
+        return dict(self._made)
 
     def __repr__(self) -> str:
         """What it is of, and by what it differentiates."""

@@ -1,14 +1,44 @@
 """Fits: what a scientist does with an incremental function."""
 
 from incrax._fit_errors import BoundsError, ParameterTypeError, WeightsError
+from incrax._minimize_errors import MethodError, MinimumError
+from incrax.fit.joint import Constraint, constrained, gaussian_constraint, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
+from incrax.fit.minimize import minimize
+from incrax.fit.minimum import FitResult
+from incrax.fit.minuit import Interval
 from incrax.fit.result import LeastSquaresResult, Status
+from incrax.fit.scanned import Contour, Profile, Scan2D
+from incrax.fit.scans import contour, profile, scan2d
+from incrax.fit.task import Counts, Task, Work, make_task
+from incrax.fit.toys import Toys, toys
 
 __all__ = [
     "BoundsError",
+    "Constraint",
+    "Contour",
+    "Counts",
+    "FitResult",
+    "Interval",
     "LeastSquaresResult",
+    "MethodError",
+    "MinimumError",
     "ParameterTypeError",
+    "Profile",
+    "Scan2D",
     "Status",
+    "Task",
+    "Toys",
     "WeightsError",
+    "Work",
+    "constrained",
+    "contour",
+    "gaussian_constraint",
     "levenberg_marquardt",
+    "make_task",
+    "minimize",
+    "profile",
+    "scan2d",
+    "simultaneous",
+    "toys",
 ]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._fit_errors import (
+    SQUARES,
     complex_parameter,
     no_residuals,
     outside_bounds,
@@ -20,13 +21,12 @@ from incrax._fit_errors import (
     wrong_bounds,
     wrong_weights,
 )
+from incrax.binding.bound import Bound
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.running.leaves import is_dynamic
 from incrax.running.paths import is_within
-
-NAME = "levenberg_marquardt"
 
 
 class Layout(NamedTuple):
@@ -72,29 +72,35 @@ class Problem(NamedTuple):
     lower: np.ndarray
     upper: np.ndarray
     names: tuple[str, ...]
+    shape: Callable[[list[Any]], Any] | None = None
+    """Of bound models: the trainable inputs from their leaves."""
 
     def tree(self, x: Any) -> Any:
         """A vector in the shape of the first argument if all that is free is part of it; what is fixed as it was."""
+        if self.shape is not None:
+            return self.shape(self.layout.free_leaves(x))
         return self.layout.arguments(x, self.others)[0]
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
+        if self.shape is not None:
+            return self.shape(self.layout.free_leaves(x))
         return self.selection.mirror.tree(self.layout.free_leaves(x))
 
 
-def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any) -> Problem:
-    """A function of pytrees at example arguments.
+def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES) -> Problem:
+    """A function of pytrees at example arguments; `caller` is what users called, for messages.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex.
     """
-    selection = select(NAME, fun, wrt, args, {})
+    selection = select(caller, fun, wrt, args, {})
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
         if jnp.iscomplexobj(value):
-            raise complex_parameter(path, type_name(value))
+            raise complex_parameter(caller, path, type_name(value))
     leaves = selection.leaves
     is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in leaves)
     static = tuple(None if is_one else leaf for is_one, leaf in zip(is_value, leaves, strict=True))
@@ -103,51 +109,70 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
     layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
     x = np.concatenate([np.asarray(value, np.result_type(*dtypes)).reshape(-1) for value in values])
     names = element_names(selection.paths, shapes.shapes)
-    lower, upper = _bounds(bounds, x, selection, shapes, names)
+    lower, upper = _Bounds(caller, selection, shapes).of(bounds, x, names)
     return Problem(layout, selection, x, tuple(selection.others), lower, upper, names)
+
+
+def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
+    """A bound model at its present values, within its bounds.
+
+    Raises:
+        BindError: nothing is trainable.
+        ParameterTypeError: a trainable leaf is complex.
+    """
+    wrt = model.trained(caller)
+    bounds = {path: pair for path, pair in model.bounds.items() if path in wrt}
+    found = problem(model.function, model.args, wrt, bounds, caller=caller)
+    return found._replace(shape=model.shape())
 
 
 def _unmarked(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Mark) else leaf
 
 
-def _bounds(bounds: Any, x: np.ndarray, selection: Selection, shapes: Ends, names: tuple[str, ...]) -> Any:
-    """Lower and upper bound of each element."""
-    lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
-    if bounds is None:
+class _Bounds(NamedTuple):
+    """Reads bounds of the free leaves of a caller."""
+
+    caller: str
+    selection: Selection
+    shapes: Ends
+
+    def of(self, bounds: Any, x: np.ndarray, names: tuple[str, ...]) -> Any:
+        """Lower and upper bound of each element."""
+        lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
+        if bounds is None:
+            return lower, upper
+        if not isinstance(bounds, Mapping):
+            raise wrong_bounds(self.caller, repr(bounds), "it is no mapping of paths to pairs")
+        for path, pair in bounds.items():
+            parts = [k for k, each in enumerate(self.selection.paths) if is_within(each, path)]
+            if not parts:
+                raise unknown_bound(self.caller, path, self.selection.paths)
+            low, high = self._pair(path, pair)
+            for part in parts:
+                a, b, shape = self.shapes.parts()[part]
+                lower[a:b] = self._spread(path, low, shape)
+                upper[a:b] = self._spread(path, high, shape)
+        for name, low, value, high in zip(names, lower, x, upper, strict=True):
+            if not low <= value <= high and not np.isnan(value):
+                raise outside_bounds(self.caller, name, value, low, high)
         return lower, upper
-    if not isinstance(bounds, Mapping):
-        raise wrong_bounds(repr(bounds), "it is no mapping of paths to pairs")
-    for path, pair in bounds.items():
-        parts = [k for k, each in enumerate(selection.paths) if is_within(each, path)]
-        if not parts:
-            raise unknown_bound(path, selection.paths)
-        low, high = _pair(path, pair)
-        for part in parts:
-            a, b, shape = shapes.parts()[part]
-            lower[a:b] = _spread(path, low, shape)
-            upper[a:b] = _spread(path, high, shape)
-    for name, low, value, high in zip(names, lower, x, upper, strict=True):
-        if not low <= value <= high and not np.isnan(value):
-            raise outside_bounds(name, value, low, high)
-    return lower, upper
 
+    def _pair(self, path: str, pair: Any) -> tuple[Any, Any]:
+        """Lower and upper bound, infinite where None."""
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
+        low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
+        if not np.all(np.asarray(low) < np.asarray(high)):
+            raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "the lower bound is not below the upper one")
+        return low, high
 
-def _pair(path: str, pair: Any) -> tuple[Any, Any]:
-    """Lower and upper bound, infinite where None."""
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise wrong_bounds(f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
-    low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
-    if not np.all(np.asarray(low) < np.asarray(high)):
-        raise wrong_bounds(f"{pair!r} for `{path}`", "the lower bound is not below the upper one")
-    return low, high
-
-
-def _spread(path: str, bound: Any, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        return np.broadcast_to(bound, shape).reshape(-1)
-    except ValueError as error:
-        raise wrong_bounds(f"{bound!r} for `{path}`", f"it does not fit the shape {list(shape)}") from error
+    def _spread(self, path: str, bound: Any, shape: tuple[int, ...]) -> np.ndarray:
+        try:
+            return np.broadcast_to(bound, shape).reshape(-1)
+        except ValueError as error:
+            reason = f"it does not fit the shape {list(shape)}"
+            raise wrong_bounds(self.caller, f"{bound!r} for `{path}`", reason) from error
 
 
 # --- residuals --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""Covariance from second derivatives.
+
+In: a Hessian at a minimum. Out: the covariance of what it determines.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RANK_TOLERANCE = 1e-11
+"""Eigenvalues of the scaled Hessian below this times the greatest are zero: rounding errors of second derivatives."""
+SHARE = 1e-6
+"""An element is undetermined when a flat direction has at least this much of it, squared."""
+
+
+class Curvature(NamedTuple):
+    """A Hessian, judged. Fields: the covariance, shape (n, n); whether it is positive definite where nothing is held."""
+
+    covariance: np.ndarray
+    is_definite: bool
+
+
+def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curvature:
+    """2 errordef H^-1 of the elements that no bound holds.
+
+    The covariance is NaN for what is held, infinite for what is not determined, and NaN for what falls along some
+    direction: there is no minimum.
+    """
+    covariance = np.full(hessian.shape, np.nan)
+    free = np.flatnonzero(~is_held)
+    part = hessian[np.ix_(free, free)]
+    if not free.size or not np.all(np.isfinite(part)):
+        return Curvature(covariance, is_definite=not free.size)
+    # H = S U diag(e) U^T S with S the roots of the diagonal, so that units do not matter.
+    scale = np.sqrt(np.abs(np.diagonal(part)))
+    scale[scale == 0] = 1.0
+    found, vectors = np.linalg.eigh(0.5 * (part + part.T) / scale / scale[:, None])
+    least = RANK_TOLERANCE * np.abs(found).max()
+    is_flat, is_falling = np.abs(found) <= least, found < -least
+    inverse = np.divide(1.0, found, out=np.zeros_like(found), where=~is_flat)
+    inside = 2 * errordef * (vectors * inverse) @ vectors.T / scale / scale[:, None]
+    for is_bad, value in ((is_flat, np.inf), (is_falling, np.nan)):
+        touched = np.sum(vectors[:, is_bad] ** 2, axis=1) > SHARE
+        inside[touched] = inside[:, touched] = value
+    covariance[np.ix_(free, free)] = inside
+    return Curvature(covariance, is_definite=not np.any(is_flat | is_falling))
+
+
+def is_held_by(x: np.ndarray, gradient: np.ndarray, bounds: Any) -> np.ndarray:
+    """Which elements lie at a bound and would leave it if they could."""
+    lower, upper = bounds
+    near = 1e-7 * np.maximum(np.abs(x), np.minimum(upper - lower, 1.0))
+    return ((x - lower <= near) & (gradient > 0)) | ((upper - x <= near) & (gradient < 0))

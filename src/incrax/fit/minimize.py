@@ -1,0 +1,185 @@
+"""Minimisers for users: one call, pytrees in and out, every method over the saved values.
+
+In: a scalar function and its arguments. Out: a `FitResult`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from incrax._minimize_errors import no_callback, unknown_method, unknown_options
+from incrax.binding.bound import Bound
+from incrax.fit import minuit, scipy_methods
+from incrax.fit.ended import Ended, Settings
+from incrax.fit.minimum import FitResult
+from incrax.fit.result import Status
+from incrax.fit.stepped import by_optax, by_optimistix, is_optax, is_optimistix
+from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
+from incrax.running.progress import Meter
+
+MIGRAD = "migrad"
+MAX_CALLS = 10_000
+MAX_JUDGED = 256
+"""Elements up to which a search that gave up is judged by a Hessian."""
+
+
+def minimize(
+    fun: Callable[..., Any] | Bound,
+    *args: Any,
+    wrt: Any = None,
+    bounds: Mapping[str, tuple[Any, Any]] | None = None,
+    method: Any = MIGRAD,
+    errordef: float = 0.5,
+    tolerance: float | None = None,
+    max_calls: int = MAX_CALLS,
+    callback: Callback | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> FitResult:
+    """Minimise a scalar function over part of its arguments, by Minuit, SciPy, optax or optimistix.
+
+    Values, gradients and Hessians are incremental functions in which each leaf stays an input of its own: what is fixed
+    is evaluated once, and a step that moves a few elements costs what they reach.
+
+    Args:
+        fun: function of pytrees that returns one real number, usually a negative log-likelihood. An incremental
+            function keeps its options. Or a bound model: what is trainable is free, within the model's bounds, and ends
+            at the minimum; programs and saved values are the model's, also for its next fit.
+        *args: the function's arguments, at the start of the search; all positional.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
+        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
+            the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
+        method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
+            given the gradients, Hessians or products that it takes; an optimiser of optax; a minimiser of optimistix
+            (in one program: nothing is saved).
+        errordef: how far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi
+            squared. Scales errors, never the search.
+        tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of 2e-4 errordef); of
+            SciPy `tol`; of optax the greatest element of the gradient, relative to the value or 1 (1e-6). None: its
+            default. The tolerances of a minimiser of optimistix are its own.
+        max_calls: evaluations, at most.
+        callback: called with the parameters (as `result.params`) and the value at each point better than all before;
+            stops the search if it returns True.
+        progress: whether a search of over two seconds shows its progress on a terminal.
+        **options: of the method. Minuit: `strategy` (0; from 1 on our Hessian is its start), `step` (first steps, a
+            number or shape (n,)), `precision`, `use_simplex`, `with_gradient` (False: differences by single elements).
+            SciPy: its `options`. optax and optimistix: `max_steps`.
+
+    Returns:
+        Parameters, how the search ended, counters; errors, intervals, tables, plots and JSON on demand; see
+        `FitResult`. A search that fails is told by its `status`, never by an error.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        BoundsError: bounds name nothing free, are no pairs, or exclude the start.
+        ParameterTypeError: a free leaf is complex.
+        MethodError: the method does not exist, or takes no bounds, callback or option that was given, or the function
+            returns no real number.
+        MissingExtraError: the library of the method is not installed.
+
+    Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost one Hessian when they
+        are first read.
+
+    Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from incrax import fit
+        >>> loss = lambda p: 0.5 * (p["a"] - 1.0) ** 2 + 2.0 * (p["b"] - p["a"]) ** 2
+        >>> result = fit.minimize(loss, {"a": 0.0, "b": 0.0}, method="BFGS")
+        >>> round(float(result.params["b"]), 4), result.errors.round(3).tolist()
+        (1.0, [1.0, 1.118])
+    """
+    task = make_task(fun, args, wrt, bounds)
+    settings = Settings(float(errordef), tolerance, int(max_calls), options)
+    name, search = _method(method, settings, callback)
+    found = minimized(task, name, search, settings, callback, progress=progress)
+    if isinstance(fun, Bound):
+        fun.set_vector(np.clip(found.values, *found.bounds))
+    return found
+
+
+def _method(method: Any, settings: Settings, callback: Any) -> tuple[str, Callable[[Counted], Ended]]:
+    """The name of a method, and the method."""
+    if isinstance(method, str) and method.lower() == MIGRAD:
+        _check_options(MIGRAD, settings, minuit.OPTIONS)
+        return MIGRAD, lambda counted: minuit.migrad(counted, settings)
+    known = scipy_methods.named(method) if isinstance(method, str) else None
+    if known is not None:
+        return known, lambda counted: scipy_methods.search(counted, known, settings)
+    if is_optimistix(method):
+        if callback is not None:
+            raise no_callback(type(method).__name__)
+        return type(method).__name__, lambda counted: by_optimistix(counted, method, settings)
+    if is_optax(method):
+        _check_options("optax", settings, ("max_steps",))
+        return "optax", lambda counted: by_optax(counted, method, settings)
+    raise unknown_method(method, [MIGRAD, *scipy_methods.METHODS])
+
+
+def _check_options(name: str, settings: Settings, known: tuple[str, ...]) -> None:
+    unknown = [option for option in settings.options if option not in known]
+    if unknown:
+        raise unknown_options(name, unknown, known)
+
+
+def minimized(
+    task: Task,
+    name: str,
+    search: Callable[[Counted], Ended],
+    settings: Settings,
+    callback: Callback | None = None,
+    *,
+    progress: bool = False,
+) -> FitResult:
+    """The result of a search of a task."""
+    before = work_of(task.prepared)
+    with Meter(name, settings.max_calls, is_shown=progress) as meter:
+        counted = Counted(task, settings.max_calls, meter.advance)
+        counted.callback = callback
+        ended = _ended(counted, search)
+    work = work_of(task.prepared).since(before)
+    value = _final(counted, ended)
+    found = FitResult(
+        status=Status.NOT_FINITE if not np.isfinite(value) else _status(ended),
+        method=name,
+        message=ended.message,
+        value=value,
+        values=np.asarray(ended.x, np.float64),
+        names=task.problem.names,
+        bounds=task.bounds,
+        errordef=settings.errordef,
+        counts=counted.counts,
+        work=work,
+        num_steps=ended.num_steps,
+        _edm=ended.edm,
+        _task=task,
+    )
+    is_open = found.status is Status.STALLED and len(found.values) <= MAX_JUDGED
+    return found.judged() if is_open else found
+
+
+def _ended(counted: Counted, search: Callable[[Counted], Ended]) -> Ended:
+    """The end of a search, by itself, by a limit, or by a start that is not finite."""
+    try:
+        ended = search(counted)
+    except Stopped:
+        message = "limit of calls reached" if counted.is_at_limit else "stopped by the callback"
+        return Ended(counted.best[1], False, message, is_limited=True)
+    is_better = ended.is_limited and counted.best[0] < np.inf
+    return ended._replace(x=counted.best[1]) if is_better else ended
+
+
+def _final(counted: Counted, ended: Ended) -> float:
+    """The value at the end, remembered or evaluated whatever the limit."""
+    counted.max_calls, counted.callback = np.inf, None
+    return counted.value(ended.x)
+
+
+def _status(ended: Ended) -> Status:
+    if ended.is_done:
+        return Status.CONVERGED
+    return Status.MAX_STEPS if ended.is_limited else Status.STALLED

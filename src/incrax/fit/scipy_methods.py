@@ -1,0 +1,86 @@
+"""SciPy's minimisers over the saved values: each is given the derivatives that it takes.
+
+In: counted functions of a vector. Out: the end of a search.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+
+from incrax._minimize_errors import no_bounds
+from incrax.fit.ended import Ended, Settings
+from incrax.fit.task import Counted
+
+
+class Takes(NamedTuple):
+    """What a method takes: second derivatives (`"hess"`, `"hessp"` or none), a gradient, bounds."""
+
+    second: str | None = None
+    gradient: bool = True
+    bounds: bool = False
+
+
+METHODS = {
+    "Nelder-Mead": Takes(gradient=False, bounds=True),
+    "Powell": Takes(gradient=False, bounds=True),
+    "COBYLA": Takes(gradient=False, bounds=True),
+    "COBYQA": Takes(gradient=False, bounds=True),
+    "CG": Takes(),
+    "BFGS": Takes(),
+    "L-BFGS-B": Takes(bounds=True),
+    "TNC": Takes(bounds=True),
+    "SLSQP": Takes(bounds=True),
+    "Newton-CG": Takes("hessp"),
+    "trust-ncg": Takes("hessp"),
+    "trust-krylov": Takes("hessp"),
+    "trust-exact": Takes("hess"),
+    "dogleg": Takes("hess"),
+    "trust-constr": Takes("hess", bounds=True),
+}
+BOUNDED = tuple(name for name, takes in METHODS.items() if takes.bounds)
+
+
+def named(method: str) -> str | None:
+    """A method's name as SciPy writes it, None if there is none."""
+    return next((name for name in METHODS if name.lower() == method.lower()), None)
+
+
+def search(counted: Counted, method: str, settings: Settings) -> Ended:
+    """Minimise by a method of `scipy.optimize.minimize`.
+
+    Raises:
+        MethodError: it takes no bounds, and there are some.
+    """
+    takes, task = METHODS[method], counted.task
+    if task.is_bounded and not takes.bounds:
+        raise no_bounds(method, ["migrad", *BOUNDED])
+    given: dict[str, Any] = {"jac": True} if takes.gradient else {}
+    if takes.second is not None:
+        given[takes.second] = counted.hessian if takes.second == "hess" else counted.hvp
+    if task.is_bounded:
+        given["bounds"] = scipy.optimize.Bounds(*task.bounds, keep_feasible=True)  # pyright: ignore[reportArgumentType]
+    fun = counted.value_and_gradient if takes.gradient else counted.value
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # What they say is told by the status.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", scipy.optimize.OptimizeWarning)
+        found = scipy.optimize.minimize(
+            fun, task.x, method=method, tol=settings.tolerance, options=dict(settings.options), **given
+        )
+    is_limited = not found.success and any(
+        word in found.message.lower() for word in ("limit", "maximum number", "maxfun")
+    )
+    num_steps = getattr(found, "nit", None)
+    return Ended(np.asarray(found.x), bool(found.success), found.message, _edm(found), is_limited, num_steps)
+
+
+def _edm(found: Any) -> float:
+    """g^T H^-1 g / 2 by the method's own inverse of the Hessian, if it has one."""
+    inverse, gradient = getattr(found, "hess_inv", None), getattr(found, "jac", None)
+    if inverse is None or gradient is None:
+        return np.nan
+    return float(0.5 * gradient @ (inverse @ gradient))

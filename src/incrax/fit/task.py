@@ -1,0 +1,229 @@
+"""What is minimised: a function of pytrees as counted functions of one vector.
+
+In: a function, its arguments, what is free, bounds. Out: a `Task`, and `Counted` for one search of it. Every way to
+name a function to `minimize` ends here, in `make_task`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._errors import wrong_option
+from incrax._incremental import Incremental
+from incrax._minimize_errors import not_scalar
+from incrax.binding.bound import Bound
+from incrax.derivatives.prepared import Prepared, prepare
+from incrax.derivatives.transforms import options_of, plain
+from incrax.fit.problem import Problem, problem, problem_of
+
+Callback = Callable[[Any, float], "bool | None"]
+
+
+class FlatFunction(Protocol):
+    """A scalar function of a float64 vector of shape (n,), with its derivatives."""
+
+    def value(self, x: Any) -> Any: ...
+    def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]: ...
+    def hessian(self, x: Any) -> np.ndarray: ...
+    def hvp(self, x: Any, v: Any) -> np.ndarray: ...
+
+
+class Task(NamedTuple):
+    """A scalar function of pytrees, where its search starts, in which bounds, and its evaluation."""
+
+    fun: Callable[..., Any]
+    """Of the arguments, plain."""
+    problem: Problem
+    flat: FlatFunction
+    prepared: Prepared | None = None
+    """Whose counters tell of the work avoided; None for other evaluations."""
+
+    @property
+    def x(self) -> np.ndarray:
+        """The start, float64 of shape (n,)."""
+        return self.problem.x.astype(np.float64)
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bound of each element, shape (n,) each."""
+        return self.problem.lower.astype(np.float64), self.problem.upper.astype(np.float64)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether any element has a bound."""
+        return bool(np.any(np.isfinite(self.problem.lower) | np.isfinite(self.problem.upper)))
+
+    def plain_value(self, x: Any) -> Any:
+        """The value at a vector, for JAX to trace."""
+        return self.fun(*self.problem.layout.arguments(x, self.problem.others))
+
+
+def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = None) -> Task:
+    """What `minimize(fun, *args, wrt=, bounds=)` minimises; a `Task` is itself.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        BoundsError: bounds name nothing free, are no pairs, or exclude the start.
+        ParameterTypeError: a free leaf is complex.
+        MethodError: the function returns no real number.
+    """
+    if isinstance(fun, Task):
+        return fun
+    if isinstance(fun, Bound):
+        task = Task(plain(fun.function), problem_of(fun, caller="minimize"), fun.flat(), fun.prepared())
+        if not fun.prepared().methods:
+            _check_scalar(task)
+        return task
+    if not callable(fun):
+        raise wrong_option("minimize(fun)", fun, "a function or a bound model")
+    found = problem(fun, args, wrt, bounds, caller="minimize")
+    prepared = prepare(fun, *args, wrt=wrt, **options_of(fun))
+    task = Task(plain(fun), found, prepared.flat, prepared)
+    _check_scalar(task)
+    return task
+
+
+def _check_scalar(task: Task) -> None:
+    found = jax.eval_shape(task.plain_value, task.problem.x)
+    leaves = jax.tree.leaves(found)
+    if len(leaves) != 1 or leaves[0].shape != () or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+        raise not_scalar(", ".join(map(str, leaves)) or repr(found))
+
+
+# --- one search -------------------------------------------------------------------------------------------------------
+
+
+class Counts(NamedTuple):
+    """Evaluations, one for each point where something had to be evaluated.
+
+    Fields: of the value alone, of value and gradient by one program, of the Hessian, of a Hessian times a vector.
+    """
+
+    values: int = 0
+    gradients: int = 0
+    hessians: int = 0
+    products: int = 0
+
+
+class Work(NamedTuple):
+    """What saved values avoided, in equations of the programs called.
+
+    Fields: equations run; those that evaluations from scratch would have run.
+    """
+
+    ran: int
+    whole: int
+
+    @property
+    def avoided(self) -> float:
+        """The share that was not run, 0 to 1."""
+        return 1.0 - self.ran / self.whole if self.whole else 0.0
+
+    def since(self, before: Work) -> Work:
+        """The work after an earlier moment."""
+        return Work(self.ran - before.ran, self.whole - before.whole)
+
+
+def work_of(prepared: Prepared | None) -> Work:
+    """All work of a prepared function so far."""
+    if prepared is None:
+        return Work(0, 0)
+    ran = whole = 0
+    for method in prepared.methods.values():
+        stats = method.stats
+        ran += stats.ran + stats.filled
+        whole += (stats.calls - stats.aborted) * _num_equations(method)
+    return Work(ran, whole)
+
+
+_sizes: WeakKeyDictionary[Incremental[..., Any], int] = WeakKeyDictionary()
+
+
+def _num_equations(method: Incremental[..., Any]) -> int:
+    """Equations of a function that is called with one signature; looked up once."""
+    if method not in _sizes:
+        _sizes[method] = method.deps().num_equations
+    return _sizes[method]
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: how a limit or a callback ends any method
+    """A search is over before its method says so."""
+
+
+class Counted:
+    """The functions of a task during one search: counted, limited, watched; one evaluation per point.
+
+    A gradient is evaluated with its value by one program, and both are remembered for the latest points, so that a
+    method which asks for them one after the other pays once.
+    """
+
+    def __init__(self, task: Task, max_calls: float = np.inf, watch: Callable[[], None] | None = None) -> None:
+        self.task, self.max_calls, self.watch = task, max_calls, watch
+        self.counts = Counts()
+        self.callback: Callback | None = None
+        self.best: tuple[float, np.ndarray] = (np.inf, task.x)
+        self.is_at_limit = False
+        self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
+
+    def value(self, x: Any) -> float:
+        """The value at a vector."""
+        x = np.array(x, np.float64)
+        known = self._known.get(x.tobytes())
+        if known is not None:
+            return known[0]
+        self._count("values")
+        return self._seen(x, float(self.task.flat.value(x)), None)
+
+    def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
+        """Value and gradient, shape (n,)."""
+        x = np.array(x, np.float64)
+        value, gradient = self._known.get(x.tobytes(), (0.0, None))
+        if gradient is None:
+            self._count("gradients")
+            value, gradient = self.task.flat.value_and_gradient(x)
+            self._seen(x, value, gradient)
+        return value, gradient.copy()
+
+    def gradient(self, x: Any) -> np.ndarray:
+        """The gradient, shape (n,)."""
+        return self.value_and_gradient(x)[1]
+
+    def hessian(self, x: Any) -> np.ndarray:
+        """The second derivatives, shape (n, n)."""
+        self._count("hessians")
+        return self.task.flat.hessian(np.array(x, np.float64))
+
+    def hvp(self, x: Any, v: Any) -> np.ndarray:
+        """The Hessian times a vector, shape (n,)."""
+        self._count("products")
+        return self.task.flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+
+    # --- inner ---------------------------------------------------------------------------------------------------
+
+    def _count(self, name: str) -> None:
+        if sum(self.counts) >= self.max_calls:
+            self.is_at_limit = True
+            raise Stopped
+        self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
+        if self.watch is not None:
+            self.watch()
+
+    def _seen(self, x: np.ndarray, value: float, gradient: np.ndarray | None) -> float:
+        while len(self._known) > NUM_KNOWN:
+            self._known.pop(next(iter(self._known)))
+        self._known[x.tobytes()] = value, gradient
+        if value < self.best[0]:
+            self.best = value, x
+            if self.callback is not None and self.callback(self.task.problem.tree(jnp.asarray(x)), value):
+                raise Stopped
+        return value
+
+
+NUM_KNOWN = 3
+"""Points whose values a search remembers."""
