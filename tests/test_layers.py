@@ -13,7 +13,8 @@ ROOT = Path(incrax.__file__).parent
 
 ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
-_minimize_errors _jax _extras _context _tuning _collection _marks tapes.locations
+_held_errors _sampler_errors _minimize_errors
+_jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
@@ -44,6 +45,7 @@ _api tapes.api
 derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
 derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
+held.encoding held.row_by_row held.programs held.kept held.epoch held.holding
 binding.names binding.roles binding.unbounded binding.modules binding.inputs binding.functions binding.vector
 binding.training binding.table binding.bound binding.api
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
@@ -56,10 +58,12 @@ bijectors.bases bijectors.distributions bijectors.training bijectors.guides bije
 fit.joint fit.losses fit.linear fit.steps fit.compiled fit.problem fit.result fit.hosted fit.levenberg
 fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covariance fit.records fit.minimum fit.minimize
 fit.following fit.scanned fit.scans fit.toys
+samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocks
+samplers.gibbs
 """.split()
 PACKAGES = {
     "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "binding", "loops", "tapes",
-    "bijectors", "fit", "demo",
+    "bijectors", "fit", "held", "samplers", "demo",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")

@@ -21,6 +21,7 @@ from incrax._errors import (
     UnknownInputError,
     UnsupportedLeafError,
 )
+from incrax._held_errors import StaleRepresentationsError
 from incrax._incremental import Incremental
 from incrax._loop_errors import CapacityError, LoopTypeError
 from incrax._marks import cached, keep
@@ -43,6 +44,9 @@ from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
+from incrax.held.epoch import EpochGradient
+from incrax.held.holding import Held, hold
+from incrax.held.kept import HoldStats, Kept
 from incrax.loops.bucketed import Bucketed, bucketed
 from incrax.loops.mapped import map  # noqa: A004
 from incrax.loops.padded import Padded
@@ -68,13 +72,17 @@ __all__ = [
     "CapacityError",
     "CapturedStateError",
     "DeletedInputError",
+    "EpochGradient",
     "FloatGuardError",
     "FreedResidualError",
     "GuardOnEffectError",
     "Guarded",
+    "Held",
+    "HoldStats",
     "IncraxError",
     "Incremental",
     "InputValueError",
+    "Kept",
     "LoopTypeError",
     "MemoryBudgetError",
     "MissingExtraError",
@@ -92,6 +100,7 @@ __all__ = [
     "Rows",
     "RowsError",
     "SelectionError",
+    "StaleRepresentationsError",
     "StaleResultError",
     "Stats",
     "StepTypeError",
@@ -117,6 +126,7 @@ __all__ = [
     "grad",
     "guarded",
     "hessian",
+    "hold",
     "hvp",
     "incremental",
     "jacobian",
