@@ -12,7 +12,7 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _fit_errors
+_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _fit_errors _minimize_errors
 _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
@@ -51,7 +51,9 @@ bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transforme
 bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
 bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
-fit.losses fit.linear fit.steps fit.compiled fit.problem fit.result fit.hosted fit.levenberg
+fit.losses fit.linear fit.steps fit.compiled fit.problem fit.records fit.result fit.hosted fit.levenberg
+fit.task fit.ended fit.covariance fit.minuit fit.scipy_methods fit.stepped fit.minimum fit.minimize
+fit.following fit.scanned fit.scans
 """.split()
 PACKAGES = {
     "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "loops", "tapes", "bijectors",

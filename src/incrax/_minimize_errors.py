@@ -21,8 +21,8 @@ class MinimumError(IncraxError, RuntimeError):
 def unknown_method(method: Any, known: Sequence[str]) -> MethodError:
     """A minimiser that does not exist."""
     return MethodError(
-        f"`minimize(method=...)` got {method!r}. {_UNTOUCHED} Use one of {', '.join(map(repr, known))}, or an optimiser "
-        "of optax or a minimiser of optimistix as an object: `method=optax.adam(0.01)`."
+        f"`minimize(method=...)` got {method!r}. {_UNTOUCHED} Use one of {', '.join(map(repr, known))}, or an "
+        "optimiser of optax or a minimiser of optimistix as an object: `method=optax.adam(0.01)`."
     )
 
 
@@ -79,11 +79,13 @@ def wrong_grid(name: str, seen: str, reason: str) -> MinimumError:
     )
 
 
-def without_function(what: str) -> MinimumError:
+def without_function(what: str, kind: str = "FitResult") -> MinimumError:
     """A result that was read from JSON."""
+    use = "Read it by `from_json(text, fun, *args, wrt=...)` with what was minimised."
+    if kind != "FitResult":
+        use = "Its `names` and `values` are there; put them into your parameters."
     return MinimumError(
-        f"`{what}` needs the function, and this result was read from JSON, which holds none. {_UNTOUCHED} Read it by "
-        "`from_json(text, fun, *args, wrt=...)` with what was minimised."
+        f"`{what}` needs the function, and this result was read from JSON, which holds none. {_UNTOUCHED} {use}"
     )
 
 

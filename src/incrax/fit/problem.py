@@ -81,9 +81,7 @@ class Problem(NamedTuple):
         return self.selection.mirror.tree(self.layout.free_leaves(x))
 
 
-def problem(
-    fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES
-) -> Problem:
+def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES) -> Problem:
     """A function of pytrees at example arguments; `caller` is what users called, for messages.
 
     Raises:

@@ -5,6 +5,7 @@ In: names and numbers. Out: tables, text, axes. It must not know where numbers c
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ def printed(head: str, table: Table) -> str:
 
 def as_html(head: str, table: Table) -> str:
     """The same for a notebook."""
-    console = Console(width=100, record=True, quiet=True)
+    console = Console(width=100, record=True, file=io.StringIO())
     console.print(head, markup=False)
     console.print(table)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
@@ -85,9 +86,9 @@ def _plain(x: Any) -> Any:
     return str(x) if isinstance(x, float) and not np.isfinite(x) else x
 
 
-def array(x: Any) -> np.ndarray | None:
+def array(x: Any) -> np.ndarray:
     """An array from JSON."""
-    return None if x is None else np.array(x, dtype=np.float64)
+    return np.array(x, dtype=np.float64)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -97,12 +98,16 @@ def draw_fit(names: Sequence[str], values: Any, errors: Any, correlation: Any, a
     """Relative errors of each element, named with its value, and the matrix of correlations, in two axes."""
     if axes is None:
         height = 1.5 + 0.3 * len(names)
-        axes = needed("matplotlib.pyplot", "plot", "fit").figure(figsize=(10, height), layout="constrained").subplots(1, 2)
+        axes = (
+            needed("matplotlib.pyplot", "plot", "fit").figure(figsize=(10, height), layout="constrained").subplots(1, 2)
+        )
     below, above = errors
     scale = np.where(values == 0, 1.0, np.abs(values)) / 100
     places = np.arange(len(names))[::-1]
     left, right = axes
-    left.errorbar(0 * places, places, xerr=[np.nan_to_num(below / scale), np.nan_to_num(above / scale)], fmt="o", color="C0")
+    left.errorbar(
+        0 * places, places, xerr=[np.nan_to_num(below / scale), np.nan_to_num(above / scale)], fmt="o", color="C0"
+    )
     labels = [f"{name} = {value:.5g}" for name, value in zip(names, values, strict=True)]
     left.set_yticks(places, labels)
     left.set_xlabel("error, % of the value")

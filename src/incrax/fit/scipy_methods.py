@@ -42,6 +42,8 @@ METHODS = {
     "trust-constr": Takes("hess", bounds=True),
 }
 BOUNDED = tuple(name for name, takes in METHODS.items() if takes.bounds)
+LIMITS = ("limit", "maximum number", "maxfun")
+"""Words of messages about a limit."""
 
 
 def named(method: str) -> str | None:
@@ -71,7 +73,9 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
         found = scipy.optimize.minimize(
             fun, task.x, method=method, tol=settings.tolerance, options=dict(settings.options), **given
         )
-    is_limited = not found.success and any(word in found.message.lower() for word in ("limit", "maximum number", "maxfun"))
+    is_limited = not found.success and any(
+        word in found.message.lower() for word in ("limit", "maximum number", "maxfun")
+    )
     num_steps = getattr(found, "nit", None)
     return Ended(np.asarray(found.x), bool(found.success), found.message, _edm(found), is_limited, num_steps)
 
