@@ -38,7 +38,10 @@ def no_bounds(method: str, known: Sequence[str]) -> MethodError:
 def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -> MethodError:
     """Options that a method does not have."""
     shown = ", ".join(f"`{name}`" for name in options)
-    rest = f"Those of {method!r} are {', '.join(f'`{name}`' for name in known)}." if known else "It has none."
+    listed = ", ".join(f"`{name}`" for name in known)
+    rest = (
+        f"Those of {method!r} are {listed}." if known else f"`scipy.optimize.show_options` lists those of {method!r}."
+    )
     return MethodError(f"`minimize(method={method!r})` got the options {shown}. {_UNTOUCHED} {rest}")
 
 

@@ -48,8 +48,8 @@ def test_bounds_for_a_method_that_has_none(method):
     name = "BFGS" if method == "optimistix" else method
     assert text_of(fit.MethodError, fit.minimize, loss, START, method=given, bounds={"p['a']": (0, 2)}) == (
         f"`minimize(bounds=...)` was given bounds, and the method {name!r} has none: it would walk out of them. "
-        "Nothing was evaluated. Use one of 'migrad', 'Nelder-Mead', 'Powell', 'COBYLA', 'COBYQA', 'L-BFGS-B', 'TNC', 'SLSQP', "
-        "'trust-constr', or optax, or write the parameter as a function of an unbounded one."
+        "Nothing was evaluated. Use one of 'migrad', 'Nelder-Mead', 'Powell', 'COBYLA', 'COBYQA', 'L-BFGS-B', 'TNC', "
+        "'SLSQP', 'trust-constr', or optax, or write the parameter as a function of an unbounded one."
     )
 
 
@@ -60,6 +60,14 @@ def test_options_that_a_method_does_not_have():
     )
     assert "Those of 'optax' are `max_steps`." in text_of(
         fit.MethodError, fit.minimize, loss, START, method=optax.sgd(0.1), steps=3
+    )
+
+
+@pytest.mark.parametrize("method", ["BFGS", "Nelder-Mead", "trust-constr"])
+def test_options_that_a_method_of_scipy_does_not_have(method):
+    assert text_of(fit.MethodError, fit.minimize, loss, START, method=method, gtoll=1, maxit=2) == (
+        f"`minimize(method={method!r})` got the options `gtoll`, `maxit`. Nothing was evaluated. "
+        f"`scipy.optimize.show_options` lists those of {method!r}."
     )
 
 

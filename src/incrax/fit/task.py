@@ -170,8 +170,8 @@ def _num_equations(method: Incremental[..., Any]) -> int:
     return _sizes[method]
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: how a limit or a callback ends any method
-    """A search is over before its method says so."""
+class Stopped(Exception):
+    """A search is over before its method says so: a limit, or a callback."""
 
 
 class Counted:
