@@ -46,8 +46,8 @@ MUTANTS = [
     Mutant(
         "everything moves along a profile, whether it gains or not",
         "fit/following.py",
-        "            if whole - _gain(at, everything[self._is_moving[everything]]) <= missing:\n                return\n",
-        "",
+        "if whole - _gain(at, everything[self._is_moving[everything]]) <= missing:",
+        "if False:",
     ),
     Mutant(
         "a profile is not minimised over the others",

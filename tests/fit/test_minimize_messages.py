@@ -63,7 +63,7 @@ def test_options_that_a_method_does_not_have():
     )
 
 
-@pytest.mark.parametrize("method", ["BFGS", "Nelder-Mead", "trust-constr"])
+@pytest.mark.parametrize("method", ["BFGS", "Nelder-Mead"])
 def test_options_that_a_method_of_scipy_does_not_have(method):
     assert text_of(fit.MethodError, fit.minimize, loss, START, method=method, gtoll=1, maxit=2) == (
         f"`minimize(method={method!r})` got the options `gtoll`, `maxit`. Nothing was evaluated. "
