@@ -120,7 +120,7 @@ def traced_value(path: str) -> InputValueError:
 def other_structure(path: str, seen: str, expected: str) -> InputValueError:
     """A value of another tree structure."""
     return InputValueError(
-        f"`{path}` has the structure {expected} and was to be set to one of {seen}. {_UNTOUCHED} Pass the same "
+        f"{path} has the structure {expected} and was to be set to one of {seen}. {_UNTOUCHED} Pass the same "
         "structure, "
         'or bind a new model; only inputs with the role "data" may change theirs.'
     )
@@ -209,3 +209,46 @@ def wrong_choice(option: str, seen: Any, known: Sequence[str]) -> BindError:
     """An option that is none of a few words."""
     shown = ", ".join(f'"{word}"' for word in known)
     return BindError(f"`training({option}=...)` got {seen!r}. {_UNTOUCHED} Use one of {shown}.")
+
+
+def other_definition(path: str) -> InputValueError:
+    """A module of another definition than the one that is bound."""
+    return InputValueError(
+        f"`{path}` was to be set to a module that is defined in another way: another class, other layers, or another "
+        "mode of "
+        f"training and evaluation. {_UNTOUCHED} Bind a new model of it."
+    )
+
+
+def overlapping_names(first: str, second: str) -> InputValueError:
+    """Two names of one change stand for the same leaf."""
+    return InputValueError(
+        f"`{first}` and `{second}` were to be set at once, and one is part of the other. {_UNTOUCHED} Set one of them."
+    )
+
+
+def wrong_size(seen: Any, expected: int) -> InputValueError:
+    """A vector of another size than there are trainable elements."""
+    return InputValueError(
+        f"A vector of shape {seen} was given for {expected} trainable elements. {_UNTOUCHED} Pass one of shape "
+        f"[{expected}], "
+        "in the order of `model.names`."
+    )
+
+
+def guarded_function(name: str) -> BindError:
+    """A guarded function cannot be bound."""
+    return BindError(
+        f"`bind({name})` got a guarded function, and a bound model traces its function as a whole. {_NOTHING} Write "
+        "the branch "
+        "with `jax.lax.cond` or `jnp.where`, or set the inputs of `guarded(f)` yourself."
+    )
+
+
+def roles_changed() -> BindError:
+    """Steps that were made for other roles."""
+    return BindError(
+        "Roles of the model changed since `training` was called, and its steps are those of the earlier roles. "
+        f"{_UNTOUCHED} "
+        "Call `model.training(optimizer)` again."
+    )

@@ -6,6 +6,7 @@ In: a function, inputs by name, roles, bounds. Out: a `Bound`: set inputs, read 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,20 +17,22 @@ from incrax._api import incremental
 from incrax._bind_errors import no_state, nothing_to_train
 from incrax._errors import not_called
 from incrax._incremental import Incremental
-from incrax.binding.functions import Functions, checked_inputs, functions_of
+from incrax.binding.functions import Functions, State, checked_inputs, functions_of, parameter_names
 from incrax.binding.inputs import Inputs, Watcher
 from incrax.binding.modules import is_module
-from incrax.binding.roles import STATE, TRAINABLE, Roles
+from incrax.binding.roles import FIXED, STATE, TRAINABLE, Roles
 from incrax.binding.table import shown
 from incrax.binding.training import Training
 from incrax.binding.vector import Unbounded
-from incrax.derivatives.flat import element_names, ends
+from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
 from incrax.report.explain import Explanation
 from incrax.running.leaves import descriptor, is_dynamic
 from incrax.running.stats import Stats
 
+NUM_PREPARED = 8
+"""Types of inputs whose derivatives are kept."""
 MODULE = "model"
 """What a module is called that is bound itself."""
 
@@ -47,19 +50,32 @@ class Bound:
         self._options = options_of(fun)
         self._fun = plain(fun)
         if is_module(self._fun):
-            given = {MODULE: self._fun, **given}
-            self._fun = _call
+            name = MODULE
+            while name in given or name in parameter_names(self._fun):
+                name += "_"
+            given = {name: self._fun, **checked_inputs(self._fun, given)}
+            self._fun = functools.partial(_called, name)
         else:
             given = checked_inputs(self._fun, given)
         self._inputs = Inputs(given, roles, bounds, transforms)
+        self._ever_state = self._inputs.paths(STATE)
         self._forget()
 
     def _forget(self) -> None:
         """Make functions anew, as roles decide what they are."""
         held = self._inputs
-        self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, held.paths(STATE))
+        state = State(held.paths(STATE), self._ever_state)
+        self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, state)
         self._made: dict[str, Incremental[..., Any]] = {}
-        self._prepared: tuple[Any, Prepared] | None = None
+        self._prepared: list[tuple[Any, Prepared]] = []
+
+    def _follow(self, before: tuple[str, ...]) -> None:
+        """Give up what was made for other roles; `before` are their states."""
+        if self._inputs.paths(STATE) != before:
+            self._forget()
+            return
+        self._made = {method: self._made[method] for method in ("value", "updates") if method in self._made}
+        self._prepared.clear()
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
@@ -140,12 +156,12 @@ class Bound:
     def at(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Iterator[Bound]:
         """Inputs with other values inside a `with` block; afterwards those named are as they were."""
         given = {**(values or {}), **named}
-        before = {path: self._inputs.part(path) for path in map(self._inputs.names.path, given)}
-        self.set(given)
+        before = self._inputs.parts(list(given))
         try:
+            self.set(given)
             yield self
         finally:
-            self.set(before)
+            self._inputs.put_back(before)
 
     def __getitem__(self, name: str) -> Any:
         """The value of an input, a part or a leaf, by name."""
@@ -159,11 +175,14 @@ class Bound:
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:
         """All inputs are afterwards as they were before a `with` block; who watches is told."""
-        before = self._inputs.values()
+        before, roles, state = self._inputs.values(), self.roles, self._inputs.paths(STATE)
         try:
             yield self
         finally:
+            now = self._inputs.paths(STATE)
             self._inputs.restore(before)
+            if self.roles != roles or now != state:
+                self._follow(now)
 
     @property
     def trainable(self) -> dict[str, Any]:
@@ -194,15 +213,17 @@ class Bound:
             UnknownInputError: the name stands for nothing, or for several things.
             BindError: the role does not exist, or a leaf cannot have it.
 
-        Cost: functions are traced anew.
+        Cost: derivatives are traced anew.
         """
+        before = self._inputs.paths(STATE)
         self._inputs.set_role(name, role)
-        self._forget()
+        self._follow(before)
 
     @property
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Lower and upper bounds of the leaves that have some, by path."""
-        return {path: (each.low, each.high) for path, each in self._inputs.bounds.items()}
+        fitted = {*self._inputs.paths(TRAINABLE), *self._inputs.paths(FIXED)}
+        return {path: (each.low, each.high) for path, each in self._inputs.bounds.items() if path in fitted}
 
     @property
     def transforms(self) -> dict[str, tuple[Any, Any]]:
@@ -215,7 +236,7 @@ class Bound:
         Raises:
             UnknownInputError: it stands for nothing, or for several things.
         """
-        return self._inputs.names.path(name)
+        return self._inputs.path(name)
 
     @property
     def trainable_paths(self) -> tuple[str, ...]:
@@ -252,15 +273,15 @@ class Bound:
         return self.prepared().flat_at(*self.args)
 
     def prepared(self) -> Prepared:
-        """All derivatives by what is trainable; one object for as long as roles and types of inputs stay."""
-        key = (
-            [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self._inputs.leaves],
-            self._inputs.names.treedef,
-        )
-        if self._prepared is None or self._prepared[0] != key:
-            made = Prepared(self._functions.value, self.args, self.trained("flat"), self._options)
-            self._prepared = key, made
-        return self._prepared[1]
+        """All derivatives by what is trainable; kept for as long as roles stay, for some types of the inputs."""
+        types = [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self._inputs.leaves]
+        key = types, self._inputs.names.treedef
+        for known, prepared in self._prepared:
+            if known == key:
+                return prepared
+        made = Prepared(self._functions.value, self.args, self.trained("flat"), self._options)
+        self._prepared = [(key, made), *self._prepared[: NUM_PREPARED - 1]]
+        return made
 
     def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
         """A function that gives leaves, one for each that is trainable now, the shape of `grad()`."""
@@ -272,8 +293,7 @@ class Bound:
         Raises:
             InputValueError: an element lies outside of its bounds.
         """
-        leaves = ends([np.shape(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)]).split(np.asarray(x))
-        self._inputs.set(dict(zip(self.trainable_paths, leaves, strict=True)))
+        self._inputs.set(self._inputs.vector_leaves(x))
 
     def unbounded(self) -> Unbounded:
         """The same by a vector without bounds, for minimisers and samplers that know none; see `Unbounded`.
@@ -310,6 +330,6 @@ class Bound:
         return shown(self._inputs)
 
 
-def _call(model: Any, **inputs: Any) -> Any:
-    """A module's own call."""
-    return model(**inputs)
+def _called(name: str, /, **inputs: Any) -> Any:
+    """A module's own call; the module is the input of this name."""
+    return inputs.pop(name)(**inputs)

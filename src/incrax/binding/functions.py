@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax._bind_errors import (
+    guarded_function,
     missing_inputs,
     no_updates,
     not_a_state,
@@ -22,8 +23,10 @@ from incrax._bind_errors import (
     wrong_update,
 )
 from incrax.binding.modules import Opened
-from incrax.binding.names import Names, names_of
-from incrax.derivatives.selection import at_path, type_name
+from incrax.binding.names import names_of, parts_of
+from incrax.derivatives.selection import type_name
+from incrax.running.paths import is_within
+from incrax.tapes.guarded import Guarded
 
 Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds", "transforms")
@@ -49,6 +52,8 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not callable(fun):
         raise not_callable(f"{fun!r} of type {type(fun).__name__}")
     name = _name(fun)
+    if isinstance(fun, Guarded):
+        raise guarded_function(name)
     try:
         parameters = inspect.signature(fun).parameters
     except (TypeError, ValueError):
@@ -69,37 +74,53 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
 
 
+def parameter_names(fun: Function) -> list[str]:
+    """Of a function that tells them."""
+    try:
+        return list(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
 def _name(fun: Any) -> str:
     return getattr(fun, "__name__", type(fun).__name__)
 
 
-def functions_of(
-    fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: tuple[str, ...]
-) -> Functions:
-    """Of a function that takes these inputs by name; `state` are the paths of what it updates.
+class State(NamedTuple):
+    """Paths of the leaves that a function updates: those with the role now, and those that had it when it was bound."""
+
+    now: tuple[str, ...]
+    ever: tuple[str, ...]
+
+
+def functions_of(fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: State) -> Functions:
+    """Of a function that takes these inputs by name.
 
     A function with state returns a pair: its value, and a mapping of state inputs to new values; modules that hold
-    their own state are asked for it after the call.
+    their own state are asked for it after the call. Updates of what is no state any more are left out.
     """
     positional = _positional_only(fun)
+    owning = [name for name in opened if opened[name].has_updates]
+    is_pair = any(not any(is_within(path, name) for name in owning) for path in state.ever)
 
     def called(args: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
         given = dict(zip(inputs, args, strict=True))
         modules = {name: opened[name].build(given[name]) for name in opened}
         given.update(modules)
-        first = [given.pop(name) for name in positional if name in given]
+        last = max((k for k, (name, _) in enumerate(positional) if name in given), default=-1)
+        first = [given.pop(name, default) for name, default in positional[: last + 1]]
         out = fun(*first, **given)
-        own = {name: opened[name].leaves_of(module) for name, module in modules.items()}
-        asked = [path for path in state if not any(path.startswith(name) for name in opened)]
-        if not asked:
+        own = {name: opened[name].leaves_of(modules[name]) for name in owning}
+        if not is_pair:
             return out, own
         if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping)):
             raise no_updates(f"a {type(out).__name__}" if not isinstance(out, tuple) else f"a tuple of {len(out)}")
-        return out[0], {**own, **out[1]}
+        given_back = {name: opened[name].leaves_of(new) if name in opened else new for name, new in out[1].items()}
+        return out[0], {**own, **given_back}
 
     def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
         value, found = called(args)
-        return value, _state_leaves(names_of(dict(zip(inputs, args, strict=True))), args, state, opened, found)
+        return value, _state_leaves(dict(zip(inputs, args, strict=True)), state, owning, found)
 
     def value(*args: Any) -> Any:
         return called(args)[0]
@@ -110,12 +131,13 @@ def functions_of(
     return Functions(*(_named(each, _name(fun), inputs) for each in (value, updates, both)))
 
 
-def _positional_only(fun: Function) -> list[str]:
+def _positional_only(fun: Function) -> list[tuple[str, Any]]:
+    """Names and defaults."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY]
+    return [(each.name, each.default) for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY]
 
 
 def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
@@ -127,24 +149,24 @@ def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
 
 
 def _state_leaves(
-    names: Names, args: tuple[Any, ...], state: Sequence[str], opened: Mapping[str, Opened], found: Mapping[str, Any]
+    trees: Mapping[str, Any], state: State, owning: Sequence[str], found: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The new values of the state leaves, as they were where nothing is said of them."""
-    leaves = jax.tree.leaves(args)
+    names, leaves = names_of(trees), jax.tree.leaves(tuple(trees.values()))
     for name, tree in found.items():
         path = names.path(name)
         numbers = names.numbers(path)
-        if not any(names.paths[number] in state for number in numbers):
-            if name in opened:
+        if not any(names.paths[number] in state.ever for number in numbers):
+            if name in owning:
                 continue
             raise not_a_state(path)
-        old = at_path(path, (args, {}), names.inputs, names.paths)
+        old = parts_of(trees, path)[path]
         if jax.tree.structure(tree) != jax.tree.structure(old):
             raise wrong_update(path, f"the structure {jax.tree.structure(tree)}", str(jax.tree.structure(old)))
         for number, new in zip(numbers, jax.tree.leaves(tree), strict=True):
-            if names.paths[number] in state:
+            if names.paths[number] in state.now:
                 leaves[number] = _like(names.paths[number], leaves[number], new)
-    return tuple(leaf for path, leaf in zip(names.paths, leaves, strict=True) if path in state)
+    return tuple(leaf for path, leaf in zip(names.paths, leaves, strict=True) if path in state.now)
 
 
 def _like(path: str, old: Any, new: Any) -> Any:

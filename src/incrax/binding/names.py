@@ -66,3 +66,40 @@ def _word(key: Any) -> str | None:
     if isinstance(key, GetAttrKey):
         return key.name
     return key.key if isinstance(key, DictKey) and isinstance(key.key, str) else None
+
+
+# --- parts of trees ---------------------------------------------------------------------------------------------------
+
+
+def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The inputs and parts of them on the way to a path, and the part there if there is one, by their paths."""
+    found: dict[str, Any] = {}
+    for name, tree in trees.items():
+        while is_within(path, name):
+            found[name] = tree
+            inner = [(key, part) for key, part in _children(name, tree) if is_within(path, key)]
+            if name == path or not inner:
+                break
+            name, tree = inner[0]
+    return found
+
+
+def with_part(trees: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The inputs with another value at a path."""
+    return {
+        name: _with_part(name, tree, path, value) if is_within(path, name) else tree for name, tree in trees.items()
+    }
+
+
+def _with_part(name: str, tree: Any, path: str, value: Any) -> Any:
+    if name == path:
+        return value
+    children = [(key, part) for key, part in _children(name, tree)]
+    found = [_with_part(key, part, path, value) if is_within(path, key) else part for key, part in children]
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), found)
+
+
+def _children(name: str, tree: Any) -> list[tuple[str, Any]]:
+    """The parts of a tree one level below, with their paths; none of a leaf."""
+    pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]

@@ -22,6 +22,24 @@ TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
 Roles = Mapping[str, str] | Callable[[str, Any], str | None] | None
 
 
+class Static:
+    """A Python number that is a setting, not a value: programs are made for it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and (type(self.value), self.value) == (type(other.value), other.value)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
 def is_floating(leaf: Any) -> bool:
     """Whether a leaf has a derivative."""
     return is_dynamic(leaf) and jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.inexact)
@@ -75,8 +93,9 @@ def fitted(path: str, old: Any, new: Any) -> Any:
     Raises:
         InputValueError: it is traced, has another shape, or would lose something.
     """
-    if has_tracer([new]):
-        raise traced_value(path)
+    check_value(path, None, new)
+    if isinstance(old, Static):
+        return new if isinstance(new, Static) else Static(new)
     if not is_dynamic(old):
         return new
     given = new
@@ -92,6 +111,24 @@ def fitted(path: str, old: Any, new: Any) -> Any:
     if isinstance(old, jax.Array):
         return jnp.asarray(new, dtype)
     return np.asarray(new, dtype)[()] if isinstance(old, np.generic) else np.array(new, dtype)
+
+
+def check_value(path: str, shaped: Any, value: Any) -> None:
+    """Refuse a traced value, and one of another shape than that of `shaped`, unless that is None.
+
+    Raises:
+        InputValueError: as it says.
+    """
+    if has_tracer([value]):
+        raise traced_value(path)
+    if shaped is not None and np.shape(value) != np.shape(shaped):
+        raise other_type(path, type_name(value), type_name(shaped))
+
+
+def as_was(old: Any, new: Any) -> Any:
+    """A Python number where one was, whose type promotes in another way than an array's."""
+    is_number = isinstance(old, (int, float, complex)) and not isinstance(old, np.generic)
+    return type(old)(new) if is_number and not isinstance(new, Static) and is_dynamic(new) else new
 
 
 _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)

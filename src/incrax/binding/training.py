@@ -5,18 +5,18 @@ In: a model's inputs and functions, an optimiser. Out: `Training`: one compiled 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from incrax._bind_errors import wrong_choice
+from incrax._bind_errors import roles_changed, wrong_choice
 from incrax.binding.functions import Functions
 from incrax.binding.inputs import Inputs
 from incrax.binding.roles import STATE, TRAINABLE
 from incrax.running.leaves import is_dynamic
+from incrax.running.rows import as_plain
 
 WHEN = ("before", "after", "never")
 
@@ -43,52 +43,63 @@ class Training:
         if updates not in WHEN:
             raise wrong_choice("updates", updates, WHEN)
         self._inputs = inputs
-        self._optimizer_state = optimizer.init(inputs.leaves_of(TRAINABLE))
+        self._fitted = _fitted(inputs)
+        self._optimizer_state = optimizer.init(self._trained())
         updates = updates if STATE in inputs.roles else "never"
         self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
         self.num_steps = 0
 
-    def __call__(self, **values: Any) -> Any:
-        """Set inputs and take a step; the loss where the gradient was taken."""
+    def __call__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Set inputs and take a step; the loss where the gradient was taken.
+
+        Raises:
+            BindError: roles changed since `training` was called.
+            And what `Bound.set` raises.
+        """
         inputs = self._inputs
-        if values:
-            inputs.set(values)
+        if values or named:
+            inputs.set({**(values or {}), **named})
+        if _fitted(inputs) != self._fitted:
+            raise roles_changed()
         statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
-        trained = inputs.leaves_of(TRAINABLE)
         is_other = [
             role != TRAINABLE and is_dynamic(leaf) for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
         ]
-        others = [leaf if is_one else None for is_one, leaf in zip(is_other, inputs.leaves, strict=True)]
-        loss, stepped, state, self._optimizer_state = self._step(statics, trained, others, self._optimizer_state)
+        others = [as_plain(leaf) if is_one else None for is_one, leaf in zip(is_other, inputs.leaves, strict=True)]
+        key = (inputs.names.treedef, statics)
+        loss, stepped, state, self._optimizer_state = self._step(key, self._trained(), others, self._optimizer_state)
         numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
-        inputs.commit({k: _as_was(inputs.leaves[k], leaf) for k, leaf in zip(numbers, [*stepped, *state], strict=True)})
+        inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
         self.num_steps += 1
         return loss
 
+    def _trained(self) -> dict[str, Any]:
+        """What is trained, as arrays in the shape of `grad()`, which optimisers see."""
+        return self._inputs.tree([jnp.asarray(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)])
 
-def _as_was(old: Any, new: Any) -> Any:
-    """A Python number where one was, whose type promotes in another way than an array's."""
-    return type(old)(new) if isinstance(old, (float, complex)) and not isinstance(old, np.generic) else new
+
+def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return inputs.paths(TRAINABLE), inputs.paths(STATE)
 
 
 def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str) -> Callable[..., Any]:
-    """(static leaves, trainable leaves, other leaves, the optimiser's state) -> loss and what is new."""
+    """((tree of inputs, static leaves), what is trained, other leaves, the optimiser's state) -> loss and what is new."""
 
-    def step(statics: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
+    def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
+        treedef, statics = key
         fixed = [static if other is None else other for static, other in zip(statics, others, strict=True)]
 
         def args(trained: Any, state: Any = None) -> Any:
-            leaves = inputs.with_leaves(TRAINABLE, trained, fixed)
+            leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
             leaves = leaves if state is None else inputs.with_leaves(STATE, state, leaves)
-            return jax.tree.unflatten(inputs.names.treedef, leaves)
+            return jax.tree.unflatten(treedef, leaves)
 
         before = functions.updates(*args(trained)) if updates == "before" else None
         both = jax.value_and_grad(lambda trained: functions.both(*args(trained, before)), has_aux=True)
         (loss, after), gradient = both(trained)
         moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        stepped = [
-            _moved(inputs, path, x, move) for path, x, move in zip(inputs.paths(TRAINABLE), trained, moves, strict=True)
-        ]
+        leaves = zip(inputs.paths(TRAINABLE), inputs.leaves_in(trained), inputs.leaves_in(moves), strict=True)
+        stepped = [_moved(inputs, *row) for row in leaves]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state
 
@@ -96,6 +107,5 @@ def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str)
 
 
 def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:
-    x = jnp.asarray(x)
     moved = (x + move).astype(x.dtype)
     return inputs.bounds[path].nearest(moved) if path in inputs.bounds else moved

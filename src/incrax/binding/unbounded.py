@@ -64,14 +64,21 @@ def bounds_of(names: Names, leaves: Sequence[Any], roles: Sequence[str], given: 
         if not np.all(np.asarray(low) < np.asarray(high)):
             raise wrong_pair("bounds", path, pair, "the lower bound is not below the upper one")
         for number in _fitted(names, path, roles, "bounds"):
-            shape = np.shape(leaves[number])
+            shape, dtype = np.shape(leaves[number]), _dtype_of(leaves[number])
+            if np.issubdtype(dtype, np.complexfloating):
+                raise wrong_pair("bounds", path, pair, "complex numbers have no order")
             try:
-                bounds = Bounds(np.broadcast_to(low, shape).astype(float), np.broadcast_to(high, shape).astype(float))
+                bounds = Bounds(np.broadcast_to(low, shape).astype(dtype), np.broadcast_to(high, shape).astype(dtype))
             except ValueError as error:
                 raise wrong_pair("bounds", path, pair, f"it does not fit the shape {list(shape)}") from error
             bounds.hold(names.paths[number], leaves[number])
             found[names.paths[number]] = bounds
     return found
+
+
+def _dtype_of(leaf: Any) -> np.dtype[Any]:
+    """In which bounds of a leaf are kept: its own, so that a bound itself lies inside."""
+    return np.dtype(float) if isinstance(leaf, float) else np.dtype(jax.dtypes.result_type(leaf))
 
 
 def transforms_of(names: Names, roles: Sequence[str], given: Any, bounds: Mapping[str, Bounds]) -> dict[str, Transform]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bind_errors import at_a_bound
+from incrax._bind_errors import at_a_bound, wrong_pair
 from incrax.binding.inputs import Inputs
 from incrax.binding.roles import TRAINABLE
 from incrax.derivatives.flat import ends
@@ -33,17 +33,27 @@ class Unbounded:
     def __init__(self, value: Callable[..., Any], inputs: Inputs, options: Options) -> None:
         """See `Bound.unbounded`."""
         self._inputs = inputs
+        self._shape, self._paths = inputs.shape(), inputs.paths(TRAINABLE)
+        self._cuts = ends([np.shape(leaf) for leaf in inputs.leaves_of(TRAINABLE)])
         self._numbers = inputs.numbers(TRAINABLE)
         self._transforms = [inputs.transforms.get(path) for path in inputs.paths(TRAINABLE)]
         rows = zip(inputs.paths(TRAINABLE), self._transforms, inputs.leaves_of(TRAINABLE), strict=True)
         leaves = inputs.with_leaves(TRAINABLE, [_inverse(*row) for row in rows], inputs.leaves)
         args = jax.tree.unflatten(inputs.names.treedef, leaves)
-        self.flat = Prepared(self._composed(value), args, inputs.paths(TRAINABLE), options).flat
+        self._fun, self._args = self._composed(value), args
+        self.flat = Prepared(self._fun, args, inputs.paths(TRAINABLE), options).flat
 
     def bounded(self, u: Any) -> dict[str, Any]:
         """The trainable inputs at a vector of shape (n,), in the shape of `grad()`."""
         leaves = jax.tree.leaves(self.flat.arguments(u))
-        return self._inputs.tree([self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)])
+        return self._shape([self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)])
+
+    def value(self, u: Any) -> Any:
+        """The function's value at a vector; traceable, and plain: `flat.value` is the incremental one."""
+        leaves = list(jax.tree.leaves(self._args))
+        for number, part in zip(self._numbers, self._parts(u), strict=True):
+            leaves[number] = part
+        return self._fun(*jax.tree.unflatten(jax.tree.structure(self._args), leaves))
 
     def log_det(self, u: Any) -> Any:
         """Log |det dx/du| at a vector: what a density of x gains as one of u. A scalar; traceable."""
@@ -56,8 +66,9 @@ class Unbounded:
 
     def set(self, u: Any) -> None:
         """Set the model's trainable inputs to those at a vector."""
-        leaves = self._inputs.leaves_in(self.bounded(u))
-        self._inputs.set(dict(zip(self._inputs.paths(TRAINABLE), leaves, strict=True)))
+        leaves = jax.tree.leaves(self.flat.arguments(u))
+        values = [self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)]
+        self._inputs.set(dict(zip(self._paths, values, strict=True)))
 
     # --- inner ---------------------------------------------------------------------------------------------------
 
@@ -79,7 +90,7 @@ class Unbounded:
         return u if transform is None else transform.forward(u)
 
     def _parts(self, u: Any) -> list[Any]:
-        return ends([np.shape(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)]).split(jnp.asarray(u))
+        return self._cuts.split(jnp.asarray(u))
 
 
 def _inverse(path: str, transform: Any, value: Any) -> Any:
@@ -87,6 +98,8 @@ def _inverse(path: str, transform: Any, value: Any) -> Any:
     if transform is None:
         return value
     found = np.asarray(transform.inverse(jnp.asarray(value)))
+    if found.shape != np.shape(value):
+        raise wrong_pair("transforms", path, transform[:2], f"it changes the shape {list(np.shape(value))}")
     if not np.all(np.isfinite(found) | ~np.isfinite(np.asarray(value))):
         raise at_a_bound(path)
     return float(found) if isinstance(value, float) else found
