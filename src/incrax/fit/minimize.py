@@ -139,8 +139,11 @@ def minimized(
         ended = _ended(counted, search)
     work = work_of(task.prepared).since(before)
     value = _final(counted, ended)
+    is_finite = bool(np.isfinite(value))
+    if not is_finite and counted.best[0] < np.inf:
+        value, ended = counted.best[0], ended._replace(x=counted.best[1], edm=np.nan)
     found = FitResult(
-        status=Status.NOT_FINITE if not np.isfinite(value) else _status(ended),
+        status=_status(ended) if is_finite else Status.NOT_FINITE,
         method=name,
         message=ended.message,
         value=value,
