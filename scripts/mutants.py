@@ -27,7 +27,8 @@ TESTS = (
     "tests/tapes/test_guarded.py tests/tapes/test_captured.py tests/tapes/test_merging.py "
     "tests/tapes/test_rows.py tests/loops/test_scan.py tests/loops/test_selecting.py "
     "tests/bijectors/test_own.py tests/bijectors/test_residual.py tests/bijectors/test_state.py "
-    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_minimize.py tests/fit/test_scans.py "
+    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_minimize.py "
+    "tests/fit/test_scans.py tests/held tests/samplers "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
     "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
@@ -66,6 +67,48 @@ MUTANTS = [
         "fit/covariance.py",
         "free = np.flatnonzero(~is_held)",
         "free = np.flatnonzero(is_held | True)",
+    ),
+    Mutant(
+        "a backward pass over some rows counts the rows that fill it up",
+        "held/kept.py",
+        "is_one = jnp.arange(chosen.shape[0]) < count",
+        "is_one = jnp.arange(chosen.shape[0]) >= 0",
+    ),
+    Mutant(
+        "parameters that moved on are not noticed",
+        "held/kept.py",
+        "if changed and not self._setting.may_be_stale:",
+        "if False:",
+    ),
+    Mutant(
+        "cotangents of a row that a batch reads twice are not added up",
+        "held/epoch.py",
+        "sums = [x.at[batch.numbers].add(part)",
+        "sums = [x.at[batch.numbers].set(part)",
+    ),
+    Mutant(
+        "an encoder that mixes rows is taken",
+        "held/row_by_row.py",
+        "return largest if largest > np.sqrt(np.finfo(wide).eps) else 0.0",
+        "return 0.0",
+    ),
+    Mutant(
+        "the last kick of a trajectory is a whole one",
+        "samplers/updates.py",
+        "(0.5 if last else 1.0) * self.step_size",
+        "1.0 * self.step_size",
+    ),
+    Mutant(
+        "a step of a block leaves those after it, although they are correlated",
+        "samplers/gibbs.py",
+        "x[order] += columns @ rng.normal(size=size)",
+        "x[block.places] += columns[end - size : end] @ rng.normal(size=size)",
+    ),
+    Mutant(
+        "blocks move in any order",
+        "samplers/blocks.py",
+        "key=lambda found: found[1][0])",
+        "key=lambda found: 0)",
     ),
     Mutant(
         "a step that raises the cost is taken",

@@ -210,3 +210,16 @@ def test_the_benchmark_of_residual_networks_runs_and_agrees():
 
     options = harness.Options(quick=True, rounds=1, only="2 dimensions", json=None, extra=None)
     assert len(list(bench_residual.lines(options))) == 1
+
+
+# --- representations that are kept ------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_kept_representations_runs_agrees_and_counts_rows():
+    """Each case compares its gradients with those of plain JAX; times are not looked at."""
+    import bench_hold
+
+    options = harness.Options(quick=True, rounds=1, only="small", json=None, extra=None)
+    lines = list(bench_hold.lines(options))
+    assert len(lines) == 2
+    assert all(check.is_met for line in lines for check in line.checks if check.target.startswith("rows encoded"))

@@ -12,7 +12,8 @@ import incrax
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _fit_errors _minimize_errors
+_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
+_held_errors _sampler_errors _minimize_errors
 _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
@@ -44,6 +45,9 @@ _api tapes.api
 derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
 derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
+held.encoding held.row_by_row held.programs held.kept held.epoch held.holding
+binding.names binding.roles binding.unbounded binding.modules binding.inputs binding.functions binding.vector
+binding.training binding.table binding.bound binding.api
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
 bijectors.switches bijectors.places bijectors.state bijectors.protocol bijectors.adapters
@@ -51,13 +55,15 @@ bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transforme
 bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
 bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
-fit.losses fit.linear fit.steps fit.compiled fit.problem fit.records fit.result fit.hosted fit.levenberg
-fit.task fit.ended fit.covariance fit.minuit fit.scipy_methods fit.stepped fit.minimum fit.minimize
-fit.following fit.scanned fit.scans
+fit.joint fit.losses fit.linear fit.steps fit.compiled fit.problem fit.records fit.result fit.hosted fit.levenberg
+fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covariance fit.minimum fit.minimize
+fit.following fit.scanned fit.scans fit.toys
+samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocks
+samplers.gibbs
 """.split()
 PACKAGES = {
-    "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "loops", "tapes", "bijectors",
-    "fit", "demo",
+    "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "binding", "loops", "tapes",
+    "bijectors", "fit", "held", "samplers", "demo",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")

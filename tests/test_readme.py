@@ -51,7 +51,10 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/derivatives.md", "docs/loops.md", "docs/guarded.md"])
+WITH_CODE = ["README.md", *(f"docs/{name}.md" for name in ("derivatives", "loops", "guarded", "hold", "sampling"))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""
     checker = doctest.OutputChecker()

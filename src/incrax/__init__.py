@@ -4,6 +4,7 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 """
 
 from incrax._api import incremental
+from incrax._bind_errors import BindError, InputValueError
 from incrax._derivative_errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
 from incrax._errors import (
     DeletedInputError,
@@ -20,6 +21,7 @@ from incrax._errors import (
     UnknownInputError,
     UnsupportedLeafError,
 )
+from incrax._held_errors import StaleRepresentationsError
 from incrax._incremental import Incremental
 from incrax._loop_errors import CapacityError, LoopTypeError
 from incrax._marks import cached, keep
@@ -33,11 +35,18 @@ from incrax._tape_errors import (
     TooManyPathsError,
 )
 from incrax._tuning import Tuning
+from incrax.binding.api import bind
+from incrax.binding.bound import Bound
+from incrax.binding.training import Training
+from incrax.binding.vector import Unbounded
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
+from incrax.held.epoch import EpochGradient
+from incrax.held.holding import Held, hold
+from incrax.held.kept import HoldStats, Kept
 from incrax.loops.bucketed import Bucketed, bucketed
 from incrax.loops.mapped import map  # noqa: A004
 from incrax.loops.padded import Padded
@@ -57,16 +66,23 @@ from incrax.tapes.explanation import TapeExplanation
 from incrax.tapes.guarded import Guarded
 
 __all__ = [
+    "BindError",
+    "Bound",
     "Bucketed",
     "CapacityError",
     "CapturedStateError",
     "DeletedInputError",
+    "EpochGradient",
     "FloatGuardError",
     "FreedResidualError",
     "GuardOnEffectError",
     "Guarded",
+    "Held",
+    "HoldStats",
     "IncraxError",
     "Incremental",
+    "InputValueError",
+    "Kept",
     "LoopTypeError",
     "MemoryBudgetError",
     "MissingExtraError",
@@ -84,6 +100,7 @@ __all__ = [
     "Rows",
     "RowsError",
     "SelectionError",
+    "StaleRepresentationsError",
     "StaleResultError",
     "Stats",
     "StepTypeError",
@@ -94,10 +111,13 @@ __all__ = [
     "TapeReport",
     "TapeStats",
     "TooManyPathsError",
+    "Training",
     "Tuning",
+    "Unbounded",
     "Unique",
     "UnknownInputError",
     "UnsupportedLeafError",
+    "bind",
     "bucketed",
     "cached",
     "check_tape",
@@ -106,6 +126,7 @@ __all__ = [
     "grad",
     "guarded",
     "hessian",
+    "hold",
     "hvp",
     "incremental",
     "jacobian",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from incrax._bind_errors import BindError
 from incrax._errors import NUM_SHOWN, IncraxError
 
 _UNTOUCHED = "Nothing was evaluated."
@@ -77,4 +78,61 @@ def no_residuals(seen: str) -> ParameterTypeError:
         f"`levenberg_marquardt` needs a function that returns residuals, and got {seen} from it. {_UNTOUCHED} Return "
         "an array, or a pytree of arrays, whose squares are to be summed; for a scalar cost "
         "pass `prepare(cost, ...).flat` to a minimiser."
+    )
+
+
+# --- sums of models ---------------------------------------------------------------------------------------------------
+
+_NO_MODEL = "No model was made."
+
+
+def wrong_constraint(names: Sequence[str], reason: str) -> BindError:
+    """A constraint that cannot be evaluated."""
+    shown = ", ".join(f"`{name}`" for name in names)
+    return BindError(
+        f"The constraint of {shown} {reason}. {_NO_MODEL} Pass `gaussian_constraint(name, value, sigma)`, or "
+        "`covariance=` of "
+        "shape (k, k) for k elements in all."
+    )
+
+
+def state_in_sum(name: str) -> BindError:
+    """A model with state cannot be part of a sum."""
+    return BindError(
+        f'The model `{name}` has inputs with the role "state", and a sum of models has no updates. {_NO_MODEL} Give '
+        "them the "
+        'role "fixed" first: `model.set_role("moments", "fixed")`.'
+    )
+
+
+def taken_model_name(name: str) -> BindError:
+    """A model is called as a shared input."""
+    return BindError(f"`simultaneous` got `{name}` both as a model and as shared. {_NO_MODEL} Rename the model.")
+
+
+def not_shared(name: str, models: Sequence[str]) -> BindError:
+    """A shared name that no model has."""
+    shown = ", ".join(f"`{each}`" for each in models[:NUM_SHOWN])
+    return BindError(
+        f"`simultaneous(shared=...)` names `{name}`, and none of the models {shown} has one input of this name. "
+        f"{_NO_MODEL} "
+        "Use an input's name, a path as `print(model)` shows it, or its end where that is unique."
+    )
+
+
+def other_shared_type(name: str, model: str, seen: str, first: str, expected: str) -> BindError:
+    """A shared input is of different types."""
+    return BindError(
+        f"`{name}` is to be shared, and is of type {seen} in `{model}` but {expected} in `{first}`. {_NO_MODEL} Give "
+        "it the "
+        "same structure, shape and dtype in all models."
+    )
+
+
+def no_data_sets() -> BindError:
+    """A study without data."""
+    return BindError(
+        "`toys(model, data_sets)` got no data set. This is usually a generator that was used up before. Nothing was "
+        "fitted. "
+        'Pass a list, or a new generator: `({"x": sample(k)} for k in range(100))`.'
     )

@@ -263,7 +263,7 @@ def program_of(steps, *, jitted):
     return f
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=max(settings.default.max_examples // 2, 1))
 @given(STEPS)
 @example([("forward", 0, True), ("inverse", 0, True), ("inverse", 1, False), ("forward", 1, False)])
 @example([("forward", 0, False), ("stop", 0, False), ("inverse", 0, False)])

@@ -1072,7 +1072,7 @@ BEST = [("if", "a > b", [("set", "a", "x")], [("sin", "b", "x")])]
 @example(body=COUNTING, tail=BEST)
 @example(body=BEST, tail=COUNTING)
 @example(body=STALE, tail=STALE)
-@settings(max_examples=40)
+@settings(max_examples=max(settings.default.max_examples // 2, 1))
 def test_random_programs_equal_eager_python_in_value_and_gradient(body, tail):
     fun = compiled(body, tail)
     f = incrax.guarded(fun, fallback="cond", max_paths=3)

@@ -125,7 +125,7 @@ calls = st.lists(st.tuples(st.sampled_from(POINTS), st.sampled_from(POINTS)), mi
 
 @pytest.mark.parametrize("way", [recording.record, oracle.record], ids=["direct", "oracle"])
 @given(statements=programs, calls=calls)
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples)
 def test_values_are_those_of_eager_python(way, statements, calls):
     fun = as_function(statements)
     with recorded_by(way):
@@ -137,7 +137,7 @@ def test_values_are_those_of_eager_python(way, statements, calls):
 
 
 @given(statements=programs, calls=calls)
-@settings(max_examples=15)
+@settings(max_examples=max(settings.default.max_examples // 3, 1))
 def test_gradients_inside_and_outside_are_those_of_eager_python(statements, calls):
     fun = as_function(statements)
     inside = incrax.guarded(jax.value_and_grad(fun, (0, 1)), constant=("statements",))

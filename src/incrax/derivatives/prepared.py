@@ -125,6 +125,16 @@ class Prepared:
         """
         return Flat(self, self._selection)
 
+    def flat_at(self, *args: Any) -> Flat:
+        """The same as `flat`, with what is not selected as in these arguments; programs and saved values are shared.
+
+        Raises:
+            SelectionError: a selected leaf is complex.
+            PreparedTypeError: an argument is of another type than the example.
+        """
+        self._check("flat_at", args)
+        return Flat(self, select("prepare", self._fun, self._wrt, args, {}))
+
     @property
     def paths(self) -> tuple[str, ...]:
         """Names of the selected leaves."""

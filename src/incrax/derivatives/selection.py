@@ -143,11 +143,11 @@ def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequ
     if wrt is None:
         wrt = 0
     if isinstance(wrt, str):
-        return _at_path(wrt, numbered, names, paths)
+        return at_path(wrt, numbered, names, paths)
     if _is_number(wrt):
         return _argument(name, wrt, args)
     if isinstance(wrt, (tuple, list)) and wrt and all(isinstance(part, str) for part in wrt):
-        return type(wrt)(_at_path(part, numbered, names, paths) for part in wrt)
+        return type(wrt)(at_path(part, numbered, names, paths) for part in wrt)
     if isinstance(wrt, (tuple, list)) and wrt and all(map(_is_number, wrt)):
         return type(wrt)(_argument(name, part, args) for part in wrt)
     if callable(wrt) and jax.tree_util.all_leaves([wrt]):
@@ -165,7 +165,7 @@ def _argument(name: str, number: int, args: tuple[Any, ...]) -> Any:
     return args[number]
 
 
-def _at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
+def at_path(path: str, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
     """The part of the arguments with this name."""
     args, kwargs = numbered
     roots = [*zip(names, args, strict=True), *kwargs.items()]

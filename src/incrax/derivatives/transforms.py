@@ -250,3 +250,12 @@ def _made(
 def plain(fun: Function) -> Function:
     """The function behind an incremental one, which a derivative of it traces."""
     return fun._fun if isinstance(fun, Incremental) else fun
+
+
+def options_of(fun: Function) -> Options:
+    """The options that an incremental function was made with, none of another function."""
+    if not isinstance(fun, Incremental):
+        return {}
+    made = fun._traces.options
+    policy = "exact" if made.is_exact else "fast"
+    return Options(policy=policy, memory=made.memory, versions=made.versions, algebra=made.algebra, tuning=made.tuning)

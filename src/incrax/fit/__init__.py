@@ -2,6 +2,7 @@
 
 from incrax._fit_errors import BoundsError, ParameterTypeError, WeightsError
 from incrax._minimize_errors import MethodError, MinimumError
+from incrax.fit.joint import Constraint, constrained, gaussian_constraint, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
 from incrax.fit.minimize import minimize
 from incrax.fit.minimum import FitResult
@@ -10,9 +11,11 @@ from incrax.fit.result import LeastSquaresResult, Status
 from incrax.fit.scanned import Contour, Profile, Scan2D
 from incrax.fit.scans import contour, profile, scan2d
 from incrax.fit.task import Counts, Task, Work, make_task
+from incrax.fit.toys import Toys, toys
 
 __all__ = [
     "BoundsError",
+    "Constraint",
     "Contour",
     "Counts",
     "FitResult",
@@ -25,12 +28,17 @@ __all__ = [
     "Scan2D",
     "Status",
     "Task",
+    "Toys",
     "WeightsError",
     "Work",
+    "constrained",
     "contour",
+    "gaussian_constraint",
     "levenberg_marquardt",
     "make_task",
     "minimize",
     "profile",
     "scan2d",
+    "simultaneous",
+    "toys",
 ]

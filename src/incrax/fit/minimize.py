@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from incrax._minimize_errors import no_callback, unknown_method, unknown_options
+from incrax.binding.bound import Bound
 from incrax.fit import minuit, scipy_methods
 from incrax.fit.ended import Ended, Settings
 from incrax.fit.minimum import FitResult
@@ -26,7 +27,7 @@ MAX_JUDGED = 256
 
 
 def minimize(
-    fun: Callable[..., Any],
+    fun: Callable[..., Any] | Bound,
     *args: Any,
     wrt: Any = None,
     bounds: Mapping[str, tuple[Any, Any]] | None = None,
@@ -45,15 +46,15 @@ def minimize(
 
     Args:
         fun: function of pytrees that returns one real number, usually a negative log-likelihood. An incremental
-            function keeps its options.
-        *args: its arguments, at the start of the search; all positional.
+            function keeps its options. Or a bound model: what is trainable is free, within the model's bounds, and ends
+            at the minimum; programs and saved values are the model's, also for its next fit.
+        *args: the function's arguments, at the start of the search; all positional.
         wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
         bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
             given the gradients, Hessians or products that it takes (`"COBYLA"` may evaluate a little outside of
-            bounds); an optimiser of optax; a minimiser of optimistix
-            (in one program: nothing is saved).
+            bounds); an optimiser of optax; a minimiser of optimistix (in one program: nothing is saved).
         errordef: how far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi
             squared. Scales errors; of the search only Minuit's idea of near enough.
         tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of 2e-4 errordef); of
@@ -95,7 +96,10 @@ def minimize(
     task = make_task(fun, args, wrt, bounds)
     settings = Settings(float(errordef), tolerance, int(max_calls), options)
     name, search = _method(method, settings, callback)
-    return minimized(task, name, search, settings, callback, progress=progress)
+    found = minimized(task, name, search, settings, callback, progress=progress)
+    if isinstance(fun, Bound):
+        fun.set_vector(np.clip(found.values, *found.bounds))
+    return found
 
 
 def _method(method: Any, settings: Settings, callback: Any) -> tuple[str, Callable[[Counted], Ended]]:

@@ -21,6 +21,7 @@ from incrax._fit_errors import (
     wrong_bounds,
     wrong_weights,
 )
+from incrax.binding.bound import Bound
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Selection, select, type_name
@@ -71,13 +72,19 @@ class Problem(NamedTuple):
     lower: np.ndarray
     upper: np.ndarray
     names: tuple[str, ...]
+    shape: Callable[[list[Any]], Any] | None = None
+    """Of bound models: the trainable inputs from their leaves."""
 
     def tree(self, x: Any) -> Any:
         """A vector in the shape of the first argument if all that is free is part of it; what is fixed as it was."""
+        if self.shape is not None:
+            return self.shape(self.layout.free_leaves(x))
         return self.layout.arguments(x, self.others)[0]
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
+        if self.shape is not None:
+            return self.shape(self.layout.free_leaves(x))
         return self.selection.mirror.tree(self.layout.free_leaves(x))
 
 
@@ -104,6 +111,19 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
     names = element_names(selection.paths, shapes.shapes)
     lower, upper = _Bounds(caller, selection, shapes).of(bounds, x, names)
     return Problem(layout, selection, x, tuple(selection.others), lower, upper, names)
+
+
+def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
+    """A bound model at its present values, within its bounds.
+
+    Raises:
+        BindError: nothing is trainable.
+        ParameterTypeError: a trainable leaf is complex.
+    """
+    wrt = model.trained(caller)
+    bounds = {path: pair for path, pair in model.bounds.items() if path in wrt}
+    found = problem(model.function, model.args, wrt, bounds, caller=caller)
+    return found._replace(shape=model.shape())
 
 
 def _unmarked(leaf: Any) -> Any:

@@ -17,9 +17,10 @@ import numpy as np
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._minimize_errors import not_scalar
+from incrax.binding.bound import Bound
 from incrax.derivatives.prepared import Prepared, prepare
-from incrax.derivatives.transforms import Options, plain
-from incrax.fit.problem import Problem, problem
+from incrax.derivatives.transforms import options_of, plain
+from incrax.fit.problem import Problem, problem, problem_of
 
 Callback = Callable[[Any, float], "bool | None"]
 
@@ -85,26 +86,18 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     """
     if isinstance(fun, Task):
         return fun
+    if isinstance(fun, Bound):
+        task = Task(plain(fun.function), problem_of(fun, caller="minimize"), fun.flat(), fun.prepared())
+        if not fun.prepared().methods:
+            _check_scalar(task)
+        return task
     if not callable(fun):
-        raise wrong_option("minimize(fun)", fun, "a function")
+        raise wrong_option("minimize(fun)", fun, "a function or a bound model")
     found = problem(fun, args, wrt, bounds, caller="minimize")
-    options: Options = _options(fun) if isinstance(fun, Incremental) else {}
-    prepared = prepare(fun, *args, wrt=wrt, **options)
+    prepared = prepare(fun, *args, wrt=wrt, **options_of(fun))
     task = Task(plain(fun), found, prepared.flat, prepared)
     _check_scalar(task)
     return task
-
-
-def _options(fun: Incremental[..., Any]) -> Options:
-    """Those that an incremental function was made with."""
-    options = fun._traces.options
-    return {
-        "policy": "exact" if options.is_exact else "fast",
-        "memory": options.memory,
-        "versions": options.versions,
-        "algebra": options.algebra,
-        "tuning": options.tuning,
-    }
 
 
 def _check_scalar(task: Task) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from incrax._jax import Equation
 from incrax.facts.cost import ZERO, total_cost
+from incrax.facts.dependence import Layout
 from incrax.report.table import Printable, Table
 from incrax.running.engine import Engine
+from incrax.running.paths import paths_mask
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,29 @@ class LeafDependence:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Seconds of all equations by the bits of the inputs that they depend on."""
+
+    layout: Layout
+    seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True)
 class DependenceTable(Printable):
     """The dependence of a function's work on its inputs, one row a leaf."""
 
     rows: tuple[LeafDependence, ...]
     num_equations: int
+    work: Work = field(repr=False, compare=False)
+
+    def seconds(self, names: Iterable[str]) -> float:
+        """Estimated seconds of what runs again when these inputs, or elements of small arrays, change together.
+
+        Raises:
+            UnknownInputError: one names no input.
+        """
+        mask = paths_mask([row.path for row in self.rows], self.work.layout, names)
+        return sum(seconds for reached, seconds in self.work.seconds.items() if reached & mask)
 
     def as_dict(self) -> dict[str, Any]:
         """The table for programs."""
@@ -68,4 +89,5 @@ def dependence_table(engine: Engine) -> DependenceTable:
         share = seconds / whole_s
         width = layout.widths[index]
         rows.append(LeafDependence(path, width, num, cost.flops, cost.transcendentals, seconds, share))
-    return DependenceTable(tuple(rows), len(eqns))
+    in_seconds = Work(layout, {mask: seconds for mask, (*_, seconds) in work.items()})
+    return DependenceTable(tuple(rows), len(eqns), in_seconds)

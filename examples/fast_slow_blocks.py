@@ -1,0 +1,91 @@
+"""Fast and slow parameters: a chain whose fast steps never run the slow theory, with the blocks found by themselves.
+
+A spectrum is the prediction of a slow code outside JAX (here an integral over a grid, in NumPy) times a calibration,
+plus a background. `samplers.blocks` finds which parameters the slow code depends on and what a step of each block
+costs; `samplers.metropolis` moves the fast ones many times for each slow step, first in a pilot chain that finds the
+covariance. The fast parameters alone are then sampled by NumPyro and emcee, where these are installed.
+
+Run: python examples/fast_slow_blocks.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import incrax
+from incrax import samplers
+
+jax.config.update("jax_enable_x64", True)
+
+NUM_BINS, NUM_PILOT, NUM_SWEEPS = 200, 60, 150
+TRUTH = {"theory": np.array([1.2, 0.4]), "gain": 2.0, "background": np.array([0.5, -0.2])}
+SIGMA = 0.05
+NUM_CALLS = [0]
+ENERGY = np.linspace(0.1, 3.0, NUM_BINS)
+GRID = np.linspace(0.0, 5.0, 1000)
+
+
+def slow_code(theory):
+    """A spectrum by an integral; nobody wrote its derivative."""
+    NUM_CALLS[0] += 1
+    kernel = np.exp(-((ENERGY[:, None] - GRID - theory[0]) ** 2) / (2 * theory[1] ** 2))
+    return kernel @ np.exp(-GRID) * (GRID[1] - GRID[0])
+
+
+def log_posterior(p, y):
+    """Normal errors, flat priors."""
+    spectrum = jax.pure_callback(slow_code, jax.ShapeDtypeStruct((NUM_BINS,), np.float64), p["theory"])
+    model = p["gain"] * spectrum + p["background"][0] + p["background"][1] * ENERGY
+    return -0.5 * jnp.sum((y - model) ** 2) / SIGMA**2
+
+
+def fast_samplers(y):
+    """What is fast alone, by samplers whose loops are compiled: the slow code ran once, before."""
+    chosen = lambda p: {"gain": p["gain"], "background": p["background"]}
+    before = NUM_CALLS[0]
+    if importlib.util.find_spec("numpyro"):
+        from numpyro.infer import MCMC, NUTS
+
+        potential = samplers.numpyro_potential(log_posterior, TRUTH, y, wrt=chosen)
+        mcmc = MCMC(NUTS(potential_fn=potential), num_warmup=300, num_samples=500, progress_bar=False)
+        mcmc.run(jax.random.key(1), init_params=jax.tree.map(jnp.asarray, chosen(TRUTH)))
+        yield "NumPyro's NUTS", np.asarray(mcmc.get_samples()["gain"]), NUM_CALLS[0] - before
+    before = NUM_CALLS[0]
+    if importlib.util.find_spec("emcee"):
+        walkers = samplers.ensemble(log_posterior, TRUTH, y, wrt=chosen)
+        sampler = walkers.sampler(16)
+        sampler.run_mcmc(walkers.walkers(16, 2, spread=0.01), 400)
+        yield "emcee", walkers.tree(sampler.get_chain(discard=100, flat=True))["gain"], NUM_CALLS[0] - before
+
+
+def main():
+    rng = np.random.default_rng(0)
+    shape = slow_code(TRUTH["theory"])
+    y = TRUTH["gain"] * shape + TRUTH["background"][0] + TRUTH["background"][1] * ENERGY
+    y = incrax.frozen(y + SIGMA * rng.normal(size=NUM_BINS))
+
+    f = incrax.incremental(log_posterior)
+    found = samplers.blocks(f, TRUTH, y, oversample=0.6)
+    print(found)
+    NUM_CALLS[0], begin = 0, time.perf_counter()
+    variances = np.full(5, 0.005**2)
+    pilot = samplers.metropolis(f, TRUTH, y, blocks=found, covariance=variances, key=1, num_sweeps=NUM_PILOT)
+    known = pilot.covariance + np.diag(variances) / 10
+    chain = samplers.metropolis(f, TRUTH, y, blocks=found, covariance=known, key=2, num_sweeps=NUM_SWEEPS)
+    print(f"{chain}, {time.perf_counter() - begin:.1f} s")
+    num_evaluations = pilot.num_evaluations + chain.num_evaluations
+    print(f"{num_evaluations} log-densities, and the slow code ran {NUM_CALLS[0]} times")
+    for name, mean, width in zip(chain.names, chain.mean, np.sqrt(np.diag(chain.covariance)), strict=True):
+        print(f"  {name:18} {mean:8.4f} +- {width:.4f}")
+    assert NUM_CALLS[0] <= 2 * (NUM_PILOT + NUM_SWEEPS) + 2
+    for name, gains, num_calls in fast_samplers(y):
+        print(f"{name:15} gain {gains.mean():.4f} +- {gains.std():.4f} at fixed theory; slow code ran {num_calls}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Steps of an optimiser over a model with state.
+
+In: a model's inputs and functions, an optimiser. Out: `Training`: one compiled program per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._bind_errors import wrong_choice
+from incrax.binding.functions import Functions
+from incrax.binding.inputs import Inputs
+from incrax.binding.roles import STATE, TRAINABLE
+from incrax.running.leaves import is_dynamic
+
+WHEN = ("before", "after", "never")
+
+
+class Training:
+    """Steps of an optimiser. Made by `Bound.training`.
+
+    A call sets inputs, takes one step of the trainable leaves against the gradient, and updates the state. `"after"`
+    gives it what the function returned where the gradient was taken; `"before"` evaluates the function first, once
+    more, and takes the gradient with the new state. State has no derivative. Where a leaf has bounds, the step ends in
+    them.
+
+    Example:
+        >>> import incrax, optax
+        >>> m = incrax.bind(lambda w, x: (w * x - 6.0) ** 2, w=1.0, x=2.0, roles={"x": "data"})
+        >>> step = m.training(optax.sgd(0.05))
+        >>> losses = [float(step(x=x)) for x in (2.0, 2.0, 2.0, 2.0)]
+        >>> losses[0], losses[-1] < 1.0
+        (16.0, True)
+    """
+
+    def __init__(self, inputs: Inputs, functions: Functions, optimizer: Any, updates: str) -> None:
+        """See `Bound.training`."""
+        if updates not in WHEN:
+            raise wrong_choice("updates", updates, WHEN)
+        self._inputs = inputs
+        self._optimizer_state = optimizer.init(inputs.leaves_of(TRAINABLE))
+        updates = updates if STATE in inputs.roles else "never"
+        self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
+        self.num_steps = 0
+
+    def __call__(self, **values: Any) -> Any:
+        """Set inputs and take a step; the loss where the gradient was taken."""
+        inputs = self._inputs
+        if values:
+            inputs.set(values)
+        statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
+        trained = inputs.leaves_of(TRAINABLE)
+        is_other = [
+            role != TRAINABLE and is_dynamic(leaf) for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
+        ]
+        others = [leaf if is_one else None for is_one, leaf in zip(is_other, inputs.leaves, strict=True)]
+        loss, stepped, state, self._optimizer_state = self._step(statics, trained, others, self._optimizer_state)
+        numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
+        inputs.commit({k: _as_was(inputs.leaves[k], leaf) for k, leaf in zip(numbers, [*stepped, *state], strict=True)})
+        self.num_steps += 1
+        return loss
+
+
+def _as_was(old: Any, new: Any) -> Any:
+    """A Python number where one was, whose type promotes in another way than an array's."""
+    return type(old)(new) if isinstance(old, (float, complex)) and not isinstance(old, np.generic) else new
+
+
+def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str) -> Callable[..., Any]:
+    """(static leaves, trainable leaves, other leaves, the optimiser's state) -> loss and what is new."""
+
+    def step(statics: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
+        fixed = [static if other is None else other for static, other in zip(statics, others, strict=True)]
+
+        def args(trained: Any, state: Any = None) -> Any:
+            leaves = inputs.with_leaves(TRAINABLE, trained, fixed)
+            leaves = leaves if state is None else inputs.with_leaves(STATE, state, leaves)
+            return jax.tree.unflatten(inputs.names.treedef, leaves)
+
+        before = functions.updates(*args(trained)) if updates == "before" else None
+        both = jax.value_and_grad(lambda trained: functions.both(*args(trained, before)), has_aux=True)
+        (loss, after), gradient = both(trained)
+        moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
+        stepped = [
+            _moved(inputs, path, x, move) for path, x, move in zip(inputs.paths(TRAINABLE), trained, moves, strict=True)
+        ]
+        state = {"before": before, "after": after, "never": ()}[updates]
+        return loss, stepped, state, optimizer_state
+
+    return step
+
+
+def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:
+    x = jnp.asarray(x)
+    moved = (x + move).astype(x.dtype)
+    return inputs.bounds[path].nearest(moved) if path in inputs.bounds else moved

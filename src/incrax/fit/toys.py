@@ -1,0 +1,139 @@
+"""Studies with many data sets: the same model fitted to each.
+
+In: a bound model, data sets. Out: `Toys`: what each fit found. Programs are compiled once for data of equal types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from incrax._extras import needed
+from incrax._fit_errors import no_data_sets
+from incrax._minimize_errors import unknown_element
+from incrax.binding.bound import Bound
+from incrax.fit.minimize import minimize
+from incrax.running.progress import Meter
+
+
+@dataclass(frozen=True, eq=False)
+class Toys:
+    """Fits of k data sets with n free elements. Made by `toys`."""
+
+    names: tuple[str, ...]
+    values: np.ndarray
+    """Of the free elements at the minima, shape (k, n)."""
+    errors: np.ndarray
+    """Standard errors, shape (k, n); NaN where they were not asked for."""
+    minima: np.ndarray
+    """Of the function, shape (k,)."""
+    is_converged: np.ndarray
+    """Whether a minimum was found, shape (k,)."""
+    start: np.ndarray
+    """Where each search started: usually the truth, shape (n,)."""
+
+    def pulls(self, truth: Any = None) -> np.ndarray:
+        """(value - truth) / error of the fits that converged, a row each. `truth`: shape (n,), None: `start`."""
+        truth = self.start if truth is None else np.asarray(truth, float)
+        return ((self.values - truth) / self.errors)[self.is_converged]
+
+    def number(self, name: str) -> int:
+        """The place of a free element.
+
+        Raises:
+            MinimumError: none has this name.
+        """
+        if name not in self.names:
+            raise unknown_element(name, self.names)
+        return self.names.index(name)
+
+    def plot(self, truth: Any = None) -> Any:
+        """A histogram of the pulls of each element beside a standard normal density; matplotlib axes, shape (n,).
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        pyplot = needed("matplotlib.pyplot", "Toys.plot", "fit")
+        count = len(self.names)
+        figure = pyplot.figure(figsize=(2.6 * count, 2.4), layout="constrained")
+        axes = figure.subplots(1, count, squeeze=False)[0]
+        at = np.linspace(-4, 4, 201)
+        for axis, name, pulls in zip(axes, self.names, self.pulls(truth).T, strict=True):
+            axis.hist(pulls[np.isfinite(pulls)], bins=24, range=(-4, 4), density=True, color="C0", alpha=0.6)
+            axis.plot(at, np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi), color="C1")
+            axis.set_xlabel(f"pull of {name}")
+        return axes
+
+    def __str__(self) -> str:
+        done = self.is_converged
+        table = Table(*("parameter", "mean", "spread", "mean error", "pull mean", "pull width"))
+        pulls = self.pulls()
+        for k, name in enumerate(self.names):
+            columns = (self.values[done, k].mean(), self.values[done, k].std(), self.errors[done, k].mean())
+            table.add_row(name, *(f"{x:.4g}" for x in (*columns, pulls[:, k].mean(), pulls[:, k].std())))
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            console.print(table)
+        return f"{done.sum()} of {done.size} fits converged\n{captured.get()}"
+
+
+def toys(
+    model: Bound,
+    data_sets: Iterable[Mapping[str, Any]],
+    *,
+    has_errors: bool = True,
+    progress: bool = True,
+    **options: Any,
+) -> Toys:
+    """Fit a model to many data sets, each from the model's present values.
+
+    Args:
+        model: bound; as it was when this ends, also after an error.
+        data_sets: what to set before each fit: mappings of inputs to values, `({"x": sample(k)} for k in range(100))`.
+            May be a generator: one set is in memory at a time.
+        has_errors: whether to evaluate the Hessian at each minimum.
+        progress: whether more than two seconds show their progress on a terminal.
+        **options: of `minimize`.
+
+    Raises:
+        UnknownInputError: a data set names nothing.
+        InputValueError: a value does not fit its input.
+        BindError: nothing is trainable, or there is no data set.
+
+    Cost: one fit per data set. Data of equal shapes are served by the programs of the first; another shape is traced
+        anew (`Rows` and `Padded` keep one program for many lengths).
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> from incrax import fit
+        >>> m = incrax.bind(lambda mu, x: 0.5 * ((x - mu) ** 2).sum(), mu=1.0, x=np.zeros(50), roles={"x": "data"})
+        >>> rng = np.random.default_rng(0)
+        >>> found = fit.toys(m, ({"x": rng.normal(1.0, 1.0, 50)} for _ in range(20)))
+        >>> found.values.shape, bool(abs(found.pulls().mean()) < 1)
+        ((20, 1), True)
+    """
+    names, start = model.names, model.flat().x0
+    results: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
+    sets = list(data_sets) if isinstance(data_sets, (list, tuple)) else data_sets
+    total = len(sets) if isinstance(sets, list) else 0
+    with model.restored(), Meter("fitting data sets", total, is_shown=progress) as meter:
+        for data in sets:
+            model.set(data)
+            model.set_vector(start)
+            results.append(_fitted(model, has_errors, options))
+            meter.advance()
+    if not results:
+        raise no_data_sets()
+    values, errors, minima, converged = zip(*results, strict=True)
+    return Toys(names, np.stack(values), np.stack(errors), np.array(minima), np.array(converged), start)
+
+
+def _fitted(model: Bound, has_errors: bool, options: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, float, bool]:
+    found = minimize(model, progress=False, **options)
+    errors = found.errors if has_errors else np.full(found.values.shape, np.nan)
+    return found.values, errors, found.value, found.is_converged

@@ -1,0 +1,1 @@
+"""Representations kept across batches: encoded once, read by many losses, one backward pass with the exact gradient."""

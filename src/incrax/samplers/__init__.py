@@ -1,0 +1,27 @@
+"""Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains block by block."""
+
+from incrax._sampler_errors import BlockError, ProposalError, StartError
+from incrax.samplers.blocks import Blocks, blocks
+from incrax.samplers.chain import Chain
+from incrax.samplers.compiled import logdensity, numpyro_potential
+from incrax.samplers.ensembles import Ensemble, ensemble
+from incrax.samplers.gibbs import gibbs, metropolis
+from incrax.samplers.updates import Conditional, Hamiltonian, Walk
+
+__all__ = [
+    "BlockError",
+    "Blocks",
+    "Chain",
+    "Conditional",
+    "Ensemble",
+    "Hamiltonian",
+    "ProposalError",
+    "StartError",
+    "Walk",
+    "blocks",
+    "ensemble",
+    "gibbs",
+    "logdensity",
+    "metropolis",
+    "numpyro_potential",
+]

@@ -1,0 +1,108 @@
+"""A log-density of pytrees for samplers: of one vector on the host, or of its leaves inside a compiled loop.
+
+In: a function and its arguments. Out: names and values of what is sampled, and two ways to evaluate. It must not know
+how points are proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._api import incremental
+from incrax._errors import wrong_option
+from incrax._incremental import Incremental
+from incrax._sampler_errors import not_a_scalar
+from incrax._tuning import Tuning
+from incrax.derivatives.prepared import Flat, prepare
+from incrax.derivatives.selection import Selection, select
+from incrax.derivatives.transforms import plain
+from incrax.running.leaves import frozen, is_dynamic
+
+
+class Density:
+    """A log-density, of which the selected leaves are sampled and all else stays.
+
+    Fields: the incremental function, through which the host evaluates; what is sampled, by leaf; a vector's view.
+    """
+
+    def __init__(self, name: str, log_density: Any, args: tuple[Any, ...], wrt: Any) -> None:
+        if not callable(log_density):
+            raise wrong_option(f"{name}(log_density)", log_density, "a function")
+        self.function = log_density if isinstance(log_density, Incremental) else incremental(log_density)
+        self.plain = plain(log_density)
+        self.selection: Selection = select(name, self.plain, wrt, args, {})
+        self.flat: Flat = prepare(self.plain, *args, wrt=wrt).flat
+        found = jax.tree.leaves(jax.eval_shape(lambda: self.plain(*args)))
+        if len(found) != 1 or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
+            raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
+        self.shapes = [np.shape(value) for value in self.selection.values]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each element of the vector."""
+        return self.flat.names
+
+    def value(self, x: np.ndarray) -> float:
+        """The log-density at a vector, -inf where it is NaN; what the vector did not change comes from saved values."""
+        function: Any = self.function
+        value = float(function(*self.flat.arguments(x)))
+        return value if value == value else -np.inf
+
+    def tree(self, x: Any) -> Any:
+        """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch, *shape)."""
+        return self.selection.mirror.tree(self._split(np.asarray(x)))
+
+    def hoisted(self) -> Density:
+        """The same, with what does not depend on the sampled leaves evaluated now, and not inside somebody's loop."""
+        assert callable(self.of_leaves)
+        return self
+
+    def of_vector(self, x: Any) -> Any:
+        """The log-density of a traced vector."""
+        return self.of_leaves(self._split(x))
+
+    @cached_property
+    def of_leaves(self) -> Callable[[Sequence[Any]], Any]:
+        """The log-density of traced leaves: what does not depend on them was evaluated once, before.
+
+        Inside a sampler's loop this is a program that reads saved values of the data; derivatives of any order.
+        """
+        values = [_strong(x) for x in self.selection.values]
+        chosen = set(self.selection.numbers)
+        others = [x for k, x in enumerate(self.selection.leaves) if k not in chosen and is_dynamic(x)]
+        kept = [frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x for x in others]
+        merged = self.selection.merged
+        # The minimal planner saves all that data alone decide; what its groups keep beyond that, XLA drops.
+        pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
+        state, step = pure(*merged(values, kept)[0])
+        paths = self.selection.paths
+
+        def evaluate(leaves: Sequence[Any]) -> Any:
+            typed = [jnp.asarray(x).astype(value.dtype) for x, value in zip(leaves, values, strict=True)]
+            return step(state, *merged(typed, kept)[0], changed=paths)[1]
+
+        return evaluate
+
+    def of_tree(self, tree: Any) -> Any:
+        """The log-density of a tree in the shape of the selection."""
+        leaves = jax.tree.leaves(tree, is_leaf=lambda x: x is None)
+        placed = {k: x for k, x in zip(self.selection.mirror.positions, leaves, strict=True) if k is not None}
+        return self.of_leaves([placed[k] for k in range(len(self.shapes))])
+
+    def _split(self, x: Any) -> list[Any]:
+        sizes = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        batch = x.shape[:-1]
+        array = jnp if isinstance(x, jax.Array) else np
+        parts = array.split(x, sizes, axis=-1)
+        return [part.reshape(*batch, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def _strong(x: Any) -> Any:
+    return jnp.asarray(x, jax.dtypes.result_type(x))

@@ -1,0 +1,164 @@
+"""Values and derivatives of bound models, and what does not run."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL, primitives_run
+
+import incrax
+
+X = np.linspace(0.1, 2.0, 30)
+
+
+def loss(b, a, x):
+    """In this order: the names of inputs are not sorted."""
+    return jnp.sum(jnp.sin(a["first"] * x) * jnp.exp(-b * x)) + jnp.sum(a["second"] ** 3) * b
+
+
+def bound(**options):
+    a = {"first": 1.25, "second": np.array([0.5, 1.5])}
+    return incrax.bind(loss, b=0.75, a=a, x=X, **{"roles": {"x": "data"}, **options})
+
+
+def plain(m):
+    """The function of the trainable dictionary, for JAX."""
+    fixed = m.inputs
+
+    def fun(trainable):
+        merged = {name: fixed[name] for name in ("b", "a", "x")}
+        for name, tree in trainable.items():
+            is_none = lambda leaf: leaf is None
+            merged[name] = jax.tree.map(lambda t, f: f if t is None else t, tree, fixed[name], is_leaf=is_none)
+        return loss(**merged)
+
+    return fun
+
+
+def alike(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13), found, expected)
+
+
+@pytest.mark.parametrize("fixed", [(), ("b",), ("first",), ("second",)])
+def test_derivatives_are_those_of_plain_jax_by_what_is_trainable(fixed):
+    m = bound()
+    for name in fixed:
+        m.set_role(name, "fixed")
+    fun, at = plain(m), m.trainable
+    alike(m.value(), loss(**m.inputs))
+    alike(m.grad(), jax.grad(fun)(at))
+    alike(m.value_and_grad(), jax.value_and_grad(fun)(at))
+    alike(m.hessian(), jax.hessian(fun)(at))
+    tangent = jax.tree.map(lambda leaf: 0.5 + jnp.asarray(leaf), at)
+    alike(m.hvp(tangent), jax.jvp(jax.grad(fun), (jax.tree.map(jnp.asarray, at),), (tangent,))[1])
+
+
+def test_jacobians_have_the_structure_of_the_value():
+    m = incrax.bind(lambda b, a, x: {"r": b * x - a, "s": a * b}, b=2.0, a=3.0, x=X, roles={"x": "data"})
+    found = m.jacobian()
+    np.testing.assert_allclose(found["r"]["b"], X)
+    np.testing.assert_allclose(found["r"]["a"], -np.ones(30))
+    assert (found["s"]["b"], found["s"]["a"]) == (3.0, 2.0)
+
+
+def test_nothing_runs_where_nothing_was_set():
+    m = bound()
+    m.value(), m.grad()
+    m.set(b=0.75)
+    m.value(), m.grad()
+    assert m.stats["value"].unchanged == m.stats["grad"].unchanged == 1
+
+
+def test_only_what_a_change_reaches_runs():
+    m = incrax.bind(incrax.incremental(loss, tuning=MINIMAL), b=0.75, a={"first": 1.0, "second": X[:2]}, x=X)
+    m.value()
+    m.set(b=0.5)
+    m.value()
+    assert "sin" not in primitives_run(m.function)
+    assert "exp" in primitives_run(m.function)
+
+
+def test_no_derivative_by_what_is_fixed_is_computed():
+    fun = incrax.incremental(lambda w, v, x: jnp.sum((jnp.tanh(x * w) @ v) ** 2), tuning=MINIMAL)
+    m = incrax.bind(fun, w=X[:3], v=np.ones(3), x=np.ones((4, 3)), roles={"w": "fixed", "x": "data"})
+    assert set(m.grad()) == {"v"}
+    ran = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
+    assert ran.count("dot_general") == 2  # the value's, and that by v
+
+
+def test_options_of_an_incremental_function_are_kept():
+    m = incrax.bind(
+        incrax.incremental(loss, policy="exact", memory=10_000), b=0.75, a={"first": 1.0, "second": X[:2]}, x=X
+    )
+    options = m.function._traces.options
+    assert options.is_exact
+    assert options.memory == 10_000
+
+
+def test_a_flat_view_is_a_function_of_the_trainable_elements():
+    m = bound(roles={"x": "data", "b": "fixed"})
+    flat = m.flat()
+    assert flat.names == m.names == ("a['first']", "a['second'][0]", "a['second'][1]")
+    np.testing.assert_allclose(flat.x0, [1.25, 0.5, 1.5])
+    value, gradient = flat.value_and_gradient(flat.x0)
+    np.testing.assert_allclose(value, m.value())
+    np.testing.assert_allclose(gradient, np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(m.grad())]))
+
+
+# --- without bounds ---------------------------------------------------------------------------------------------------
+
+BOUNDS = {"b": (0.0, 2.0), "first": (None, 3.0), "second": ([0.0, -np.inf], [np.inf, 5.0])}
+
+
+def test_an_unbounded_vector_stands_for_the_bounded_inputs():
+    m = bound(bounds=BOUNDS)
+    u = m.unbounded()
+    np.testing.assert_allclose(u.flat.value(u.flat.x0), m.value(), rtol=1e-12)
+    for seed in range(5):
+        at = np.random.default_rng(seed).normal(size=4) * 3
+        inputs = u.bounded(at)
+        assert 0 < inputs["b"] < 2
+        assert inputs["a"]["first"] < 3
+        assert inputs["a"]["second"][0] > 0
+        assert inputs["a"]["second"][1] < 5
+        u.set(at)
+        np.testing.assert_allclose(m.value(), u.flat.value(at), rtol=1e-12)
+        np.testing.assert_allclose(m.unbounded().flat.x0, at, rtol=1e-9)
+
+
+def test_gradients_and_volumes_in_unbounded_space_are_those_of_the_composed_function():
+    m = bound(bounds=BOUNDS)
+    u = m.unbounded()
+    at = np.array([0.3, -0.2, 0.7, 1.1])
+    ravel = lambda at: jnp.concatenate([jnp.ravel(each) for each in jax.tree.leaves(list(bounded(at)))])
+
+    def bounded(at):
+        second = jnp.stack([jnp.exp(at[2]), 5.0 - jnp.exp(-at[3])])
+        return 2.0 * jax.nn.sigmoid(at[0]), {"first": 3.0 - jnp.exp(-at[1]), "second": second}
+
+    expected = jax.grad(lambda at: loss(*bounded(at), X))(at)
+    np.testing.assert_allclose(u.flat.gradient(at), expected, rtol=1e-10)
+    np.testing.assert_allclose(u.log_det(at), jnp.linalg.slogdet(jax.jacobian(ravel)(at))[1], rtol=1e-10)
+
+
+def test_own_transforms_take_the_place_of_bounds():
+    mixing = np.array([[2.0, 1.0], [0.0, 1.0]])
+    pair = (lambda u: mixing @ u, lambda x: jnp.linalg.solve(mixing, x))
+    m = bound(bounds={"second": (0.0, None)}, transforms={"second": pair})
+    u = m.unbounded()
+    np.testing.assert_allclose(u.flat.x0[2:], np.linalg.solve(mixing, [0.5, 1.5]))
+    np.testing.assert_allclose(u.log_det(u.flat.x0), np.log(2.0), rtol=1e-12)
+
+
+def test_a_minimiser_without_bounds_stays_in_them():
+    minimize = pytest.importorskip("scipy.optimize").minimize
+    m = incrax.bind(
+        lambda a, b: (a + 1.0) ** 2 + (b - 0.5) ** 2, a=1.0, b=0.9, bounds={"a": (0.0, None), "b": (0.0, 1.0)}
+    )
+    u = m.unbounded()
+    u.set(minimize(u.flat.value_and_gradient, u.flat.x0, jac=True).x)
+    assert 0 < m["a"] < 1e-4
+    np.testing.assert_allclose(m["b"], 0.5, atol=1e-4)

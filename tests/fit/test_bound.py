@@ -1,0 +1,177 @@
+"""Fits of bound models, and studies of many data sets."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL
+
+import incrax
+from incrax import fit
+
+iminuit = pytest.importorskip("iminuit", reason="iminuit is not installed")
+RNG = np.random.default_rng(3)
+X = RNG.normal(1.0, 2.0, 500)
+
+
+def nll(params, x, shift=0.0):
+    z = (x - params["mu"] - shift) / params["sigma"]
+    return 0.5 * jnp.sum(z**2) + x.size * jnp.log(params["sigma"])
+
+
+def model(x=X, **options):
+    start = {"mu": 0.5, "sigma": 1.5}
+    return incrax.bind(nll, params=start, x=x, **{"roles": {"x": "data"}, "bounds": {"sigma": (0.1, None)}, **options})
+
+
+@pytest.mark.parametrize("method", ["migrad", "L-BFGS-B", "SLSQP"])
+def test_a_fit_leaves_the_model_at_the_minimum(method):
+    m = model()
+    found = fit.minimize(m, method=method)
+    assert found.is_converged
+    assert found.names == m.names
+    np.testing.assert_allclose([m["mu"], m["sigma"]], [X.mean(), X.std()], rtol=1e-4)
+    np.testing.assert_allclose(found.value, m.value(), rtol=1e-12)
+    assert found.params == {"params": pytest.approx({"mu": m["mu"], "sigma": m["sigma"]})}
+    np.testing.assert_allclose(found.errors, X.std() / np.sqrt([X.size, 2 * X.size]), rtol=1e-3)
+
+
+def test_what_is_fixed_stays_and_has_no_error():
+    m = model()
+    m.set(sigma=2.0)
+    m.set_role("sigma", "fixed")
+    found = fit.minimize(m)
+    assert found.names == ("params['mu']",)
+    assert m["sigma"] == 2.0
+    assert found.params["params"]["sigma"] is None
+    np.testing.assert_allclose(found.errors, 2.0 / np.sqrt(X.size), rtol=1e-6)
+
+
+def test_bounds_of_the_model_hold():
+    m = model(bounds={"sigma": (0.1, 1.75)})
+    fit.minimize(m)
+    np.testing.assert_allclose(m["sigma"], 1.75, rtol=1e-3)
+    assert m["sigma"] <= 1.75
+
+
+def test_the_next_fit_of_a_model_traces_nothing():
+    m = model()
+    fit.minimize(m)
+    traces = {name: f.stats.traces for name, f in m.prepared().methods.items()}
+    m.set(mu=0.0, x=X[::-1].copy())
+    fit.minimize(m)
+    assert {name: f.stats.traces for name, f in m.prepared().methods.items()} == traces
+    assert set(traces.values()) == {1}
+
+
+def test_profiles_and_intervals_of_a_bound_model():
+    m = model()
+    found = fit.minimize(m)
+    interval = found.minos("params['mu']")["params['mu']"]
+    np.testing.assert_allclose([-interval.lower, interval.upper], found.errors[0], rtol=0.05)
+    profile = fit.profile(found, "params['mu']", num_points=5)
+    mu = profile.grid
+    expected = 0.5 * X.size * np.log(np.mean((X[:, None] - mu) ** 2, axis=0) / X.var())
+    np.testing.assert_allclose(profile.rise, expected, atol=1e-4)
+
+
+def test_a_simultaneous_fit_is_the_fit_of_the_sum():
+    y = RNG.normal(1.0, 0.5, 200)
+    m = fit.simultaneous({"one": model(), "two": model(y)}, shared=["mu"])
+    found = fit.minimize(m)
+
+    def total(at):
+        mu, one, two = at
+        return float(nll({"mu": mu, "sigma": one}, X) + nll({"mu": mu, "sigma": two}, y))
+
+    total.errordef = 0.5
+    expected = iminuit.Minuit(total, [0.5, 1.5, 1.5])
+    expected.tol = 0.01
+    expected.migrad()
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
+    np.testing.assert_allclose(found.errors, expected.errors, rtol=2e-2)
+
+
+def test_a_constraint_pulls_the_fit():
+    m = fit.constrained(model(), fit.gaussian_constraint("mu", 3.0, 1e-4))
+    fit.minimize(m)
+    np.testing.assert_allclose(m["mu"], 3.0, atol=1e-3)
+
+
+# --- many data sets ---------------------------------------------------------------------------------------------------
+
+
+def samples(count, size=300):
+    rng = np.random.default_rng(0)
+    return [{"x": rng.normal(0.5, 1.5, size)} for _ in range(count)]
+
+
+def test_fits_of_many_data_sets_are_unbiased():
+    m = model()
+    found = fit.toys(m, samples(60), progress=False)
+    assert found.values.shape == found.errors.shape == (60, 2)
+    assert found.is_converged.all()
+    np.testing.assert_allclose(found.values[:, 0], [each["x"].mean() for each in samples(60)], atol=1e-3)
+    pulls = found.pulls()
+    assert np.all(np.abs(pulls.mean(axis=0)) < 4 / np.sqrt(60))
+    np.testing.assert_allclose(pulls.std(axis=0), 1.0, atol=0.35)
+
+
+def test_programs_are_traced_once_for_all_data_sets():
+    traced = []
+
+    def counted(params, x):
+        traced.append(1)
+        return nll(params, x)
+
+    m = incrax.bind(counted, params={"mu": 0.5, "sigma": 1.5}, x=X[:300], roles={"x": "data"})
+    fit.toys(m, samples(2), progress=False)
+    first = len(traced)
+    fit.toys(m, samples(10), progress=False)
+    assert len(traced) == first
+
+
+def test_the_model_is_afterwards_as_it_was():
+    m = model()
+    before = jax.tree.map(np.asarray, m.inputs)
+    fit.toys(m, samples(2), progress=False)
+    jax.tree.map(np.testing.assert_array_equal, m.inputs, before)
+    with pytest.raises(incrax.UnknownInputError):
+        fit.toys(m, [*samples(1), {"y": X}], progress=False)
+    jax.tree.map(np.testing.assert_array_equal, m.inputs, before)
+
+
+def test_tables_and_plots_of_toys(monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    matplotlib.use("Agg")
+    found = fit.toys(model(), samples(4), progress=False)
+    assert "4 of 4 fits converged" in str(found)
+    assert "params['sigma']" in str(found)
+    assert len(found.plot()) == 2
+
+
+def test_a_study_without_data_sets_or_names():
+    with pytest.raises(incrax.BindError) as caught:
+        fit.toys(model(), iter(()), progress=False)
+    assert str(caught.value) == (
+        "`toys(model, data_sets)` got no data set. This is usually a generator that was used up before. Nothing was "
+        "fitted. "
+        'Pass a list, or a new generator: `({"x": sample(k)} for k in range(100))`.'
+    )
+    with pytest.raises(fit.MinimumError):
+        fit.toys(model(), samples(1), progress=False).number("nothing")
+
+
+def test_without_errors_no_hessian_is_evaluated():
+    m = model()
+    found = fit.toys(m, samples(3), has_errors=False, progress=False)
+    assert np.all(np.isnan(found.errors))
+    assert "hessian" not in m.prepared().methods
+
+
+def test_options_of_the_function_reach_the_fit():
+    m = incrax.bind(incrax.incremental(nll, tuning=MINIMAL), params={"mu": 0.5, "sigma": 1.5}, x=X, roles={"x": "data"})
+    fit.minimize(m)
+    assert all(f._traces.options.tuning == MINIMAL for f in m.prepared().methods.values())

@@ -1,0 +1,169 @@
+"""The exact text of every error of samplers."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+from incrax import samplers
+
+START = {"a": 1.0, "b": np.array([0.5, -0.5])}
+WALK = samplers.Walk(0.1)
+
+
+def f(p):
+    return -0.5 * p["a"] ** 2 - 0.5 * jnp.sum(p["b"] ** 2)
+
+
+def refused(error, text, fun, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        fun(*args, **kwargs)
+    assert str(caught.value) == text
+
+
+def gibbs(updates, start=None, function=f):
+    return samplers.gibbs(function, START if start is None else start, updates=updates, key=1, num_sweeps=2)
+
+
+def metropolis(covariance):
+    blocks = samplers.Blocks((("p['a']",), ("p['b']",)), (1.0, 1.0), (1, 1), is_measured=False)
+    return samplers.metropolis(f, START, blocks=blocks, covariance=covariance, key=1, num_sweeps=2)
+
+
+def test_classes():
+    for error in (samplers.BlockError, samplers.ProposalError, samplers.StartError):
+        assert issubclass(error, incrax.IncraxError)
+        assert issubclass(error, ValueError)
+
+
+def test_parameters_in_two_blocks():
+    text = (
+        "`p['b'][0]` belong to more than one block. Nothing was sampled. Name each parameter, or each element of a "
+        "small array, in one block."
+    )
+    refused(samplers.BlockError, text, gibbs, {("p['a']", "p['b']"): WALK, "p['b'][0]": WALK})
+
+
+def test_parameters_in_no_block():
+    text = (
+        "`p['b'][0]`, `p['b'][1]` belong to no block, so that they would never move. Nothing was sampled. Name them in "
+        "a block, or leave them out of `wrt`: what is not selected stays fixed."
+    )
+    refused(samplers.BlockError, text, gibbs, {"p['a']": WALK})
+
+
+def test_a_block_of_nothing():
+    with pytest.raises(
+        incrax.UnknownInputError, match=r"^`p\['c'\]` names no input of this function; its inputs are: "
+    ):
+        gibbs({"p['c']": WALK})
+
+
+def test_what_is_no_update():
+    text = (
+        "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a `Hamiltonian` or a "
+        "`Conditional` for each block."
+    )
+    refused(TypeError, text, gibbs, {"p": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("update", "width"), [("Walk", 0.0), ("Walk", -1.0), ("Walk", np.nan), ("Hamiltonian", [1, 1])]
+)
+def test_widths_that_do_not_fit(update, width):
+    made = samplers.Walk(width) if update == "Walk" else samplers.Hamiltonian(0.1, width=width)
+    text = (
+        f"`{update}` got {width!r} for the block of `p['a']`, `p['b'][0]`, `p['b'][1]`. Nothing was sampled. Pass one "
+        "positive number, or one for each of its 3 elements."
+    )
+    refused(samplers.ProposalError, text, gibbs, {"p": made})
+
+
+def test_draws_that_do_not_fit():
+    text = (
+        "The `Conditional` of `p['b'][0]`, `p['b'][1]` returned an array of shape (3,); its block is 2 elements. "
+        "Nothing was sampled. Return the block's new values in one vector, in the order of `names`."
+    )
+    draw = samplers.Conditional(lambda rng, p: rng.normal(size=3))
+    refused(samplers.ProposalError, text, gibbs, {"p['b']": draw, "p['a']": WALK})
+
+
+@pytest.mark.parametrize(
+    ("covariance", "seen", "reason"),
+    [
+        ([1.0, 1.0], "an array of shape (2,)", "the shape does not fit"),
+        (np.triu(np.ones((3, 3))), "an array of shape (3, 3)", "it is not symmetric"),
+        (np.ones((3, 3)), "an array of shape (3, 3)", "it is not positive definite"),
+        ([1.0, -1.0, 1.0], "an array of shape (3,)", "it is not positive definite"),
+        ([1.0, np.nan, 1.0], "an array of shape (3,)", "it is not symmetric"),
+    ],
+)
+def test_covariances_that_are_none(covariance, seen, reason):
+    text = (
+        f"`metropolis(covariance=...)` got {seen} for 3 parameters: {reason}. Nothing was sampled. Pass variances of "
+        "shape (3,), or a symmetric matrix of shape (3, 3) in the order of `names`: an earlier chain's, or the inverse "
+        "of the Hessian at the best fit."
+    )
+    refused(samplers.ProposalError, text, metropolis, covariance)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(-1.0, "-inf"), (0.0, "-inf")])
+def test_starts_of_probability_zero(value, shown):
+    text = (
+        f"The log-density at the start is {shown}. This is usually a start outside of the support, or data that hold "
+        "NaN. Nothing was sampled. Start where it is finite, for example at a best fit."
+    )
+    refused(samplers.StartError, text, gibbs, {"p": WALK}, start=value, function=lambda p: jnp.log(p))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "seen"),
+    [(lambda p: p["b"], "float64[2]"), (lambda p: (1.0, p["a"]), "float64[], float64[]"), (lambda p: (), "nothing"),
+     (lambda p: p["a"] * 1j, "complex128[]")],
+)  # fmt: skip
+def test_log_densities_that_are_no_number(wrong, seen):
+    text = (
+        f"A log-density must return one real number; this one returns {seen}. Nothing was sampled. Sum over the events."
+    )
+    for make in (samplers.logdensity, samplers.numpyro_potential, samplers.ensemble, samplers.blocks):
+        refused(TypeError, text, make, wrong, START)
+    refused(TypeError, text, gibbs, {"p": WALK}, function=wrong)
+
+
+@pytest.mark.parametrize("power", [-0.1, 1.5])
+def test_powers_outside_of_their_range(power):
+    text = (
+        f"`blocks(oversample=...)` got {power!r}; it must be between 0 (every parameter moves equally often) and 1 "
+        "(every block takes as long). Nothing was measured."
+    )
+    refused(ValueError, text, samplers.blocks, f, START, oversample=power)
+
+
+@pytest.mark.parametrize("num", [4, 7])
+def test_too_few_walkers(num):
+    text = (
+        f"An ensemble of {num} walkers cannot sample 3 parameters: moves are along differences of walkers. Nothing was "
+        "sampled. Take an even number, at least 6."
+    )
+    walkers = samplers.ensemble(f, START)
+    refused(ValueError, text, walkers.walkers, num, 1)
+    refused(ValueError, text, walkers.sampler, num)
+
+
+def test_emcee_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "emcee", None)
+    with pytest.raises(incrax.MissingExtraError, match=r"incrax\[samplers\]"):
+        samplers.ensemble(f, START).sampler(6)
+
+
+def test_what_is_no_function():
+    refused(
+        TypeError, "`logdensity(log_density)` got 3 of type int; it must be a function.", samplers.logdensity, 3, 1.0
+    )
+    with pytest.raises(incrax.SelectionError):
+        samplers.logdensity(lambda n: 1.0 * n, jax.numpy.arange(3))
