@@ -231,6 +231,14 @@ def test_a_function_that_is_not_finite_is_told_by_the_status(method):
     assert found.status is fit.Status.NOT_FINITE
 
 
+def test_a_search_that_walks_off_ends_at_its_best_finite_point():
+    fun = lambda p: jnp.sum(jnp.log(p) ** 2) + 50 * p[0]
+    found = fit.minimize(fun, np.array([0.5, 2.0]), method=optax.sgd(0.02))
+    assert found.status is fit.Status.NOT_FINITE
+    assert np.isfinite(found.value)
+    assert found.value == pytest.approx(float(fun(found.values)))
+
+
 def test_rounding_errors_are_no_stall():
     """BFGS gives up where its line search finds nothing lower than rounding errors."""
     found = fit.minimize(lambda p: 1e9 + jnp.sum((p - 1.0) ** 2), np.zeros(3), method="BFGS", gtol=1e-12)

@@ -54,8 +54,7 @@ def minimize(
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
             given the gradients, Hessians or products that it takes (`"COBYLA"` may evaluate a little outside of
-            bounds); an optimiser of optax; a minimiser of optimistix
-            (in one program: nothing is saved).
+            bounds); an optimiser of optax; a minimiser of optimistix (in one program: nothing is saved).
         errordef: how far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi
             squared. Scales errors; of the search only Minuit's idea of near enough.
         tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of 2e-4 errordef); of
@@ -144,8 +143,11 @@ def minimized(
         ended = _ended(counted, search)
     work = work_of(task.prepared).since(before)
     value = _final(counted, ended)
+    is_finite = bool(np.isfinite(value))
+    if not is_finite and counted.best[0] < np.inf:
+        value, ended = counted.best[0], ended._replace(x=counted.best[1], edm=np.nan)
     found = FitResult(
-        status=Status.NOT_FINITE if not np.isfinite(value) else _status(ended),
+        status=_status(ended) if is_finite else Status.NOT_FINITE,
         method=name,
         message=ended.message,
         value=value,

@@ -80,9 +80,7 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
         except scipy.optimize.OptimizeWarning as warning:
             names = str(warning).removeprefix(UNKNOWN).strip(": ").split(", ")
             raise unknown_options(method, names, ()) from None
-    is_limited = not found.success and any(
-        word in found.message.lower() for word in ("limit", "maximum number", "maxfun")
-    )
+    is_limited = not found.success and any(word in found.message.lower() for word in LIMITS)
     num_steps = getattr(found, "nit", None)
     return Ended(np.asarray(found.x), bool(found.success), found.message, _edm(found), is_limited, num_steps)
 

@@ -60,9 +60,10 @@ def by_optax(counted: Counted, optimiser: Any, settings: Settings) -> Ended:
         inside = np.asarray(x) - np.clip(np.asarray(x) - gradient, lower, upper)
         if np.abs(inside).max() <= tolerance * max(1.0, abs(value)):
             return Ended(np.asarray(x), True, "gradient below the tolerance", num_steps=number)
-        if number == max_steps or not np.isfinite(value):
-            break
-        x, state = advanced(x, state, value, gradient)
+        if not np.isfinite(value):
+            return Ended(np.asarray(x), False, "not finite", num_steps=number)
+        if number < max_steps:
+            x, state = advanced(x, state, value, gradient)
     return Ended(np.asarray(x), False, "step limit reached", is_limited=True, num_steps=max_steps)
 
 
