@@ -27,6 +27,8 @@ from incrax import fit
 MNPROFILE = "mnprofile, jax.jit"
 SHIFT = 0.02
 """Of the start of a fit, relative."""
+NUM_TRIALS = 10
+"""Uniform events for each one drawn."""
 QUICK_EVENTS = 2_000
 QUICK_AMPLITUDES = 4
 EQUAL = 1e-3
@@ -84,7 +86,8 @@ def problem_a(options: Options) -> Problem:
 def problem_b(options: Options) -> Problem:
     """All couplings but the first, which sets scale and phase."""
     size = (QUICK_AMPLITUDES, QUICK_EVENTS) if options.quick else (amplitude.NUM_AMPLITUDES, amplitude.NUM_EVENTS)
-    inputs = amplitude.make_inputs(*size)
+    inputs = amplitude.make_inputs(size[0], NUM_TRIALS * size[1])
+    inputs = inputs._replace(data=drawn(inputs, size[1]), monte_carlo=cut(inputs.monte_carlo, slice(size[1])))
     truth = {part: np.asarray(values) for part, values in inputs.couplings.items()}
     rest = (inputs.shapes, inputs.data, inputs.monte_carlo)
 
@@ -100,6 +103,18 @@ def problem_b(options: Options) -> Problem:
         of(amplitude.nll_vectorised), start, first, *rest, others={"unrolled, jax.jit": of(amplitude.nll_unrolled)}
     )
     return Problem(made, made[OURS].problem.names[:2])
+
+
+def cut(events: amplitude.Events, chosen: Any) -> amplitude.Events:
+    """Some of the events."""
+    return amplitude.Events(*(part[chosen] for part in events))
+
+
+def drawn(inputs: amplitude.Inputs, num_events: int) -> amplitude.Events:
+    """As many of the uniform events, drawn with the intensity as weight: a fit of them ends near the truth."""
+    weights = np.asarray(jax.jit(amplitude.intensity_unrolled)(inputs.couplings, inputs.shapes, inputs.data))
+    rng = np.random.default_rng(2)
+    return cut(inputs.data, rng.choice(len(weights), num_events, replace=False, p=weights / weights.sum()))
 
 
 # --- what is timed ----------------------------------------------------------------------------------------------------
@@ -154,7 +169,7 @@ def lines(options: Options) -> Iterator[Line]:
         minima = minima_of(problem) if wanted else {}
         for name, run in wanted.items():
             forms = {form: (run, found) for form, found in minima.items()}
-            if "profiles" in name:
+            if "profiles" in name and label == "A":
                 forms[MNPROFILE] = (by_minuit(names), minima[JIT])
             yield line(f"{label}: {name}", forms, options, None if label == "A" and name == "fit" else factor)
 

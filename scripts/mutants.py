@@ -27,7 +27,8 @@ TESTS = (
     "tests/tapes/test_guarded.py tests/tapes/test_captured.py tests/tapes/test_merging.py "
     "tests/tapes/test_rows.py tests/loops/test_scan.py tests/loops/test_selecting.py "
     "tests/bijectors/test_own.py tests/bijectors/test_residual.py tests/bijectors/test_state.py "
-    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/held tests/samplers "
+    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_minimize.py tests/fit/test_scans.py "
+    "tests/held tests/samplers "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
     "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
@@ -84,6 +85,30 @@ MUTANTS = [
         "samplers/blocks.py",
         "key=lambda found: found[1][0])",
         "key=lambda found: 0)",
+    ),
+    Mutant(
+        "everything moves along a profile, whether it gains or not",
+        "fit/following.py",
+        "if whole - _gain(at, everything[self._is_moving[everything]]) <= missing:",
+        "if False:",
+    ),
+    Mutant(
+        "a profile is not minimised over the others",
+        "fit/following.py",
+        "if self._distance(at) <= self.goal:",
+        "if True:",
+    ),
+    Mutant(
+        "a value is evaluated again after its gradient",
+        "fit/task.py",
+        "        if known is not None:\n            return known[0]\n",
+        "",
+    ),
+    Mutant(
+        "a bound holds nothing in a covariance",
+        "fit/covariance.py",
+        "free = np.flatnonzero(~is_held)",
+        "free = np.flatnonzero(is_held | True)",
     ),
     Mutant(
         "a step that raises the cost is taken",

@@ -22,8 +22,7 @@ def unknown_method(method: Any, known: Sequence[str]) -> MethodError:
     """A minimiser that does not exist."""
     return MethodError(
         f"`minimize(method=...)` got {method!r}. {_UNTOUCHED} Use one of {', '.join(map(repr, known))}, or an "
-        "optimiser "
-        "of optax or a minimiser of optimistix as an object: `method=optax.adam(0.01)`."
+        "optimiser of optax or a minimiser of optimistix as an object: `method=optax.adam(0.01)`."
     )
 
 
@@ -39,7 +38,10 @@ def no_bounds(method: str, known: Sequence[str]) -> MethodError:
 def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -> MethodError:
     """Options that a method does not have."""
     shown = ", ".join(f"`{name}`" for name in options)
-    rest = f"Those of {method!r} are {', '.join(f'`{name}`' for name in known)}." if known else "It has none."
+    listed = ", ".join(f"`{name}`" for name in known)
+    rest = (
+        f"Those of {method!r} are {listed}." if known else f"`scipy.optimize.show_options` lists those of {method!r}."
+    )
     return MethodError(f"`minimize(method={method!r})` got the options {shown}. {_UNTOUCHED} {rest}")
 
 
@@ -80,11 +82,13 @@ def wrong_grid(name: str, seen: str, reason: str) -> MinimumError:
     )
 
 
-def without_function(what: str) -> MinimumError:
+def without_function(what: str, kind: str = "FitResult") -> MinimumError:
     """A result that was read from JSON."""
+    use = "Read it by `from_json(text, fun, *args, wrt=...)` with what was minimised."
+    if kind != "FitResult":
+        use = "Its `names` and `values` are there; put them into your parameters."
     return MinimumError(
-        f"`{what}` needs the function, and this result was read from JSON, which holds none. {_UNTOUCHED} Read it by "
-        "`from_json(text, fun, *args, wrt=...)` with what was minimised."
+        f"`{what}` needs the function, and this result was read from JSON, which holds none. {_UNTOUCHED} {use}"
     )
 
 

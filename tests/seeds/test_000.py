@@ -350,3 +350,35 @@ def test_in_a_simulation_only_new_rows_are_evaluated():
         assert f.stats.chunks_run == 4 + batch
     f({**params, "mu": 5.1}, rows)
     assert f.stats.chunks_run == 2 * (4 + 3)
+
+
+# --- values that are set ----------------------------------------------------------------------------------------------
+
+
+def test_setting_a_value_triggers_what_must_follow():
+    """Data and parameters are both "regarded as inputs and can change values to trigger recalculations"."""
+    fun = incrax.incremental(lambda mu, number, x: -number * jnp.sum(jnp.log(gauss(mu, 1.0, x))), tuning=MINIMAL)
+    data = np.linspace(3.0, 7.0, 50)
+    m, told = incrax.bind(fun, mu=5.0, number=2.0, x=data, roles={"x": "data"}), []
+    m.on_change(told.append)
+    m.value()
+    m.set(number=3.0)
+    same(m.value(), -3.0 * jnp.sum(jnp.log(gauss(5.0, 1.0, data))))
+    assert "exp" not in ran(m)
+    m.set(x=data + 0.5)
+    same(m.value(), -3.0 * jnp.sum(jnp.log(gauss(5.0, 1.0, data + 0.5))))
+    assert "exp" in ran(m)
+    m.value()
+    assert m.stats["value"].unchanged == 1
+    assert told == [("number",), ("x",)]
+
+
+def test_no_value_is_global():
+    """Without a "bidirectional graph": two models of one function know nothing of each other."""
+    one, two = (incrax.bind(lambda mu, x: jnp.sum(x) * mu, mu=mu, x=np.ones(3)) for mu in (1.0, 2.0))
+    one.set(mu=5.0)
+    assert (one.value(), two.value()) == (15.0, 6.0)
+
+
+def ran(m):
+    return [step["primitive"] for step in m.explain().as_dict()["ran"]]

@@ -261,3 +261,39 @@ def test_gradients_pass_through_kept_representations():
     assert primitives_run(f).count("dot_general") == 3  # two weights and the cotangent between the layers
     moved = jax.tree.map(lambda w: w * 1.1, ENCODER)
     same(f(moved, ITEMS, PAIRS[0]), jax.jit(gradient)(moved, ITEMS, PAIRS[0]))
+
+
+# --- collections of variables -----------------------------------------------------------------------------------------
+
+
+def test_trainable_variables_and_update_operations_are_roles():
+    """The answers in code: the first collection is differentiated, the second updated beside it."""
+    optax = pytest.importorskip("optax", reason="optax is not installed")
+    trainable = {"scale": np.ones(40), "shift": np.zeros(40)}
+    m = incrax.bind(
+        normalised_loss,
+        trainable=trainable,
+        state={"mean": np.zeros(40)},
+        x=BATCH,
+        roles={"state": "state", "x": "data"},
+    )
+    assert set(m.grad()) == {"trainable"}
+    step = m.training(optax.sgd(0.1), updates="before")
+    step()
+    np.testing.assert_allclose(m["mean"], 0.1 * BATCH.mean(axis=0))
+    expected = jax.grad(lambda t: normalised_loss(t, {"mean": 0.1 * BATCH.mean(axis=0)}, BATCH)[0])(trainable)
+    np.testing.assert_allclose(m["scale"], 1.0 - 0.1 * expected["scale"], rtol=1e-12)
+
+
+def test_a_variable_is_taken_out_of_training_later():
+    """ "You might want to fine-tune only part of the network, e.g., the last layer": `trainable=False`, afterwards."""
+    m = incrax.bind(incrax.incremental(network, tuning=MINIMAL), layers=LAYERS, x=BATCH, roles={"x": "data"})
+    m.grad()
+    everything = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
+    m.set_role("layers", "fixed")
+    m.set_role("w2", "trainable")
+    gradient = m.grad()["layers"]
+    assert gradient["w0"] is None
+    same(gradient["w2"], jax.jit(lambda w: jax.grad(lambda w: network({**LAYERS, "w2": w}, BATCH))(w))(LAYERS["w2"]))
+    last = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
+    assert (everything.count("dot_general"), last.count("dot_general")) == (3 + 3 + 2, 3 + 1)

@@ -11,15 +11,19 @@ import numpy as np
 
 RANK_TOLERANCE = 1e-11
 """Eigenvalues of the scaled Hessian below this times the greatest are zero: rounding errors of second derivatives."""
+HELD = 1e-2
+"""Of the error definition: what may be left to gain between an element and the bound that holds it."""
 SHARE = 1e-6
 """An element is undetermined when a flat direction has at least this much of it, squared."""
 
 
 class Curvature(NamedTuple):
-    """A Hessian, judged. Fields: the covariance, shape (n, n); whether it is positive definite where nothing is held."""
+    """A Hessian, judged."""
 
     covariance: np.ndarray
+    """Shape (n, n)."""
     is_definite: bool
+    """Whether it is positive definite where nothing is held."""
 
 
 def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curvature:
@@ -48,8 +52,14 @@ def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curv
     return Curvature(covariance, is_definite=not np.any(is_flat | is_falling))
 
 
-def is_held_by(x: np.ndarray, gradient: np.ndarray, bounds: Any) -> np.ndarray:
-    """Which elements lie at a bound and would leave it if they could."""
+def is_held_by(x: np.ndarray, derivatives: tuple[np.ndarray, np.ndarray], bounds: Any, errordef: float) -> np.ndarray:
+    """Which elements a bound holds: a Newton step of the element alone crosses it, and little is gained on the way.
+
+    `derivatives` are the first and the second by each element, shape (n,) each. Minuit ends a little inside of bounds.
+    """
+    gradient, second = derivatives
     lower, upper = bounds
-    near = 1e-7 * np.maximum(np.abs(x), np.minimum(upper - lower, 1.0))
-    return ((x - lower <= near) & (gradient > 0)) | ((upper - x <= near) & (gradient < 0))
+    room = np.where(gradient > 0, x - lower, upper - x)
+    slope = np.abs(gradient)
+    with np.errstate(invalid="ignore"):  # without a bound, 0 inf
+        return (slope > 0) & (second * room <= slope) & (slope * room <= HELD * errordef)

@@ -40,6 +40,7 @@ class Follower:
         self.counted, self.goal = counted, goal
         self.held = np.array(held)
         self.known = [first]
+        self._places = first.x[self.held][None]
         self._scale = np.sqrt(np.abs(np.diagonal(first.metric))[self.held])
         self._is_other = np.ones(first.x.size, bool)
         self._is_other[self.held] = False
@@ -47,10 +48,11 @@ class Follower:
 
     def at(self, target: Any) -> Minimum:
         """The minimum where the held elements have these values, shape (num held,)."""
-        near = min(self.known, key=lambda each: np.sum(((each.x[self.held] - target) * self._scale) ** 2))
-        found = self._searched(near, np.asarray(target, float))
+        distances = np.sum(((self._places - target) * self._scale) ** 2, axis=1)
+        found = self._searched(self.known[int(np.argmin(distances))], np.asarray(target, float))
         if found.is_converged:
             self.known.append(found)
+            self._places = np.vstack([self._places, target])
         return found
 
     # --- inner ---------------------------------------------------------------------------------------------------

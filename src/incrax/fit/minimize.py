@@ -53,10 +53,11 @@ def minimize(
         bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
-            given the gradients, Hessians or products that it takes; an optimiser of optax; a minimiser of optimistix
+            given the gradients, Hessians or products that it takes (`"COBYLA"` may evaluate a little outside of
+            bounds); an optimiser of optax; a minimiser of optimistix
             (in one program: nothing is saved).
         errordef: how far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi
-            squared. Scales errors, never the search.
+            squared. Scales errors; of the search only Minuit's idea of near enough.
         tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of 2e-4 errordef); of
             SciPy `tol`; of optax the greatest element of the gradient, relative to the value or 1 (1e-6). None: its
             default. The tolerances of a minimiser of optimistix are its own.

@@ -109,7 +109,7 @@ class FitResult:
     @cached_property
     def is_held(self) -> np.ndarray:
         """Which elements a bound holds, shape (n,)."""
-        return is_held_by(self.values, self.gradient, self.bounds)
+        return is_held_by(self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef)
 
     @cached_property
     def _curvature(self) -> Curvature:

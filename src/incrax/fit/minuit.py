@@ -23,7 +23,7 @@ def migrad(counted: Counted, settings: Settings) -> Ended:
     options = dict(settings.options)
     strategy, use_simplex = options.pop("strategy", 0), options.pop("use_simplex", True)
     with_gradient = options.pop("with_gradient", True)
-    hessian = counted.hessian if strategy and with_gradient else None
+    hessian = (lambda x: positive(counted.hessian(x))) if strategy and with_gradient else None
     minuit = _made(counted, counted.task.x, settings.errordef, hessian=hessian, with_gradient=with_gradient)
     minuit.strategy = strategy
     if "step" in options:
@@ -38,10 +38,19 @@ def migrad(counted: Counted, settings: Settings) -> Ended:
     return Ended(np.array(minuit.values), bool(minuit.valid), "; ".join(reasons) or "valid minimum", float(found.edm))
 
 
+def positive(hessian: np.ndarray) -> np.ndarray:
+    """A Hessian with the signs of its eigenvalues turned where they are negative: iminuit has no way out of those."""
+    found, vectors = np.linalg.eigh(hessian)
+    if found.min() > 0:
+        return hessian
+    least = 1e-8 * np.abs(found).max() or 1.0
+    return (vectors * np.maximum(np.abs(found), least)) @ vectors.T
+
+
 def _made(counted: Counted, x: np.ndarray, errordef: float, *, hessian: Any, with_gradient: bool = True) -> Any:
     library = needed("iminuit", 'minimize(method="migrad"), minos and contour', "fit")
     gradient = counted.gradient if with_gradient else False
-    minuit = library.Minuit(counted.value, x, grad=gradient, g2=False, hessian=hessian or False, name=_names(counted))
+    minuit = library.Minuit(counted.value, x, grad=gradient, hessian=hessian, name=_names(counted))
     minuit.errordef = errordef
     minuit.limits = np.stack(counted.task.bounds, axis=1)
     return minuit

@@ -5,6 +5,7 @@ In: names and numbers. Out: tables, text, axes. It must not know where numbers c
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ def printed(head: str, table: Table) -> str:
 
 def as_html(head: str, table: Table) -> str:
     """The same for a notebook."""
-    console = Console(width=100, record=True, quiet=True)
+    console = Console(width=100, record=True, file=io.StringIO())
     console.print(head, markup=False)
     console.print(table)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
@@ -85,9 +86,9 @@ def _plain(x: Any) -> Any:
     return str(x) if isinstance(x, float) and not np.isfinite(x) else x
 
 
-def array(x: Any) -> np.ndarray | None:
+def array(x: Any) -> np.ndarray:
     """An array from JSON."""
-    return None if x is None else np.array(x, dtype=np.float64)
+    return np.array(x, dtype=np.float64)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

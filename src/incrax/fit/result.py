@@ -12,10 +12,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from incrax.fit import steps
+from incrax._minimize_errors import without_function
+from incrax.fit import records, steps
 from incrax.fit.problem import Problem
 from incrax.fit.steps import Found
 
@@ -79,17 +79,23 @@ class LeastSquaresResult:
     is_absolute: bool
     """Whether the covariance is not scaled by the residual variance."""
     _found: Found = field(repr=False)
-    _problem: Problem = field(repr=False)
+    _problem: Problem | None = field(repr=False)
 
     @cached_property
     def params(self) -> Any:
         """The first argument of the function at the minimum; what was not free as it was given."""
-        return self._problem.tree(jnp.asarray(self._found.x))
+        return self._known("params").tree(jnp.asarray(self._found.x))
 
     @cached_property
     def free(self) -> Any:
         """The free leaves in the shape of `wrt`, None where nothing is free."""
-        return self._problem.selected(jnp.asarray(self._found.x))
+        return self._known("free").selected(jnp.asarray(self._found.x))
+
+    def _known(self, what: str) -> Problem:
+        """The problem, which `what` needs."""
+        if self._problem is None:
+            raise without_function(what, "LeastSquaresResult")
+        return self._problem
 
     @cached_property
     def values(self) -> np.ndarray:
@@ -124,6 +130,11 @@ class LeastSquaresResult:
         """Of each free element, shape (n,)."""
         return np.sqrt(np.diagonal(self.covariance))
 
+    @property
+    def errors(self) -> np.ndarray:
+        """What `standard_errors` is, under the name that all results of fits share."""
+        return self.standard_errors
+
     @cached_property
     def correlation(self) -> np.ndarray:
         """Shape (n, n)."""
@@ -133,16 +144,51 @@ class LeastSquaresResult:
 
     def table(self) -> Table:
         """The free elements with their errors, for a terminal."""
-        table = Table()
-        for name in ("parameter", "value", "standard error"):
-            table.add_column(name, justify="left" if name == "parameter" else "right")
-        for name, value, error in zip(self.names, self.values, self.standard_errors, strict=True):
-            table.add_row(name, f"{value:.8g}", f"{error:.3g}")
-        return table
+        columns = {
+            "value": [f"{value:.8g}" for value in self.values],
+            "standard error": [f"{error:.3g}" for error in self.standard_errors],
+        }
+        return records.element_table(self.names, columns)
+
+    def _head(self) -> str:
+        return f"{self.status.value}: cost {self.cost:.6g}, {self.num_steps} steps, {self.num_jacobians} Jacobians"
 
     def __str__(self) -> str:
-        head = f"{self.status.value}: cost {self.cost:.6g}, {self.num_steps} steps, {self.num_jacobians} Jacobians\n"
-        console = Console(width=100, color_system=None)
-        with console.capture() as captured:
-            console.print(self.table())
-        return head + captured.get()
+        return records.printed(self._head(), self.table())
+
+    def _repr_html_(self) -> str:
+        return records.as_html(self._head(), self.table())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw relative errors and correlations into two matplotlib axes, new ones if None; returns them.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        return records.draw_fit(self.names, self.values, (self.errors, self.errors), self.correlation, axes)
+
+    def to_json(self) -> str:
+        """Everything but the function, as JSON; `from_json` reads it, every float to the last bit."""
+        content = {name: getattr(self, name) for name in _NUMBERS}
+        content |= {name: np.asarray(getattr(self._found, name)) for name in _ARRAYS}
+        return records.to_json("LeastSquaresResult", {**content, "status": self.status.name, "names": self.names})
+
+    @staticmethod
+    def from_json(text: str) -> LeastSquaresResult:
+        """What `to_json` wrote; `params` and `free`, which need the function, raise.
+
+        Raises:
+            MinimumError: the text is something else.
+        """
+        content = records.from_json("LeastSquaresResult", text)
+        arrays = {name: records.array(content[name]) for name in _ARRAYS}
+        flags = {name: np.array(content[name], bool) for name in ("is_free", "is_known")}
+        numbers: dict[str, Any] = {name: content[name] for name in _NUMBERS}
+        numbers["cost"] = float(content["cost"])
+        found = Found(summary=None, **arrays | flags)
+        status, names = Status[content["status"]], tuple(content["names"])
+        return LeastSquaresResult(status=status, names=names, **numbers, _found=found, _problem=None)
+
+
+_NUMBERS = ("cost", "num_steps", "num_jacobians", "num_residuals", "num_dof", "is_absolute")
+_ARRAYS = ("x", "residuals", "inverse", "is_free", "is_known")

@@ -62,7 +62,7 @@ def profile(
         >>> from incrax import fit
         >>> loss = lambda p: 0.5 * (p["a"] - 1.0) ** 2 + 2.0 * (p["b"] - p["a"]) ** 2
         >>> found = fit.profile((loss, {"a": 0.0, "b": 0.0}), "p['a']", grid=[0.0, 1.0, 2.0])
-        >>> found.rise.round(3).tolist()
+        >>> abs(found.rise).round(3).tolist()
         [0.5, 0.0, 0.5]
     """
     result = _minimum(result, "profile")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.optimize
 
-from incrax._minimize_errors import no_bounds
+from incrax._minimize_errors import no_bounds, unknown_options
 from incrax.fit.ended import Ended, Settings
 from incrax.fit.task import Counted
 
@@ -42,6 +42,10 @@ METHODS = {
     "trust-constr": Takes("hess", bounds=True),
 }
 BOUNDED = tuple(name for name, takes in METHODS.items() if takes.bounds)
+UNKNOWN = "Unknown solver options"
+"""How SciPy's warning about them begins."""
+LIMITS = ("limit", "maximum number", "maxfun")
+"""Words of messages about a limit."""
 
 
 def named(method: str) -> str | None:
@@ -53,7 +57,7 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
     """Minimise by a method of `scipy.optimize.minimize`.
 
     Raises:
-        MethodError: it takes no bounds, and there are some.
+        MethodError: it takes no bounds, and there are some, or an option is none of its own.
     """
     takes, task = METHODS[method], counted.task
     if task.is_bounded and not takes.bounds:
@@ -68,9 +72,14 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
         # What they say is told by the status.
         warnings.simplefilter("ignore", RuntimeWarning)
         warnings.simplefilter("ignore", scipy.optimize.OptimizeWarning)
-        found = scipy.optimize.minimize(
-            fun, task.x, method=method, tol=settings.tolerance, options=dict(settings.options), **given
-        )
+        warnings.filterwarnings("error", UNKNOWN, scipy.optimize.OptimizeWarning)
+        try:
+            found = scipy.optimize.minimize(
+                fun, task.x, method=method, tol=settings.tolerance, options=dict(settings.options), **given
+            )
+        except scipy.optimize.OptimizeWarning as warning:
+            names = str(warning).removeprefix(UNKNOWN).strip(": ").split(", ")
+            raise unknown_options(method, names, ()) from None
     is_limited = not found.success and any(
         word in found.message.lower() for word in ("limit", "maximum number", "maxfun")
     )

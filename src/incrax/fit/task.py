@@ -28,10 +28,21 @@ Callback = Callable[[Any, float], "bool | None"]
 class FlatFunction(Protocol):
     """A scalar function of a float64 vector of shape (n,), with its derivatives."""
 
-    def value(self, x: Any) -> Any: ...
-    def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]: ...
-    def hessian(self, x: Any) -> np.ndarray: ...
-    def hvp(self, x: Any, v: Any) -> np.ndarray: ...
+    def value(self, x: Any) -> Any:
+        """The value."""
+        ...
+
+    def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
+        """Both, by one program; the gradient of shape (n,)."""
+        ...
+
+    def hessian(self, x: Any) -> np.ndarray:
+        """The second derivatives, shape (n, n)."""
+        ...
+
+    def hvp(self, x: Any, v: Any) -> np.ndarray:
+        """The Hessian times a vector, shape (n,)."""
+        ...
 
 
 class Task(NamedTuple):
@@ -93,7 +104,7 @@ def _check_scalar(task: Task) -> None:
     found = jax.eval_shape(task.plain_value, task.problem.x)
     leaves = jax.tree.leaves(found)
     if len(leaves) != 1 or leaves[0].shape != () or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
-        raise not_scalar(", ".join(map(str, leaves)) or repr(found))
+        raise not_scalar(", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found))
 
 
 # --- one search -------------------------------------------------------------------------------------------------------
@@ -152,8 +163,8 @@ def _num_equations(method: Incremental[..., Any]) -> int:
     return _sizes[method]
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: how a limit or a callback ends any method
-    """A search is over before its method says so."""
+class Stopped(Exception):
+    """A search is over before its method says so: a limit, or a callback."""
 
 
 class Counted:

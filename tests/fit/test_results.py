@@ -1,0 +1,101 @@
+"""Results of fits: tables, JSON to the last bit, plots."""
+
+from __future__ import annotations
+
+import json
+
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import incrax
+from incrax import fit
+
+mpl.use("Agg")
+START = {"a": np.array([0.5, 0.1]), "b": 2.0}
+
+
+def loss(p, scale):
+    return scale * (jnp.sum((p["a"] - 1.0) ** 2) + (p["b"] - p["a"][0]) ** 2)
+
+
+@pytest.fixture(scope="module")
+def found():
+    result = fit.minimize(loss, START, 3.0, bounds={"p['b']": (1.5, None)})
+    result.minos("p['a'][1]")
+    return result
+
+
+def test_a_result_prints_its_method_counters_and_table(found):
+    text = str(found)
+    assert text.startswith(f"migrad: converged, value {found.value:.8g}, edm")
+    assert f"{found.counts.values} values, {found.counts.gradients} gradients" in text
+    for cell in ("p['a'][0]", "p['a'][1]", "p['b']", "value", "error", "MINOS", "nan", f"{found.errors[0]:.3g}"):
+        assert cell in text
+    assert "p['a'][0]" in found._repr_html_().replace("&#x27;", "'")
+    assert found.table().row_count == 3
+
+
+def test_json_brings_everything_but_the_function_back(found):
+    text = found.to_json()
+    again = fit.FitResult.from_json(text)
+    assert again.to_json() == text
+    assert json.loads(text)["incrax"] == incrax.__version__
+    for name in ("values", "covariance", "errors", "correlation", "gradient", "hessian", "is_held"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    for name in ("status", "value", "names", "intervals", "counts", "work", "edm", "errordef", "method", "message"):
+        assert getattr(again, name) == getattr(found, name)
+    np.testing.assert_array_equal(again.bounds, found.bounds)
+    assert str(again) == str(found)
+
+
+def test_json_and_the_function_can_go_on(found):
+    bounds = {"p['b']": (1.5, None)}
+    again = fit.FitResult.from_json(found.to_json(), loss, START, 3.0, bounds=bounds)
+    assert again.params["a"].tolist() == found.params["a"].tolist()
+    line, expected = fit.profile(again, "p['a'][1]", num_points=3), fit.profile(found, "p['a'][1]", num_points=3)
+    np.testing.assert_allclose(line.values, expected.values, rtol=1e-12)
+
+
+def test_scans_go_to_json_and_back(found):
+    kinds = [
+        fit.profile(found, "p['a'][0]", num_points=3),
+        fit.scan2d(found, "p['a'][0]", "p['a'][1]", num_points=(2, 3)),
+        fit.contour(found, "p['a'][0]", "p['a'][1]", num_points=12, method="grid"),
+    ]
+    for each in kinds:
+        text = each.to_json()
+        again = type(each).from_json(text)
+        assert again.to_json() == text
+        assert again.counts == each.counts
+        again.plot()
+    np.testing.assert_array_equal(type(kinds[1]).from_json(kinds[1].to_json()).free, kinds[1].free)
+
+
+def test_least_squares_share_names_json_and_plots():
+    x = np.arange(5.0)
+    found = fit.levenberg_marquardt(lambda p, x: p["a"] * x + p["b"] - x**2, {"a": 0.0, "b": 0.0}, x)
+    text = found.to_json()
+    again = fit.LeastSquaresResult.from_json(text)
+    assert again.to_json() == text
+    assert str(again) == str(found)
+    for name in ("values", "errors", "covariance", "residuals", "correlation"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    np.testing.assert_array_equal(found.errors, found.standard_errors)
+    assert len(found.plot()) == 2
+    assert "p['a']" in found._repr_html_().replace("&#x27;", "'")
+    with pytest.raises(fit.MinimumError, match="read from JSON"):
+        _ = again.params
+
+
+def test_plots_show_every_element(found):
+    left, right = found.plot()
+    assert [label.get_text() for label in left.get_yticklabels()] == [
+        f"{name} = {value:.5g}" for name, value in zip(found.names, found.values, strict=True)
+    ]
+    assert right.images[0].get_array().shape == (3, 3)
+    line = fit.profile(found, "p['a'][0]", num_points=4)
+    drawn = line.plot().lines[0]
+    np.testing.assert_allclose(drawn.get_ydata(), line.rise)
+    mpl.pyplot.close("all")
