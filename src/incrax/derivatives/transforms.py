@@ -13,6 +13,7 @@ from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
 from incrax.derivatives.differentiated import Derivative, Gradient, Hessian, HessianProduct, Jacobian, Pushforward
+from incrax.running.traces import Options as EngineOptions
 
 
 class Options(TypedDict, total=False):
@@ -250,3 +251,8 @@ def _made(
 def plain(fun: Function) -> Function:
     """The function behind an incremental one, which a derivative of it traces."""
     return fun._fun if isinstance(fun, Incremental) else fun
+
+
+def options_of(fun: Function) -> EngineOptions:
+    """With which options a function was made incremental; the usual ones if it is not."""
+    return (fun if isinstance(fun, Incremental) else incremental(fun))._traces.options

@@ -111,8 +111,20 @@ def levenberg_marquardt(
     if callback is None and not isinstance(residuals, Incremental):
         found = _compiled(residuals, task, settings, roots, scale, progress)
     else:
-        found = Hosted(residuals, task, settings, roots, scale).run(callback, progress=progress)
+        found = _hosted(residuals, task, settings, roots, scale, callback, progress=progress)
     return _result(task, found, is_absolute=is_absolute)
+
+
+def _hosted(
+    fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, callback: Any, *, progress: bool
+) -> Found:
+    """Step by step; what was saved is left to an incremental function alone."""
+    search = Hosted(fun, task, settings, roots, scale)
+    try:
+        return search.run(callback, progress=progress)
+    finally:
+        if not isinstance(fun, Incremental):
+            search.clear()
 
 
 # --- one program ------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def judged(search: Search, at: Point, settings: Settings) -> Search:
     errors = jnp.sqrt(variance * jnp.diagonal(inverse_normal(f)))
     is_short = jnp.all(jnp.abs(at.newton) <= settings.tolerance * jnp.maximum(jnp.abs(search.x), errors))
     size = jnp.sqrt(jnp.sum((at.newton * f.scale) ** 2))
-    gain = jnp.sum(jnp.where(f.is_kept, at.along, 0) ** 2)
+    gain = _gain(at)
     noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * f.scale) ** 2))
     is_quiet = (gain <= noise**2) | (gain <= 100 * eps * at.cost) | jnp.isfinite(search.last_quiet)
     is_last = is_quiet & (size >= 0.9 * search.last_quiet)
@@ -156,6 +156,11 @@ def judged(search: Search, at: Point, settings: Settings) -> Search:
         last_quiet=jnp.where(is_quiet, size, jnp.inf),
         num_jacobians=search.num_jacobians + 1,
     )
+
+
+def _gain(at: Point) -> Any:
+    """Twice what the undamped step takes off the cost, by the linear model."""
+    return jnp.sum(jnp.where(at.jacobian.is_kept, at.along, 0) ** 2)
 
 
 def direction(at: Point, damping: Any) -> Any:
@@ -194,8 +199,7 @@ def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search
 
 def stalled(search: Search, at: Point) -> Search:
     """Where no step lowers the cost: over, unless so little is promised that rounding errors may be the reason."""
-    gain = jnp.sum(jnp.where(at.jacobian.is_kept, at.along, 0) ** 2)
-    is_near = gain <= jnp.sqrt(jnp.finfo(search.x.dtype).eps) * at.cost
+    is_near = _gain(at) <= jnp.sqrt(jnp.finfo(search.x.dtype).eps) * at.cost
     return search._replace(
         status=jnp.where(is_near, search.status, STALLED),
         last_quiet=jnp.where(is_near, jnp.finfo(search.x.dtype).max, jnp.inf),
