@@ -63,10 +63,10 @@ class Round:
 
         def attempt(carry: tuple[Search, Any, Any]) -> tuple[Search, Any, Any]:
             search, _, count = carry
-            velocity = steps.direction(at, search.damping)
+            velocity, root = steps.direction(at, search.damping)
             is_accelerated = self.settings.is_accelerated
             curvature = second_derivative(self.residuals, at.x, velocity) if is_accelerated else None
-            step = steps.trial(at, velocity, curvature, search.damping, self.bounds)
+            step = steps.trial(at, velocity, root, curvature, self.bounds)
             found = cost(self.settings.loss, self.residuals(step.x), self.loss_scale)
             return *steps.answered(search, at, step, found), count + 1
 

@@ -100,7 +100,7 @@ class Hosted:
 
     def run(self, callback: Callback | None, *, progress: bool) -> Found:
         """Search to the end."""
-        search, at = self._at(steps.first(jnp.asarray(self.task.x)))
+        search, at = self._at(steps.unpacked(jnp.asarray(steps.start(self.task.x))))
         with Meter("least squares", self.settings.max_steps, is_shown=progress) as meter:
             while int(search.status) == steps.RUNNING and int(search.num_steps) < self.settings.max_steps:
                 search = self._moved(search, at)
@@ -109,7 +109,7 @@ class Hosted:
                 meter.advance()
                 if callback is not None and callback(self.task.tree(search.x), float(at.cost)):
                     break
-        return steps.found(search, at, True)
+        return _found(search, at, True)
 
     # --- inner ---------------------------------------------------------------------------------------------------
 
@@ -129,11 +129,11 @@ class Hosted:
 
     def _attempted(self, search: Search, at: Point) -> tuple[Search, Any]:
         others, layout = self.task.others, self.task.layout
-        velocity, curvature = _direction(at, search.damping), None
+        (velocity, root), curvature = _direction(at, search.damping), None
         if self.settings.is_accelerated:
             leaves, tangents = layout.free_leaves(at.x), layout.free_leaves(velocity)
             curvature = self.functions.curvature(leaves, tangents, others, self.roots)
-        step = _trial(at, velocity, curvature, search.damping, self.bounds)
+        step = _trial(at, velocity, root, curvature, self.bounds)
         residuals = self.functions.residuals(layout.free_leaves(step.x), others, self.roots)
         return _judged(search, at, step, residuals, self.scale, loss=self.settings.loss)
 
@@ -152,4 +152,4 @@ def _judged(search: Search, at: Point, step: Any, residuals: Any, scale: Any, *,
     return steps.answered(search, at, step, cost(loss, residuals, scale))
 
 
-_direction, _trial = jax.jit(steps.direction), jax.jit(steps.trial)
+_direction, _trial, _found = jax.jit(steps.direction), jax.jit(steps.trial), jax.jit(steps.found)

@@ -24,7 +24,7 @@ from incrax.fit.hosted import Hosted
 from incrax.fit.losses import check_loss
 from incrax.fit.problem import Layout, Problem, problem, roots_of_weights, weighed_vector
 from incrax.fit.result import LeastSquaresResult, status_of
-from incrax.fit.steps import Found, Search, Settings
+from incrax.fit.steps import Found, Settings
 from incrax.running.progress import Meter
 
 Function = Callable[..., Any]
@@ -132,22 +132,27 @@ def _hosted(
 
 def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
     program = _program(fun, task.layout, settings)
-    given = (task.others, roots, (task.lower, task.upper), scale)
+    given = (task.others, roots)
     limit, start_s = FIRST_ROUND, time.perf_counter()
-    search, found = program(steps.first(task.x), *given, limit)
+    search, found = program(steps.start(task.x), _box(task, scale, limit), *given)
     if _is_over(found):
         return found
     with Meter("least squares", settings.max_steps, is_shown=progress) as meter:
         while not _is_over(found):
-            meter.advance(int(search.num_steps) - meter.done)
+            meter.advance(int(found.summary.num_steps) - meter.done)
             now = time.perf_counter()
             limit, start_s = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9)))), now
-            search, found = program(search, *given, limit)
+            search, found = program(search, _box(task, scale, limit), *given)
     return found
 
 
 def _is_over(found: Found) -> bool:
-    return bool(np.asarray(found.summary)[0])
+    return bool(found.summary.is_over)
+
+
+def _box(task: Problem, scale: Any, limit: int) -> np.ndarray:
+    """Lower bounds, upper bounds, scale of the loss, and after how many Jacobians the host looks at the clock."""
+    return np.concatenate([task.lower, task.upper, [scale, limit]], dtype=task.x.dtype)
 
 
 def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
@@ -160,12 +165,13 @@ def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
 
 def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
     @jax.jit
-    def search(search: Search, others: Any, roots: Any, bounds: Any, scale: Any, limit: Any) -> tuple[Search, Found]:
+    def search(search: Any, box: Any, others: Any, roots: Any) -> tuple[Any, Found]:
+        lower, upper = box[:-2].reshape(2, -1)
         evaluate = functools.partial(_evaluate, fun, layout, others, roots)
         jacobian = Jacobian(evaluate, None, "jacobian")
-        run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, bounds, scale)
-        search, at, is_over = run.run(search, limit)
-        return search, steps.found(search, at, is_over)
+        run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, (lower, upper), box[-2])
+        search, at, is_over = run.run(steps.unpacked(search), box[-1])
+        return steps.packed(search), steps.found(search, at, is_over)
 
     return search
 
@@ -185,16 +191,15 @@ def _types(fun: Function, task: Problem) -> Any:
 
 
 def _result(task: Problem, found: Found, *, is_absolute: bool) -> LeastSquaresResult:
-    _, status, num_steps, num_jacobians, num_residuals, rank, cost = np.asarray(found.summary).tolist()
-    m, n = found.residuals.size, found.x.size
+    end, m = found.summary, found.residuals.size
     return LeastSquaresResult(
-        status=status_of(int(status), m, n),
-        cost=cost,
+        status=status_of(int(end.status), m, task.x.size),
+        cost=end.cost,
         names=task.names,
-        num_steps=int(num_steps),
-        num_jacobians=int(num_jacobians),
-        num_residuals=int(num_residuals),
-        num_dof=m - int(rank),
+        num_steps=int(end.num_steps),
+        num_jacobians=int(end.num_jacobians),
+        num_residuals=int(end.num_residuals),
+        num_dof=m - int(end.rank),
         is_absolute=is_absolute,
         _found=found,
         _problem=task,

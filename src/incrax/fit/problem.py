@@ -20,13 +20,15 @@ from incrax._fit_errors import (
     wrong_bounds,
     wrong_weights,
 )
-from incrax.derivatives.cuts import Mark
+from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, element_names, ends
-from incrax.derivatives.selection import Selection, select, type_name
+from incrax.derivatives.selection import Mirror, select, type_name
 from incrax.running.leaves import is_dynamic
 from incrax.running.paths import is_within
 
 NAME = "levenberg_marquardt"
+NUM_SHAPES = 256
+"""Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
 
 
 class Layout(NamedTuple):
@@ -66,7 +68,7 @@ class Problem(NamedTuple):
     """Where a search starts, in which bounds, and how it is evaluated."""
 
     layout: Layout
-    selection: Selection
+    mirror: Mirror
     x: np.ndarray
     others: tuple[Any, ...]
     lower: np.ndarray
@@ -79,7 +81,18 @@ class Problem(NamedTuple):
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
-        return self.selection.mirror.tree(self.layout.free_leaves(x))
+        return self.mirror.tree(self.layout.free_leaves(x))
+
+
+class Shape(NamedTuple):
+    """What of a problem the types of the arguments decide."""
+
+    layout: Layout
+    mirror: Mirror
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+    other_numbers: tuple[int, ...]
+    dtype: Any
 
 
 def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any) -> Problem:
@@ -90,6 +103,36 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex.
     """
+    leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
+    key = (fun, wrt, treedef, jax.config.jax_enable_x64, *map(_kind, leaves))
+    try:
+        shape = _shapes.get(key)
+    except TypeError:  # a mask, a mark, or a static value without a hash
+        key, shape = None, None
+    if shape is None:
+        shape = _shape(fun, args, wrt)
+        if key is not None:
+            _shapes[key] = shape
+            while len(_shapes) > NUM_SHAPES:
+                _shapes.pop(next(iter(_shapes)), None)
+    values = [_unmarked(leaves[number]) for number in shape.layout.numbers]
+    x = np.concatenate([np.ravel(np.asarray(value)) for value in values], dtype=shape.dtype)
+    lower, upper = _bounds(bounds, x, shape)
+    others = tuple(_unmarked(leaves[number]) for number in shape.other_numbers)
+    return Problem(shape.layout, shape.mirror, x, others, lower, upper, shape.names)
+
+
+_shapes: dict[Any, Shape] = {}
+
+
+def _kind(leaf: Any) -> Any:
+    """What of a leaf decides the shape of a problem: a type, or a static value itself."""
+    if isinstance(leaf, (jax.Array, np.ndarray)):
+        return leaf.shape, leaf.dtype
+    return (type(leaf), leaf) if not is_dynamic(leaf) else ((), jax.dtypes.result_type(leaf))
+
+
+def _shape(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Shape:
     selection = select(NAME, fun, wrt, args, {})
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
@@ -101,17 +144,17 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
     shapes = ends([np.shape(value) for value in values])
     dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
     layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
-    x = np.concatenate([np.asarray(value, np.result_type(*dtypes)).reshape(-1) for value in values])
     names = element_names(selection.paths, shapes.shapes)
-    lower, upper = _bounds(bounds, x, selection, shapes, names)
-    return Problem(layout, selection, x, tuple(selection.others), lower, upper, names)
+    chosen = set(selection.numbers)
+    others = tuple(number for number, is_one in enumerate(is_value) if is_one and number not in chosen)
+    return Shape(layout, selection.mirror, selection.paths, names, others, np.result_type(*dtypes))
 
 
 def _unmarked(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Mark) else leaf
 
 
-def _bounds(bounds: Any, x: np.ndarray, selection: Selection, shapes: Ends, names: tuple[str, ...]) -> Any:
+def _bounds(bounds: Any, x: np.ndarray, shape: Shape) -> Any:
     """Lower and upper bound of each element."""
     lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
     if bounds is None:
@@ -119,15 +162,14 @@ def _bounds(bounds: Any, x: np.ndarray, selection: Selection, shapes: Ends, name
     if not isinstance(bounds, Mapping):
         raise wrong_bounds(repr(bounds), "it is no mapping of paths to pairs")
     for path, pair in bounds.items():
-        parts = [k for k, each in enumerate(selection.paths) if is_within(each, path)]
+        parts = [k for k, each in enumerate(shape.paths) if is_within(each, path)]
         if not parts:
-            raise unknown_bound(path, selection.paths)
+            raise unknown_bound(path, shape.paths)
         low, high = _pair(path, pair)
         for part in parts:
-            a, b, shape = shapes.parts()[part]
-            lower[a:b] = _spread(path, low, shape)
-            upper[a:b] = _spread(path, high, shape)
-    for name, low, value, high in zip(names, lower, x, upper, strict=True):
+            a, b, each = shape.layout.ends.parts()[part]
+            lower[a:b], upper[a:b] = _spread(path, low, each), _spread(path, high, each)
+    for name, low, value, high in zip(shape.names, lower, x, upper, strict=True):
         if not low <= value <= high and not np.isnan(value):
             raise outside_bounds(name, value, low, high)
     return lower, upper

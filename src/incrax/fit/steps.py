@@ -12,12 +12,14 @@ Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.fit.linear import Factored, components, damped, factored, inverse_normal, reduction, undamped
+from incrax.fit import linear
+from incrax.fit.linear import Factored
 from incrax.fit.losses import weighed
 
 MAX_ACCELERATION = 0.375
@@ -61,7 +63,7 @@ class Point(NamedTuple):
     rows: Any
     jacobian: Factored
     along: Any
-    """U^T r under the loss."""
+    """left^T r under the loss; of it what the Jacobian can change."""
     newton: Any
     """The undamped step, within bounds."""
     is_free: Any
@@ -78,12 +80,23 @@ class Trial(NamedTuple):
     """Whether the model is good enough there: the acceleration is not large."""
 
 
+class Summary(NamedTuple):
+    """How a search ended, in numbers."""
+
+    is_over: Any
+    status: Any
+    num_steps: Any
+    num_jacobians: Any
+    num_residuals: Any
+    rank: Any
+    cost: Any
+
+
 class Found(NamedTuple):
     """The end of a search."""
 
-    x: Any
-    summary: Any
-    """Whether it is over, status, steps, Jacobians, residuals, rank, cost: in one array, fetched at once."""
+    report: Any
+    """x of shape (n,), and behind it a `Summary`: one array, fetched at once."""
     residuals: Any
     inverse: Any
     """(J^T J)^-1, shape (n, n)."""
@@ -91,6 +104,16 @@ class Found(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
     is_known: Any
     """Which elements the data determine, shape (n,)."""
+
+    @property
+    def x(self) -> np.ndarray:
+        """Where it ended, shape (n,)."""
+        return np.asarray(self.report)[: -len(Summary._fields)]
+
+    @property
+    def summary(self) -> Summary:
+        """How."""
+        return Summary(*np.asarray(self.report)[-len(Summary._fields) :].tolist())
 
 
 class Settings(NamedTuple):
@@ -102,27 +125,36 @@ class Settings(NamedTuple):
     is_accelerated: bool
 
 
-def first(x: Any) -> Search:
-    """A search that starts at x."""
-    number = x.dtype.type
-    zero = np.zeros((), jnp.asarray(0).dtype)
-    return Search(
-        x, np.zeros_like(x), number(FIRST_DAMPING), number(FIRST_GROWTH), number(np.inf), zero, zero, zero, zero
-    )
+def start(x: np.ndarray) -> np.ndarray:
+    """A search that starts at x, as `packed`: what the host gives to a program is one transfer."""
+    return np.concatenate([x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, RUNNING, 0, 0, 0]], dtype=x.dtype)
+
+
+def packed(parts: Sequence[Any]) -> Any:
+    """Numbers and vectors as one vector of the first one's type."""
+    return jnp.concatenate([jnp.ravel(each).astype(parts[0].dtype) for each in parts])
+
+
+def unpacked(vector: Any) -> Search:
+    """The search that a vector stands for."""
+    num_scalars = len(Search._fields) - 2
+    n = (vector.size - num_scalars) // 2
+    counts = vector[-4:].astype(int)
+    return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -4], *counts)
 
 
 def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str, loss_scale: Any) -> Point:
     """The linear model where the search is."""
     seen = weighed(loss, residuals, loss_scale)
-    jacobian = seen.rows[:, None] * jacobian
-    gradient = seen.residuals @ jacobian
+    found = linear.reduced(seen.rows[:, None] * jacobian)
+    along = linear.components(found.left, seen.residuals)
+    gradient = along @ found.core
     lower, upper = bounds
     is_free = ~(((search.x <= lower) & (gradient > 0)) | ((search.x >= upper) & (gradient < 0)))
-    jacobian = jnp.where(is_free, jacobian, 0)
-    scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(jacobian**2, axis=0)))
-    f = factored(jacobian, jnp.where(scale > 0, scale, 1))
-    along = components(f, seen.residuals)
-    newton = jnp.clip(search.x + undamped(f, along), lower, upper) - search.x
+    core = jnp.where(is_free, found.core, 0)
+    scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(core**2, axis=0)))
+    f, along = linear.factored(found._replace(core=core), jnp.where(scale > 0, scale, 1), along)
+    newton = jnp.clip(search.x + linear.undamped(f, along), lower, upper) - search.x
     return Point(search.x, residuals, seen.cost, seen.rows, f, along, newton, is_free)
 
 
@@ -136,16 +168,16 @@ def judged(search: Search, at: Point, settings: Settings) -> Search:
     eps = jnp.finfo(search.x.dtype).eps
     m, n = at.residuals.size, search.x.size
     f = at.jacobian
-    is_regular = jnp.sum(f.is_kept) >= jnp.sum(at.is_free)
+    is_regular = f.rank >= jnp.sum(at.is_free)
     variance = 2 * at.cost / max(m - n, 1)
-    errors = jnp.sqrt(variance * jnp.diagonal(inverse_normal(f)))
+    errors = jnp.sqrt(variance * linear.variances(f))
     is_short = jnp.all(jnp.abs(at.newton) <= settings.tolerance * jnp.maximum(jnp.abs(search.x), errors))
     size = jnp.sqrt(jnp.sum((at.newton * f.scale) ** 2))
     gain = _gain(at)
     noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * f.scale) ** 2))
     is_quiet = (gain <= noise**2) | (gain <= 100 * eps * at.cost) | jnp.isfinite(search.last_quiet)
     is_last = is_quiet & (size >= 0.9 * search.last_quiet)
-    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.singular))
+    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.core))
     status = jnp.where(is_last, QUIET, RUNNING)
     status = jnp.where(is_short | (at.cost == 0), CONVERGED, status)
     status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)
@@ -160,26 +192,27 @@ def judged(search: Search, at: Point, settings: Settings) -> Search:
 
 def _gain(at: Point) -> Any:
     """Twice what the undamped step takes off the cost, by the linear model."""
-    return jnp.sum(jnp.where(at.jacobian.is_kept, at.along, 0) ** 2)
+    return jnp.sum(at.along**2)
 
 
-def direction(at: Point, damping: Any) -> Any:
-    """The damped step v, shape (n,)."""
-    return damped(at.jacobian, at.along, damping) / at.jacobian.scale
+def direction(at: Point, damping: Any) -> tuple[Any, Any]:
+    """The damped step v, shape (n,), and the inverse that it was found with."""
+    return linear.damped(at.jacobian, at.along, damping)
 
 
-def trial(at: Point, velocity: Any, curvature: Any | None, damping: Any, bounds: Any) -> Trial:
+def trial(at: Point, velocity: Any, root: Any, curvature: Any | None, bounds: Any) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
     f = at.jacobian
     step, is_sound = velocity, jnp.array(True)
     if curvature is not None:
-        acceleration = 0.5 * damped(f, components(f, at.rows * curvature), damping) / f.scale
+        bent = linear.components(f.left, at.rows * curvature)
+        acceleration = 0.5 * linear.damped_again(f, bent, root)
         length, bend = (jnp.sqrt(jnp.sum((f.scale * each) ** 2)) for each in (velocity, acceleration))
         is_sound = bend <= MAX_ACCELERATION * length
         step = jnp.where(is_sound, velocity + acceleration, velocity)
-    linear = jnp.clip(at.x + velocity, *bounds) - at.x
+    line = jnp.clip(at.x + velocity, *bounds) - at.x
     x = jnp.clip(at.x + step, *bounds)
-    return Trial(x, reduction(f, at.along, f.scale * linear), is_sound)
+    return Trial(x, linear.reduction(f, at.along, line), is_sound)
 
 
 def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search, Any]:
@@ -219,9 +252,9 @@ def polished(search: Search, at: Point) -> Search:
 def found(search: Search, at: Point, is_over: Any) -> Found:
     """The end of a search, from the linear model where it ended."""
     f = at.jacobian
-    share = jnp.sum(jnp.where(f.is_kept[:, None], f.right, 0) ** 2, axis=0)
+    share = linear.shares(f)
     is_known = share > 1 - jnp.sqrt(jnp.finfo(share.dtype).eps)
     counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-    summary = jnp.stack([jnp.asarray(each, float) for each in (is_over, *counts, jnp.sum(f.is_kept), at.cost)])
+    summary = Summary(is_over, *counts, f.rank, at.cost)
     x = jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)  # below the tolerance, and free
-    return Found(x, summary, at.residuals, inverse_normal(f), at.is_free, is_known)
+    return Found(packed((x, *summary)), at.residuals, linear.inverse_normal(f), at.is_free, is_known)
