@@ -28,10 +28,10 @@ def unknown_loss(name: Any, known: Sequence[str]) -> ValueError:
     return ValueError(f"`levenberg_marquardt(loss=...)` got {name!r}. {_UNTOUCHED} Use one of {shown}.")
 
 
-def complex_parameter(path: str, type_name: str) -> ParameterTypeError:
+def complex_parameter(name: str, path: str, type_name: str) -> ParameterTypeError:
     """A free leaf is complex."""
     return ParameterTypeError(
-        f"`levenberg_marquardt` was asked to fit `{path}` of type {type_name}, and least squares need real parameters. "
+        f"`{name}` was asked to fit `{path}` of type {type_name}, and least squares need real parameters. "
         f"{_UNTOUCHED} Pass real and imaginary part as two parameters, or leave it out of `wrt`. Residuals may be "
         "complex."
     )
@@ -77,3 +77,8 @@ def no_residuals(seen: str) -> ParameterTypeError:
         "an array, or a pytree of arrays, whose squares are to be summed; for a scalar cost "
         "pass `prepare(cost, ...).flat` to a minimiser."
     )
+
+
+def not_positive(name: str, option: str, value: Any) -> ValueError:
+    """An option that must be above zero."""
+    return ValueError(f"`{name}({option}=...)` got {value!r}. {_UNTOUCHED} Pass a number above zero.")

@@ -69,7 +69,7 @@ def _made(function: Any, layout: Layout, options: Options) -> Functions:
     def curvature(leaves: Any, tangents: Any, others: Any, roots: Any) -> Any:
         return second_derivative(lambda leaves: residuals(leaves, others, roots), leaves, tangents)
 
-    made = (residuals, Jacobian(residuals, None, "jacobian"), curvature)
+    made: tuple[Any, ...] = (residuals, Jacobian(residuals, None, "jacobian"), curvature)
     memory = None if options.memory is None else options.memory // len(made)
     return Functions(*(Incremental(each, options._replace(memory=memory)) for each in made))
 
@@ -125,7 +125,7 @@ class Hosted:
             search, is_taken = self._attempted(search, at)
             if bool(is_taken):
                 return search
-        return steps.stalled(search, at)
+        return steps.stalled(search, at, steps.MAX_TRIALS)[0]
 
     def _attempted(self, search: Search, at: Point) -> tuple[Search, Any]:
         others, layout = self.task.others, self.task.layout

@@ -170,8 +170,8 @@ def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
         evaluate = functools.partial(_evaluate, fun, layout, others, roots)
         jacobian = Jacobian(evaluate, None, "jacobian")
         run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, (lower, upper), box[-2])
-        search, at, is_over = run.run(steps.unpacked(search), box[-1])
-        return steps.packed(search), steps.found(search, at, is_over)
+        end = run.run(steps.unpacked(search), box[-1])
+        return steps.packed(end.search), steps.found(end.search, end.at, end.is_over)
 
     return search
 

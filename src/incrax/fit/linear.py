@@ -60,8 +60,8 @@ def factored(found: Reduced, scale: Any, along: Any) -> tuple[Factored, Any]:
     if found.left is None:
         basis, triangle = jnp.linalg.qr(core.T)
         core, right = triangle.T, basis.T
-    size, eye = max(core.shape[0], scale.size), jnp.eye(core.shape[0], dtype=core.dtype)
-    size = max(size, 0 if found.left is None else found.left.shape[0])
+    size = scale.size if found.left is None else found.left.shape[0]
+    eye = jnp.eye(core.shape[0], dtype=core.dtype)
     guess = _inverse(core, lower=found.left is None)
     is_sure = _norm(core) * _norm(guess) * jnp.finfo(core.dtype).eps * size < 1
     regular = lambda core, guess, along: (guess, eye, along, jnp.asarray(len(eye)))
@@ -84,7 +84,7 @@ def _pseudo_inverse(core: Any, along: Any, size: int) -> tuple[Any, Any, Any, An
 
 
 def damped(f: Factored, along: Any, damping: Any) -> tuple[Any, Any]:
-    """The damped step p for components left^T r, shape (n,), and R^-1, where Q R = (core; sqrt(damping) I). Cost: k^3."""
+    """The damped step p for components left^T r, and R^-1, where Q R = (core; sqrt(damping) I). Cost: k^3."""
     k = f.core.shape[0]
     above = jnp.concatenate([f.core, along[:, None]], axis=1)
     below = jnp.sqrt(damping) * jnp.eye(k, k + 1, dtype=f.core.dtype)
@@ -124,14 +124,17 @@ def reduction(f: Factored, along: Any, step: Any) -> Any:
 
 def inverse_normal(f: Factored) -> Any:
     """(J^T J)^-1, shape (n, n); of what the data determine, where that is not all."""
-    half = (f.inverse if f.right is None else f.right.T @ f.inverse) / f.scale[:, None]
+    half = _half(f)
     return half @ half.T
 
 
 def variances(f: Factored) -> Any:
     """Its diagonal."""
-    half = (f.inverse if f.right is None else f.right.T @ f.inverse) / f.scale[:, None]
-    return jnp.sum(half**2, axis=1)
+    return jnp.sum(_half(f) ** 2, axis=1)
+
+
+def _half(f: Factored) -> Any:
+    return (f.inverse if f.right is None else f.right.T @ f.inverse) / f.scale[:, None]
 
 
 def shares(f: Factored) -> Any:

@@ -23,6 +23,7 @@ from incrax._fit_errors import (
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Mirror, select, type_name
+from incrax.derivatives.transforms import plain
 from incrax.running.leaves import is_dynamic
 from incrax.running.paths import is_within
 
@@ -103,23 +104,32 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex.
     """
+    shape, leaves = shaped(NAME, fun, args, wrt)
+    values = [leaves[number] for number in shape.layout.numbers]
+    x = np.concatenate([np.ravel(np.asarray(value)) for value in values], dtype=shape.dtype)
+    lower, upper = _bounds(bounds, x, shape)
+    others = tuple(leaves[number] for number in shape.other_numbers)
+    return Problem(shape.layout, shape.mirror, x, others, lower, upper, shape.names)
+
+
+def shaped(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> tuple[Shape, list[Any]]:
+    """The shape of a problem, found once for arguments of the same types, and their leaves without marks.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        ParameterTypeError: a free leaf is complex.
+    """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
-    key = (fun, wrt, treedef, jax.config.jax_enable_x64, *map(_kind, leaves))
+    key = (name, plain(fun), wrt, treedef, jax.dtypes.canonicalize_dtype(float), *map(_kind, leaves))
     try:
         shape = _shapes.get(key)
     except TypeError:  # a mask, a mark, or a static value without a hash
-        key, shape = None, None
+        return _shape(name, fun, args, wrt), list(map(_unmarked, leaves))
     if shape is None:
-        shape = _shape(fun, args, wrt)
-        if key is not None:
-            _shapes[key] = shape
-            while len(_shapes) > NUM_SHAPES:
-                _shapes.pop(next(iter(_shapes)), None)
-    values = [_unmarked(leaves[number]) for number in shape.layout.numbers]
-    x = np.concatenate([np.ravel(np.asarray(value)) for value in values], dtype=shape.dtype)
-    lower, upper = _bounds(bounds, x, shape)
-    others = tuple(_unmarked(leaves[number]) for number in shape.other_numbers)
-    return Problem(shape.layout, shape.mirror, x, others, lower, upper, shape.names)
+        shape = _shapes[key] = _shape(name, fun, args, wrt)
+        while len(_shapes) > NUM_SHAPES:
+            _shapes.pop(next(iter(_shapes)), None)
+    return shape, list(map(_unmarked, leaves))
 
 
 _shapes: dict[Any, Shape] = {}
@@ -132,12 +142,12 @@ def _kind(leaf: Any) -> Any:
     return (type(leaf), leaf) if not is_dynamic(leaf) else ((), jax.dtypes.result_type(leaf))
 
 
-def _shape(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Shape:
-    selection = select(NAME, fun, wrt, args, {})
+def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Shape:
+    selection = select(name, fun, wrt, args, {})
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
         if jnp.iscomplexobj(value):
-            raise complex_parameter(path, type_name(value))
+            raise complex_parameter(name, path, type_name(value))
     leaves = selection.leaves
     is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in leaves)
     static = tuple(None if is_one else leaf for is_one, leaf in zip(is_value, leaves, strict=True))

@@ -230,13 +230,19 @@ def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search
     ), is_taken
 
 
-def stalled(search: Search, at: Point) -> Search:
-    """Where no step lowers the cost: over, unless so little is promised that rounding errors may be the reason."""
-    is_near = _gain(at) <= jnp.sqrt(jnp.finfo(search.x.dtype).eps) * at.cost
+def stalled(search: Search, at: Point, num_refused: Any) -> tuple[Search, Any]:
+    """The search after so many refused steps in a row, and whether they were too many.
+
+    It is over then, unless so little is promised that rounding errors may be the reason.
+    """
+    limits, has_stalled = jnp.finfo(search.x.dtype), num_refused >= MAX_TRIALS
+    is_near = _gain(at) <= jnp.sqrt(limits.eps) * at.cost
+    status = jnp.where(is_near, search.status, STALLED)
+    last_quiet = jnp.where(is_near, limits.max, jnp.inf)
     return search._replace(
-        status=jnp.where(is_near, search.status, STALLED),
-        last_quiet=jnp.where(is_near, jnp.finfo(search.x.dtype).max, jnp.inf),
-    )
+        status=jnp.where(has_stalled, status, search.status),
+        last_quiet=jnp.where(has_stalled, last_quiet, search.last_quiet),
+    ), has_stalled
 
 
 def is_quiet(search: Search) -> Any:
