@@ -22,10 +22,23 @@ class WeightsError(IncraxError, ValueError):
     """Weights do not fit the residuals."""
 
 
-def unknown_loss(name: Any, known: Sequence[str]) -> ValueError:
-    """A loss that does not exist."""
+class CovarianceError(IncraxError, ValueError):
+    """A covariance was asked for that is too large."""
+
+
+def unknown_option(option: str, name: Any, known: Sequence[str]) -> ValueError:
+    """A loss or a solver that does not exist."""
     shown = ", ".join(f'"{each}"' for each in known)
-    return ValueError(f"`levenberg_marquardt(loss=...)` got {name!r}. {_UNTOUCHED} Use one of {shown}.")
+    return ValueError(f"`levenberg_marquardt({option}=...)` got {name!r}. {_UNTOUCHED} Use one of {shown}.")
+
+
+def no_covariance(solver: str, n: int, most: int) -> CovarianceError:
+    """A dense matrix that is too large."""
+    return CovarianceError(
+        f'A covariance of {n:,} parameters was asked for after a fit with `solver="{solver}"`. It is a dense matrix '
+        f"of {n:,} x {n:,}, found on demand for up to {most:,} parameters. The fit itself is whole. Name the "
+        'parameters of interest by `wrt` and fit these again from here, or use `solver="dense"`.'
+    )
 
 
 def complex_parameter(name: str, path: str, type_name: str) -> ParameterTypeError:

@@ -21,6 +21,7 @@ from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.compiled import Round
 from incrax.fit.hosted import Hosted
+from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
 from incrax.fit.problem import Layout, Problem, problem, roots_of_weights, weighed_vector
 from incrax.fit.result import LeastSquaresResult, status_of
@@ -49,6 +50,7 @@ def levenberg_marquardt(
     max_steps: int = 5000,
     is_accelerated: bool = True,
     is_absolute: bool = False,
+    solver: str = "dense",
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
 ) -> LeastSquaresResult:
@@ -74,6 +76,11 @@ def levenberg_marquardt(
         max_steps: steps taken, at most.
         is_accelerated: whether steps are bent along second derivatives of the residuals; saves steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the residual variance.
+        solver: how steps are solved for. `"dense"`: QR of the Jacobian. `"sparse"`: its elements that may be nonzero,
+            and a sparse factorisation of the normal matrix, for parameters in groups that share few residuals.
+            `"matrix-free"`: LSMR over products with the Jacobian, which is never formed; needs lineax. `"auto"`:
+            dense up to 1,000 free elements, else sparse where at most a tenth of the Jacobian may be nonzero, else
+            matrix-free.
         callback: called after each step with the parameters (as `result.params`) and the cost; stops the search if it
             returns True. The search then runs step by step.
         progress: whether a search of over two seconds shows its progress on a terminal.
@@ -87,9 +94,13 @@ def levenberg_marquardt(
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         WeightsError: weights do not fit the residuals.
         ParameterTypeError: a free leaf is complex, or the function returns no residuals.
+        ValueError: a loss or a solver does not exist.
+        MissingExtraError: the solver is matrix-free and lineax is not installed.
 
     Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m n^2 + n^3), and, for
-    each step tried, one evaluation of the residuals and one of their second derivative along a line.
+        each step tried, one evaluation of the residuals and one of their second derivative along a line. Without a
+        dense Jacobian the host goes step by step, nothing is taken from saved values, and a covariance is found when it
+        is asked for.
 
     Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm (1978).
 
@@ -105,10 +116,13 @@ def levenberg_marquardt(
         raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function")
     task = problem(residuals, args, wrt, bounds)
     tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
-    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated)
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
+    solver = chosen(check_solver(solver), residuals, task, roots)
+    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
     scale = np.asarray(loss_scale, task.x.dtype)
-    if callback is None and not isinstance(residuals, Incremental):
+    if solver != "dense":
+        found = Large(residuals, task, settings, roots, scale).run(callback, progress=progress)
+    elif callback is None and not isinstance(residuals, Incremental):
         found = _compiled(residuals, task, settings, roots, scale, progress)
     else:
         found = _hosted(residuals, task, settings, roots, scale, callback, progress=progress)

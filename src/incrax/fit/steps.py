@@ -13,7 +13,7 @@ Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +70,30 @@ class Point(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
 
 
+class Seen(Protocol):
+    """What of a `Point`, or of another linear model, the end of a step needs."""
+
+    @property
+    def x(self) -> Any:
+        """Where it is."""
+        ...
+
+    @property
+    def cost(self) -> Any:
+        """The cost there."""
+        ...
+
+    @property
+    def along(self) -> Any:
+        """A vector as long as the undamped step is in residuals."""
+        ...
+
+    @property
+    def newton(self) -> Any:
+        """The undamped step."""
+        ...
+
+
 class Trial(NamedTuple):
     """A step to be judged."""
 
@@ -123,6 +147,7 @@ class Settings(NamedTuple):
     tolerance: float
     max_steps: int
     is_accelerated: bool
+    solver: str = "dense"
 
 
 def start(x: np.ndarray) -> np.ndarray:
@@ -158,7 +183,32 @@ def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str,
     return Point(search.x, residuals, seen.cost, seen.rows, f, along, newton, is_free)
 
 
+class Signs(NamedTuple):
+    """By what the end of a search is known."""
+
+    cost: Any
+    newton: Any
+    scale: Any
+    errors: Any
+    """Standard errors, shape (n,), or less."""
+    gain: Any
+    """Twice what the undamped step takes off the cost, by the linear model."""
+    is_regular: Any
+    is_finite: Any
+
+
 def judged(search: Search, at: Point, settings: Settings) -> Search:
+    """Whether the search is over; see `concluded`."""
+    f = at.jacobian
+    variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
+    errors = jnp.sqrt(variance * linear.variances(f))
+    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.core))
+    is_regular = f.rank >= jnp.sum(at.is_free)
+    signs = Signs(at.cost, at.newton, f.scale, errors, _gain(at), is_regular, is_finite)
+    return concluded(search, signs, settings.tolerance)
+
+
+def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     """Whether the search is over: nothing left to gain, or nothing but rounding errors.
 
     Converged: every element's undamped step is below the tolerance times its value, or times its standard error.
@@ -166,31 +216,25 @@ def judged(search: Search, at: Point, settings: Settings) -> Search:
     long as they become shorter.
     """
     eps = jnp.finfo(search.x.dtype).eps
-    m, n = at.residuals.size, search.x.size
-    f = at.jacobian
-    is_regular = f.rank >= jnp.sum(at.is_free)
-    variance = 2 * at.cost / max(m - n, 1)
-    errors = jnp.sqrt(variance * linear.variances(f))
-    is_short = jnp.all(jnp.abs(at.newton) <= settings.tolerance * jnp.maximum(jnp.abs(search.x), errors))
-    size = jnp.sqrt(jnp.sum((at.newton * f.scale) ** 2))
-    gain = _gain(at)
-    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * f.scale) ** 2))
-    is_quiet = (gain <= noise**2) | (gain <= 100 * eps * at.cost) | jnp.isfinite(search.last_quiet)
+    newton, scale, cost = signs.newton, signs.scale, signs.cost
+    is_short = jnp.all(jnp.abs(newton) <= tolerance * jnp.maximum(jnp.abs(search.x), signs.errors))
+    size = jnp.sqrt(jnp.sum((newton * scale) ** 2))
+    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
+    is_quiet = (signs.gain <= noise**2) | (signs.gain <= 100 * eps * cost) | jnp.isfinite(search.last_quiet)
     is_last = is_quiet & (size >= 0.9 * search.last_quiet)
-    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.core))
     status = jnp.where(is_last, QUIET, RUNNING)
-    status = jnp.where(is_short | (at.cost == 0), CONVERGED, status)
-    status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)
-    status = jnp.where(is_finite, status, NOT_FINITE)
+    status = jnp.where(is_short | (cost == 0), CONVERGED, status)
+    status = jnp.where((status != RUNNING) & ~signs.is_regular, SINGULAR, status)
+    status = jnp.where(signs.is_finite, status, NOT_FINITE)
     return search._replace(
-        scale=f.scale,
+        scale=scale,
         status=status,
         last_quiet=jnp.where(is_quiet, size, jnp.inf),
         num_jacobians=search.num_jacobians + 1,
     )
 
 
-def _gain(at: Point) -> Any:
+def _gain(at: Seen) -> Any:
     """Twice what the undamped step takes off the cost, by the linear model."""
     return jnp.sum(at.along**2)
 
@@ -215,7 +259,7 @@ def trial(at: Point, velocity: Any, root: Any, curvature: Any | None, bounds: An
     return Trial(x, linear.reduction(f, at.along, line), is_sound)
 
 
-def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search, Any]:
+def answered(search: Search, at: Seen, tried: Trial, cost: Any) -> tuple[Search, Any]:
     """The search after a trial, and whether the step was taken."""
     is_taken = tried.is_sound & (cost < at.cost)
     ratio = (at.cost - cost) / tried.reduction
@@ -230,7 +274,7 @@ def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search
     ), is_taken
 
 
-def stalled(search: Search, at: Point, num_refused: Any) -> tuple[Search, Any]:
+def stalled(search: Search, at: Seen, num_refused: Any) -> tuple[Search, Any]:
     """The search after so many refused steps in a row, and whether they were too many.
 
     It is over then, unless so little is promised that rounding errors may be the reason.
@@ -250,7 +294,7 @@ def is_quiet(search: Search) -> Any:
     return jnp.isfinite(search.last_quiet)
 
 
-def polished(search: Search, at: Point) -> Search:
+def polished(search: Search, at: Seen) -> Search:
     """After an undamped step, which no cost can judge."""
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
 
