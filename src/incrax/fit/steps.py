@@ -47,6 +47,8 @@ class Search(NamedTuple):
     growth: Any
     last_quiet: Any
     """Scaled length of the last step taken where only rounding errors are left; infinite before."""
+    first_cost: Any
+    """Infinite before the first Jacobian."""
     status: Any
     num_steps: Any
     num_jacobians: Any
@@ -152,7 +154,9 @@ class Settings(NamedTuple):
 
 def start(x: np.ndarray) -> np.ndarray:
     """A search that starts at x, as `packed`: what the host gives to a program is one transfer."""
-    return np.concatenate([x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, RUNNING, 0, 0, 0]], dtype=x.dtype)
+    return np.concatenate(
+        [x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, np.inf, RUNNING, 0, 0, 0]], dtype=x.dtype
+    )
 
 
 def packed(parts: Sequence[Any]) -> Any:
@@ -213,7 +217,8 @@ def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
 
     Converged: every element's undamped step is below the tolerance times its value, or times its standard error.
     Quiet: what the linear model promises is below the rounding errors of the cost; undamped steps are then taken as
-    long as they become shorter.
+    long as they become shorter. Also: residuals are below epsilon times those at the start, whose rounding errors they
+    then are; where a minimum is a double root, elements go on being halved for ever.
     """
     eps = jnp.finfo(search.x.dtype).eps
     newton, scale, cost = signs.newton, signs.scale, signs.cost
@@ -221,7 +226,9 @@ def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     size = jnp.sqrt(jnp.sum((newton * scale) ** 2))
     noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
     is_quiet = (signs.gain <= noise**2) | (signs.gain <= 100 * eps * cost) | jnp.isfinite(search.last_quiet)
-    is_last = is_quiet & (size >= 0.9 * search.last_quiet)
+    first_cost = jnp.where(jnp.isinf(search.first_cost), cost, search.first_cost)
+    is_nothing = cost <= eps**2 * first_cost
+    is_last = is_nothing | is_quiet & (size >= 0.9 * search.last_quiet)
     status = jnp.where(is_last, QUIET, RUNNING)
     status = jnp.where(is_short | (cost == 0), CONVERGED, status)
     status = jnp.where((status != RUNNING) & ~signs.is_regular, SINGULAR, status)
@@ -229,6 +236,7 @@ def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     return search._replace(
         scale=scale,
         status=status,
+        first_cost=first_cost,
         last_quiet=jnp.where(is_quiet, size, jnp.inf),
         num_jacobians=search.num_jacobians + 1,
     )
