@@ -51,7 +51,8 @@ bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transforme
 bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
 bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
-fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.result fit.hosted fit.normal fit.free fit.large fit.levenberg
+fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.result fit.hosted
+fit.normal fit.free fit.large fit.levenberg
 """.split()
 PACKAGES = {
     "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "loops", "tapes", "bijectors",
