@@ -4,12 +4,15 @@
 tolerances at which they do best. Digits are those of the worst parameter; "wrong" are fits that claim success with
 fewer than four. Targets: 54 fits to 6 digits, 50 to 8, standard errors of 52 to 5 (the residuals of Lanczos1 have
 three digits in float64), none wrong, at most 3,000 Jacobians, median time of a fit below optimistix's in the same
-process. SciPy is called with compiled functions. The files of NIST are read where NIST_STRD says they are.
+process. SciPy is called with compiled functions. The files of NIST are read where NIST_STRD says they are. With
+--peers every other solver that is installed takes part (`problems/least_squares_peers.py`); the others are named.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -19,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from harness import OURS, Check, Line, Options, limit
-from problems import nist
+from problems import least_squares_peers, nist
 
 from incrax import fit
 
@@ -95,10 +98,22 @@ def by_scipy(method: str) -> Callable[[nist.Problem], Solver]:
     return made
 
 
-def solvers() -> dict[str, Callable[[nist.Problem], Solver]]:
-    """What is installed."""
+def solvers(*, peers: bool) -> dict[str, Callable[[nist.Problem], Solver]]:
+    """What is installed; with `peers` all of them."""
     found = {OURS: ours, "scipy lm, 1e-15": by_scipy("lm"), "scipy trf, 1e-15": by_scipy("trf")}
-    return found | ({"optimistix LM, 1e-10": by_optimistix} if importlib.util.find_spec("optimistix") else {})
+    if importlib.util.find_spec("optimistix"):
+        found["optimistix LM, 1e-10"] = by_optimistix
+    for name, (library, make) in least_squares_peers.SOLVERS.items() if peers else ():
+        if importlib.util.find_spec(library):
+            found[name] = functools.partial(_by_peer, make)
+        else:
+            print(f"skipped: {name}, {library} is not installed", file=sys.stderr)
+    return found
+
+
+def _by_peer(make: Any, problem: nist.Problem) -> Solver:
+    solve = make(problem)
+    return lambda start: Fit(*solve(start))
 
 
 class Row(NamedTuple):
@@ -111,12 +126,13 @@ class Row(NamedTuple):
     error_digits: float
 
 
-def rows(names: list[str], rounds: int) -> dict[str, list[Row]]:
+def rows(names: list[str], rounds: int, *, peers: bool) -> dict[str, list[Row]]:
     """Every fit by every solver; the solvers take turns."""
-    found: dict[str, list[Row]] = {name: [] for name in solvers()}
+    known = solvers(peers=peers)
+    found: dict[str, list[Row]] = {name: [] for name in known}
     for name in names:
         problem = nist.problem(name)
-        made = {solver: make(problem) for solver, make in solvers().items()}
+        made = {solver: make(problem) for solver, make in known.items()}
         for start in problem.starts:
             seconds: dict[str, list[float]] = {solver: [] for solver in made}
             fits = {solver: solve(start) for solver, solve in made.items()}
@@ -140,7 +156,7 @@ def lines(options: Options) -> Iterator[Line]:
     if not names:
         print(f"skipped: the problems of NIST are not in {nist.FOLDER}; set NIST_STRD to the folder with their files")
         return
-    found = rows(names, options.rounds)
+    found = rows(names, options.rounds, peers=options.extra.peers)
     medians = {solver: float(np.median([row.seconds for row in each])) for solver, each in found.items()}
     for solver, each in found.items():
         digits, errors = np.array([row.digits for row in each]), np.array([row.error_digits for row in each])
@@ -169,5 +185,6 @@ def _at_least(name: str, value: int, least: int) -> Check:
 
 
 if __name__ == "__main__":
-    given = harness.start(__doc__, rounds=11)
+    extend = lambda parser: parser.add_argument("--peers", action="store_true", help="every solver that is installed")
+    given = harness.start(__doc__, rounds=11, extend=extend)
     harness.report("least squares, 54 certified fits", lines(given), given)

@@ -27,8 +27,8 @@ TESTS = (
     "tests/tapes/test_guarded.py tests/tapes/test_captured.py tests/tapes/test_merging.py "
     "tests/tapes/test_rows.py tests/loops/test_scan.py tests/loops/test_selecting.py "
     "tests/bijectors/test_own.py tests/bijectors/test_residual.py tests/bijectors/test_state.py "
-    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_minimize.py "
-    "tests/fit/test_scans.py tests/held tests/samplers "
+    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py "
+    "tests/fit/test_minimize.py tests/fit/test_scans.py tests/held tests/samplers "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
     "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
@@ -125,8 +125,26 @@ MUTANTS = [
     Mutant(
         "what the data do not determine is said to have converged",
         "fit/steps.py",
-        "status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)",
+        "status = jnp.where((status != RUNNING) & ~signs.is_regular, SINGULAR, status)",
         "status = status + 0",
+    ),
+    Mutant(
+        "singular values are never looked at",
+        "fit/linear.py",
+        "is_sure = _norm(core) * _norm(guess) * jnp.finfo(core.dtype).eps * size < 1",
+        "is_sure = jnp.array(True)",
+    ),
+    Mutant(
+        "a batch's step is taken though it raises the cost",
+        "fit/batches.py",
+        "is_taken = new < old",
+        "is_taken = new < jnp.inf",
+    ),
+    Mutant(
+        "what moves no residual counts as determined in a sparse fit",
+        "fit/normal.py",
+        "return int(np.sum(pivots > self._tiny()) - np.sum(self._is_empty))",
+        "return self.scale.size",
     ),
     Mutant(
         "weights are of the residuals, not of their squares",

@@ -24,10 +24,23 @@ class WeightsError(IncraxError, ValueError):
     """Weights do not fit the residuals."""
 
 
-def unknown_loss(name: Any, known: Sequence[str]) -> ValueError:
-    """A loss that does not exist."""
+class CovarianceError(IncraxError, ValueError):
+    """A covariance was asked for that is too large."""
+
+
+def unknown_option(option: str, name: Any, known: Sequence[str]) -> ValueError:
+    """A loss or a solver that does not exist."""
     shown = ", ".join(f'"{each}"' for each in known)
-    return ValueError(f"`levenberg_marquardt(loss=...)` got {name!r}. {_UNTOUCHED} Use one of {shown}.")
+    return ValueError(f"`levenberg_marquardt({option}=...)` got {name!r}. {_UNTOUCHED} Use one of {shown}.")
+
+
+def no_covariance(solver: str, n: int, most: int) -> CovarianceError:
+    """A dense matrix that is too large."""
+    return CovarianceError(
+        f'A covariance of {n:,} parameters was asked for after a fit with `solver="{solver}"`. It is a dense matrix '
+        f"of {n:,} x {n:,}, found on demand for up to {most:,} parameters. The fit itself is whole. Name the "
+        'parameters of interest by `wrt` and fit these again from here, or use `solver="dense"`.'
+    )
 
 
 def complex_parameter(caller: str, path: str, type_name: str) -> ParameterTypeError:
@@ -78,6 +91,20 @@ def no_residuals(seen: str) -> ParameterTypeError:
         f"`levenberg_marquardt` needs a function that returns residuals, and got {seen} from it. {_UNTOUCHED} Return "
         "an array, or a pytree of arrays, whose squares are to be summed; for a scalar cost "
         "pass `prepare(cost, ...).flat` to a minimiser."
+    )
+
+
+def not_positive(name: str, option: str, value: Any) -> ValueError:
+    """An option that must be above zero."""
+    return ValueError(f"`{name}({option}=...)` got {value!r}. {_UNTOUCHED} Pass a number above zero.")
+
+
+def beside_a_model(caller: str, given: Sequence[str]) -> BindError:
+    """A bound model, and something beside it that it says itself."""
+    return BindError(
+        f"`{caller}` got a bound model and {', '.join(given)} beside it. A model has values, roles and bounds of its "
+        "own. "
+        f"{_UNTOUCHED} Use `model.set`, `model.set_role` and `bind(bounds=...)`, or pass the function itself."
     )
 
 
@@ -135,4 +162,27 @@ def no_data_sets() -> BindError:
         "`toys(model, data_sets)` got no data set. This is usually a generator that was used up before. Nothing was "
         "fitted. "
         'Pass a list, or a new generator: `({"x": sample(k)} for k in range(100))`.'
+    )
+
+
+def no_models() -> BindError:
+    """A sum of nothing."""
+    return BindError(f"`simultaneous(models)` got no model. {_NO_MODEL} Pass a mapping of names to bound models.")
+
+
+def wrong_part_name(name: Any) -> BindError:
+    """A part of a sum whose name cannot be that of an input."""
+    return BindError(
+        f"`simultaneous` got {name!r} as the name of a part. {_NO_MODEL} Names of parts are names of inputs: letters, "
+        "digits "
+        "and underscores."
+    )
+
+
+def shared_twice(first: str, second: str, model: str) -> BindError:
+    """Two shared names stand for the same leaf of a model."""
+    return BindError(
+        f"`simultaneous(shared=...)` names `{first}` and `{second}`, and in `{model}` one is part of the other. "
+        f"{_NO_MODEL} "
+        "Share one of them."
     )

@@ -175,3 +175,84 @@ def test_options_of_the_function_reach_the_fit():
     m = incrax.bind(incrax.incremental(nll, tuning=MINIMAL), params={"mu": 0.5, "sigma": 1.5}, x=X, roles={"x": "data"})
     fit.minimize(m)
     assert all(f._traces.options.tuning == MINIMAL for f in m.prepared().methods.values())
+
+
+@pytest.mark.parametrize("given", [{"bounds": {"mu": (0, 1)}}, {"wrt": "mu"}])
+@pytest.mark.parametrize("call", [fit.minimize, fit.levenberg_marquardt])
+def test_what_a_model_says_itself_is_not_said_beside_it(call, given):
+    with pytest.raises(incrax.BindError) as caught:
+        call(model(), **given)
+    assert str(caught.value) == (
+        f"`{call.__name__}` got a bound model and `{next(iter(given))}` beside it. A model has values, roles and "
+        "bounds of its "
+        "own. Nothing was evaluated. Use `model.set`, `model.set_role` and `bind(bounds=...)`, or pass the function "
+        "itself."
+    )
+
+
+def test_a_model_of_several_numbers_is_refused_whatever_was_called_before():
+    m = incrax.bind(lambda a: jnp.stack([a, a]), a=1.0)
+    m.flat().value([1.0])
+    with pytest.raises(fit.MethodError):
+        fit.minimize(m)
+
+
+def test_toys_start_from_the_present_values_each_time():
+    fun = lambda mu, x, y: jnp.sum((x - mu) ** 2) + jnp.sum((y - mu) ** 2)
+    m = incrax.bind(fun, mu=0.0, x=X[:4], y=X[:4], roles={"x": "data", "y": "data"})
+    sets = [{"x": X[:4], "y": X[:4] + 100}, {"x": X[:4]}]
+    found = fit.toys(m, sets, progress=False)
+    np.testing.assert_allclose(found.values[:, 0], [X[:4].mean() + 50, X[:4].mean()], rtol=1e-5)
+
+
+def test_data_sets_of_two_lengths_are_traced_twice():
+    traced = []
+
+    def counted(params, x):
+        traced.append(1)
+        return nll(params, x)
+
+    m = incrax.bind(counted, params={"mu": 0.5, "sigma": 1.5}, x=X[:300], roles={"x": "data"})
+    sets = [*samples(1, 200), *samples(1, 300)]
+    fit.toys(m, sets, progress=False)
+    first = len(traced)
+    fit.toys(m, sets * 3, progress=False)
+    assert len(traced) == first
+
+
+def test_rows_are_data_of_a_fit():
+    fun = lambda mu, x: jnp.sum((x - mu) ** 2)
+    m = incrax.bind(fun, mu=0.0, x=incrax.Rows(X, chunk_rows=128), roles={"x": "data"})
+    fit.minimize(m, method="BFGS")
+    np.testing.assert_allclose(m["mu"], X.mean(), rtol=1e-5)
+
+
+def test_a_fit_ends_on_a_bound_that_float32_rounds():
+    m = incrax.bind(lambda w: (w - 1) ** 2, w=np.float32(0.05), bounds={"w": (0.0, 0.1)})
+    fit.minimize(m, method="L-BFGS-B")
+    assert m["w"] == np.float32(0.1)
+
+
+# --- least squares ----------------------------------------------------------------------------------------------------
+
+
+def curve(params, x, y):
+    return params["a"] * jnp.exp(-params["b"] * x) - y
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, incrax.incremental], ids=["plain", "incremental"])
+def test_least_squares_of_a_bound_model(wrap):
+    x = np.linspace(0.0, 3.0, 40)
+    y = 2.0 * np.exp(-1.3 * x) + 0.01 * np.random.default_rng(0).normal(size=40)
+    start = {"a": 1.0, "b": 1.0}
+    m = incrax.bind(wrap(curve), params=start, x=x, y=y, roles={"x": "data", "y": "data"}, bounds={"b": (0.0, 1.25)})
+    found = fit.levenberg_marquardt(m)
+    assert m["b"] == 1.25
+    m = incrax.bind(wrap(curve), params=start, x=x, y=y, roles={"x": "data", "y": "data"})
+    found = fit.levenberg_marquardt(m)
+    expected = fit.levenberg_marquardt(curve, start, x, y)
+    np.testing.assert_allclose([m["a"], m["b"]], expected.values, rtol=1e-9)
+    np.testing.assert_allclose(found.standard_errors, expected.standard_errors, rtol=1e-6)
+    assert found.params == {"params": {"a": found.values[0], "b": found.values[1]}}
+    m.set_role("b", "fixed")
+    assert fit.levenberg_marquardt(m).names == ("params['a']",)

@@ -106,6 +106,44 @@ def test_transforms_go_with_what_they_belong_to():
     np.testing.assert_allclose(m.unbounded().flat.x0, [0.75, np.log(0.5), 2.0])
 
 
+def weighed(mu, weights, x):
+    return jnp.sum((x - mu) ** 2 * (1.0 if weights is None else weights))
+
+
+def test_data_of_another_structure_reach_their_own_part():
+    one, two = (incrax.bind(weighed, mu=1.0, weights=None, x=A, roles={"x": "data"}) for _ in range(2))
+    m = fit.simultaneous({"one": one, "two": two}, shared=["mu"])
+    m.set({"one['weights']": np.full(A.size, 10.0)})
+    one.set(weights=np.full(A.size, 10.0))
+    np.testing.assert_allclose(m.value(), one.value() + two.value(), rtol=1e-12)
+    m = fit.simultaneous({"one": incrax.bind(lambda mu, d: mu * sum(d), mu=2.0, d=[1, 2])}, shared=["mu"])
+    m.set({"one['d']": [1, 2, 3]})
+    assert m.value() == 12.0
+
+
+def test_names_of_parts_and_shared_paths_are_free():
+    bounded = model(bounds={"sigma": (0.1, None)})
+    m = fit.simultaneous({"bounds": bounded, "roles": model(B)}, shared=["params['mu']"])
+    assert m["mu"] == 0.75
+    assert set(m.bounds) == {"bounds['params']['sigma']"}
+
+
+def test_the_negative_of_a_model_has_its_inputs():
+    base = model(bounds={"sigma": (0.1, None)})
+    m = fit.negative(base)
+    assert m.value() == -base.value()
+    assert m.roles == base.roles
+    assert set(m.bounds) == set(base.bounds)
+
+
+def test_sigma_and_value_have_one_shape():
+    m = incrax.bind(lambda w: 0.0 * jnp.sum(w), w=np.ones((2, 2)))
+    constraint = fit.gaussian_constraint("w", np.zeros((2, 2)), [[1.0], [0.5]])
+    np.testing.assert_allclose(fit.constrained(m, constraint).value(), 0.5 * (2 * 1 + 2 * 4))
+    single = fit.constrained(m, fit.Constraint("w", jnp.sum))
+    assert single.value() == 4.0
+
+
 # --- constraints ------------------------------------------------------------------------------------------------------
 
 
@@ -146,15 +184,35 @@ ERRORS = {
     ),
     "no covariance": (
         lambda: fit.gaussian_constraint(["mu", "sigma"], [1.0, 2.0], covariance=-np.eye(2)),
-        f"The constraint of `mu`, `sigma` has errors of shape [2, 2] that are no covariance of 2 values. {MADE} {PASS}",
+        f"The constraint of `mu`, `sigma` has a matrix of shape [2, 2] that is no covariance of 2 values. {MADE} "
+        f"{PASS}",
     ),
     "other shape": (
         lambda: fit.gaussian_constraint("mu", [1.0, 2.0], sigma=[1.0, 2.0, 3.0]),
-        f"The constraint of `mu` has errors that do not fit 2 values. {MADE} {PASS}",
+        f"The constraint of `mu` has errors that do not fit values of shape [2]. {MADE} {PASS}",
     ),
     "other number": (
-        lambda: fit.constrained(model(), fit.gaussian_constraint("mu", [1.0, 2.0], 1.0)).value(),
+        lambda: fit.constrained(model(), fit.gaussian_constraint("mu", [1.0, 2.0], 1.0)),
         f"The constraint of `mu` has 2 values for 1 elements. {MADE} {PASS}",
+    ),
+    "negative": (
+        lambda: fit.gaussian_constraint("mu", 1.0, -0.1),
+        f"The constraint of `mu` has errors that are not above zero. {MADE} {PASS}",
+    ),
+    "no model": (
+        lambda: fit.simultaneous({}),
+        f"`simultaneous(models)` got no model. {MADE} Pass a mapping of names to bound models.",
+    ),
+    "name of a part": (
+        lambda: fit.simultaneous({"a b": model()}),
+        f"`simultaneous` got 'a b' as the name of a part. {MADE} Names of parts are names of inputs: letters, digits "
+        "and "
+        "underscores.",
+    ),
+    "shared twice": (
+        lambda: fit.simultaneous({"one": model()}, shared=["mu", "params"]),
+        "`simultaneous(shared=...)` names `mu` and `params`, and in `one` one is part of the other. "
+        f"{MADE} Share one of them.",
     ),
     "state": (
         lambda: fit.constrained(model(roles={"x": "data", "mu": "state"})),

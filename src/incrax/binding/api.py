@@ -63,4 +63,4 @@ def bind(
         >>> float(m.value())
         1.0
     """
-    return Bound(f, inputs, roles, bounds, transforms)
+    return Bound(f, inputs, roles=roles, bounds=bounds, transforms=transforms)

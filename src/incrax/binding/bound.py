@@ -45,7 +45,7 @@ class Bound:
     Not for several threads at a time.
     """
 
-    def __init__(self, fun: Any, given: Mapping[str, Any], roles: Roles, bounds: Any, transforms: Any) -> None:
+    def __init__(self, fun: Any, given: Mapping[str, Any], *, roles: Roles, bounds: Any, transforms: Any) -> None:
         """See `bind`."""
         self._options = options_of(fun)
         self._fun = plain(fun)
@@ -68,6 +68,10 @@ class Bound:
         self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, state)
         self._made: dict[str, Incremental[..., Any]] = {}
         self._prepared: list[tuple[Any, Prepared]] = []
+
+    def _fitted(self) -> tuple[tuple[str, ...], ...]:
+        """What functions are made for."""
+        return self.trainable_paths, self._inputs.paths(STATE)
 
     def _follow(self, before: tuple[str, ...]) -> None:
         """Give up what was made for other roles; `before` are their states."""
@@ -175,14 +179,14 @@ class Bound:
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:
         """All inputs are afterwards as they were before a `with` block; who watches is told."""
-        before, roles, state = self._inputs.values(), self.roles, self._inputs.paths(STATE)
+        before = self._inputs.values()
         try:
             yield self
         finally:
-            now = self._inputs.paths(STATE)
+            roles, state = self._fitted(), self._inputs.paths(STATE)
             self._inputs.restore(before)
-            if self.roles != roles or now != state:
-                self._follow(now)
+            if self._fitted() != roles:
+                self._follow(state)
 
     @property
     def trainable(self) -> dict[str, Any]:

@@ -42,7 +42,10 @@ class Static:
 
 def is_floating(leaf: Any) -> bool:
     """Whether a leaf has a derivative."""
-    return is_dynamic(leaf) and jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.inexact)
+    try:
+        return is_dynamic(leaf) and jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.inexact)
+    except TypeError:  # an array that JAX has no type for
+        return False
 
 
 def roles_of(names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, str]) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str) -> Callable[..., Any]:
-    """((tree of inputs, static leaves), what is trained, other leaves, the optimiser's state) -> loss and what is new."""
+    """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and what is new."""
 
     def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
         treedef, statics = key

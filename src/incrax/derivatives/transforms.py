@@ -13,6 +13,7 @@ from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
 from incrax.derivatives.differentiated import Derivative, Gradient, Hessian, HessianProduct, Jacobian, Pushforward
+from incrax.running.traces import Options as EngineOptions
 
 
 class Options(TypedDict, total=False):
@@ -259,3 +260,8 @@ def options_of(fun: Function) -> Options:
     made = fun._traces.options
     policy = "exact" if made.is_exact else "fast"
     return Options(policy=policy, memory=made.memory, versions=made.versions, algebra=made.algebra, tuning=made.tuning)
+
+
+def engine_options_of(fun: Function) -> EngineOptions:
+    """With which options a function was made incremental; the usual ones if it is not."""
+    return (fun if isinstance(fun, Incremental) else incremental(fun))._traces.options

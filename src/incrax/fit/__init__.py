@@ -1,8 +1,9 @@
 """Fits: what a scientist does with an incremental function."""
 
-from incrax._fit_errors import BoundsError, ParameterTypeError, WeightsError
+from incrax._fit_errors import BoundsError, CovarianceError, ParameterTypeError, WeightsError
 from incrax._minimize_errors import MethodError, MinimumError
-from incrax.fit.joint import Constraint, constrained, gaussian_constraint, simultaneous
+from incrax.fit.batches import LeastSquaresSteps, StepState
+from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
 from incrax.fit.minimize import minimize
 from incrax.fit.minimum import FitResult
@@ -18,15 +19,18 @@ __all__ = [
     "Constraint",
     "Contour",
     "Counts",
+    "CovarianceError",
     "FitResult",
     "Interval",
     "LeastSquaresResult",
+    "LeastSquaresSteps",
     "MethodError",
     "MinimumError",
     "ParameterTypeError",
     "Profile",
     "Scan2D",
     "Status",
+    "StepState",
     "Task",
     "Toys",
     "WeightsError",
@@ -37,6 +41,7 @@ __all__ = [
     "levenberg_marquardt",
     "make_task",
     "minimize",
+    "negative",
     "profile",
     "scan2d",
     "simultaneous",

@@ -6,7 +6,7 @@ In: residuals as a function of a vector. Out: the search after a round, and the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,18 @@ Residuals = Callable[[Any], Any]
 Jacobian = Callable[[Any], tuple[Any, Any]]
 
 
+class Turn(NamedTuple):
+    """What goes round the loop."""
+
+    search: Search
+    at: Point
+    is_new: Any
+    """Whether the search is not where `at` is."""
+    num_refused: Any
+    """Steps refused in a row."""
+    is_over: Any
+
+
 class Round:
     """One search's programs, traced for a function of a vector."""
 
@@ -28,54 +40,51 @@ class Round:
         self.residuals, self.linearized = residuals, linearized
         self.settings, self.bounds, self.loss_scale = settings, bounds, loss_scale
 
-    def run(self, search: Search, max_jacobians: Any) -> tuple[Search, Point, Any]:
+    def run(self, search: Search, max_jacobians: Any) -> Turn:
         """Iterate until it is over, or so many Jacobians were evaluated in all.
 
-        Returns:
-            The search, the linear model that it looked at last, and whether it is over, so that both are of one point.
+        A turn tries one step. Loops are not nested: in a small fit, entering one costs more than a step.
         """
 
-        def is_running(carry: tuple[Search, Point, Any]) -> Any:
-            search, _, is_over = carry
-            return ~is_over & (search.num_jacobians < max_jacobians)
+        def is_running(turn: Turn) -> Any:
+            return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
 
-        def advance(carry: tuple[Search, Point, Any]) -> tuple[Search, Point, Any]:
-            search, at = self._begun(carry[0])
-            is_over = (search.status != steps.RUNNING) | (search.num_steps >= self.settings.max_steps)
-            moved = lax.cond(is_over, lambda search, _: search, self._moved, search, at)
-            return moved, at, is_over | (moved.status != steps.RUNNING)
-
-        types = jax.eval_shape(self._begun, search)[1]
+        types = jax.eval_shape(self._begun, search, None)[1]
         nothing = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), types)
-        return lax.while_loop(is_running, advance, (search, nothing, jnp.array(False)))
+        first = Turn(search, nothing, jnp.array(True), jnp.array(0), jnp.array(False))
+        return lax.while_loop(is_running, self._turned, first)
 
-    def _begun(self, search: Search) -> tuple[Search, Point]:
+    def _turned(self, turn: Turn) -> Turn:
+        search, at = lax.cond(turn.is_new, self._begun, lambda *given: given, turn.search, turn.at)
+        is_over = (search.status != steps.RUNNING) | (search.num_steps >= self.settings.max_steps)
+        way = jnp.where(is_over, 0, jnp.where(steps.is_quiet(search), 1, 2))
+        search, is_new = lax.switch(way, (_stayed, _polished, self._tried), search, at)
+        num_refused = jnp.where(is_new, 0, turn.num_refused + 1)
+        search, has_stalled = steps.stalled(search, at, num_refused)
+        is_over |= search.status != steps.RUNNING
+        return Turn(search, at, is_new | has_stalled, num_refused, is_over)
+
+    def _begun(self, search: Search, _: Any) -> tuple[Search, Point]:
         """The linear model where a search is, and whether that is its end."""
         residuals, jacobian = self.linearized(search.x)
         at = steps.point(search, residuals, jacobian, self.bounds, self.settings.loss, self.loss_scale)
         return steps.judged(search, at, self.settings), at
 
-    def _moved(self, search: Search, at: Point) -> Search:
-        return lax.cond(steps.is_quiet(search), steps.polished, self._tried, search, at)
+    def _tried(self, search: Search, at: Point) -> tuple[Search, Any]:
+        """Try a step from a point; without another Jacobian."""
+        velocity, root = steps.direction(at, search.damping)
+        is_accelerated = self.settings.is_accelerated
+        curvature = second_derivative(self.residuals, at.x, velocity) if is_accelerated else None
+        step = steps.trial(at, velocity, root, curvature, self.bounds)
+        return steps.answered(search, at, step, cost(self.settings.loss, self.residuals(step.x), self.loss_scale))
 
-    def _tried(self, search: Search, at: Point) -> Search:
-        """Try steps from a point until one is taken; without another Jacobian."""
 
-        def attempt(carry: tuple[Search, Any, Any]) -> tuple[Search, Any, Any]:
-            search, _, count = carry
-            velocity = steps.direction(at, search.damping)
-            is_accelerated = self.settings.is_accelerated
-            curvature = second_derivative(self.residuals, at.x, velocity) if is_accelerated else None
-            step = steps.trial(at, velocity, curvature, search.damping, self.bounds)
-            found = cost(self.settings.loss, self.residuals(step.x), self.loss_scale)
-            return *steps.answered(search, at, step, found), count + 1
+def _stayed(search: Search, _: Point) -> tuple[Search, Any]:
+    return search, jnp.array(False)
 
-        def is_running(carry: tuple[Search, Any, Any]) -> Any:
-            _, is_taken, count = carry
-            return ~is_taken & (count < steps.MAX_TRIALS)
 
-        search, is_taken, _ = lax.while_loop(is_running, attempt, (search, jnp.array(False), 0))
-        return lax.cond(is_taken, lambda search: search, lambda search: steps.stalled(search, at), search)
+def _polished(search: Search, at: Point) -> tuple[Search, Any]:
+    return steps.polished(search, at), jnp.array(True)
 
 
 def second_derivative(residuals: Residuals, x: Any, v: Any) -> Any:

@@ -6,7 +6,9 @@ a change of one data set's parameter leaves the others alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,16 +19,19 @@ from incrax._api import incremental
 from incrax._bind_errors import AmbiguousInputError
 from incrax._errors import UnknownInputError
 from incrax._fit_errors import (
+    no_models,
     not_shared,
     other_shared_type,
+    shared_twice,
     state_in_sum,
     taken_model_name,
     wrong_constraint,
+    wrong_part_name,
 )
-from incrax.binding.api import bind
 from incrax.binding.bound import Bound
+from incrax.binding.names import parts_of, with_part
 from incrax.binding.roles import STATE
-from incrax.derivatives.selection import at_path, type_name
+from incrax.derivatives.selection import type_name
 from incrax.running.paths import is_within
 
 
@@ -59,8 +64,8 @@ def gaussian_constraint(
         2.0
     """
     names = (name,) if isinstance(name, str) else tuple(name)
-    centre = np.asarray(value, float).reshape(-1)
-    root = _whitening(names, centre.size, sigma, covariance)
+    given = np.asarray(value, float)
+    centre, root = given.reshape(-1), _whitening(names, given.shape, sigma, covariance)
 
     def term(*values: Any) -> Any:
         found = jnp.concatenate([jnp.ravel(each) for each in values])
@@ -71,19 +76,24 @@ def gaussian_constraint(
     return Constraint(names, term)
 
 
-def _whitening(names: tuple[str, ...], size: int, sigma: Any, covariance: Any) -> np.ndarray:
+def _whitening(names: tuple[str, ...], shape: tuple[int, ...], sigma: Any, covariance: Any) -> np.ndarray:
     """W with W^T W = C^-1, shape (k, k)."""
     if (sigma is None) == (covariance is None):
         raise wrong_constraint(names, "needs either `sigma` or `covariance`")
+    size = math.prod(shape)
     try:
-        matrix = np.diag(np.broadcast_to(sigma, size) ** 2) if covariance is None else np.asarray(covariance, float)
-        if matrix.shape != (size, size) or not np.all(np.linalg.eigvalsh(matrix) > 0):
-            raise wrong_constraint(
-                names, f"has errors of shape {list(matrix.shape)} that are no covariance of {size} values"
-            )
-        return np.linalg.inv(np.linalg.cholesky(matrix))
-    except (ValueError, np.linalg.LinAlgError) as error:
-        raise wrong_constraint(names, f"has errors that do not fit {size} values") from error
+        errors = None if sigma is None else np.broadcast_to(sigma, shape).reshape(-1)
+        matrix = np.diag(errors**2) if errors is not None else np.asarray(covariance, float)
+    except ValueError as error:
+        raise wrong_constraint(names, f"has errors that do not fit values of shape {list(shape)}") from error
+    if errors is not None and not np.all(errors > 0):
+        raise wrong_constraint(names, "has errors that are not above zero")
+    is_square = matrix.shape == (size, size) and np.allclose(matrix, matrix.T)
+    if not is_square or not np.all(np.linalg.eigvalsh(matrix) > 0):
+        raise wrong_constraint(
+            names, f"has a matrix of shape {list(matrix.shape)} that is no covariance of {size} values"
+        )
+    return np.linalg.inv(np.linalg.cholesky(matrix))
 
 
 def constrained(model: Bound, *constraints: Constraint) -> Bound:
@@ -97,26 +107,22 @@ def constrained(model: Bound, *constraints: Constraint) -> Bound:
         UnknownInputError: a constraint names nothing.
         BindError: the model has state.
     """
-    _check_stateless("model", model)
     names = tuple(model.inputs)
-    known = tuple(model.roles)
-    terms = [([model.path(name) for name in each.names], each.term) for each in constraints]
+    terms = [([model.path(name) for name in _names(each)], each) for each in constraints]
+    for paths, each in terms:
+        jax.eval_shape(each.term, *(model[path] for path in paths))
 
-    def total(**given: Any) -> Any:
-        args = tuple(given[name] for name in names)
-        value = model.function(*args)
-        for paths, term in terms:
-            value = value + term(*(at_path(path, (args, {}), names, known) for path in paths))
+    def change(value: Any, args: tuple[Any, ...]) -> Any:
+        trees = dict(zip(names, args, strict=True))
+        for paths, each in terms:
+            value = value + each.term(*(parts_of(trees, path)[path] for path in paths))
         return value
 
-    inputs = dict(zip(names, model.args, strict=True))
-    return bind(
-        incremental(total, **model.options),
-        roles=model.roles,
-        bounds=model.bounds,
-        transforms=model.transforms,
-        **inputs,
-    )
+    return _composed(model, change)
+
+
+def _names(constraint: Constraint) -> tuple[str, ...]:
+    return (constraint.names,) if isinstance(constraint.names, str) else tuple(constraint.names)
 
 
 def simultaneous(
@@ -150,15 +156,15 @@ def simultaneous(
         >>> float(m.value())
         2.0
     """
-    shared = tuple(shared)
+    if not models:
+        raise no_models()
+    places = {name: _word(name) for name in shared}
     for name, model in models.items():
-        _check_stateless(name, model)
-        if name in shared:
-            raise taken_model_name(name)
-    parts = {name: _part(model, shared) for name, model in models.items()}
-    inputs, settings = _shared_inputs(models, parts, shared)
+        _check_part(name, model, places.values())
+    parts = {name: _part(name, model, places) for name, model in models.items()}
+    inputs, settings = _shared_inputs(parts, places)
     for name, part in parts.items():
-        inputs[name] = dict(zip(part.names, jax.tree.unflatten(part.treedef, part.own(part.model.args)), strict=True))
+        inputs[name] = part.own()
         _take(settings, part, lambda path, name=name, part=part: part.joint_path(name, path))
 
     def total(**given: Any) -> Any:
@@ -166,7 +172,7 @@ def simultaneous(
         return sum(values[1:], values[0])
 
     options = next(iter(models.values())).options
-    joint = bind(incremental(total, **options), **settings, **inputs)
+    joint = Bound(incremental(total, **options), inputs, **settings)
     return constrained(joint, *constraints) if constraints else joint
 
 
@@ -177,46 +183,56 @@ class _Part(NamedTuple):
     """A model in a sum."""
 
     model: Bound
-    names: tuple[str, ...]
-    """Of its inputs."""
-    paths: tuple[str, ...]
-    """Of its leaves."""
-    treedef: Any
-    """Of its arguments."""
-    sources: tuple[tuple[str, int] | None, ...]
-    """Of each leaf: the shared input that it is a leaf of, and which; None for its own."""
+    shared: dict[str, str]
+    """The shared inputs of the sum by the paths that they have in the model."""
 
-    def own(self, args: Any) -> list[Any]:
-        """Leaves, None for those that are shared."""
-        return [leaf if source is None else None for leaf, source in self._pairs(args)]
+    def own(self) -> dict[str, Any]:
+        """The model's inputs without what is shared."""
+        trees = dict(zip(self.model.inputs, self.model.args, strict=True))
+        for path in self.shared:
+            trees = with_part(trees, path, None)
+        return trees
 
     def args(self, own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
         """The model's arguments from its own inputs and the shared ones."""
-        rest = iter(leaf for name in self.names for leaf in jax.tree.leaves(own[name]))
-        shared = {name: jax.tree.leaves(given[name]) for name, _ in filter(None, self.sources)}
-        leaves = [next(rest) if source is None else shared[source[0]][source[1]] for source in self.sources]
-        return jax.tree.unflatten(self.treedef, leaves)
+        trees = dict(own)
+        for path, name in self.shared.items():
+            trees = with_part(trees, path, given[name])
+        return tuple(trees[name] for name in self.model.inputs)
 
     def joint_path(self, name: str, path: str) -> str | None:
-        """The path in the sum of one of the model's own leaves."""
-        if self.sources[self.paths.index(path)] is not None:
+        """The path in the sum of one of the model's own leaves; None for what is shared."""
+        if any(is_within(path, each) for each in self.shared):
             return None
-        owner = max((each for each in self.names if is_within(path, each)), key=len)
+        owner = max((each for each in self.model.inputs if is_within(path, each)), key=len)
         return f"{name}[{owner!r}]{path.removeprefix(owner)}"
 
-    def _pairs(self, args: Any) -> list[tuple[Any, Any]]:
-        return list(zip(jax.tree.leaves(args), self.sources, strict=True))
+
+def _word(name: str) -> str:
+    """What a shared path is called in the sum: its last key."""
+    found = re.search(r"""(\w+)['"]?\]?$""", name)
+    return found[1] if found else name
 
 
-def _part(model: Bound, shared: Sequence[str]) -> _Part:
-    paths = tuple(model.roles)
-    sources: list[tuple[str, int] | None] = [None] * len(paths)
-    for name in shared:
-        place = _place(model, name)
-        numbers = [k for k, path in enumerate(paths) if place is not None and is_within(path, place)]
-        for index, number in enumerate(numbers):
-            sources[number] = (name, index)
-    return _Part(model, tuple(model.inputs), paths, jax.tree.structure(model.args), tuple(sources))
+def _check_part(name: Any, model: Bound, shared: Collection[str]) -> None:
+    if not (isinstance(name, str) and name.isidentifier()):
+        raise wrong_part_name(name)
+    _check_stateless(name, model)
+    if name in shared:
+        raise taken_model_name(name)
+
+
+def _part(name: str, model: Bound, places: Mapping[str, str]) -> _Part:
+    shared: dict[str, str] = {}
+    for each, word in places.items():
+        path = _place(model, each)
+        if path is None:
+            continue
+        for other in shared:
+            if is_within(path, other) or is_within(other, path):
+                raise shared_twice(shared[other], word, name)
+        shared[path] = word
+    return _Part(model, shared)
 
 
 def _place(model: Bound, name: str) -> str | None:
@@ -230,25 +246,23 @@ def _place(model: Bound, name: str) -> str | None:
 
 
 def _shared_inputs(
-    models: Mapping[str, Bound], parts: Mapping[str, _Part], shared: Sequence[str]
+    parts: Mapping[str, _Part], places: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Values of the shared inputs, and their roles, bounds and transforms by path."""
     inputs: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}, "transforms": {}}
-    for name in shared:
-        places = {key: place for key, model in models.items() if (place := _place(model, name)) is not None}
-        if not places:
-            raise not_shared(name, list(models))
-        found = {key: models[key][place] for key, place in places.items()}
+    for name, word in places.items():
+        paths = {key: path for key, part in parts.items() for path, each in part.shared.items() if each == word}
+        if not paths:
+            raise not_shared(name, list(parts))
+        found = {key: parts[key].model[path] for key, path in paths.items()}
         first = next(iter(found))
         for key, value in found.items():
             if _types(value) != _types(found[first]):
                 raise other_shared_type(name, key, str(_types(value)[0]), first, str(_types(found[first])[0]))
-        inputs[name] = found[first]
-        place = places[first]
-        inside = lambda path, name=name, place=place: (
-            name + path.removeprefix(place) if is_within(path, place) else None
-        )
+        inputs[word] = found[first]
+        path = paths[first]
+        inside = lambda each, word=word, path=path: word + each.removeprefix(path) if is_within(each, path) else None
         _take(settings, parts[first], inside)
     return inputs, settings
 
@@ -270,3 +284,35 @@ def _types(value: Any) -> tuple[list[str], Any]:
 def _check_stateless(name: str, model: Bound) -> None:
     if STATE in model.roles.values():
         raise state_in_sum(name)
+
+
+def negative(model: Bound) -> Bound:
+    """A model with the negative value: the log-likelihood of a negative log-likelihood, for samplers.
+
+    Args:
+        model: whose value is a scalar. It stays as it is.
+
+    Raises:
+        BindError: the model has state.
+
+    Example:
+        >>> import incrax
+        >>> from incrax import fit
+        >>> float(fit.negative(incrax.bind(lambda mu: 0.5 * mu**2, mu=2.0)).value())
+        -2.0
+    """
+    return _composed(model, lambda value, args: -value)
+
+
+def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bound:
+    """A model of the same inputs with another value, from the model's and all inputs."""
+    _check_stateless("model", model)
+    names = tuple(model.inputs)
+
+    def total(**given: Any) -> Any:
+        args = tuple(given[name] for name in names)
+        return change(model.function(*args), args)
+
+    inputs = dict(zip(names, model.args, strict=True))
+    settings = {"roles": model.roles, "bounds": model.bounds, "transforms": model.transforms}
+    return Bound(incremental(total, **model.options), inputs, **settings)

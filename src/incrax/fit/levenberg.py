@@ -15,16 +15,19 @@ import jax
 import numpy as np
 
 from incrax._errors import wrong_option
+from incrax._fit_errors import SQUARES
 from incrax._incremental import Incremental
+from incrax.binding.bound import Bound
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.compiled import Round
 from incrax.fit.hosted import Hosted
+from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
-from incrax.fit.problem import Layout, Problem, problem, roots_of_weights, weighed_vector
+from incrax.fit.problem import Layout, Problem, check_alone, problem, problem_of, roots_of_weights, weighed_vector
 from incrax.fit.result import LeastSquaresResult, status_of
-from incrax.fit.steps import Found, Search, Settings
+from incrax.fit.steps import Found, Settings
 from incrax.running.progress import Meter
 
 Function = Callable[..., Any]
@@ -38,7 +41,7 @@ ROUND_S = 0.5
 
 
 def levenberg_marquardt(
-    residuals: Function,
+    residuals: Function | Bound,
     *args: Any,
     wrt: Any = None,
     bounds: Bounds | None = None,
@@ -49,6 +52,7 @@ def levenberg_marquardt(
     max_steps: int = 5000,
     is_accelerated: bool = True,
     is_absolute: bool = False,
+    solver: str = "dense",
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
 ) -> LeastSquaresResult:
@@ -59,9 +63,10 @@ def levenberg_marquardt(
 
     Args:
         residuals: function of pytrees that returns the residuals, a pytree of arrays with m elements in all; complex
-            ones count as two. If it is an incremental function, each step evaluates what the step changed.
-        *args: its arguments, at the start of the search. Data that change from call to call belong here, not into a
-            closure: searches are compiled once per function.
+            ones count as two. If it is an incremental function, each step evaluates what the step changed. Or a bound
+            model of residuals: what is trainable is free, within the model's bounds, and ends at the minimum.
+        *args: the function's arguments, at the start of the search. Data that change from call to call belong here, not
+            into a closure: searches are compiled once per function.
         wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
         bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
@@ -74,6 +79,11 @@ def levenberg_marquardt(
         max_steps: steps taken, at most.
         is_accelerated: whether steps are bent along second derivatives of the residuals; saves steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the residual variance.
+        solver: how steps are solved for. `"dense"`: QR of the Jacobian. `"sparse"`: its elements that may be nonzero,
+            and a sparse factorisation of the normal matrix, for parameters in groups that share few residuals.
+            `"matrix-free"`: LSMR over products with the Jacobian, which is never formed; needs lineax. `"auto"`:
+            dense up to 1,000 free elements, else sparse where at most a tenth of the Jacobian may be nonzero, else
+            matrix-free.
         callback: called after each step with the parameters (as `result.params`) and the cost; stops the search if it
             returns True. The search then runs step by step.
         progress: whether a search of over two seconds shows its progress on a terminal.
@@ -87,9 +97,13 @@ def levenberg_marquardt(
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         WeightsError: weights do not fit the residuals.
         ParameterTypeError: a free leaf is complex, or the function returns no residuals.
+        ValueError: a loss or a solver does not exist.
+        MissingExtraError: the solver is matrix-free and lineax is not installed.
 
     Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m n^2 + n^3), and, for
-    each step tried, one evaluation of the residuals and one of their second derivative along a line.
+        each step tried, one evaluation of the residuals and one of their second derivative along a line. Without a
+        dense Jacobian the host goes step by step, nothing is taken from saved values, and a covariance is found when it
+        is asked for.
 
     Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm (1978).
 
@@ -101,18 +115,40 @@ def levenberg_marquardt(
         >>> round(float(result.params["b"]), 4)
         2.0
     """
-    if not callable(residuals):
-        raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function")
-    task = problem(residuals, args, wrt, bounds)
+    if isinstance(residuals, Bound):
+        check_alone(residuals, SQUARES, args, wrt, bounds)
+        task, model = problem_of(residuals), residuals
+        residuals = model.function if model.options else plain(model.function)
+    elif callable(residuals):
+        task, model = problem(residuals, args, wrt, bounds), None
+    else:
+        raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function or a bound model")
     tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
-    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated)
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
+    solver = chosen(check_solver(solver), residuals, task, roots)
+    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
     scale = np.asarray(loss_scale, task.x.dtype)
-    if callback is None and not isinstance(residuals, Incremental):
+    if solver != "dense":
+        found = Large(residuals, task, settings, roots, scale).run(callback, progress=progress)
+    elif callback is None and not isinstance(residuals, Incremental):
         found = _compiled(residuals, task, settings, roots, scale, progress)
     else:
-        found = Hosted(residuals, task, settings, roots, scale).run(callback, progress=progress)
+        found = _hosted(residuals, task, settings, roots, scale, callback, progress=progress)
+    if model is not None:
+        model.set_vector(np.clip(found.x, task.lower, task.upper))
     return _result(task, found, is_absolute=is_absolute)
+
+
+def _hosted(
+    fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, callback: Any, *, progress: bool
+) -> Found:
+    """Step by step; what was saved is left to an incremental function alone."""
+    search = Hosted(fun, task, settings, roots, scale)
+    try:
+        return search.run(callback, progress=progress)
+    finally:
+        if not isinstance(fun, Incremental):
+            search.clear()
 
 
 # --- one program ------------------------------------------------------------------------------------------------------
@@ -120,22 +156,27 @@ def levenberg_marquardt(
 
 def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
     program = _program(fun, task.layout, settings)
-    given = (task.others, roots, (task.lower, task.upper), scale)
+    given = (task.others, roots)
     limit, start_s = FIRST_ROUND, time.perf_counter()
-    search, found = program(steps.first(task.x), *given, limit)
+    search, found = program(steps.start(task.x), _box(task, scale, limit), *given)
     if _is_over(found):
         return found
     with Meter("least squares", settings.max_steps, is_shown=progress) as meter:
         while not _is_over(found):
-            meter.advance(int(search.num_steps) - meter.done)
+            meter.advance(int(found.summary.num_steps) - meter.done)
             now = time.perf_counter()
             limit, start_s = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9)))), now
-            search, found = program(search, *given, limit)
+            search, found = program(search, _box(task, scale, limit), *given)
     return found
 
 
 def _is_over(found: Found) -> bool:
-    return bool(np.asarray(found.summary)[0])
+    return bool(found.summary.is_over)
+
+
+def _box(task: Problem, scale: Any, limit: int) -> np.ndarray:
+    """Lower bounds, upper bounds, scale of the loss, and after how many Jacobians the host looks at the clock."""
+    return np.concatenate([task.lower, task.upper, [scale, limit]], dtype=task.x.dtype)
 
 
 def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
@@ -148,12 +189,13 @@ def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
 
 def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
     @jax.jit
-    def search(search: Search, others: Any, roots: Any, bounds: Any, scale: Any, limit: Any) -> tuple[Search, Found]:
+    def search(search: Any, box: Any, others: Any, roots: Any) -> tuple[Any, Found]:
+        lower, upper = box[:-2].reshape(2, -1)
         evaluate = functools.partial(_evaluate, fun, layout, others, roots)
         jacobian = Jacobian(evaluate, None, "jacobian")
-        run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, bounds, scale)
-        search, at, is_over = run.run(search, limit)
-        return search, steps.found(search, at, is_over)
+        run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, (lower, upper), box[-2])
+        end = run.run(steps.unpacked(search), box[-1])
+        return steps.packed(end.search), steps.found(end.search, end.at, end.is_over)
 
     return search
 
@@ -173,16 +215,15 @@ def _types(fun: Function, task: Problem) -> Any:
 
 
 def _result(task: Problem, found: Found, *, is_absolute: bool) -> LeastSquaresResult:
-    _, status, num_steps, num_jacobians, num_residuals, rank, cost = np.asarray(found.summary).tolist()
-    m, n = found.residuals.size, found.x.size
+    end, m = found.summary, found.residuals.size
     return LeastSquaresResult(
-        status=status_of(int(status), m, n),
-        cost=cost,
+        status=status_of(int(end.status), m, task.x.size),
+        cost=end.cost,
         names=task.names,
-        num_steps=int(num_steps),
-        num_jacobians=int(num_jacobians),
-        num_residuals=int(num_residuals),
-        num_dof=m - int(rank),
+        num_steps=int(end.num_steps),
+        num_jacobians=int(end.num_jacobians),
+        num_residuals=int(end.num_residuals),
+        num_dof=m - int(end.rank),
         is_absolute=is_absolute,
         _found=found,
         _problem=task,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from incrax._fit_errors import unknown_loss
+from incrax._fit_errors import unknown_option
 
 
 class Rho(NamedTuple):
@@ -95,5 +95,5 @@ def check_loss(name: Any) -> str:
         ValueError: it is none.
     """
     if name not in LOSSES:
-        raise unknown_loss(name, tuple(LOSSES))
+        raise unknown_option("loss", name, tuple(LOSSES))
     return name

@@ -14,6 +14,7 @@ import numpy as np
 
 from incrax._fit_errors import (
     SQUARES,
+    beside_a_model,
     complex_parameter,
     no_residuals,
     outside_bounds,
@@ -22,11 +23,15 @@ from incrax._fit_errors import (
     wrong_weights,
 )
 from incrax.binding.bound import Bound
-from incrax.derivatives.cuts import Mark
+from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, element_names, ends
-from incrax.derivatives.selection import Selection, select, type_name
+from incrax.derivatives.selection import Mirror, select, type_name
+from incrax.derivatives.transforms import plain
 from incrax.running.leaves import is_dynamic
 from incrax.running.paths import is_within
+
+NUM_SHAPES = 256
+"""Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
 
 
 class Layout(NamedTuple):
@@ -66,26 +71,37 @@ class Problem(NamedTuple):
     """Where a search starts, in which bounds, and how it is evaluated."""
 
     layout: Layout
-    selection: Selection
+    mirror: Mirror
     x: np.ndarray
     others: tuple[Any, ...]
     lower: np.ndarray
     upper: np.ndarray
     names: tuple[str, ...]
-    shape: Callable[[list[Any]], Any] | None = None
+    tree_of: Callable[[list[Any]], Any] | None = None
     """Of bound models: the trainable inputs from their leaves."""
 
     def tree(self, x: Any) -> Any:
         """A vector in the shape of the first argument if all that is free is part of it; what is fixed as it was."""
-        if self.shape is not None:
-            return self.shape(self.layout.free_leaves(x))
+        if self.tree_of is not None:
+            return self.tree_of(self.layout.free_leaves(x))
         return self.layout.arguments(x, self.others)[0]
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
-        if self.shape is not None:
-            return self.shape(self.layout.free_leaves(x))
-        return self.selection.mirror.tree(self.layout.free_leaves(x))
+        if self.tree_of is not None:
+            return self.tree_of(self.layout.free_leaves(x))
+        return self.mirror.tree(self.layout.free_leaves(x))
+
+
+class Shape(NamedTuple):
+    """What of a problem the types of the arguments decide."""
+
+    layout: Layout
+    mirror: Mirror
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+    other_numbers: tuple[int, ...]
+    dtype: Any
 
 
 def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES) -> Problem:
@@ -96,21 +112,60 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex.
     """
-    selection = select(caller, fun, wrt, args, {})
+    shape, leaves = shaped(caller, fun, args, wrt)
+    values = [leaves[number] for number in shape.layout.numbers]
+    x = np.concatenate([np.ravel(np.asarray(value)) for value in values], dtype=shape.dtype)
+    lower, upper = _Bounds(caller, shape).of(bounds, x)
+    others = tuple(leaves[number] for number in shape.other_numbers)
+    return Problem(shape.layout, shape.mirror, x, others, lower, upper, shape.names)
+
+
+def shaped(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> tuple[Shape, list[Any]]:
+    """The shape of a problem, found once for arguments of the same types, and their leaves without marks.
+
+    Raises:
+        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        ParameterTypeError: a free leaf is complex.
+    """
+    leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
+    key = (name, plain(fun), wrt, treedef, jax.dtypes.canonicalize_dtype(float), *map(_kind, leaves))
+    try:
+        shape = _shapes.get(key)
+    except TypeError:  # a mask, a mark, or a static value without a hash
+        return _shape(name, fun, args, wrt), list(map(_unmarked, leaves))
+    if shape is None:
+        shape = _shapes[key] = _shape(name, fun, args, wrt)
+        while len(_shapes) > NUM_SHAPES:
+            _shapes.pop(next(iter(_shapes)), None)
+    return shape, list(map(_unmarked, leaves))
+
+
+_shapes: dict[Any, Shape] = {}
+
+
+def _kind(leaf: Any) -> Any:
+    """What of a leaf decides the shape of a problem: a type, or a static value itself."""
+    if isinstance(leaf, (jax.Array, np.ndarray)):
+        return leaf.shape, leaf.dtype
+    return (type(leaf), leaf) if not is_dynamic(leaf) else ((), jax.dtypes.result_type(leaf))
+
+
+def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Shape:
+    selection = select(name, fun, wrt, args, {})
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
         if jnp.iscomplexobj(value):
-            raise complex_parameter(caller, path, type_name(value))
+            raise complex_parameter(name, path, type_name(value))
     leaves = selection.leaves
     is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in leaves)
     static = tuple(None if is_one else leaf for is_one, leaf in zip(is_value, leaves, strict=True))
     shapes = ends([np.shape(value) for value in values])
     dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
     layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
-    x = np.concatenate([np.asarray(value, np.result_type(*dtypes)).reshape(-1) for value in values])
     names = element_names(selection.paths, shapes.shapes)
-    lower, upper = _Bounds(caller, selection, shapes).of(bounds, x, names)
-    return Problem(layout, selection, x, tuple(selection.others), lower, upper, names)
+    chosen = set(selection.numbers)
+    others = tuple(number for number, is_one in enumerate(is_value) if is_one and number not in chosen)
+    return Shape(layout, selection.mirror, selection.paths, names, others, np.result_type(*dtypes))
 
 
 def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
@@ -123,7 +178,19 @@ def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
     wrt = model.trained(caller)
     bounds = {path: pair for path, pair in model.bounds.items() if path in wrt}
     found = problem(model.function, model.args, wrt, bounds, caller=caller)
-    return found._replace(shape=model.shape())
+    return found._replace(tree_of=model.shape())
+
+
+def check_alone(model: Bound, caller: str, args: tuple[Any, ...], wrt: Any, bounds: Any) -> None:
+    """Refuse what a bound model says itself.
+
+    Raises:
+        BindError: arguments, `wrt` or bounds are given beside the model.
+    """
+    given = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
+    named = [name for name, value in given.items() if value not in ((), None)]
+    if named:
+        raise beside_a_model(caller, named)
 
 
 def _unmarked(leaf: Any) -> Any:
@@ -134,10 +201,9 @@ class _Bounds(NamedTuple):
     """Reads bounds of the free leaves of a caller."""
 
     caller: str
-    selection: Selection
-    shapes: Ends
+    shape: Shape
 
-    def of(self, bounds: Any, x: np.ndarray, names: tuple[str, ...]) -> Any:
+    def of(self, bounds: Any, x: np.ndarray) -> Any:
         """Lower and upper bound of each element."""
         lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
         if bounds is None:
@@ -145,15 +211,15 @@ class _Bounds(NamedTuple):
         if not isinstance(bounds, Mapping):
             raise wrong_bounds(self.caller, repr(bounds), "it is no mapping of paths to pairs")
         for path, pair in bounds.items():
-            parts = [k for k, each in enumerate(self.selection.paths) if is_within(each, path)]
+            parts = [k for k, each in enumerate(self.shape.paths) if is_within(each, path)]
             if not parts:
-                raise unknown_bound(self.caller, path, self.selection.paths)
+                raise unknown_bound(self.caller, path, self.shape.paths)
             low, high = self._pair(path, pair)
             for part in parts:
-                a, b, shape = self.shapes.parts()[part]
+                a, b, shape = self.shape.layout.ends.parts()[part]
                 lower[a:b] = self._spread(path, low, shape)
                 upper[a:b] = self._spread(path, high, shape)
-        for name, low, value, high in zip(names, lower, x, upper, strict=True):
+        for name, low, value, high in zip(self.shape.names, lower, x, upper, strict=True):
             if not low <= value <= high and not np.isnan(value):
                 raise outside_bounds(self.caller, name, value, low, high)
         return lower, upper

@@ -17,7 +17,7 @@ from rich.table import Table
 from incrax._minimize_errors import without_function
 from incrax.fit import records, steps
 from incrax.fit.problem import Problem
-from incrax.fit.steps import Found
+from incrax.fit.steps import Found, Summary
 
 
 class Status(enum.Enum):
@@ -185,7 +185,8 @@ class LeastSquaresResult:
         flags = {name: np.array(content[name], bool) for name in ("is_free", "is_known")}
         numbers: dict[str, Any] = {name: content[name] for name in _NUMBERS}
         numbers["cost"] = float(content["cost"])
-        found = Found(summary=None, **arrays | flags)
+        report = np.concatenate([arrays.pop("x"), np.zeros(len(Summary._fields))])
+        found = Found(report=report, **arrays | flags)
         status, names = Status[content["status"]], tuple(content["names"])
         return LeastSquaresResult(status=status, names=names, **numbers, _found=found, _problem=None)
 

@@ -12,12 +12,14 @@ Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.fit.linear import Factored, components, damped, factored, inverse_normal, reduction, undamped
+from incrax.fit import linear
+from incrax.fit.linear import Factored
 from incrax.fit.losses import weighed
 
 MAX_ACCELERATION = 0.375
@@ -45,6 +47,8 @@ class Search(NamedTuple):
     growth: Any
     last_quiet: Any
     """Scaled length of the last step taken where only rounding errors are left; infinite before."""
+    first_cost: Any
+    """Infinite before the first Jacobian."""
     status: Any
     num_steps: Any
     num_jacobians: Any
@@ -61,11 +65,35 @@ class Point(NamedTuple):
     rows: Any
     jacobian: Factored
     along: Any
-    """U^T r under the loss."""
+    """left^T r under the loss; of it what the Jacobian can change."""
     newton: Any
     """The undamped step, within bounds."""
     is_free: Any
     """Which elements are not held by a bound, shape (n,)."""
+
+
+class Seen(Protocol):
+    """What of a `Point`, or of another linear model, the end of a step needs."""
+
+    @property
+    def x(self) -> Any:
+        """Where it is."""
+        ...
+
+    @property
+    def cost(self) -> Any:
+        """The cost there."""
+        ...
+
+    @property
+    def along(self) -> Any:
+        """A vector as long as the undamped step is in residuals."""
+        ...
+
+    @property
+    def newton(self) -> Any:
+        """The undamped step."""
+        ...
 
 
 class Trial(NamedTuple):
@@ -78,12 +106,23 @@ class Trial(NamedTuple):
     """Whether the model is good enough there: the acceleration is not large."""
 
 
+class Summary(NamedTuple):
+    """How a search ended, in numbers."""
+
+    is_over: Any
+    status: Any
+    num_steps: Any
+    num_jacobians: Any
+    num_residuals: Any
+    rank: Any
+    cost: Any
+
+
 class Found(NamedTuple):
     """The end of a search."""
 
-    x: Any
-    summary: Any
-    """Whether it is over, status, steps, Jacobians, residuals, rank, cost: in one array, fetched at once."""
+    report: Any
+    """x of shape (n,), and behind it a `Summary`: one array, fetched at once."""
     residuals: Any
     inverse: Any
     """(J^T J)^-1, shape (n, n)."""
@@ -91,6 +130,16 @@ class Found(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
     is_known: Any
     """Which elements the data determine, shape (n,)."""
+
+    @property
+    def x(self) -> np.ndarray:
+        """Where it ended, shape (n,)."""
+        return np.asarray(self.report)[: -len(Summary._fields)]
+
+    @property
+    def summary(self) -> Summary:
+        """How."""
+        return Summary(*np.asarray(self.report)[-len(Summary._fields) :].tolist())
 
 
 class Settings(NamedTuple):
@@ -100,84 +149,125 @@ class Settings(NamedTuple):
     tolerance: float
     max_steps: int
     is_accelerated: bool
+    solver: str = "dense"
 
 
-def first(x: Any) -> Search:
-    """A search that starts at x."""
-    number = x.dtype.type
-    zero = np.zeros((), jnp.asarray(0).dtype)
-    return Search(
-        x, np.zeros_like(x), number(FIRST_DAMPING), number(FIRST_GROWTH), number(np.inf), zero, zero, zero, zero
+def start(x: np.ndarray) -> np.ndarray:
+    """A search that starts at x, as `packed`: what the host gives to a program is one transfer."""
+    return np.concatenate(
+        [x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, np.inf, RUNNING, 0, 0, 0]], dtype=x.dtype
     )
+
+
+def packed(parts: Sequence[Any]) -> Any:
+    """Numbers and vectors as one vector of the first one's type."""
+    return jnp.concatenate([jnp.ravel(each).astype(parts[0].dtype) for each in parts])
+
+
+def unpacked(vector: Any) -> Search:
+    """The search that a vector stands for."""
+    num_scalars = len(Search._fields) - 2
+    n = (vector.size - num_scalars) // 2
+    counts = vector[-4:].astype(int)
+    return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -4], *counts)
 
 
 def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str, loss_scale: Any) -> Point:
     """The linear model where the search is."""
     seen = weighed(loss, residuals, loss_scale)
-    jacobian = seen.rows[:, None] * jacobian
-    gradient = seen.residuals @ jacobian
+    found = linear.reduced(seen.rows[:, None] * jacobian)
+    along = linear.components(found.left, seen.residuals)
+    gradient = along @ found.core
     lower, upper = bounds
     is_free = ~(((search.x <= lower) & (gradient > 0)) | ((search.x >= upper) & (gradient < 0)))
-    jacobian = jnp.where(is_free, jacobian, 0)
-    scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(jacobian**2, axis=0)))
-    f = factored(jacobian, jnp.where(scale > 0, scale, 1))
-    along = components(f, seen.residuals)
-    newton = jnp.clip(search.x + undamped(f, along), lower, upper) - search.x
+    core = jnp.where(is_free, found.core, 0)
+    scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(core**2, axis=0)))
+    f, along = linear.factored(found._replace(core=core), jnp.where(scale > 0, scale, 1), along)
+    newton = jnp.clip(search.x + linear.undamped(f, along), lower, upper) - search.x
     return Point(search.x, residuals, seen.cost, seen.rows, f, along, newton, is_free)
 
 
+class Signs(NamedTuple):
+    """By what the end of a search is known."""
+
+    cost: Any
+    newton: Any
+    scale: Any
+    errors: Any
+    """Standard errors, shape (n,), or less."""
+    gain: Any
+    """Twice what the undamped step takes off the cost, by the linear model."""
+    is_regular: Any
+    is_finite: Any
+
+
 def judged(search: Search, at: Point, settings: Settings) -> Search:
+    """Whether the search is over; see `concluded`."""
+    f = at.jacobian
+    variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
+    errors = jnp.sqrt(variance * linear.variances(f))
+    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.core))
+    is_regular = f.rank >= jnp.sum(at.is_free)
+    signs = Signs(at.cost, at.newton, f.scale, errors, _gain(at), is_regular, is_finite)
+    return concluded(search, signs, settings.tolerance)
+
+
+def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     """Whether the search is over: nothing left to gain, or nothing but rounding errors.
 
     Converged: every element's undamped step is below the tolerance times its value, or times its standard error.
     Quiet: what the linear model promises is below the rounding errors of the cost; undamped steps are then taken as
-    long as they become shorter.
+    long as they become shorter. Also: residuals are below epsilon times those at the start, whose rounding errors they
+    then are; where a minimum is a double root, elements go on being halved for ever.
     """
     eps = jnp.finfo(search.x.dtype).eps
-    m, n = at.residuals.size, search.x.size
-    f = at.jacobian
-    is_regular = jnp.sum(f.is_kept) >= jnp.sum(at.is_free)
-    variance = 2 * at.cost / max(m - n, 1)
-    errors = jnp.sqrt(variance * jnp.diagonal(inverse_normal(f)))
-    is_short = jnp.all(jnp.abs(at.newton) <= settings.tolerance * jnp.maximum(jnp.abs(search.x), errors))
-    size = jnp.sqrt(jnp.sum((at.newton * f.scale) ** 2))
-    gain = jnp.sum(jnp.where(f.is_kept, at.along, 0) ** 2)
-    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * f.scale) ** 2))
-    is_quiet = (gain <= noise**2) | (gain <= 100 * eps * at.cost) | jnp.isfinite(search.last_quiet)
-    is_last = is_quiet & (size >= 0.9 * search.last_quiet)
-    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.singular))
+    newton, scale, cost = signs.newton, signs.scale, signs.cost
+    is_short = jnp.all(jnp.abs(newton) <= tolerance * jnp.maximum(jnp.abs(search.x), signs.errors))
+    size = jnp.sqrt(jnp.sum((newton * scale) ** 2))
+    noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
+    is_quiet = (signs.gain <= noise**2) | (signs.gain <= 100 * eps * cost) | jnp.isfinite(search.last_quiet)
+    first_cost = jnp.where(jnp.isinf(search.first_cost), cost, search.first_cost)
+    is_nothing = cost <= eps**2 * first_cost
+    is_last = is_nothing | is_quiet & (size >= 0.9 * search.last_quiet)
     status = jnp.where(is_last, QUIET, RUNNING)
-    status = jnp.where(is_short | (at.cost == 0), CONVERGED, status)
-    status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)
-    status = jnp.where(is_finite, status, NOT_FINITE)
+    status = jnp.where(is_short | (cost == 0), CONVERGED, status)
+    status = jnp.where((status != RUNNING) & ~signs.is_regular, SINGULAR, status)
+    status = jnp.where(signs.is_finite, status, NOT_FINITE)
     return search._replace(
-        scale=f.scale,
+        scale=scale,
         status=status,
+        first_cost=first_cost,
         last_quiet=jnp.where(is_quiet, size, jnp.inf),
         num_jacobians=search.num_jacobians + 1,
     )
 
 
-def direction(at: Point, damping: Any) -> Any:
-    """The damped step v, shape (n,)."""
-    return damped(at.jacobian, at.along, damping) / at.jacobian.scale
+def _gain(at: Seen) -> Any:
+    """Twice what the undamped step takes off the cost, by the linear model."""
+    return jnp.sum(at.along**2)
 
 
-def trial(at: Point, velocity: Any, curvature: Any | None, damping: Any, bounds: Any) -> Trial:
+def direction(at: Point, damping: Any) -> tuple[Any, Any]:
+    """The damped step v, shape (n,), and the inverse that it was found with."""
+    return linear.damped(at.jacobian, at.along, damping)
+
+
+def trial(at: Point, velocity: Any, root: Any, curvature: Any | None, bounds: Any) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
     f = at.jacobian
     step, is_sound = velocity, jnp.array(True)
     if curvature is not None:
-        acceleration = 0.5 * damped(f, components(f, at.rows * curvature), damping) / f.scale
+        bent = linear.components(f.left, at.rows * curvature)
+        acceleration = 0.5 * linear.damped_again(f, bent, root)
         length, bend = (jnp.sqrt(jnp.sum((f.scale * each) ** 2)) for each in (velocity, acceleration))
         is_sound = bend <= MAX_ACCELERATION * length
         step = jnp.where(is_sound, velocity + acceleration, velocity)
-    linear = jnp.clip(at.x + velocity, *bounds) - at.x
+    line = jnp.clip(at.x + velocity, *bounds) - at.x
     x = jnp.clip(at.x + step, *bounds)
-    return Trial(x, reduction(f, at.along, f.scale * linear), is_sound)
+    return Trial(x, linear.reduction(f, at.along, line), is_sound)
 
 
-def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search, Any]:
+def answered(search: Search, at: Seen, tried: Trial, cost: Any) -> tuple[Search, Any]:
     """The search after a trial, and whether the step was taken."""
     is_taken = tried.is_sound & (cost < at.cost)
     ratio = (at.cost - cost) / tried.reduction
@@ -192,14 +282,19 @@ def answered(search: Search, at: Point, tried: Trial, cost: Any) -> tuple[Search
     ), is_taken
 
 
-def stalled(search: Search, at: Point) -> Search:
-    """Where no step lowers the cost: over, unless so little is promised that rounding errors may be the reason."""
-    gain = jnp.sum(jnp.where(at.jacobian.is_kept, at.along, 0) ** 2)
-    is_near = gain <= jnp.sqrt(jnp.finfo(search.x.dtype).eps) * at.cost
+def stalled(search: Search, at: Seen, num_refused: Any) -> tuple[Search, Any]:
+    """The search after so many refused steps in a row, and whether they were too many.
+
+    It is over then, unless so little is promised that rounding errors may be the reason.
+    """
+    limits, has_stalled = jnp.finfo(search.x.dtype), num_refused >= MAX_TRIALS
+    is_near = _gain(at) <= jnp.sqrt(limits.eps) * at.cost
+    status = jnp.where(is_near, search.status, STALLED)
+    last_quiet = jnp.where(is_near, limits.max, jnp.inf)
     return search._replace(
-        status=jnp.where(is_near, search.status, STALLED),
-        last_quiet=jnp.where(is_near, jnp.finfo(search.x.dtype).max, jnp.inf),
-    )
+        status=jnp.where(has_stalled, status, search.status),
+        last_quiet=jnp.where(has_stalled, last_quiet, search.last_quiet),
+    ), has_stalled
 
 
 def is_quiet(search: Search) -> Any:
@@ -207,7 +302,7 @@ def is_quiet(search: Search) -> Any:
     return jnp.isfinite(search.last_quiet)
 
 
-def polished(search: Search, at: Point) -> Search:
+def polished(search: Search, at: Seen) -> Search:
     """After an undamped step, which no cost can judge."""
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
 
@@ -215,9 +310,9 @@ def polished(search: Search, at: Point) -> Search:
 def found(search: Search, at: Point, is_over: Any) -> Found:
     """The end of a search, from the linear model where it ended."""
     f = at.jacobian
-    share = jnp.sum(jnp.where(f.is_kept[:, None], f.right, 0) ** 2, axis=0)
+    share = linear.shares(f)
     is_known = share > 1 - jnp.sqrt(jnp.finfo(share.dtype).eps)
     counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-    summary = jnp.stack([jnp.asarray(each, float) for each in (is_over, *counts, jnp.sum(f.is_kept), at.cost)])
+    summary = Summary(is_over, *counts, f.rank, at.cost)
     x = jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)  # below the tolerance, and free
-    return Found(x, summary, at.residuals, inverse_normal(f), at.is_free, is_known)
+    return Found(packed((x, *summary)), at.residuals, linear.inverse_normal(f), at.is_free, is_known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,8 @@ from incrax._minimize_errors import not_scalar
 from incrax.binding.bound import Bound
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.transforms import options_of, plain
-from incrax.fit.problem import Problem, problem, problem_of
+from incrax.fit.problem import Problem, check_alone, problem, problem_of
+from incrax.running.rows import has_rows
 
 Callback = Callable[[Any, float], "bool | None"]
 
@@ -87,9 +88,11 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     if isinstance(fun, Task):
         return fun
     if isinstance(fun, Bound):
+        check_alone(fun, "minimize", args, wrt, bounds)
         task = Task(plain(fun.function), problem_of(fun, caller="minimize"), fun.flat(), fun.prepared())
-        if not fun.prepared().methods:
+        if task.prepared not in _checked and not has_rows(jax.tree.leaves(fun.args)):
             _check_scalar(task)
+            _checked.add(task.prepared)
         return task
     if not callable(fun):
         raise wrong_option("minimize(fun)", fun, "a function or a bound model")
@@ -98,6 +101,10 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
     task = Task(plain(fun), found, prepared.flat, prepared)
     _check_scalar(task)
     return task
+
+
+_checked: WeakSet[Prepared | None] = WeakSet()
+"""Those of bound models that are known to return one number."""
 
 
 def _check_scalar(task: Task) -> None:

@@ -121,11 +121,11 @@ def toys(
     results: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
     sets = list(data_sets) if isinstance(data_sets, (list, tuple)) else data_sets
     total = len(sets) if isinstance(sets, list) else 0
-    with model.restored(), Meter("fitting data sets", total, is_shown=progress) as meter:
+    with Meter("fitting data sets", total, is_shown=progress) as meter:
         for data in sets:
-            model.set(data)
-            model.set_vector(start)
-            results.append(_fitted(model, has_errors, options))
+            with model.restored():
+                model.set(data)
+                results.append(_fitted(model, has_errors, options))
             meter.advance()
     if not results:
         raise no_data_sets()
