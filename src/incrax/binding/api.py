@@ -28,7 +28,7 @@ def bind(
     - `"trainable"`: what derivatives are taken by, and what fits change;
     - `"fixed"`: a parameter that stays as it is set; no derivative by it is ever computed;
     - `"state"`: updated by what the function returns, outside of all derivatives (moving averages);
-    - `"data"`: may change its shape and structure when it is set; arrays are copied once and frozen.
+    - `"data"`: may change its shape and structure when it is set; NumPy arrays are copied once and frozen.
 
     Args:
         f: function of the inputs by name; an incremental one keeps its options. With state, it returns a pair: its
@@ -36,7 +36,7 @@ def bind(
             leaves are the input `model`, and the inputs are those of its call.
         roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) -> role, None for the
             default. By default floating leaves are trainable and all others data; parameters of NNX modules are
-            trainable and their other variables state.
+            trainable and their other variables state; Python numbers in Equinox modules are settings.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no bound.
         transforms: a mapping of names to pairs of functions, from unbounded space to the input and back. By default
             those of the bounds: exp for one, logistic for two.
