@@ -14,6 +14,7 @@ import pytest
 from helpers import MINIMAL, check_calls, primitives_run, ran_by, same
 
 import incrax
+from incrax import fit as fits
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(6, 8))
@@ -297,3 +298,56 @@ def test_a_variable_is_taken_out_of_training_later():
     same(gradient["w2"], jax.jit(lambda w: jax.grad(lambda w: network({**LAYERS, "w2": w}, BATCH))(w))(LAYERS["w2"]))
     last = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
     assert (everything.count("dot_general"), last.count("dot_general")) == (3 + 3 + 2, 3 + 1)
+
+
+# --- the optimiser that the thread says one must write ---------------------------------------------------------------
+
+
+def net_residuals(layers, x, y):
+    """A small network's error on a batch: residuals of its own variables, with no assignment in between."""
+    return (jnp.tanh(x @ layers["w0"] + layers["b0"]) @ layers["w1"])[:, 0] - y
+
+
+def net():
+    rng = np.random.default_rng(5)
+    return {"w0": rng.normal(size=(2, 6)), "b0": rng.normal(size=6), "w1": rng.normal(size=(6, 1)) / 3}
+
+
+def test_one_step_per_batch_on_the_models_own_variables():
+    """`for input_batch, target_batch in dataset:` one iteration each, and the variables are updated."""
+    x = np.random.default_rng(6).normal(size=(120, 2))
+    y = np.sin(x[:, 0]) * x[:, 1]
+    m = incrax.bind(net_residuals, layers=net(), x=x, y=y, roles={"x": "data", "y": "data"})
+    steps = fits.LeastSquaresSteps(net_residuals)
+    layers = m["layers"]
+    state, before = steps.init(layers), float(jnp.sum(m.value() ** 2))
+    for _ in range(10):
+        for rows in np.split(np.arange(120), 3):
+            layers, state = steps.step(layers, state, x[rows], y[rows])
+            m.set(layers=layers)
+    assert float(jnp.sum(m.value() ** 2)) < 0.05 * before
+    assert state.num_steps == 30
+
+
+def test_all_data_at_once_is_one_call():
+    """`max_iter=10000` with a model: the dependence on the variables is not lost, since nothing is assigned."""
+    x = np.random.default_rng(6).normal(size=(120, 2))
+    m = incrax.bind(net_residuals, layers=net(), x=x, y=np.sin(x[:, 0]), roles={"x": "data", "y": "data"})
+    before = float(0.5 * jnp.sum(m.value() ** 2))
+    found = fits.levenberg_marquardt(m, max_steps=200)
+    np.testing.assert_allclose(0.5 * jnp.sum(m.value() ** 2), found.cost, rtol=1e-9)
+    assert found.cost < 1e-2 * before
+
+
+def test_all_batches_share_one_pass_through_the_encoder_and_one_back():
+    """ "Computing those gradients will require recomputing every Op in the encoder": once, for all batches together."""
+    encode = lambda encoder, items: jnp.tanh(items @ encoder["first"]) @ encoder["second"]
+    loss = lambda z: jnp.sum(jax.nn.sigmoid(jnp.sum(z[:, 0] * z[:, 1], axis=1)))
+    held = incrax.hold(encode)
+    kept = held(ENCODER, ITEMS)
+    for combinations in PAIRS:
+        kept.add(combinations, jax.grad(loss)(kept.rows(combinations)))
+    gradient = kept.pullback()
+    expected = jax.grad(lambda encoder: sum(pair_loss(encoder, ITEMS, pairs) for pairs in PAIRS))(ENCODER)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), gradient, expected)
+    assert held.stats.rows_encoded == len(ITEMS)

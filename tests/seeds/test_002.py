@@ -327,3 +327,19 @@ def test_the_log_density_of_an_own_sample_calls_the_conditioner_no_more():
     assert pop_counts() == {}
     np.testing.assert_allclose(log_prob, flow.log_prob(jnp.array(y)))
     assert pop_counts() == {"params": 1, "inverse": 1, "ladj": 1}
+
+
+def test_the_same_inside_compiled_code(conditioned):
+    """`jit` of the whole: the inverse of an output is its source, and the conditioner runs once."""
+
+    @bijectors.jit
+    def both(x):
+        y = conditioned.forward(x)
+        return y, conditioned.inverse(y), conditioned.log_abs_det_jacobian(x, y)
+
+    y, x, ladj = both(POINT)
+    np.testing.assert_array_equal(x, POINT)
+    np.testing.assert_allclose(ladj, np.tanh(0.35), rtol=1e-6)
+    assert pop_counts() == {"params": 1, "forward": 1, "ladj": 1}
+    np.testing.assert_allclose(conditioned.inverse(y), POINT)
+    assert pop_counts() == {}
