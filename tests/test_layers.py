@@ -14,7 +14,7 @@ ROOT = Path(incrax.__file__).parent
 ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
 _held_errors _sampler_errors _minimize_errors
-_jax _extras _context _tuning _collection _marks tapes.locations
+_names _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows

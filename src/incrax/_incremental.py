@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import threading
 import types
 import weakref
@@ -16,6 +15,7 @@ import jax
 
 from incrax import _jax
 from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
+from incrax._names import reduced
 from incrax._row_errors import no_checkpoint_of_rows
 from incrax._tuning import is_disabled
 from incrax.report.deps import DependenceTable, dependence_table
@@ -297,11 +297,7 @@ class Incremental(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; saved values and programs stay behind."""
-        found: Any = sys.modules.get(self.__module__)
-        name = getattr(self, "__qualname__", "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (Incremental, (self._fun, self._traces.options))
+        return reduced(self, (Incremental, (self._fun, self._traces.options)))
 
     def __copy__(self) -> Incremental[P, R]:
         """The same as `fork`."""

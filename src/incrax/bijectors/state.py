@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._names import is_global
 from incrax.bijectors.places import Attributes, Bits, Empty, Items, Parts, Place, attributes, class_attributes
 
 _ATOMS = (type(None), bool, int, str, bytes, enum.Enum, type, np.dtype, type(Ellipsis), range, slice)
@@ -237,7 +238,7 @@ class _Walk:
             self.functions.append(x.__code__)
             self._attributes.setdefault("__code__", []).append((x, x.__code__))
             self._visit_dict(x.__dict__)
-        if _is_global(x):
+        if callable(x) and is_global(x):
             return
         was_hidden, self._is_hidden = self._is_hidden, True
         for cell in x.__closure__ or ():
@@ -280,7 +281,7 @@ class _Walk:
             self._visit_class(x)
         if type(x).__module__ == "incrax.bijectors.remembered":
             self.visit(x.bijection)
-        elif _is_global(x) or library == "typing":
+        elif (callable(x) and is_global(x)) or library == "typing":
             self.functions.append(x)
         elif _is_equinox_module(x) or (library in _LIBRARIES and _is_plain_object(x)):
             self._visit_all(tuple(part for item in sorted(vars(x).items()) for part in item))
@@ -308,16 +309,6 @@ _VISITS: tuple[tuple[Any, Callable[[_Walk, Any], None]], ...] = (
     (types.MethodType, _Walk._visit_method),
     (functools.partial, _Walk._visit_partial),
 )
-
-
-def _is_global(x: Any) -> bool:
-    """Whether a function is found under its own name in its module, so that it is a global variable."""
-    name, found = getattr(x, "__qualname__", None), sys.modules.get(getattr(x, "__module__", None) or "")
-    if not callable(x) or not isinstance(name, str) or found is None:
-        return False
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is x
 
 
 def _is_equinox_module(x: Any) -> bool:

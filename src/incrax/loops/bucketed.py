@@ -6,7 +6,6 @@ In: a function. Out: the same on arrays of any length. It must not know how loop
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import jax
 
 from incrax._errors import wrong_option
 from incrax._loop_errors import other_room
+from incrax._names import reduced
 from incrax.loops.lengths import is_staged, is_traced
 from incrax.loops.ragged import RaggedArguments, exact
 from incrax.loops.sizes import Sizes
@@ -87,11 +87,7 @@ class Bucketed:
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; compiled programs stay behind."""
-        found: Any = sys.modules.get(self.__module__)
-        name = getattr(self, "__qualname__", "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (Bucketed, (self._fun, self._ragged.names))
+        return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
 
     def _traced(self, rooms: tuple[int, ...], args: Any, kwargs: Any) -> Any:
         del rooms  # part of what a program is compiled for

@@ -6,7 +6,6 @@ In: a function of pytrees. Out: a function with the same results, whose usual pa
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import types
 import warnings
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
+from incrax._names import reduced
 from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
 from incrax._tuning import is_disabled
 from incrax.loops.ragged import RaggedArguments, exact
@@ -337,11 +337,7 @@ class Guarded(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; paths stay behind."""
-        found: Any = sys.modules.get(self.__module__)
-        name = getattr(self, "__qualname__", "")
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else (Guarded, (self._fun, self._options, self._statics, self._make))
+        return reduced(self, (Guarded, (self._fun, self._options, self._statics, self._make)))
 
     def __repr__(self) -> str:
         """Name and counters."""

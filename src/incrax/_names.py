@@ -1,0 +1,21 @@
+"""Objects that are found under their own names."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def is_global(x: Any) -> bool:
+    """Whether an object is found under its own name in its module, so that it is a global variable."""
+    name, found = getattr(x, "__qualname__", None), sys.modules.get(getattr(x, "__module__", None) or "")
+    if not isinstance(name, str) or found is None:
+        return False
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is x
+
+
+def reduced(x: Any, otherwise: Any) -> Any:
+    """What `__reduce__` returns: a name where the object is found by it, else how it is made anew."""
+    return x.__qualname__ if is_global(x) else otherwise
