@@ -43,6 +43,14 @@ def no_covariance(solver: str, n: int, most: int) -> CovarianceError:
     )
 
 
+def unrecorded_covariance(n: int) -> CovarianceError:
+    """A result that was read back without its covariance."""
+    return CovarianceError(
+        f"The covariance of {n:,} parameters is not in this record: it was too large to be found when the fit was "
+        "written. All else is here. Fit again from these values with the parameters of interest in `wrt`."
+    )
+
+
 def complex_parameter(caller: str, path: str, type_name: str) -> ParameterTypeError:
     """A free leaf is complex."""
     what, rest = ("least squares need", " Residuals may be complex.") if caller == SQUARES else ("minimisers need", "")

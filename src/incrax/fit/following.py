@@ -32,6 +32,10 @@ class Minimum(NamedTuple):
     is_converged: bool
 
 
+PRESSED = 1e-3
+"""Of the goal: what the way to its bound may gain an element that stays at it."""
+
+
 class Follower:
     """Finds minima over all elements but the held ones, each from the nearest known one."""
 
@@ -104,9 +108,11 @@ class Follower:
         return found
 
     def _open(self, at: Minimum) -> np.ndarray:
-        """Elements to minimise over: not held, nor pressed against a bound."""
+        """Elements to minimise over: not held, nor pressed against a bound that is as near as makes no difference."""
         lower, upper = self.counted.task.bounds
-        is_pressed = ((at.x <= lower) & (at.gradient > 0)) | ((at.x >= upper) & (at.gradient < 0))
+        room = np.where(at.gradient > 0, at.x - lower, upper - at.x)
+        is_near = np.abs(at.gradient) * np.where(np.isfinite(room), room, 0.0) <= PRESSED * self.goal
+        is_pressed = is_near & np.isfinite(room) & (at.gradient != 0)
         return self._is_other & ~is_pressed
 
     def _distance(self, at: Minimum) -> float:
@@ -141,8 +147,14 @@ def _solved(at: Minimum, chosen: np.ndarray) -> np.ndarray:
 
 
 def _gain(at: Minimum, chosen: np.ndarray) -> float:
-    """What moving some elements would gain, g^T M^-1 g / 2."""
-    return float(0.5 * at.gradient[chosen] @ _solved(at, chosen)) if chosen.size else 0.0
+    """What moving some elements would gain, g^T M^-1 g / 2; infinite where the function curves down along some way."""
+    if not chosen.size:
+        return 0.0
+    try:
+        np.linalg.cholesky(at.metric[np.ix_(chosen, chosen)])
+    except np.linalg.LinAlgError:
+        return np.inf
+    return float(0.5 * at.gradient[chosen] @ _solved(at, chosen))
 
 
 def learned(metric: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:

@@ -166,7 +166,8 @@ class Large:
 
     def __init__(self, fun: Any, task: Problem, settings: Settings, roots: Any, scale: Any) -> None:
         self.task, self.settings, self.scale = task, settings, scale
-        self.given = (task.others, roots)
+        # Copied, since the covariance is found after the fit, when callers may have filled their arrays anew.
+        self.given = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, (task.others, roots))
         try:
             self.programs = _programs(plain(fun), task.layout, settings.loss)
         except TypeError:  # a static value that cannot be hashed

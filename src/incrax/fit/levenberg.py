@@ -205,7 +205,7 @@ _kept = functools.lru_cache(NUM_KEPT)(_made)
 
 def _evaluate(fun: Function, layout: Layout, others: Any, roots: Any, x: Any) -> Any:
     """The weighed residuals at a vector."""
-    return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
+    return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype).astype(x.dtype)
 
 
 def _types(fun: Function, task: Problem) -> Any:

@@ -60,7 +60,7 @@ def minimize(
         tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of 2e-4 errordef); of
             SciPy `tol`; of optax the greatest element of the gradient, relative to the value or 1 (1e-6). None: its
             default. The tolerances of a minimiser of optimistix are its own.
-        max_calls: evaluations, at most.
+        max_calls: evaluations, at most; optimistix counts its `max_steps` instead.
         callback: called with the parameters (as `result.params`) and the value at each point better than all before;
             stops the search if it returns True.
         progress: whether a search of over two seconds shows its progress on a terminal.

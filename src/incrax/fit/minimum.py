@@ -21,6 +21,8 @@ from incrax.fit.minuit import Errors, Interval
 from incrax.fit.result import Status
 from incrax.fit.task import Counted, Counts, Task, Work, make_task
 
+NEAR = 0.1
+"""Of the error definition: farther from the minimum than this, intervals from here would be about another point."""
 PRECISE = 1e-4
 """Of the error definition: an estimated distance to the minimum below this ends in rounding errors, not in a stall."""
 
@@ -191,7 +193,7 @@ class FitResult:
         Raises:
             MinimumError: it is no minimum.
         """
-        if not self.is_minimum:
+        if not (self.is_minimum and self.edm <= NEAR * self.errordef):
             raise not_a_minimum(what, self.status.value)
         return Errors(counted, self.values, None if np.any(self.is_held) else self.hessian, self.errordef)
 
@@ -259,13 +261,16 @@ class FitResult:
             fun: what was minimised, for `params`, `minos` and scans; None: they raise.
             *args: its arguments, as for `minimize`.
             wrt: as for `minimize`.
-            bounds: as for `minimize`.
+            bounds: as for `minimize`; None: those of the record.
 
         Raises:
             MinimumError: the text is something else, or the function has other free elements.
         """
         content = records.from_json("FitResult", text)
         task = None if fun is None else make_task(fun, args, wrt, bounds)
+        if task is not None and bounds is None:
+            known = dict(zip(("lower", "upper"), map(records.array, content["bounds"]), strict=True))
+            task = task._replace(problem=task.problem._replace(**known))
         if task is not None and list(task.problem.names) != content["names"]:
             raise other_function(task.problem.names, content["names"])
         intervals = {name: Interval(float(a), float(b), *rest) for name, (a, b, *rest) in content["intervals"].items()}

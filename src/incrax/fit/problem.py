@@ -29,6 +29,7 @@ from incrax.derivatives.selection import Mirror, select, type_name
 from incrax.derivatives.transforms import plain
 from incrax.running.leaves import is_dynamic
 from incrax.running.paths import is_within
+from incrax.running.signature import argument_names
 
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
@@ -128,7 +129,9 @@ def shaped(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) 
         ParameterTypeError: a free leaf is complex.
     """
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
-    key = (name, plain(fun), wrt, treedef, jax.dtypes.canonicalize_dtype(float), *map(_kind, leaves))
+    names = tuple(argument_names(plain(fun), len(args)))
+    kinds = tuple(map(type, jax.tree.leaves(wrt)))  # 1 is no True here, although they are equal
+    key = (name, names, wrt, kinds, treedef, jax.dtypes.canonicalize_dtype(float), *map(_kind, leaves))
     try:
         shape = _shapes.get(key)
     except TypeError:  # a mask, a mark, or a static value without a hash
@@ -165,7 +168,7 @@ def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) 
     names = element_names(selection.paths, shapes.shapes)
     chosen = set(selection.numbers)
     others = tuple(number for number, is_one in enumerate(is_value) if is_one and number not in chosen)
-    return Shape(layout, selection.mirror, selection.paths, names, others, np.result_type(*dtypes))
+    return Shape(layout, selection.mirror, selection.paths, names, others, np.result_type(np.float32, *dtypes))
 
 
 def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
@@ -229,7 +232,11 @@ class _Bounds(NamedTuple):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
         low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
-        if not np.all(np.asarray(low) < np.asarray(high)):
+        try:
+            is_ordered = np.all(np.asarray(low) < np.asarray(high))
+        except (TypeError, ValueError) as error:
+            raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "its parts cannot be compared") from error
+        if not is_ordered:
             raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "the lower bound is not below the upper one")
         return low, high
 
@@ -253,7 +260,7 @@ def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
         ParameterTypeError: there are none.
     """
     leaves = jax.tree.leaves(tree)
-    if not leaves:
+    if not any(np.size(leaf) for leaf in leaves):
         raise no_residuals(repr(tree))
     parts = []
     for root, leaf in zip(roots or [None] * len(leaves), leaves, strict=True):
@@ -280,10 +287,12 @@ def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
     for weight, leaf in zip(given, leaves, strict=True):
         if np.any(~(np.asarray(weight) >= 0)):
             raise wrong_weights("a negative weight or NaN", "none below zero")
-        try:
-            np.broadcast_shapes(np.shape(weight), leaf.shape)
-        except ValueError as error:
-            raise wrong_weights(
-                f"the shape {list(np.shape(weight))}", f"{list(leaf.shape)}, that of the residuals"
-            ) from error
+        shape = np.shape(weight)
+        if len(shape) > len(leaf.shape) or any(map(_is_wider, shape[::-1], leaf.shape[::-1])):
+            raise wrong_weights(f"the shape {list(shape)}", f"{list(leaf.shape)}, that of the residuals")
     return tuple(np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape) for w, leaf in zip(given, leaves, strict=True))
+
+
+def _is_wider(seen: int, expected: int) -> bool:
+    """Whether an axis does not broadcast to one of this length."""
+    return seen not in (1, expected)

@@ -69,15 +69,15 @@ def from_json(kind: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         raise other_record(f"text that is no JSON ({error})", kind) from error
     found = content.get("kind") if isinstance(content, dict) else None
-    if found != kind or content["format"] > FORMAT:
-        seen = f"a record of kind {found!r}" if found != kind else f"format {content['format']}"
+    if found != kind or content.get("format", np.inf) > FORMAT:
+        seen = f"a record of kind {found!r}" if found != kind else f"format {content.get('format')}"
         raise other_record(seen, kind)
     return content
 
 
 def _plain(x: Any) -> Any:
     """As JSON knows it; numbers that it has no word for as text."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x, (np.ndarray, np.generic)):
         x = x.tolist()
     if isinstance(x, Mapping):
         return {key: _plain(value) for key, value in x.items()}

@@ -5,6 +5,7 @@ In: vectors. Out: a `LeastSquaresResult` in the user's structures.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
+from incrax._fit_errors import CovarianceError, unrecorded_covariance
 from incrax._minimize_errors import without_function
 from incrax.fit import records, steps
 from incrax.fit.problem import Problem
@@ -113,6 +115,8 @@ class LeastSquaresResult:
 
         Infinite for what the data do not determine, NaN for what a bound holds.
         """
+        if self._found.inverse is None:
+            raise unrecorded_covariance(self.values.size)
         variance = 1.0 if self.is_absolute else 2 * self.cost / self.num_dof if self.num_dof > 0 else np.nan
         covariance = variance * np.asarray(self._found.inverse)
         is_known, is_free = np.asarray(self._found.is_known), np.asarray(self._found.is_free)
@@ -144,10 +148,9 @@ class LeastSquaresResult:
 
     def table(self) -> Table:
         """The free elements with their errors, for a terminal."""
-        columns = {
-            "value": [f"{value:.8g}" for value in self.values],
-            "standard error": [f"{error:.3g}" for error in self.standard_errors],
-        }
+        columns = {"value": [f"{value:.8g}" for value in self.values]}
+        with contextlib.suppress(CovarianceError):
+            columns["standard error"] = [f"{error:.3g}" for error in self.standard_errors]
         return records.element_table(self.names, columns)
 
     def _head(self) -> str:
@@ -168,9 +171,15 @@ class LeastSquaresResult:
         return records.draw_fit(self.names, self.values, (self.errors, self.errors), self.correlation, axes)
 
     def to_json(self) -> str:
-        """Everything but the function, as JSON; `from_json` reads it, every float to the last bit."""
+        """Everything but the function, as JSON; `from_json` reads it, every float to the last bit.
+
+        A covariance that is too large to be found is left out.
+        """
         content = {name: getattr(self, name) for name in _NUMBERS}
-        content |= {name: np.asarray(getattr(self._found, name)) for name in _ARRAYS}
+        content |= {name: np.asarray(getattr(self._found, name)) for name in _ARRAYS if name != "inverse"}
+        content["inverse"] = None
+        with contextlib.suppress(CovarianceError):
+            content["inverse"] = np.asarray(self._found.inverse)
         return records.to_json("LeastSquaresResult", {**content, "status": self.status.name, "names": self.names})
 
     @staticmethod
@@ -181,7 +190,8 @@ class LeastSquaresResult:
             MinimumError: the text is something else.
         """
         content = records.from_json("LeastSquaresResult", text)
-        arrays = {name: records.array(content[name]) for name in _ARRAYS}
+        arrays: dict[str, Any] = {name: records.array(content[name]) for name in _ARRAYS}
+        arrays["inverse"] = None if content["inverse"] is None else arrays["inverse"]
         flags = {name: np.array(content[name], bool) for name in ("is_free", "is_known")}
         numbers: dict[str, Any] = {name: content[name] for name in _NUMBERS}
         numbers["cost"] = float(content["cost"])

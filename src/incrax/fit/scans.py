@@ -15,7 +15,7 @@ from incrax._extras import needed
 from incrax._minimize_errors import failed_minuit, not_a_minimum, same_element, wrong_grid
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.minimize import minimize
-from incrax.fit.minimum import FitResult
+from incrax.fit.minimum import NEAR, FitResult
 from incrax.fit.scanned import Contour, Profile, Scan2D
 from incrax.fit.task import Counted, Work, work_of
 from incrax.running.progress import Meter
@@ -199,7 +199,7 @@ def level(cl: float) -> float:
 def _minimum(result: Any, what: str) -> FitResult:
     found = result if isinstance(result, FitResult) else minimize(*result)
     found.task(what)
-    if not found.is_minimum:
+    if not (found.is_minimum and found.edm <= NEAR * found.errordef):
         raise not_a_minimum(what, found.status.value)
     return found
 

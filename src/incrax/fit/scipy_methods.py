@@ -82,7 +82,14 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
             raise unknown_options(method, names, ()) from None
     is_limited = not found.success and any(word in found.message.lower() for word in LIMITS)
     num_steps = getattr(found, "nit", None)
-    return Ended(np.asarray(found.x), bool(found.success), found.message, _edm(found), is_limited, num_steps)
+    return Ended(
+        np.asarray(found.x),
+        bool(found.success),
+        found.message,
+        np.nan if task.is_bounded else _edm(found),
+        is_limited,
+        num_steps,
+    )
 
 
 def _edm(found: Any) -> float:
