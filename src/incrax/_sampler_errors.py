@@ -22,6 +22,10 @@ class StartError(IncraxError, ValueError):
     """A chain cannot start where it was told to."""
 
 
+class PositionError(IncraxError, TypeError):
+    """A position has another structure than what is sampled."""
+
+
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
     return ", ".join(f"`{name}`" for name in names[:NUM_SHOWN]) + more
@@ -87,7 +91,7 @@ def wrong_draw(block: Sequence[str], seen: str, expected: str) -> ProposalError:
     """A conditional draw of another shape."""
     return ProposalError(
         f"The `Conditional` of {_listed(block)} returned {seen}; its block is {expected}. {_UNTOUCHED} Return the "
-        "block's new values in one vector, in the order of `names`."
+        "block's new values in one vector, in the order in which the block names them."
     )
 
 
@@ -104,4 +108,19 @@ def wrong_walkers(num: Any, num_parameters: int) -> ValueError:
     return ValueError(
         f"An ensemble of {num!r} walkers cannot sample {num_parameters} parameters: moves are along differences of "
         f"walkers. {_UNTOUCHED} Take an even number, at least {2 * num_parameters}."
+    )
+
+
+def wrong_number(option: str, value: Any) -> ValueError:
+    """A number of steps below one."""
+    return ValueError(f"`{option}` got {value!r}. {_UNTOUCHED} Pass one or more.")
+
+
+def wrong_position(seen: str, expected: str) -> PositionError:
+    """A position of another structure."""
+    return PositionError(
+        f"A log-density of positions of the structure {expected} got {seen}. This is usually a value for what is not "
+        "sampled, which stays as it was when the log-density was made. Nothing was evaluated. Pass what `wrt` selects, "
+        "None "
+        "elsewhere."
     )

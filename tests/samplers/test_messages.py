@@ -87,7 +87,7 @@ def test_widths_that_do_not_fit(update, width):
 def test_draws_that_do_not_fit():
     text = (
         "The `Conditional` of `p['b'][0]`, `p['b'][1]` returned an array of shape (3,); its block is 2 elements. "
-        "Nothing was sampled. Return the block's new values in one vector, in the order of `names`."
+        "Nothing was sampled. Return the block's new values in one vector, in the order in which the block names them."
     )
     draw = samplers.Conditional(lambda rng, p: rng.normal(size=3))
     refused(samplers.ProposalError, text, gibbs, {"p['b']": draw, "p['a']": WALK})

@@ -56,6 +56,15 @@ class DependenceTable(Printable):
         mask = paths_mask([row.path for row in self.rows], self.work.layout, names)
         return sum(seconds for reached, seconds in self.work.seconds.items() if reached & mask)
 
+    def reach(self, names: Iterable[str]) -> frozenset[int]:
+        """The parts of the work, by number, that run again when these inputs, or elements of small arrays, change.
+
+        Raises:
+            UnknownInputError: one names no input.
+        """
+        mask = paths_mask([row.path for row in self.rows], self.work.layout, names)
+        return frozenset(reached for reached in self.work.seconds if reached & mask)
+
     def as_dict(self) -> dict[str, Any]:
         """The table for programs."""
         return {"num_equations": self.num_equations, "leaves": [asdict(row) for row in self.rows]}

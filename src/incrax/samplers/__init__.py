@@ -1,6 +1,6 @@
 """Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains block by block."""
 
-from incrax._sampler_errors import BlockError, ProposalError, StartError
+from incrax._sampler_errors import BlockError, PositionError, ProposalError, StartError
 from incrax.samplers.blocks import Blocks, blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.compiled import logdensity, numpyro_potential
@@ -15,6 +15,7 @@ __all__ = [
     "Conditional",
     "Ensemble",
     "Hamiltonian",
+    "PositionError",
     "ProposalError",
     "StartError",
     "Walk",

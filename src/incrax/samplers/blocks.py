@@ -115,7 +115,7 @@ def blocks(
     if not 0 <= oversample <= 1:
         raise wrong_oversample(oversample)
     density = Density("blocks", log_density, args, wrt)
-    deps = density.function.deps(*args)
+    deps = density.function.deps(*density.bare(args))
     groups = _grouped(_units(density, deps), deps)
     seconds = [deps.seconds(keys) for _, keys in groups]
     alone = _measured(density, [names for names, _ in groups], progress=progress) if measure else seconds
@@ -153,15 +153,21 @@ def _units(density: Density, deps: DependenceTable) -> list[Unit]:
 
 def _grouped(units: Sequence[Unit], deps: DependenceTable) -> list[Unit]:
     """Units joined while the joint work of two groups is hardly more than that of the cheaper."""
-    groups = list(units)
+    by_reach: dict[frozenset[int], list[Unit]] = {}
+    for unit in units:
+        by_reach.setdefault(deps.reach(unit[1]), []).append(unit)
+    groups = [_joined(same) for same in by_reach.values()]
     while len(groups) > 1:
         pairs = itertools.combinations(range(len(groups)), 2)
         waste, i, j = min((_waste(groups[i], groups[j], deps), i, j) for i, j in pairs)
         if waste > SAME_WORK:
             break
-        joined = (groups[i][0] + groups[j][0], groups[i][1] + groups[j][1])
-        groups = [*groups[:i], joined, *groups[i + 1 : j], *groups[j + 1 :]]
+        groups = [*groups[:i], _joined([groups[i], groups[j]]), *groups[i + 1 : j], *groups[j + 1 :]]
     return groups
+
+
+def _joined(units: Sequence[Unit]) -> Unit:
+    return tuple(name for names, _ in units for name in names), tuple(key for _, keys in units for key in keys)
 
 
 def _waste(a: Unit, b: Unit, deps: DependenceTable) -> float:
@@ -195,7 +201,7 @@ def _measured(density: Density, groups: Sequence[tuple[str, ...]], *, progress: 
     with Meter("blocks", len(groups), is_shown=progress) as meter:
         for names in groups:
             chosen = [places[name] for name in names]
-            function(*density.flat.arguments(x))
+            function(*density.bare(density.flat.arguments(x)))
             seconds = [_timed(function, density, _moved(x, chosen, k)) for k in range(1, 3 * NUM_TIMED)]
             found.append(float(np.median(seconds[-NUM_TIMED:])))
             meter.advance()
@@ -209,7 +215,7 @@ def _moved(x: np.ndarray, chosen: Sequence[int], number: int) -> np.ndarray:
 
 
 def _timed(function: Any, density: Density, x: np.ndarray) -> float:
-    args = density.flat.arguments(x)
+    args = density.bare(density.flat.arguments(x))
     begin = time.perf_counter()
     jax.block_until_ready(function(*args))
     return time.perf_counter() - begin

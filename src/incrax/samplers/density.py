@@ -18,12 +18,13 @@ from incrax import _jax
 from incrax._api import incremental
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
-from incrax._sampler_errors import not_a_scalar
+from incrax._sampler_errors import not_a_scalar, wrong_position
 from incrax._tuning import Tuning
+from incrax.derivatives.cuts import is_mark, without_marks
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
-from incrax.running.leaves import frozen, is_dynamic
+from incrax.running.leaves import frozen
 
 
 class Density:
@@ -39,8 +40,10 @@ class Density:
         self.plain = plain(log_density)
         self.selection: Selection = select(name, self.plain, wrt, args, {})
         self.flat: Flat = prepare(self.plain, *args, wrt=wrt).flat
-        found = jax.tree.leaves(jax.eval_shape(lambda: self.plain(*args)))
-        if len(found) != 1 or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
+        self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
+        returned = jax.eval_shape(lambda: self.plain(*self.bare(args)))
+        found, is_bare = jax.tree.leaves(returned), jax.tree_util.all_leaves([returned])
+        if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
             raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
         self.shapes = [np.shape(value) for value in self.selection.values]
 
@@ -52,8 +55,12 @@ class Density:
     def value(self, x: np.ndarray) -> float:
         """The log-density at a vector, -inf where it is NaN; what the vector did not change comes from saved values."""
         function: Any = self.function
-        value = float(function(*self.flat.arguments(x)))
+        value = float(function(*self.bare(self.flat.arguments(x))))
         return value if value == value else -np.inf
+
+    def bare(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments without marks, which the function does not know."""
+        return without_marks((args, {}))[0] if self._has_marks else args
 
     def tree(self, x: Any) -> Any:
         """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch, *shape)."""
@@ -61,7 +68,7 @@ class Density:
 
     def hoisted(self) -> Density:
         """The same, with what does not depend on the sampled leaves evaluated now, and not inside somebody's loop."""
-        assert callable(self.of_leaves)
+        _ = self.of_leaves
         return self
 
     def of_vector(self, x: Any) -> Any:
@@ -75,9 +82,7 @@ class Density:
         Inside a sampler's loop this is a program that reads saved values of the data; derivatives of any order.
         """
         values = [_strong(x) for x in self.selection.values]
-        chosen = set(self.selection.numbers)
-        others = [x for k, x in enumerate(self.selection.leaves) if k not in chosen and is_dynamic(x)]
-        kept = [frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x for x in others]
+        kept = [frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x for x in self.selection.others]
         merged = self.selection.merged
         # The minimal planner saves all that data alone decide; what its groups keep beyond that, XLA drops.
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
@@ -91,9 +96,19 @@ class Density:
         return evaluate
 
     def of_tree(self, tree: Any) -> Any:
-        """The log-density of a tree in the shape of the selection."""
-        leaves = jax.tree.leaves(tree, is_leaf=lambda x: x is None)
-        placed = {k: x for k, x in zip(self.selection.mirror.positions, leaves, strict=True) if k is not None}
+        """The log-density of a tree in the shape of the selection, None where nothing is sampled.
+
+        Raises:
+            PositionError: it has another structure, or a value where nothing is sampled.
+        """
+        is_none = lambda x: x is None
+        leaves, mirror = jax.tree.leaves(tree, is_leaf=is_none), self.selection.mirror
+        seen = jax.tree.structure(tree, is_leaf=is_none)
+        is_fitting = seen == mirror.treedef
+        if not is_fitting or [x is None for x in leaves] != [k is None for k in mirror.positions]:
+            expected = jax.tree.structure(mirror.tree([0] * len(self.shapes)))
+            raise wrong_position(str(jax.tree.structure(tree)), str(expected))
+        placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
         return self.of_leaves([placed[k] for k in range(len(self.shapes))])
 
     def _split(self, x: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from incrax._sampler_errors import (
     not_an_update,
     overlapping_blocks,
     wrong_covariance,
+    wrong_number,
 )
 from incrax.derivatives.transforms import value_and_grad
 from incrax.running.paths import is_within
@@ -168,6 +169,8 @@ Sweep = Callable[[Place, np.random.Generator], Place]
 
 
 def _run(density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: int, *, progress: bool) -> Chain:
+    if num < 1:
+        raise wrong_number("num_sweeps", num)
     rng, x0 = generator(key), density.flat.x0
     place = Place(x0, density.value(x0))
     if not np.isfinite(place.value):
@@ -186,12 +189,12 @@ def _run(density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: i
 
 
 def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
-    """The elements that a path, a prefix of paths, or a tuple of these names, in the order of the vector."""
-    parts = (asked,) if isinstance(asked, str) else tuple(asked)
+    """The elements that a path, a prefix of paths, or a tuple of these names, in the order in which they are named."""
+    parts = asked if isinstance(asked, tuple) else (asked,)
     for part in parts:
-        if not any(is_within(name, part) for name in names):
-            raise unknown_input(part, names)
-    return tuple(name for name in names if any(is_within(name, part) for part in parts))
+        if not isinstance(part, str) or not any(is_within(name, part) for name in names):
+            raise unknown_input(str(part), names)
+    return tuple(dict.fromkeys(name for part in parts for name in names if is_within(name, part)))
 
 
 def _check_cover(names: Sequence[str], groups: Sequence[Sequence[str]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from incrax._sampler_errors import wrong_draw, wrong_width
+from incrax._sampler_errors import wrong_draw, wrong_number, wrong_width
 
 
 class Place(NamedTuple):
@@ -65,7 +65,8 @@ class Walk:
     """Random-walk Metropolis: normal steps of these widths.
 
     Args:
-        width: standard deviation of a step: one number, or one for each element of the block.
+        width: standard deviation of a step: one number, or one for each element of the block, in the order in which
+            the block names them.
         times: steps in a row.
     """
 
@@ -74,6 +75,8 @@ class Walk:
 
     def move(self, place: Place, block: Block, rng: np.random.Generator) -> Place:
         """So many steps."""
+        if self.times < 1:
+            raise wrong_number("Walk(times=...)", self.times)
         width = _widths("Walk", self.width, block)
         for _ in range(self.times):
             x = block.at(place.x, place.x[block.places] + width * rng.normal(size=width.size))
@@ -90,7 +93,8 @@ class Hamiltonian:
     Args:
         step_size: of a leapfrog step, in units of `width`.
         num_steps: leapfrog steps of a trajectory; varied at random between half of it and all.
-        width: typical widths of the block's conditional: one number, or one for each element.
+        width: typical widths of the block's conditional: one number, or one for each element, in the order in which the
+            block names them.
     """
 
     step_size: float
@@ -99,6 +103,9 @@ class Hamiltonian:
 
     def move(self, place: Place, block: Block, rng: np.random.Generator) -> Place:
         """One trajectory; where it leaves the support it is rejected."""
+        if self.num_steps < 1:
+            raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
+        _widths("Hamiltonian", self.step_size, block)
         width = _widths("Hamiltonian", self.width, block)
         momentum = rng.normal(size=width.size)
         start_kinetic = 0.5 * momentum @ momentum
@@ -121,7 +128,8 @@ class Conditional:
     """A draw from the block's conditional distribution, known in closed form; always accepted.
 
     Args:
-        draw: function (numpy generator, *arguments of the log-density) -> new values of the block in one vector.
+        draw: function (numpy generator, *arguments of the log-density) -> new values of the block in one vector, in
+            the order in which the block names its elements.
     """
 
     draw: Callable[..., Any]
@@ -135,7 +143,10 @@ class Conditional:
         block.tried += 1
         block.accepted += 1
         block.evaluations += 1
-        return Place(x, block.value(x))
+        drawn = Place(x, block.value(x))
+        if not np.all(np.isfinite(part)) or drawn.value == -np.inf:
+            raise wrong_draw(block.names, f"{part.tolist()}, where the density is zero", "sampled where it is not")
+        return drawn
 
 
 def _widths(update: str, width: Any, block: Block) -> np.ndarray:

@@ -1,0 +1,89 @@
+"""What a review of samplers found: each was wrong once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+from incrax import samplers
+
+START = {"a": 1.0, "z": 100.0}
+
+
+def normal(p):
+    return -0.5 * ((p["a"] - 1) ** 2 + (p["z"] - 100) ** 2)
+
+
+def test_a_block_has_its_elements_in_the_order_in_which_it_names_them():
+    draw = samplers.Conditional(lambda rng, p: [rng.normal(100, 1), rng.normal(1, 1)])
+    chain = samplers.gibbs(normal, START, updates={("p['z']", "p['a']"): draw}, key=1, num_sweeps=200)
+    np.testing.assert_allclose(chain.samples.mean(axis=0), [1.0, 100.0], atol=0.5)
+    walk = samplers.Walk([1e-6, 1.0])
+    chain = samplers.gibbs(normal, START, updates={("p['z']", "p['a']"): walk}, key=1, num_sweeps=200)
+    spread = dict(zip(chain.names, chain.samples.std(axis=0), strict=True))
+    assert spread["p['z']"] < 1e-3 < 0.1 < spread["p['a']"]
+
+
+def test_positions_have_the_structure_of_what_is_sampled():
+    density = samplers.logdensity(normal, START, wrt={"a": True, "z": False})
+    np.testing.assert_allclose(density({"a": 2.0, "z": None}), -0.5)
+    with pytest.raises(samplers.PositionError) as caught:
+        density({"a": 2.0, "z": 5.0})
+    assert str(caught.value) == (
+        "A log-density of positions of the structure PyTreeDef({'a': *, 'z': None}) got PyTreeDef({'a': *, 'z': *}). "
+        "This is "
+        "usually a value for what is not sampled, which stays as it was when the log-density was made. Nothing was "
+        "evaluated. Pass what `wrt` selects, None elsewhere."
+    )
+    with pytest.raises(samplers.PositionError):
+        samplers.logdensity(normal, START)({"x": 0.0, "y": 0.0})
+
+
+def test_marked_parts_are_not_sampled():
+    marked = {"a": 1.0, "b": incrax.cut(jnp.ones(3))}
+    fun = lambda p: -(p["a"] ** 2) * jnp.sum(jax.lax.exp(p["b"]))
+    density = samplers.logdensity(fun, marked)
+    np.testing.assert_allclose(density({"a": 2.0, "b": None}), -12 * np.e)
+    chain = samplers.gibbs(fun, marked, updates={"p['a']": samplers.Walk(0.1)}, key=1, num_sweeps=5)
+    assert chain.names == ("p['a']",)
+    assert samplers.blocks(fun, marked, measure=False).blocks == (("p['a']",),)
+
+
+def test_many_small_elements_are_grouped_by_what_they_reach(monkeypatch):
+    asked = []
+    seconds = incrax.report.deps.DependenceTable.seconds
+    monkeypatch.setattr(
+        incrax.report.deps.DependenceTable, "seconds", lambda self, names: asked.append(1) or seconds(self, names)
+    )
+    p = {f"k{i}": np.ones(40) for i in range(3)}
+    found = samplers.blocks(lambda p: -sum(jnp.sum(jnp.exp(p[k])) for k in p), p, measure=False)
+    assert sorted(map(len, found.blocks)) == [40, 40, 40]
+    assert len(asked) < 100
+
+
+BAD = {
+    "no steps": (samplers.Hamiltonian(0.5, num_steps=0), "`Hamiltonian(num_steps=...)` got 0."),
+    "no times": (samplers.Walk(0.5, times=0), "`Walk(times=...)` got 0."),
+    "no step size": (samplers.Hamiltonian(np.nan), "`Hamiltonian` got"),
+    "no number": (samplers.Conditional(lambda rng, p: [np.nan, 1.0]), "where the density is zero"),
+}
+
+
+@pytest.mark.parametrize(("update", "text"), BAD.values(), ids=BAD)
+def test_moves_that_never_move_are_refused(update, text):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        samplers.gibbs(normal, START, updates={"p": update}, key=1, num_sweeps=3)
+    assert text in str(caught.value)
+
+
+def test_chains_have_sweeps_and_densities_are_numbers():
+    walk = {"p": samplers.Walk(1.0)}
+    with pytest.raises(ValueError, match="Pass one or more"):
+        samplers.gibbs(normal, START, updates=walk, key=1, num_sweeps=0)
+    with pytest.raises(TypeError, match="must return one real number"):
+        samplers.gibbs(lambda p: (normal(p),), START, updates=walk, key=1, num_sweeps=3)
+    with pytest.raises(incrax.UnknownInputError):
+        samplers.gibbs(normal, START, updates={0: samplers.Walk(1.0)}, key=1, num_sweeps=3)
