@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from incrax import _jax
 from incrax._errors import wrong_option
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.transforms import plain
@@ -15,6 +18,7 @@ from incrax.held.encoding import Encoding, OnSomeRows, checked_rows, keys_of
 from incrax.held.epoch import EpochGradient
 from incrax.held.kept import HoldStats, Kept, Setting
 from incrax.held.row_by_row import check_row_by_row
+from incrax.running.leaves import has_tracer
 from incrax.running.signature import make_signature
 
 
@@ -153,7 +157,8 @@ class Held:
 
     def _prove(self, params: Any, data: tuple[Any, ...]) -> None:
         """Once per types: that each row is treated by itself."""
+        has_values = _jax.is_top_level() and not has_tracer(jax.tree.leaves((params, data)))
         types = make_signature(self._setting.encoding, (params, *data), {}).key
-        if types not in self._proven:
-            check_row_by_row(self._setting.encoding.encoder, params, data)
-            self._proven.add(types)
+        if self._proven.isdisjoint({(types, True), (types, has_values)}):
+            check_row_by_row(self._setting.encoding.encoder, params, data, has_values=has_values)
+            self._proven.add((types, has_values))
