@@ -55,6 +55,10 @@ def hold(
 
     Cost: nothing yet. A `Held` compiles once per types of its arguments.
 
+    Not handled: arrays that the encoder closes over must not change. They are read when a program is first traced, and
+        a pass over all rows and one over some rows are two programs, traced at different times. What may change
+        belongs into the parameters. A Python branch on the number of rows is not noticed.
+
     Source: the question "Caching Computations in TensorFlow"; gradient caching, L. Gao et al., arXiv:2101.06983.
 
     Example:
@@ -100,7 +104,9 @@ class Held:
         Raises:
             RowsError: leaves have different numbers of rows, there are none, or the encoder returns no rows.
             UnsupportedLeafError: a leaf of the rows is no array.
-            MixedRowsError: the representation of a row depends on other rows.
+            MixedRowsError: the representation of a row depends on other rows, as far as is checked: by the rules of
+                the encoder's primitives, and where one has no rule by encoding six rows in two orders and each alone,
+                once per types.
             SelectionError, UnknownInputError: `wrt` of `hold` names nothing that has a derivative.
 
         Cost: one forward pass, compiled once per types of the arguments; with what the backward pass needs, unless
@@ -131,6 +137,11 @@ class Held:
 
         Cost: rows that some batch reads are encoded once, forward and backward; batches run one after the other. Can
             be called under JAX's transformations: then all rows are encoded.
+
+        Not handled: under transformations arrays have no values. Then nothing is tried out, so that an encoder that
+            mixes rows by a primitive without a rule, a loop over rows or a slice of some passes; and row numbers that
+            have no values are not checked: those that are too large are treated as JAX does. Where JAX compiles
+            nothing (`jax.disable_jit`), all is checked.
 
         Example:
             >>> import incrax, jax.numpy as jnp
