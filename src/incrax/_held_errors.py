@@ -73,8 +73,9 @@ def mixing_encoder(reason: str) -> MixedRowsError:
     """An encoder for which a row's representation depends on other rows."""
     return MixedRowsError(
         "`hold(encoder)` evaluates the encoder on chunks and on some rows only, and the representation of a row "
-        f"depends on other rows: {reason}. This is usually a normalisation over the batch. {_UNTOUCHED} Compute what "
-        "rows have in common before, and pass it with the parameters; or normalise within a row."
+        f"depends on other rows: {reason}. This is usually a normalisation over the batch, or a closed-over array with "
+        f"one entry a row. {_UNTOUCHED} Compute what rows have in common before, and pass it with the parameters; pass "
+        "what is of one row among the rows; or normalise within a row."
     )
 
 
@@ -84,6 +85,16 @@ def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
         f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is usually a batch of "
         "another data set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers "
         "from 0, or a boolean mask or a slice of the rows."
+    )
+
+
+def without_values(method: str, what: str) -> RowsError:
+    """A batch of `Kept` inside a transformation."""
+    return RowsError(
+        f"`kept.{method}` got {what} without values: it is called inside a function that JAX traces, and what is kept "
+        "is no part of that function. This is usually a training step under `jax.jit`. Nothing was evaluated or "
+        "accumulated. Call `kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, which takes all "
+        "batches and can be compiled."
     )
 
 

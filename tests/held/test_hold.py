@@ -392,6 +392,123 @@ def test_what_objects_say_of_themselves():
     assert held.stats.as_dict()["batches_added"] == 1
 
 
+# --- which encoders are taken -----------------------------------------------------------------------------------------
+
+
+def averaged(params, x):
+    """An exponential moving average along the rows."""
+    turn = lambda state, row: (0.9 * state + 0.1 * row,) * 2
+    return lax.scan(turn, jnp.zeros(SIZE), dense(params, x))[1]
+
+
+def masked_by_one_key(params, x):
+    return dense(params, x) * jax.random.bernoulli(jax.random.key(7), 0.5, (x.shape[0], SIZE))
+
+
+MIXING = {
+    "accumulated": lambda params, x: jnp.cumsum(dense(params, x), axis=0),
+    "averaged": averaged,
+    "from the first row": lambda params, x: dense(params, x - x[:1]),
+    "numbered": lambda params, x: dense(params, x) * jnp.arange(1, x.shape[0] + 1)[:, None],
+    "numbered far away": lambda params, x: dense(params, x) * (1 + (jnp.arange(x.shape[0]) > 50))[:, None],
+    "noise of a fixed key": masked_by_one_key,
+    "from the largest": lambda params, x: dense(params, x - x.max(0)),
+    "convolved": lambda params, x: jax.vmap(lambda c: jnp.convolve(c, jnp.ones(3), "same"), 1, 1)(dense(params, x)),
+    "of the neighbour": lambda params, x: jnp.concatenate([x[1:], x[:1]]) @ params["w"],
+    "by the number of rows": lambda params, x: dense(params, x) / x.shape[0],
+    "pairs": lambda params, x: (x @ x.T) @ dense(params, x),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_an_encoder_that_mixes_rows_is_refused_everywhere(name):
+    x = X.copy()
+    x[:8] = 0.0
+    held = incrax.hold(MIXING[name])
+    with pytest.raises(incrax.MixedRowsError):
+        held(PARAMS, x)
+    with pytest.raises(incrax.MixedRowsError):
+        held.value_and_grad(contrast)(PARAMS, x, BATCHES)
+    with jax.disable_jit(), pytest.raises(incrax.MixedRowsError):
+        held.value_and_grad(contrast)(PARAMS, x, BATCHES)
+
+
+@pytest.mark.parametrize("name", ["accumulated", "numbered", "noise of a fixed key", "from the largest", "pairs"])
+def test_what_shapes_tell_is_refused_under_transformations(name):
+    epoch = incrax.hold(MIXING[name]).value_and_grad(contrast)
+    for transformed in (jax.jit, jax.grad):
+        with pytest.raises(incrax.MixedRowsError):
+            transformed(lambda params: epoch(params, X, BATCHES)[0])(PARAMS)
+
+
+def halved(params, x):
+    """Two views of a row, encoded as one array."""
+    left, right = jnp.split(dense(params, jnp.concatenate([x, -x])), 2)
+    return left * right
+
+
+def settled(params, x):
+    """A loop with a branch that each row takes by itself."""
+    halved = lambda _, z: lax.cond(jnp.sum(z**2) > 1, lambda z: 0.5 * z, lambda z: z, z)
+    return jax.vmap(lambda z: lax.fori_loop(0, 5, halved, z))(dense(params, x))
+
+
+TAKEN = {
+    "halved": halved,
+    "settled": settled,
+    "row by row": lambda params, x: lax.map(lambda row: dense(params, row), x),
+    "a few at once": lambda params, x: lax.map(lambda row: dense(params, row), x, batch_size=4),
+    "merged": lambda params, x: (x.reshape(-1, 2) @ params["w"][:2]).reshape(x.shape[0], -1),
+    "normalised": lambda params, x: jax.nn.softmax(dense(params, x), axis=1),
+    "ranked": lambda params, x: jnp.sort(dense(params, x), axis=1) * jnp.cumsum(x[:, :SIZE], axis=1),
+    "looked up": lambda params, x: params["w"][jnp.argmax(x, axis=1)] * x[:, :1],
+    "picked": lambda params, x: jax.vmap(lambda row: row[jnp.argmin(row)])(x)[:, None] * dense(params, x),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_an_encoder_that_keeps_rows_apart_is_taken(name):
+    encoder = TAKEN[name]
+    kept = incrax.hold(encoder, chunk_rows=10)(PARAMS, X)
+    close(kept.representations, encoder(PARAMS, X))
+
+
+# --- batches of all kinds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "num_rows"), [(np.int8, 128), (np.int8, 300), (np.uint8, 256), (np.int16, 40_000)])
+def test_narrow_row_numbers(dtype, num_rows):
+    x = RNG.normal(size=(num_rows, 2))
+    numbers = np.stack([np.arange(np.iinfo(dtype).max + 1 if num_rows > 127 else 0, dtype=np.int64)[:num_rows]] * 2)
+    numbers = numbers.astype(dtype)
+    numbers[0, 0] = -1 if np.iinfo(dtype).min else 3
+    loss = lambda z: jnp.sum(z**3)
+    epoch = incrax.hold(lambda w, x: x * w).value_and_grad(loss)
+    wanted = jax.value_and_grad(lambda w: sum(loss((x * w)[i]) for i in numbers.astype(int)))(np.ones(2))
+    close(epoch(np.ones(2), x, numbers), wanted)
+    close(jax.jit(lambda numbers: epoch(np.ones(2), x, numbers))(numbers), wanted)
+
+
+def test_no_batches():
+    epoch = incrax.hold(dense).value_and_grad(contrast, wrt=("params", "temperature"))
+    zeros = (0.0, (jax.tree.map(np.zeros_like, PARAMS), 0.0))
+    for batches in (np.zeros((0, 7, 2), int), np.zeros((0, 7, 2))):
+        close(epoch(PARAMS, X, batches, 0.7), jax.tree.map(jnp.asarray, zeros))
+        with jax.disable_jit():
+            close(epoch(PARAMS, X, batches, 0.7), jax.tree.map(jnp.asarray, zeros))
+
+
+def test_representations_with_an_empty_place():
+    encoder = lambda params, x: {"z": dense(params, x), "extra": None}
+    loss = lambda z: contrast(z["z"])
+    value, gradient = expected(dense, contrast, FEW, PARAMS, X, 1.0)
+    kept = incrax.hold(encoder)(PARAMS, X)
+    for numbers in FEW:
+        kept.add(numbers, jax.grad(loss)(kept.rows(numbers)))
+    close(kept.pullback(), gradient[0])
+    close(incrax.hold(encoder).value_and_grad(loss)(PARAMS, X, FEW), (value, gradient[0]))
+
+
 # --- parameters that moved on -----------------------------------------------------------------------------------------
 
 

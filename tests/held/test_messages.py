@@ -104,7 +104,19 @@ def test_leaves_of_other_lengths():
     refused(incrax.RowsError, text, incrax.hold(encoder), PARAMS, {"x": X, "y": X[:5]})
 
 
-@pytest.mark.parametrize("rows", [[6], [-7], [0.5], ["a"], np.ones(5, bool), 1 << 70])
+WRONG_NUMBERS = [
+    [6],
+    [-7],
+    [0.5],
+    ["a"],
+    np.ones(5, bool),
+    np.ones(0, bool),
+    True,
+    [[0], [1, 2]],
+]
+
+
+@pytest.mark.parametrize("rows", [*WRONG_NUMBERS, 1 << 70])
 def test_rows_that_are_not_there(kept, rows):
     text = (
         f"`kept.{{}}` got {rows!r} as numbers of rows; there are rows 0 to 5. This is usually a batch of another data "
@@ -115,12 +127,52 @@ def test_rows_that_are_not_there(kept, rows):
     refused(incrax.RowsError, text.format("add"), kept.add, rows, np.ones(1))
 
 
-def test_batches_of_rows_that_are_not_there():
+@pytest.mark.parametrize(
+    ("batches", "seen"),
+    [
+        ([[0, 1], [2, 6]], "numbers from 0 to 6"),
+        (np.array([[0, 1], [2, 200]], np.uint8), "numbers from 0 to 200"),
+        ([[0, -7]], "numbers from -7 to 0"),
+        (np.ones(2), "float64[2]"),
+        (np.ones((1, 6), bool), "bool[1, 6]"),
+        ([[0], [1, 2]], "[[0], [1, 2]]"),
+        ([["a"]], "<U1[1, 1]"),
+    ],
+)
+def test_batches_of_rows_that_are_not_there(batches, seen):
     epoch = incrax.hold(encoder).value_and_grad(jnp.sum)
-    with pytest.raises(incrax.RowsError, match=r"^`value_and_grad` got numbers from 0 to 6 as numbers of rows; there"):
-        epoch(PARAMS, X, [[0, 1], [2, 6]])
-    with pytest.raises(incrax.RowsError, match=r"^`value_and_grad` got float64\[2\] as numbers of rows"):
-        epoch(PARAMS, X, np.ones(2))
+    text = (
+        f"`value_and_grad` got {seen} as numbers of rows; there are rows 0 to 5. This is usually a batch of another "
+        "data set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers from 0, or "
+        "a boolean mask or a slice of the rows."
+    )
+    refused(incrax.RowsError, text, epoch, PARAMS, X, batches)
+    refused(incrax.RowsError, text, jax.jit(lambda params: epoch(params, X, batches)), PARAMS)
+    with jax.disable_jit():
+        refused(incrax.RowsError, text, epoch, PARAMS, X, batches)
+
+
+def test_batches_inside_a_function_that_is_traced(kept):
+    text = (
+        "`kept.{}` got {} without values: it is called inside a function that JAX traces, and what is kept is no part "
+        "of that function. This is usually a training step under `jax.jit`. Nothing was evaluated or accumulated. Call "
+        "`kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, which takes all batches and can be "
+        "compiled."
+    )
+    refused(incrax.RowsError, text.format("rows", "row numbers"), jax.jit(kept.rows), jnp.array([0]))
+    refused(incrax.RowsError, text.format("add", "row numbers"), jax.jit(kept.add), jnp.array([0]), jnp.ones(1))
+    refused(incrax.RowsError, text.format("add", "cotangents"), jax.jit(lambda x: kept.add([0], x)), jnp.ones(1))
+    assert kept.num_touched == 0
+
+
+def test_data_of_batches_that_are_no_arrays():
+    text = (
+        "The batches hold 1 batches of row numbers, and `batches[1:][0]` is str. This is usually data of all batches "
+        "in one. Nothing was evaluated or stored. Every array beside the row numbers has one entry a batch along its "
+        "first axis."
+    )
+    epoch = incrax.hold(encoder).value_and_grad(lambda z, name: jnp.sum(z))
+    refused(incrax.RowsError, text, epoch, PARAMS, X, (np.array([[0, 1]]), "a"))
 
 
 def test_data_of_another_number_of_batches():
@@ -164,20 +216,40 @@ def sorted_rows(params, x):
     return jnp.sort(-encoder(params, x))
 
 
-@pytest.mark.parametrize("wrong", [normalised, sorted_rows, lambda p, x: jnp.cumsum(encoder(p, x)[::-1])])
-def test_encoders_that_mix_rows(wrong):
+MIXING = (
+    r"`hold\(encoder\)` evaluates the encoder on chunks and on some rows only, and the representation of a row depends "
+    r"on other rows: {}. This is usually a normalisation over the batch, or a closed-over array with one entry a row. "
+    r"Nothing was evaluated or stored. Compute what rows have in common before, and pass it with the parameters; pass "
+    r"what is of one row among the rows; or normalise within a row."
+)
+REASONS = [
+    (normalised, r"`reduce_sum` at \S+ \(normalised\) reduces over the rows"),
+    (sorted_rows, r"`sort` at \S+ \(sorted_rows\) sorts the rows"),
+    (lambda p, x: x - x[:1], r"result 0 for 6 rows differs by [0-9.]+ in another order"),
+    (lambda p, x: x / x.shape[0], r"result 0 for row \d differs by [0-9.]+ beside 5 others"),
+    (lambda p, x: x + X, r"it cannot be traced for another number of rows: TypeError"),
+    (
+        lambda p, x: x * jax.random.bernoulli(jax.random.key(7), 0.5, x.shape),
+        r"`random_bits` at \S+ \(<lambda>\) draws the random numbers of all rows from one key \(take `keys`, one a "
+        r"row, as third argument\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), REASONS)
+def test_encoders_that_mix_rows(wrong, reason):
     held = incrax.hold(wrong)
-    text = (
-        r"`hold\(encoder\)` evaluates the encoder on chunks and on some rows only, and the representation of a row "
-        r"depends on other rows: result 0 for 2 rows differs by [0-9.]+ with 4 rows. This is usually a normalisation "
-        r"over the batch. Nothing was evaluated or stored. Compute what rows have in common before, and pass it with "
-        r"the parameters; or normalise within a row."
-    )
-    with pytest.raises(incrax.MixedRowsError, match=f"^{text}$"):
+    text = f"^{MIXING.format(reason)}$"
+    with pytest.raises(incrax.MixedRowsError, match=text):
         held(PARAMS, X)
-    with pytest.raises(incrax.MixedRowsError, match=f"^{text}$"):
+    with pytest.raises(incrax.MixedRowsError, match=text):
         held.value_and_grad(jnp.sum)(PARAMS, X, [[0, 1]])
     assert held.stats.rows_encoded == 0
+
+
+def test_an_encoder_that_fails_for_any_number_of_rows():
+    with pytest.raises(TypeError, match="dot_general requires contracting dimensions"):
+        incrax.hold(lambda p, x: x @ jnp.ones((3, 2)))(PARAMS, X)
 
 
 # --- cotangents and options -------------------------------------------------------------------------------------------

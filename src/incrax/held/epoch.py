@@ -20,8 +20,9 @@ from incrax._held_errors import batches_selected, other_batches, wrong_row_numbe
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.selection import Selection, select
 from incrax.held.encoding import checked_rows, keys_of, signature_of, split_active, taken
-from incrax.held.kept import Setting, padded
+from incrax.held.kept import Setting, padded, shown
 from incrax.held.programs import Programs, is_plain
+from incrax.running.leaves import has_tracer, is_dynamic
 
 NAME = "value_and_grad"
 
@@ -42,13 +43,12 @@ class EpochGradient:
 
     def __call__(self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None) -> tuple[Any, Any]:
         """The sum of the losses and its gradient; see `Held.value_and_grad`."""
-        found = batches if isinstance(batches, Batches) else _batches(batches)
-        if is_plain(jax.tree.leaves((params, rows, batches, args, key))):
-            count = jax.tree.leaves(rows)[0].shape[0]
-            return self._evaluated(params, (rows, *keys_of(key, count)), None, found, args)
         own, num_rows = checked_rows(without_marks(rows))
+        found = _batches(batches, num_rows)
         data = (own, *keys_of(key, num_rows))
         self._prove(without_marks(params), data)
+        if is_plain(jax.tree.leaves((params, own, batches, args, key))):
+            return self._evaluated(params, data, None, found, args)
         chosen, found = _touched(found, num_rows)
         self._count(num_rows if chosen is None else len(chosen), len(found.numbers))
         return self._programs(params, data, chosen, found, args)
@@ -121,13 +121,13 @@ class _Epoch:
             sums = [x.at[batch.numbers].add(part) for x, part in zip(sums, parts, strict=True)]
             return (total + value, sums, jax.tree.map(jnp.add, of_others, moved)), None
 
-        def first_value() -> Any:
-            batch: Batches = jax.tree.map(lambda x: x[0], batches)
+        def value_of(batch: Batches) -> Any:
             picked = taken(found, batch.numbers)
             return of_batch(split_active(picked)[0], others, picked, batch.others)
 
-        start = jax.tree.map(jnp.zeros_like, (jax.eval_shape(first_value), active, list(others)))
-        return lax.scan(step, start, batches)[0]
+        first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), jax.tree.map(jnp.asarray, batches))
+        start = jax.tree.map(jnp.zeros_like, (jax.eval_shape(value_of, first), active, list(others)))
+        return lax.scan(step, start, batches)[0] if batches.numbers.shape[0] else start
 
     def _arguments(self, encoded: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
         first, second = iter(encoded), iter(others)
@@ -156,32 +156,41 @@ def _named(names: Sequence[str]) -> Callable[..., None]:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def _batches(batches: Any) -> Batches:
+def _batches(batches: Any, num_rows: int) -> Batches:
     """Row numbers alone, or a tuple that begins with them."""
-    numbers, *others = batches if isinstance(batches, tuple) else (batches,)
-    found = Batches(numbers if isinstance(numbers, jax.Array) else np.asarray(numbers), tuple(others))
-    if found.numbers.ndim == 0 or not jnp.issubdtype(found.numbers.dtype, jnp.integer):
-        raise wrong_row_numbers(NAME, f"{found.numbers.dtype}{list(found.numbers.shape)}", 0)
+    numbers, *others = batches if isinstance(batches, tuple) and batches else (batches,)
+    found = Batches(_numbers(numbers, num_rows), tuple(others))
     for path, leaf in jax.tree.leaves_with_path(found.others):
-        if jnp.shape(leaf)[:1] != found.numbers.shape[:1]:
-            seen = f"{jax.dtypes.result_type(leaf)}{list(jnp.shape(leaf))}"
+        if not is_dynamic(leaf) or jnp.shape(leaf)[:1] != found.numbers.shape[:1]:
+            seen = f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}" if is_dynamic(leaf) else type(leaf).__name__
             raise other_batches(f"batches[1:]{jax.tree_util.keystr(path)}", seen, found.numbers.shape[0])
     return found
 
 
+def _numbers(numbers: Any, num_rows: int) -> Any:
+    """Row numbers as wide integers, which hold the number of rows; those that have values are checked."""
+    try:
+        found = numbers if has_tracer([numbers]) else np.asarray(numbers)
+    except (TypeError, ValueError):
+        raise wrong_row_numbers(NAME, shown(numbers), num_rows) from None
+    is_empty = isinstance(found, np.ndarray) and not found.size
+    if found.ndim == 0 or not (is_empty or jnp.issubdtype(found.dtype, jnp.integer)):
+        raise wrong_row_numbers(NAME, f"{found.dtype}{list(found.shape)}", num_rows)
+    if not isinstance(found, np.ndarray):
+        return found.astype(int)
+    if found.size and not -num_rows <= int(found.min()) <= int(found.max()) < num_rows:
+        raise wrong_row_numbers(NAME, f"numbers from {found.min()} to {found.max()}", num_rows)
+    return found.astype(np.int64)
+
+
 def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batches]:
     """The rows that batches read, and their numbers among these; None where those are most of all rows."""
-    numbers = np.asarray(batches.numbers)
-    try:
-        is_touched = np.zeros(num_rows, bool)
-        is_touched[numbers] = True
-    except IndexError:
-        seen = f"numbers from {numbers.min()} to {numbers.max()}"
-        raise wrong_row_numbers(NAME, seen, num_rows) from None
+    is_touched = np.zeros(num_rows, bool)
+    is_touched[batches.numbers] = True
     touched = np.flatnonzero(is_touched)
     chosen = padded(touched, num_rows)
     if chosen is None or not len(touched):
         return None, batches
-    places = np.zeros(num_rows, numbers.dtype)
+    places = np.zeros(num_rows, np.int64)
     places[touched] = np.arange(len(touched))
-    return chosen, batches._replace(numbers=places[numbers])
+    return chosen, batches._replace(numbers=places[batches.numbers])

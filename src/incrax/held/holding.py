@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from incrax import _jax
 from incrax._errors import wrong_option
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.transforms import plain
@@ -15,6 +18,7 @@ from incrax.held.encoding import Encoding, OnSomeRows, checked_rows, keys_of
 from incrax.held.epoch import EpochGradient
 from incrax.held.kept import HoldStats, Kept, Setting
 from incrax.held.row_by_row import check_row_by_row
+from incrax.running.leaves import has_tracer
 from incrax.running.signature import make_signature
 
 
@@ -50,6 +54,10 @@ def hold(
         TypeError, ValueError: an option cannot be understood.
 
     Cost: nothing yet. A `Held` compiles once per types of its arguments.
+
+    Not handled: arrays that the encoder closes over must not change. They are read when a program is first traced, and
+        a pass over all rows and one over some rows are two programs, traced at different times. What may change
+        belongs into the parameters. A Python branch on the number of rows is not noticed.
 
     Source: the question "Caching Computations in TensorFlow"; gradient caching, L. Gao et al., arXiv:2101.06983.
 
@@ -96,7 +104,9 @@ class Held:
         Raises:
             RowsError: leaves have different numbers of rows, there are none, or the encoder returns no rows.
             UnsupportedLeafError: a leaf of the rows is no array.
-            MixedRowsError: the representation of a row depends on other rows.
+            MixedRowsError: the representation of a row depends on other rows, as far as is checked: by the rules of
+                the encoder's primitives, and where one has no rule by encoding six rows in two orders and each alone,
+                once per types.
             SelectionError, UnknownInputError: `wrt` of `hold` names nothing that has a derivative.
 
         Cost: one forward pass, compiled once per types of the arguments; with what the backward pass needs, unless
@@ -128,6 +138,11 @@ class Held:
         Cost: rows that some batch reads are encoded once, forward and backward; batches run one after the other. Can
             be called under JAX's transformations: then all rows are encoded.
 
+        Not handled: under transformations arrays have no values. Then nothing is tried out, so that an encoder that
+            mixes rows by a primitive without a rule, a loop over rows or a slice of some passes; and row numbers that
+            have no values are not checked: those that are too large are treated as JAX does. Where JAX compiles
+            nothing (`jax.disable_jit`), all is checked.
+
         Example:
             >>> import incrax, jax.numpy as jnp
             >>> held = incrax.hold(lambda w, x: x @ w)
@@ -153,7 +168,8 @@ class Held:
 
     def _prove(self, params: Any, data: tuple[Any, ...]) -> None:
         """Once per types: that each row is treated by itself."""
+        has_values = _jax.is_top_level() and not has_tracer(jax.tree.leaves((params, data)))
         types = make_signature(self._setting.encoding, (params, *data), {}).key
-        if types not in self._proven:
-            check_row_by_row(self._setting.encoding.encoder, params, data)
-            self._proven.add(types)
+        if self._proven.isdisjoint({(types, True), (types, has_values)}):
+            check_row_by_row(self._setting.encoding.encoder, params, data, has_values=has_values)
+            self._proven.add((types, has_values))

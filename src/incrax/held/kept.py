@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._derivative_errors import wrong_tangent
-from incrax._held_errors import other_parameters, stale_representations, wrong_row_numbers
+from incrax._held_errors import other_parameters, stale_representations, without_values, wrong_row_numbers
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.held.encoding import Encoding, OnSomeRows, is_active, taken
-from incrax.running.leaves import LeafValue, descriptor, is_dynamic, same_value
+from incrax.running.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
 from incrax.running.signature import same_static
 
 DENSE_SHARE = 0.75
@@ -181,19 +181,28 @@ class Kept:
 
     def _checked(self, method: str, numbers: Any) -> np.ndarray:
         """Numbers from 0, as an array."""
-        asked = numbers if isinstance(numbers, slice) else np.asarray(numbers)
-        if isinstance(asked, np.ndarray) and not asked.size:
-            asked = asked.astype(np.int64)
+        if has_tracer(jax.tree.leaves(numbers)):
+            raise without_values(method, "row numbers")
         try:
-            return self._numbers[asked]
+            asked = numbers if isinstance(numbers, slice) else np.asarray(numbers)
+            if isinstance(asked, np.ndarray) and asked.dtype == bool and asked.shape != self._numbers.shape:
+                raise IndexError
+            is_empty = isinstance(asked, np.ndarray) and not asked.size
+            return self._numbers[asked.astype(np.int64) if is_empty else asked]
         except (IndexError, TypeError, ValueError):
-            raise wrong_row_numbers(f"kept.{method}", _shown(numbers), self.num_rows) from None
+            raise wrong_row_numbers(f"kept.{method}", shown(numbers), self.num_rows) from None
 
     def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
         """Cotangents of the leaves that have any, of the right types."""
         expected, treedef = jax.tree.flatten(self._representations)
-        leaves, seen = jax.tree.flatten(cotangents, is_leaf=lambda x: x is None)
-        if seen != treedef:
+        if has_tracer(jax.tree.leaves(cotangents)):
+            raise without_values("add", "cotangents")
+        try:
+            leaves = treedef.flatten_up_to(cotangents)
+        except ValueError:
+            leaves = [cotangents]
+        if len(leaves) != len(expected) or not jax.tree_util.all_leaves(leaves, is_leaf=lambda x: x is None):
+            seen = jax.tree.structure(cotangents)
             raise wrong_tangent("kept.add", "cotangent", f"of the structure {seen}", f"what `rows` returned, {treedef}")
         pairs = zip(leaves, expected, strict=True)
         return [_part(leaf, (*shape, *x.shape[1:]), x.dtype) for leaf, x in pairs if is_active(x)]
@@ -242,7 +251,8 @@ def _part(leaf: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return array.astype(dtype)
 
 
-def _shown(numbers: Any) -> str:
+def shown(numbers: Any) -> str:
+    """An argument as text, in short."""
     text = repr(numbers)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
