@@ -184,11 +184,12 @@ class Kept:
         if has_tracer(jax.tree.leaves(numbers)):
             raise without_values(method, "row numbers")
         try:
-            asked = numbers if isinstance(numbers, slice) else np.asarray(numbers)
-            if isinstance(asked, np.ndarray) and asked.dtype == bool and asked.shape != self._numbers.shape:
+            if isinstance(numbers, slice):
+                return self._numbers[numbers]
+            asked = np.asarray(numbers)
+            if asked.dtype == bool and asked.shape != self._numbers.shape:
                 raise IndexError
-            is_empty = isinstance(asked, np.ndarray) and not asked.size
-            return self._numbers[asked.astype(np.int64) if is_empty else asked]
+            return self._numbers[asked if asked.size else asked.astype(np.int64)]
         except (IndexError, TypeError, ValueError):
             raise wrong_row_numbers(f"kept.{method}", shown(numbers), self.num_rows) from None
 
