@@ -55,7 +55,7 @@ bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transforme
 bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
 bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
-fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.records fit.result fit.hosted
+fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.turns fit.records fit.result fit.hosted
 fit.normal fit.free fit.large fit.levenberg
 fit.joint fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covariance fit.minimum fit.minimize
 fit.following fit.scanned fit.scans fit.toys

@@ -19,7 +19,7 @@ from incrax._fit_errors import not_positive
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.flat import joined
 from incrax.derivatives.transforms import plain
-from incrax.fit.problem import Layout, shaped, weighed_vector
+from incrax.fit.problem import Layout, kept_or_made, shaped, weighed_vector
 
 NAME = "LeastSquaresSteps"
 NUM_KEPT = 64
@@ -115,10 +115,7 @@ class LeastSquaresSteps:
         shape, leaves = shaped(NAME, self.residuals, (params, *batch), None)
         free = [leaves[number] for number in shape.layout.numbers]
         others = [leaves[number] for number in shape.other_numbers]
-        try:
-            program = _kept(self.residuals, shape.layout, self.least_damping)
-        except TypeError:  # a static value that cannot be hashed
-            program = _made(self.residuals, shape.layout, self.least_damping)
+        program = kept_or_made(_kept, self.residuals, shape.layout, self.least_damping)
         free, state = program(free, others, state)
         return shape.layout.filled(free, others)[0], state
 

@@ -6,7 +6,6 @@ In: residuals as an incremental function. Out: the end of a search, with the sam
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,10 +21,8 @@ from incrax.fit.compiled import second_derivative
 from incrax.fit.losses import cost
 from incrax.fit.problem import Layout, Problem, weighed_vector
 from incrax.fit.steps import Found, Point, Search, Settings
-from incrax.running.progress import Meter
+from incrax.fit.turns import Callback, searched
 from incrax.running.traces import Options
-
-Callback = Callable[[Any, float], bool | None]
 
 NUM_KEPT = 64
 """Functions that are not incremental whose derivatives are kept."""
@@ -100,15 +97,7 @@ class Hosted:
 
     def run(self, callback: Callback | None, *, progress: bool) -> Found:
         """Search to the end."""
-        search, at = self._at(steps.unpacked(jnp.asarray(steps.start(self.task.x))))
-        with Meter("least squares", self.settings.max_steps, is_shown=progress) as meter:
-            while int(search.status) == steps.RUNNING and int(search.num_steps) < self.settings.max_steps:
-                search = self._moved(search, at)
-                if int(search.status) == steps.RUNNING:
-                    search, at = self._at(search)
-                meter.advance()
-                if callback is not None and callback(self.task.tree(search.x), float(at.cost)):
-                    break
+        search, at = searched(self._at, self._attempted, self.task, self.settings, callback, progress=progress)
         return _found(search, at, True)
 
     # --- inner ---------------------------------------------------------------------------------------------------
@@ -117,15 +106,6 @@ class Hosted:
         given = (self.task.layout.free_leaves(search.x), self.task.others, self.roots)
         residuals, blocks = self.functions.residuals(*given), self.functions.jacobian(*given)
         return _modelled(search, residuals, blocks, self.bounds, self.scale, settings=self.settings)
-
-    def _moved(self, search: Search, at: Point) -> Search:
-        if bool(steps.is_quiet(search)):
-            return steps.polished(search, at)
-        for _ in range(steps.MAX_TRIALS):
-            search, is_taken = self._attempted(search, at)
-            if bool(is_taken):
-                return search
-        return steps.stalled(search, at, steps.MAX_TRIALS)[0]
 
     def _attempted(self, search: Search, at: Point) -> tuple[Search, Any]:
         others, layout = self.task.others, self.task.layout

@@ -23,9 +23,9 @@ from incrax.fit import free, linear, steps
 from incrax.fit.compiled import second_derivative
 from incrax.fit.losses import weighed
 from incrax.fit.normal import SparseModel
-from incrax.fit.problem import Layout, Problem, weighed_vector
+from incrax.fit.problem import Layout, Problem, kept_or_made, weighed_vector
 from incrax.fit.steps import Found, Search, Settings, Summary
-from incrax.running.progress import Meter
+from incrax.fit.turns import Callback, searched
 
 SOLVERS = ("dense", "sparse", "matrix-free", "auto")
 MAX_COVARIANCE = 4096
@@ -35,8 +35,6 @@ MAX_DENSE = 1000
 MAX_SHARE = 0.1
 """Share of elements that may be nonzero up to which `"auto"` is `"sparse"`."""
 NUM_KEPT = 64
-
-Callback = Callable[[Any, float], bool | None]
 
 
 class Programs(NamedTuple):
@@ -168,22 +166,11 @@ class Large:
         self.task, self.settings, self.scale = task, settings, scale
         # Copied, since the covariance is found after the fit, when callers may have filled their arrays anew.
         self.given = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, (task.others, roots))
-        try:
-            self.programs = _programs(plain(fun), task.layout, settings.loss)
-        except TypeError:  # a static value that cannot be hashed
-            self.programs = _programs.__wrapped__(plain(fun), task.layout, settings.loss)
+        self.programs = kept_or_made(_programs, plain(fun), task.layout, settings.loss)
 
     def run(self, callback: Callback | None, *, progress: bool) -> Found:
         """Search to the end."""
-        search, at = self._at(steps.unpacked(jnp.asarray(steps.start(self.task.x))))
-        with Meter("least squares", self.settings.max_steps, is_shown=progress) as meter:
-            while int(search.status) == steps.RUNNING and int(search.num_steps) < self.settings.max_steps:
-                search = self._moved(search, at)
-                if int(search.status) == steps.RUNNING:
-                    search, at = self._at(search)
-                meter.advance()
-                if callback is not None and callback(self.task.tree(search.x), float(at.cost)):
-                    break
+        search, at = searched(self._at, self._attempted, self.task, self.settings, callback, progress=progress)
         return self._found(search, at)
 
     # --- inner ---------------------------------------------------------------------------------------------------
@@ -211,16 +198,10 @@ class Large:
         jacobian = csr_array((data, (i, j)), shape=found.shape)
         return SparseModel(jacobian, np.asarray(seen.residuals), steps.FORGETTING * last_scale)
 
-    def _moved(self, search: Search, at: Place) -> Search:
-        if bool(steps.is_quiet(search)):
-            return steps.polished(search, at)
-        for _ in range(steps.MAX_TRIALS):
-            tried = self._trial(at, float(search.damping))
-            cost = self.programs.values(tried.x, self.given, self.scale)[1].cost
-            search, is_taken = steps.answered(search, at, tried, cost)
-            if bool(is_taken):
-                return search
-        return steps.stalled(search, at, steps.MAX_TRIALS)[0]
+    def _attempted(self, search: Search, at: Place) -> tuple[Search, Any]:
+        tried = self._trial(at, float(search.damping))
+        cost = self.programs.values(tried.x, self.given, self.scale)[1].cost
+        return steps.answered(search, at, tried, cost)
 
     def _trial(self, at: Place, damping: float) -> steps.Trial:
         bounds, scale = (self.task.lower, self.task.upper), at.model.scale
@@ -306,5 +287,7 @@ def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:
         return solver
     if n <= MAX_DENSE:
         return "dense"
-    found = jax.eval_shape(_programs(plain(fun), task.layout, "squares").sparse, task.x, (task.others, roots))
+    found = jax.eval_shape(
+        kept_or_made(_programs, plain(fun), task.layout, "squares").sparse, task.x, (task.others, roots)
+    )
     return "sparse" if found.nse <= MAX_SHARE * np.prod(found.shape) else "matrix-free"

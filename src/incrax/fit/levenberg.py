@@ -25,7 +25,16 @@ from incrax.fit.compiled import Round
 from incrax.fit.hosted import Hosted
 from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
-from incrax.fit.problem import Layout, Problem, check_alone, problem, problem_of, roots_of_weights, weighed_vector
+from incrax.fit.problem import (
+    Layout,
+    Problem,
+    check_alone,
+    kept_or_made,
+    problem,
+    problem_of,
+    roots_of_weights,
+    weighed_vector,
+)
 from incrax.fit.result import LeastSquaresResult, status_of
 from incrax.fit.steps import Found, Settings
 from incrax.running.progress import Meter
@@ -155,7 +164,7 @@ def _hosted(
 
 
 def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
-    program = _program(fun, task.layout, settings)
+    program = kept_or_made(_kept, fun, task.layout, settings)
     given = (task.others, roots)
     limit, start_s = FIRST_ROUND, time.perf_counter()
     search, found = program(steps.start(task.x), _box(task, scale, limit), *given)
@@ -177,14 +186,6 @@ def _is_over(found: Found) -> bool:
 def _box(task: Problem, scale: Any, limit: int) -> np.ndarray:
     """Lower bounds, upper bounds, scale of the loss, and after how many Jacobians the host looks at the clock."""
     return np.concatenate([task.lower, task.upper, [scale, limit]], dtype=task.x.dtype)
-
-
-def _program(fun: Function, layout: Layout, settings: Settings) -> Any:
-    """The compiled search of a function, made once."""
-    try:
-        return _kept(fun, layout, settings)
-    except TypeError:  # a static value that cannot be hashed
-        return _made(fun, layout, settings)
 
 
 def _made(fun: Function, layout: Layout, settings: Settings) -> Any:

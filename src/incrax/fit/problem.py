@@ -35,6 +35,14 @@ NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
 
 
+def kept_or_made(cached: Any, *key: Any) -> Any:
+    """What a function under `lru_cache` returns, made anew where a static value of the key cannot be hashed."""
+    try:
+        return cached(*key)
+    except TypeError:
+        return cached.__wrapped__(*key)
+
+
 class Layout(NamedTuple):
     """How the arguments of a function are made of a vector and of what is fixed. Hashable."""
 
