@@ -33,7 +33,7 @@ running.serving running.engine
 running.traces running.progress running.versions running.combining running.totals running.row_trace
 running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
-report.table report.deps report.explain
+reports.table reports.deps reports.explain
 row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_sparse.elementwise row_sparse.windows
 row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
 _incremental
@@ -63,7 +63,7 @@ samplers.random samplers.density samplers.chain samplers.compiled samplers.ensem
 samplers.gibbs
 """.split()
 PACKAGES = {
-    "facts", "planning", "sparsity", "running", "report", "row_sparse", "derivatives", "binding", "loops", "tapes",
+    "facts", "planning", "sparsity", "running", "reports", "row_sparse", "derivatives", "binding", "loops", "tapes",
     "bijectors", "fit", "held", "samplers", "demo",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo")

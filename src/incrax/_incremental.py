@@ -18,8 +18,8 @@ from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._row_errors import no_checkpoint_of_rows
 from incrax._tuning import is_disabled
-from incrax.report.deps import DependenceTable, dependence_table
-from incrax.report.explain import Explanation, explain_call, explain_rows
+from incrax.reports.deps import DependenceTable, dependence_table
+from incrax.reports.explain import Explanation, explain_call, explain_rows
 from incrax.running.leaves import has_tracer
 from incrax.running.pure import PureState, Step
 from incrax.running.row_traces import RowTraces

@@ -27,7 +27,7 @@ from incrax.binding.vector import Unbounded
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
-from incrax.report.explain import Explanation
+from incrax.reports.explain import Explanation
 from incrax.running.leaves import descriptor, is_dynamic
 from incrax.running.stats import Stats
 

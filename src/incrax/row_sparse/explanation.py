@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from incrax.report.table import Printable, Table
+from incrax.reports.table import Printable, Table
 from incrax.row_sparse.context import DENSE, IN_PLACE, KEPT, Event
 
 NUM_LISTED = 30

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from incrax._sampler_errors import wrong_oversample
-from incrax.report.deps import DependenceTable
-from incrax.report.table import Printable, Table
+from incrax.reports.deps import DependenceTable
+from incrax.reports.table import Printable, Table
 from incrax.running.progress import Meter
 from incrax.samplers.density import Density
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from incrax.report.table import Printable, Table
+from incrax.reports.table import Printable, Table
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.tape import Tape
 from incrax.tapes.tree import outcomes

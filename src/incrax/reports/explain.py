@@ -10,7 +10,7 @@ from incrax import _jax
 from incrax._errors import not_called
 from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
-from incrax.report.table import Printable, Table
+from incrax.reports.table import Printable, Table
 from incrax.running.engine import Engine
 from incrax.running.leaves import is_compared_by_identity
 from incrax.running.paths import mask_paths
