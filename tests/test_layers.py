@@ -13,9 +13,10 @@ ROOT = Path(incrax.__file__).parent
 
 ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
-_held_errors _sampler_errors _minimize_errors
+_held_errors _sampler_errors _minimize_errors _cost_errors
 _names _jax _extras _context _tuning _collection _marks tapes.locations
-facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.cost facts.loops
+facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses
+facts.matrices facts.work facts.nested facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
 planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
@@ -61,10 +62,11 @@ fit.joint fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covari
 fit.following fit.scanned fit.scans fit.toys
 samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocks
 samplers.gibbs
+costs.regions costs.rows costs.counting costs.programs costs.measuring costs.cells costs.report costs.counted costs.api
 """.split()
 PACKAGES = {
     "facts", "planning", "sparsity", "running", "reports", "row_sparse", "derivatives", "binding", "loops", "tapes",
-    "bijectors", "fit", "held", "samplers", "demo",
+    "bijectors", "fit", "held", "samplers", "costs", "demo",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")

@@ -5,6 +5,7 @@ A call runs through one pipeline: trace, simplify, depend, plan, compile, store,
 
 from incrax._api import incremental
 from incrax._bind_errors import BindError, InputValueError
+from incrax._cost_errors import CostError
 from incrax._derivative_errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
 from incrax._errors import (
     DeletedInputError,
@@ -39,6 +40,8 @@ from incrax.binding.api import bind
 from incrax.binding.bound import Bound
 from incrax.binding.training import Training
 from incrax.binding.vector import Unbounded
+from incrax.costs.api import cost
+from incrax.costs.report import CostReport
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
@@ -71,6 +74,8 @@ __all__ = [
     "Bucketed",
     "CapacityError",
     "CapturedStateError",
+    "CostError",
+    "CostReport",
     "DeletedInputError",
     "EpochGradient",
     "FloatGuardError",
@@ -121,6 +126,7 @@ __all__ = [
     "bucketed",
     "cached",
     "check_tape",
+    "cost",
     "cut",
     "frozen",
     "grad",

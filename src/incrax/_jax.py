@@ -191,6 +191,7 @@ _CALL_PARAMS = {
 
 PASS = "incrax_pass"
 """Name of the primitive of `facts.passes`, (*results, *inputs) -> results."""
+LOOP = "incrax_loop"  # of `loops.primitive`
 
 
 def called_jaxpr(eqn: Equation) -> Any | None:

@@ -6,7 +6,6 @@ race between compiled plans has the last word. It must not know what is dirty.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,25 +17,46 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Literal
+from incrax.facts.nested import inner_bodies, num_turns
 from incrax.facts.program import written_vars
+from incrax.facts.work import NOTHING, out_size, work_of
 
 
 class Cost(NamedTuple):
-    """Arithmetic of one evaluation: FLOPs, transcendental evaluations, and bytes if nothing is fused."""
+    """What is computed and moved: FLOPs, transcendentals in exponentials, bytes, those written, integer operations.
+
+    By the conventions of `facts.work`; bytes are those of each equation on its own, as if nothing were fused.
+    """
 
     flops: float
     transcendentals: float
     bytes: float
+    bytes_written: float = 0.0
+    int_ops: float = 0.0
 
     def __add__(self, other: object) -> Cost:
         """The cost of both, one after the other."""
         if not isinstance(other, Cost):
             return NotImplemented
-        return Cost(self.flops + other.flops, self.transcendentals + other.transcendentals, self.bytes + other.bytes)
+        return Cost(*map(float.__add__, map(float, self), map(float, other)))
+
+    def minus(self, other: Cost) -> Cost:
+        """What is left without a part."""
+        return self + other.times(-1.0)
 
     def times(self, n: float) -> Cost:
         """The cost of `n` evaluations."""
-        return Cost(self.flops * n, self.transcendentals * n, self.bytes * n)
+        return Cost(*(float(part * n) for part in self))
+
+    @property
+    def bytes_read(self) -> float:
+        """Bytes that equations read."""
+        return self.bytes - self.bytes_written
+
+    @property
+    def operations(self) -> float:
+        """FLOPs, with `TRANSCENDENTAL_FLOPS` for an exponential."""
+        return self.flops + TRANSCENDENTAL_FLOPS * self.transcendentals
 
 
 ZERO = Cost(0.0, 0.0, 0.0)
@@ -68,12 +88,12 @@ class Calibration:
 
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
-        cost = equation_cost(eqn)
+        steps, transcendentals = _price(eqn)
         name = eqn.primitive.name
         flop_s = self.dot_flop_s if name in ("dot_general", "conv_general_dilated") else self.flop_s
-        traffic = cost.bytes * self.read_s if name in _UNFUSED else 0.0
+        traffic = leaf_cost(eqn).bytes * self.read_s if name in _UNFUSED else 0.0
         calls_s = CALLBACK_S * num_host_calls(eqn)
-        return 1e-9 + cost.flops * flop_s + cost.transcendentals * self.transcendental_s + traffic + calls_s
+        return 1e-9 + steps * flop_s + transcendentals * self.transcendental_s + traffic + calls_s
 
     def load_seconds(self, num_bytes: int) -> float:
         """Estimated seconds to hand a saved value to a program and read it there."""
@@ -95,7 +115,7 @@ def assumed_prices(num_devices: int) -> Calibration:
     return replace(prices, **{name: getattr(prices, name) / num_devices for name in work})
 
 
-# --- work of one equation -----------------------------------------------------------------------------------------
+# --- calls to the host --------------------------------------------------------------------------------------------
 
 
 def num_host_calls(eqn: Equation) -> int:
@@ -112,31 +132,68 @@ def num_host_calls(eqn: Equation) -> int:
     return trips * sum(inner)
 
 
+# --- cost of one equation -----------------------------------------------------------------------------------------
+
+
+def equation_cost(eqn: Equation) -> Cost:
+    """FLOPs, transcendentals, integer operations and bytes of one equation, those inside included.
+
+    The dearest branch counts, and `UNKNOWN_TRIPS` turns where nobody knows better.
+    """
+    inner = inner_bodies(eqn)
+    if not inner:
+        return leaf_cost(eqn)
+    costs = [total_cost(each.body.eqns) for each in inner]
+    if inner[0].kind == "branch":
+        return max(costs, key=lambda cost: cost.operations)
+    return sum(costs, ZERO).times(_assumed_turns(eqn))
+
+
+def leaf_cost(eqn: Equation) -> Cost:
+    """The same of an equation that holds no others; no work, but bytes, where its primitive is not registered."""
+    work = work_of(eqn) or NOTHING
+    written = float(sum(_jax.aval_bytes(var.aval) for var in written_vars(eqn)))
+    return Cost(work.flops, work.transcendentals, _bytes_read(eqn) + written, written, work.int_ops)
+
+
+def total_cost(eqns: Iterable[Equation]) -> Cost:
+    """The cost of equations run one after the other."""
+    total = ZERO
+    for eqn in eqns:
+        total += equation_cost(eqn)
+    return total
+
+
+def _assumed_turns(eqn: Equation) -> float:
+    turns = num_turns(eqn)
+    if turns is not None:
+        return turns
+    return eqn.params["spec"].capacity if eqn.primitive.name == _jax.LOOP else UNKNOWN_TRIPS
+
+
+_SLICES = frozenset({"slice", "dynamic_slice", "gather"})
+
+
+def _bytes_read(eqn: Equation) -> float:
+    """All inputs but literals; of an operand that is sliced or indexed, what is taken."""
+    atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
+    sizes = [_jax.aval_bytes(atom.aval) for atom in atoms]
+    if eqn.primitive.name in _SLICES and sizes and atoms[0] is eqn.invars[0]:
+        sizes[0] = min(sizes[0], _jax.aval_bytes(eqn.outvars[0].aval))
+    return float(sum(sizes))
+
+
+# --- price of one equation ----------------------------------------------------------------------------------------
+
 _FREE = frozenset(
     """broadcast_in_dim reshape squeeze expand_dims copy copy_p iota stop_gradient convert_element_type real imag
     complex transpose slice rev bitcast_convert_type optimization_barrier""".split()
 ) | {_jax.KEEP}
-_TRANSCENDENTAL = {
-    **dict.fromkeys("exp exp2 expm1 log log1p".split(), 1.0),
-    **dict.fromkeys("sin cos tan tanh sinh cosh logistic cbrt".split(), 2.0),
-    **dict.fromkeys("pow atan2 asin acos atan asinh acosh atanh erf erfc erf_inv".split(), 4.0),
-    **dict.fromkeys("lgamma digamma bessel_i0e bessel_i1e".split(), 10.0),
-    **dict.fromkeys("igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma".split(), 100.0),
-}
-_DIVISIONS = {**dict.fromkeys("div rem sqrt rsqrt".split(), 4.0)}
-_CUBIC = {
-    "cholesky": 1 / 3,
-    "lu": 2 / 3,
-    "triangular_solve": 1.0,
-    "qr": 4 / 3,
-    "geqrf": 4 / 3,
-    "eigh": 9.0,
-    "svd": 20.0,
-}
-_SCATTERS = (
-    *("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-sub", "scatter_sub"),
-    *("scatter-min", "scatter_min", "scatter-max", "scatter_max"),
-)
+"""What XLA fuses into its readers: it costs no time of its own."""
+
+_DEAR = {**dict.fromkeys("div rem sqrt rsqrt sort".split(), 4.0)}
+"""Time of an operation, in additions."""
+
 _UNFUSED = frozenset(
     """reduce_sum reduce_max reduce_min reduce_prod argmax argmin
     gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
@@ -149,119 +206,25 @@ def is_free(eqn: Equation) -> bool:
     return eqn.primitive.name in _FREE
 
 
-def equation_cost(eqn: Equation) -> Cost:
-    """FLOPs, transcendentals and bytes of one equation."""
-    rule = _cost_rules.get(eqn.primitive.name, _default_cost)
-    return rule(eqn)
+def _price(eqn: Equation) -> tuple[float, float]:
+    """(additions that take as long, transcendentals): work weighed by its time, and a step per result of a move."""
+    inner = inner_bodies(eqn)
+    if inner:
+        prices = [_total_price(each.body.eqns) for each in inner]
+        if inner[0].kind == "branch":
+            return max(prices, key=lambda price: price[0] + TRANSCENDENTAL_FLOPS * price[1])
+        turns = _assumed_turns(eqn)
+        return turns * sum(steps for steps, _ in prices), turns * sum(heavy for _, heavy in prices)
+    if eqn.primitive.name in _FREE:
+        return 0.0, 0.0
+    work = work_of(eqn) or NOTHING
+    steps = (work.flops + work.int_ops) * _DEAR.get(eqn.primitive.name, 1.0)
+    return (steps if steps or work.transcendentals else float(out_size(eqn))), work.transcendentals
 
 
-def total_cost(eqns: Iterable[Equation]) -> Cost:
-    """The cost of equations run one after the other."""
-    total = ZERO
-    for eqn in eqns:
-        total += equation_cost(eqn)
-    return total
-
-
-def _bytes(eqn: Equation) -> float:
-    atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
-    return float(sum(_jax.aval_bytes(atom.aval) for atom in [*atoms, *written_vars(eqn)]))
-
-
-def _out_size(eqn: Equation) -> float:
-    return float(sum(_jax.aval_size(var.aval) for var in eqn.outvars))
-
-
-def _in_size(eqn: Equation) -> float:
-    return float(sum(_jax.aval_size(atom.aval) for atom in eqn.invars))
-
-
-def _largest_input(eqn: Equation) -> float:
-    return float(max((_jax.aval_size(atom.aval) for atom in eqn.invars), default=0))
-
-
-def _complex_factor(eqn: Equation) -> float:
-    return 4.0 if any(np.dtype(getattr(v.aval, "dtype", np.int32)).kind == "c" for v in eqn.outvars) else 1.0
-
-
-def _default_cost(eqn: Equation) -> Cost:
-    """Elementwise where outputs are as large as inputs; one FLOP per input element for reductions."""
-    name = eqn.primitive.name
-    if name in _FREE:
-        return Cost(0.0, 0.0, _bytes(eqn))
-    bodies = _jax.sub_bodies(eqn)
-    if bodies:
-        return total_cost(eqn for body in bodies for eqn in body.eqns)
-    size = max(_out_size(eqn), _largest_input(eqn) if name not in ("gather", "dynamic_slice") else 0.0)
-    if name in _TRANSCENDENTAL:
-        return Cost(0.0, size * _TRANSCENDENTAL[name] * _key_safe_factor(eqn), _bytes(eqn))
-    return Cost(size * _DIVISIONS.get(name, 1.0) * _key_safe_factor(eqn), 0.0, _bytes(eqn))
-
-
-def _key_safe_factor(eqn: Equation) -> float:
-    dtypes = [getattr(var.aval, "dtype", None) for var in eqn.outvars]
-    return 1.0 if any(dtype is None or _jax.is_key_dtype(dtype) for dtype in dtypes) else _complex_factor(eqn)
-
-
-def _dot_cost(eqn: Equation) -> Cost:
-    (contract, _), _ = eqn.params["dimension_numbers"]
-    depth = math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
-    return Cost(2.0 * depth * _out_size(eqn) * _key_safe_factor(eqn), 0.0, _bytes(eqn))
-
-
-def _conv_cost(eqn: Equation) -> Cost:
-    kernel = eqn.invars[1].aval.shape
-    out_features = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
-    return Cost(2.0 * _out_size(eqn) * math.prod(kernel) / max(out_features, 1), 0.0, _bytes(eqn))
-
-
-def _matrix_cost(eqn: Equation) -> Cost:
-    shape = eqn.invars[0].aval.shape
-    rows, cols = shape[-2:] if len(shape) >= 2 else (1, 1)
-    columns = eqn.invars[1].aval.shape[-1] if eqn.primitive.name == "triangular_solve" else cols
-    batch = math.prod(shape[:-2])
-    return Cost(_CUBIC[eqn.primitive.name] * batch * rows * cols * columns, 0.0, _bytes(eqn))
-
-
-def _sort_cost(eqn: Equation) -> Cost:
-    size = _in_size(eqn)
-    return Cost(4.0 * size * math.log2(max(size, 2.0)), 0.0, _bytes(eqn))
-
-
-def _random_cost(eqn: Equation) -> Cost:
-    return Cost(40.0 * _out_size(eqn), 0.0, _bytes(eqn))
-
-
-def _scan_cost(eqn: Equation) -> Cost:
-    return total_cost(_jax.open_jaxpr(eqn.params["jaxpr"]).eqns).times(eqn.params["length"])
-
-
-def _while_cost(eqn: Equation) -> Cost:
-    bodies = _jax.sub_bodies(eqn)
-    return total_cost(inner for body in bodies for inner in body.eqns).times(UNKNOWN_TRIPS)
-
-
-def _cond_cost(eqn: Equation) -> Cost:
-    costs = [total_cost(body.eqns) for body in _jax.sub_bodies(eqn)]
-    return max(costs, key=lambda cost: cost.flops + TRANSCENDENTAL_FLOPS * cost.transcendentals, default=ZERO)
-
-
-def _scatter_cost(eqn: Equation) -> Cost:
-    return Cost(float(_jax.aval_size(eqn.invars[2].aval)), 0.0, _bytes(eqn))
-
-
-_cost_rules: dict[str, Callable[[Equation], Cost]] = {
-    "dot_general": _dot_cost,
-    "conv_general_dilated": _conv_cost,
-    "scan": _scan_cost,
-    "while": _while_cost,
-    "cond": _cond_cost,
-    **dict.fromkeys(_SCATTERS, _scatter_cost),
-    "sort": _sort_cost,
-    "fft": _sort_cost,
-    **dict.fromkeys("random_bits threefry2x32 random_gamma random_wrap random_unwrap".split(), _random_cost),
-    **dict.fromkeys(_CUBIC, _matrix_cost),
-}
+def _total_price(eqns: Iterable[Equation]) -> tuple[float, float]:
+    prices = [_price(eqn) for eqn in eqns]
+    return sum(steps for steps, _ in prices), sum(heavy for _, heavy in prices)
 
 
 # --- calibration --------------------------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ def inline_but_rules(program: Program) -> Program:
     return _inline(program, RULED)
 
 
-_DIFFERENTIATED = RULED | {"checkpoint", "remat", "remat2", _jax.PASS}
+_REMATERIALIZED = frozenset({"checkpoint", "remat", "remat2"})
+_DIFFERENTIATED = RULED | _REMATERIALIZED | {_jax.PASS}
 
 
 def inline_jits(program: Program) -> Program:
@@ -67,6 +68,11 @@ def inline_with_lines(program: Program) -> Program:
     What is a primitive for its derivative rule only (linear solves) is opened as well.
     """
     return _inline(program, frozenset(), has_lines=True)
+
+
+def inline_with_lines_but_remat(program: Program) -> Program:
+    """The same, but what is computed again for a derivative stays apart from where it was computed first."""
+    return _inline(program, _REMATERIALIZED, has_lines=True)
 
 
 def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False) -> Program:

@@ -23,7 +23,7 @@ from incrax.loops.batches import batched_body, masked_body, stand_ins
 from incrax.loops.bodies import Layout, avals_in, avals_out, call, close, merged, transposed
 from incrax.loops.linearized import Linearized, linearized
 
-NAME = "incrax_loop"
+NAME = _jax.LOOP
 
 
 class Spec(NamedTuple):

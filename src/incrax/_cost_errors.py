@@ -1,0 +1,77 @@
+"""Errors about costs, in the manner of `_errors`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from incrax._errors import IncraxError
+
+_NOTHING = "Nothing was evaluated."
+
+
+class CostError(IncraxError, ValueError):
+    """A cost that cannot be told, or not in the way that was asked for."""
+
+
+def not_callable(seen: str) -> TypeError:
+    """What is asked for is no function."""
+    return TypeError(f"`cost(f)` got {seen}; it must be a function.")
+
+
+def wrong_option(name: str, seen: object, allowed: Sequence[str]) -> CostError:
+    """An option with a value that it does not take."""
+    near = difflib.get_close_matches(str(seen), allowed, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return CostError(f"`cost({name}=...)` got {seen!r}; use {', '.join(allowed)}. {_NOTHING}{hint}")
+
+
+def needs_values(option: str, path: str, seen: str) -> CostError:
+    """An argument that is a type only, where the function must run."""
+    return CostError(
+        f"`cost({option})` runs the function, and `{path}` is {seen} without values. {_NOTHING} Pass an array, "
+        f"or leave {option} out."
+    )
+
+
+def has_effects(option: str, effects: Sequence[str]) -> CostError:
+    """A function that would do something beside computing its result."""
+    return CostError(
+        f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. This is usually a print or a "
+        f"callback, which would be repeated with each run. {_NOTHING} Take it out, or leave {option} out."
+    )
+
+
+def parameter_as_option(fun: str, names: Sequence[str]) -> CostError:
+    """The function lacks arguments that are called as options of `cost`."""
+    shown = ", ".join(f"`{name}`" for name in names)
+    return CostError(
+        f"`cost({fun})` takes {shown} for itself, and the function has a parameter of that name, which got no value. "
+        f"{_NOTHING} Pass it by position, or give it another name: "
+        f"`cost(lambda my_{names[0]}, ...: {fun}({names[0]}=my_{names[0]}, ...), ...)`."
+    )
+
+
+def branch_in_function(fun: str, place: str) -> CostError:
+    """Python control flow on a value that is not known."""
+    return CostError(
+        f"`cost({fun})` found Python control flow on a traced value: {place}. What runs depends on values, and "
+        f"there is no one program to count. {_NOTHING} Write `jax.lax.cond`, or fix the argument: "
+        f"`cost(lambda x: {fun}(x, flag=True), x)`."
+    )
+
+
+def no_type(path: str, seen: str) -> CostError:
+    """An argument that JAX has no type for."""
+    return CostError(
+        f"`cost(f)` got `{path}` as an array of dtype {seen}, which JAX has no type for. This is usually a ragged "
+        f"list, strings or dates in an array. {_NOTHING} Convert it to a numeric array."
+    )
+
+
+def wrong_rule(name: str, seen: str) -> CostError:
+    """A rule of the user's that gives no number of FLOPs."""
+    return CostError(
+        f"The rule for `{name}` in `cost(rules=...)` gave {seen}; it must give a number of FLOPs, not negative, from "
+        "the types of the inputs, those of the results and the parameters of one equation. Nothing was counted."
+    )

@@ -1,0 +1,200 @@
+"""`incrax.cost`: what users call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from incrax._cost_errors import wrong_option
+from incrax.costs import measuring
+from incrax.costs.counted import Counted, Options, check_run, count
+from incrax.costs.measuring import Measured
+from incrax.costs.programs import Call, Traced, call_of, forward, gradient, hessian_product, is_scalar, types_text
+from incrax.costs.report import PASSES, CostReport, PassCost
+from incrax.costs.rows import UserRule, difference
+from incrax.running.rows import as_plain
+
+BRANCHES = ("max", "both", "taken")
+_OPTIONS = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measure", "rules")
+
+
+def cost(
+    fun: Callable[..., Any],
+    *args: Any,
+    changing: Iterable[str] | None = None,
+    wrt: Any = None,
+    has_aux: bool = False,
+    passes: Sequence[str] = PASSES,
+    trips: int | str | None = None,
+    branches: str = "max",
+    measure: bool = False,
+    rules: Mapping[str, UserRule] | None = None,
+    **kwargs: Any,
+) -> CostReport:
+    """What a function costs: FLOPs, transcendentals and bytes, forward, backward and of a Hessian times a vector.
+
+    The function is traced and its equations are counted; nothing is evaluated unless `measure`, `trips="measured"` or
+    `branches="taken"` asks for a run. Dead code is left out, equal equations count once, loops count each turn.
+    Primitives that nobody registered are named, never taken for nothing.
+
+    Args:
+        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that the engine runs).
+        *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`.
+        changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`, `"params['s']"`,
+            `"theta[3]"`), or one name: the report then tells what runs again from what the engine avoids. Cotangents
+            and tangents change always.
+        wrt: what the backward pass differentiates, as in `incrax.grad`; the first argument by default.
+        has_aux: whether `fun` returns a pair whose second part has no derivative.
+        passes: some of `"forward"`, `"backward"`, `"hvp"`; the first always counts.
+        trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a run that counts, or
+            None: one turn is counted, and the report says so.
+        branches: `"max"`, the dearest one; `"both"`, all; `"taken"`, those that a run with these arguments takes.
+        measure: whether to compile and time the passes and their parts, with memory.
+        rules: FLOPs of primitives that are not registered: functions of the types of the inputs and of the results, and
+            of the parameters of one equation.
+        **kwargs: further arguments.
+
+    Returns:
+        A `CostReport`. The backward pass is value and gradient (or value and pullback, where the result is not one real
+        number) without the forward pass. A multiply-add is two FLOPs; the page on costs has all conventions.
+
+    Raises:
+        CostError: an option has a value that it does not take; a run is asked for and an argument has no values, or the
+            function has effects; the function branches in Python on a traced value.
+        SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
+        TypeError: `fun` is no function.
+
+    Cost: three traces; with `measure` two compilations of each program and at least five runs.
+
+    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host.
+
+    Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are the caveats of
+        TensorFlow's profiler.
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> a = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> report = incrax.cost(lambda a, b: a @ b, a, a, wrt=(0, 1))
+        >>> report.forward.total.flops == 2 * 64**3, report.ratio
+        (True, 2.0)
+    """
+    _check_options(passes, trips, branches)
+    args, kwargs = as_plain((args, kwargs))
+    call = call_of(fun, args, kwargs, _OPTIONS, has_aux=has_aux)
+    names = None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
+    asked = _Asked(call, Options(names, trips, branches, measure, rules or {}), passes)
+    return asked.report(lambda: call.differentiated(wrt, args, kwargs), is_named=wrt is not None)
+
+
+def _check_options(passes: Sequence[str], trips: int | str | None, branches: str) -> None:
+    if isinstance(passes, str) or any(each not in PASSES for each in passes):
+        raise wrong_option("passes", passes, tuple(map(repr, PASSES)))
+    is_number = isinstance(trips, int) and not isinstance(trips, bool) and trips >= 0
+    if trips is not None and trips != "measured" and not is_number:
+        raise wrong_option("trips", trips, ("None", "'measured'", "a number of turns, at least 0"))
+    if branches not in BRANCHES:
+        raise wrong_option("branches", branches, tuple(map(repr, BRANCHES)))
+
+
+@dataclass
+class _Asked:
+    """A call, what was asked of it, and what one should know of the answer."""
+
+    call: Call
+    options: Options
+    passes: Sequence[str]
+    notes: list[str] = field(default_factory=list)
+
+    def report(self, select: Callable[[], list[int]], *, is_named: bool) -> CostReport:
+        """Count all that was asked for; `select` gives the values that are differentiated."""
+        traced, results = forward(self.call)
+        check_run(self.call, traced, self.options)
+        value = count(self.call, traced, self.options)
+        numbers = self._selected(select, is_named=is_named) if set(self.passes) - {"forward"} else []
+        both = product = None
+        if "backward" in self.passes and self._is_smooth("backward pass", results):
+            both = self._derivative("backward pass", numbers, lambda: gradient(self.call, numbers, results))
+        if "hvp" in self.passes and self._is_scalar(results):
+            product = self._derivative("Hessian-vector product", numbers, lambda: hessian_product(self.call, numbers))
+        found = [each for each in (value, both, product) if each is not None]
+        return CostReport(
+            name=self.call.name,
+            arguments=types_text(self.call),
+            forward=value.as_pass("forward"),
+            backward=None if both is None else _backward(both, value),
+            hvp=None if product is None else product.as_pass("hvp"),
+            changing=self.options.changing,
+            branches=self.options.branches,
+            measured=self._measured(value, both, product),
+            notes=(*self._general_notes(found), *self.notes),
+        )
+
+    def _selected(self, select: Callable[[], list[int]], *, is_named: bool) -> list[int]:
+        """The values that are differentiated; where nothing was named and nothing can be, none and a note."""
+        try:
+            return select()
+        except (TypeError, ValueError) as error:
+            if is_named:
+                raise
+            self.notes.append(f"No derivatives: {_first_line(error)}")
+            return []
+
+    def _is_smooth(self, title: str, results: Sequence[Any]) -> bool:
+        if not results:
+            self.notes.append(f"No {title}: no result is a floating-point number.")
+        return bool(results)
+
+    def _is_scalar(self, results: Sequence[Any]) -> bool:
+        if not is_scalar(results):
+            self.notes.append("No Hessian-vector product: the result is not one real number.")
+        return is_scalar(results)
+
+    def _derivative(self, title: str, numbers: list[int], make: Callable[[], Traced]) -> Counted | None:
+        """A program of a derivative; None, and a note, where JAX has none."""
+        if not numbers:
+            return None
+        try:
+            traced = make()
+        except (TypeError, ValueError, NotImplementedError) as error:
+            self.notes.append(f"No {title}: {type(error).__name__}: {_first_line(error)}")
+            return None
+        return count(self.call, traced, self.options)
+
+    def _measured(self, value: Counted, both: Counted | None, product: Counted | None) -> tuple[Measured, ...]:
+        if not self.options.measure:
+            return ()
+        named = (("forward", value), ("value and gradient", both), ("Hessian-vector product", product))
+        return tuple(
+            measuring.measure(name, each.root.program, each.traced.inputs(self.call.values), each.cost_of)
+            for name, each in named
+            if each is not None
+        )
+
+    def _general_notes(self, found: Sequence[Counted]) -> list[str]:
+        notes = []
+        if any(not row.is_counted for each in found for row in each.rows.equations):
+            notes.append("Some primitives are not registered: the totals lack their work. Pass `rules=`.")
+        if any(loop.known_from == "unknown" for each in found for loop in each.rows.loops):
+            notes.append(
+                "Some loops have unknown trips: one turn of each is counted. Pass `trips=`, 'measured' or a number."
+            )
+        if self.options.is_as_run(self.call):
+            notes.append("Equations are those that the engine runs: hoisted out of loops, nothing rematerialized.")
+        return notes
+
+
+def _backward(both: Counted, value: Counted) -> PassCost:
+    """What value and gradient have, and the value alone has not."""
+    known = list(value.rows.loops)
+    loops = []
+    for loop in both.rows.loops:
+        if loop in known:
+            known.remove(loop)
+        else:
+            loops.append(loop)
+    return PassCost("backward", difference(both.rows.equations, value.rows.equations), tuple(loops))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
