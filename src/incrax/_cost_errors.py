@@ -19,11 +19,11 @@ def not_callable(seen: str) -> TypeError:
     return TypeError(f"`cost(f)` got {seen}; it must be a function.")
 
 
-def wrong_option(name: str, seen: object, allowed: Sequence[str]) -> CostError:
-    """An option with a value that it does not take."""
-    near = difflib.get_close_matches(str(seen), allowed, 1)
+def wrong_option(name: str, seen: object, words: Sequence[str], others: str = "") -> CostError:
+    """An option with a value that it does not take: it takes some words, and perhaps something else."""
+    near = difflib.get_close_matches(str(seen), words, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return CostError(f"`cost({name}=...)` got {seen!r}; use {', '.join(allowed)}. {_NOTHING}{hint}")
+    return CostError(f"`cost({name}=...)` got {seen!r}; use {', '.join(map(repr, words))}{others}. {_NOTHING}{hint}")
 
 
 def needs_values(option: str, path: str, seen: str) -> CostError:
@@ -64,8 +64,8 @@ def branch_in_function(fun: str, place: str) -> CostError:
 def no_type(path: str, seen: str) -> CostError:
     """An argument that JAX has no type for."""
     return CostError(
-        f"`cost(f)` got `{path}` as an array of dtype {seen}, which JAX has no type for. This is usually a ragged "
-        f"list, strings or dates in an array. {_NOTHING} Convert it to a numeric array."
+        f"`cost(f)` got `{path}` as {seen}, which JAX has no type for. This is usually a ragged list, strings or dates "
+        f"in an array. {_NOTHING} Convert it to a numeric array."
     )
 
 

@@ -197,6 +197,77 @@ def test_flops_of_what_never_runs_are_not_counted():
     assert flops_of(f, jnp.ones((64, 64))) <= 64 * 64
 
 
+# --- the caveats that the answer on FLOPs lists, one by one -----------------------------------------------------------
+
+
+def test_the_backward_pass_is_both_passes_without_the_forward_pass():
+    """ "Add grads = tf.gradients(C, [A, B]), then subtract": done by one call, for products exactly."""
+    a, b = jax.ShapeDtypeStruct((32, 64), np.float32), jax.ShapeDtypeStruct((64, 16), np.float32)
+    report = incrax.cost(lambda a, b: a @ b, a, b, wrt=("a", "b"))
+    product = 2 * 32 * 64 * 16
+    assert (report.forward.total.flops, report.backward.total.flops, report.ratio) == (product, 2 * product, 2.0)
+
+
+def test_flops_of_a_while_loop_are_not_counted_only_once():
+    """ "The flops from ops in a while loop will be added only once": a run counts its turns, or the report says so."""
+    power = lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 1e3, lambda c: c @ (2 * x), x)
+    measured = incrax.cost(power, np.eye(8), trips="measured").forward
+    assert measured.loops[0].turns == 10
+    assert measured.total.flops == 10 * (2 * 8**3 + 8**2)
+    unmeasured = incrax.cost(power, np.eye(8))
+    assert len(unmeasured.unknown_loops) == 1
+    assert any("unknown trips" in note for note in unmeasured.notes)
+
+
+def test_operations_that_never_run_are_not_added():
+    """ "Ops that are never normally run will be added": neither what no result needs, nor a side that is not taken."""
+
+    def f(x):
+        del_me = jnp.linalg.cholesky(x @ x.T)  # noqa: F841
+        return jax.lax.cond(x[0, 0] > 5, lambda: x @ x, lambda: x)
+
+    x = np.eye(64)
+    assert incrax.cost(f, x, branches="taken").forward.total.flops == 0
+    assert incrax.cost(f, 9 * x, branches="taken").forward.total.flops == 2 * 64**3
+
+
+def test_shapes_are_known_of_every_operation():
+    """ "Heavily depends on shape inference. It might not be available for all ops": a trace has all shapes."""
+    layers, batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (LAYERS, BATCH))
+    report = incrax.cost(network, layers, batch)
+    assert all("[" in each for _, row in report.per_equation for each in (*row.inputs, *row.results))
+    assert report.forward.total == incrax.cost(network, LAYERS, BATCH).forward.total
+
+
+def test_an_operation_that_nobody_registered_is_named_and_may_be_registered():
+    """ "There can be ops without such functions": never counted as nothing in silence."""
+    theory = lambda x: jax.pure_callback(np.cumsum, jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2
+    report = incrax.cost(theory, np.ones(50))
+    ((_, row),) = report.not_counted
+    assert row.primitive == "pure_callback"
+    assert row.source.startswith(__file__)
+    assert any("not registered" in note for note in report.notes)
+    registered = incrax.cost(theory, np.ones(50), rules={"pure_callback": lambda inputs, results, params: 49})
+    assert registered.forward.total.flops == 49 + 50
+    assert not registered.not_counted
+
+
+def test_counted_and_measured_stand_side_by_side():
+    """ "Better to use this in conjunction with an actual run record": seconds and memory of parts, by runs."""
+    (measured, _) = incrax.cost(network, LAYERS, BATCH, measure=True, passes=["forward", "backward"]).measured
+    assert measured.whole.cost.flops == sum(part.cost.flops for part in measured.parts)
+    assert all(part.seconds > 0 for part in measured.parts)
+    assert measured.whole.memory.argument_bytes == sum(x.nbytes for x in (*LAYERS.values(), BATCH))
+
+
+def test_of_a_change_only_flops_that_run_again_are_counted():
+    """What the thread's profiler cannot say: the price of the next call, when one layer's weights change."""
+    report = incrax.cost(network, LAYERS, BATCH, changing="layers['w2']")
+    product = 2 * 32 * 40 * 40
+    assert report.forward.avoided.flops == 2 * product
+    assert report.forward.again.flops == product + 2 * 32 * 40 - 1
+
+
 # --- trainable variables and state -----------------------------------------------------------------------------------
 
 

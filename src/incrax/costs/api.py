@@ -25,7 +25,7 @@ def cost(
     changing: Iterable[str] | None = None,
     wrt: Any = None,
     has_aux: bool = False,
-    passes: Sequence[str] = PASSES,
+    passes: str | Iterable[str] = PASSES,
     trips: int | str | None = None,
     branches: str = "max",
     measure: bool = False,
@@ -46,7 +46,7 @@ def cost(
             and tangents change always.
         wrt: what the backward pass differentiates, as in `incrax.grad`; the first argument by default.
         has_aux: whether `fun` returns a pair whose second part has no derivative.
-        passes: some of `"forward"`, `"backward"`, `"hvp"`; the first always counts.
+        passes: some of `"forward"`, `"backward"`, `"hvp"`, or one; the first always counts.
         trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a run that counts, or
             None: one turn is counted, and the report says so.
         branches: `"max"`, the dearest one; `"both"`, all; `"taken"`, those that a run with these arguments takes.
@@ -79,6 +79,7 @@ def cost(
         >>> report.forward.total.flops == 2 * 64**3, report.ratio
         (True, 2.0)
     """
+    passes = (passes,) if isinstance(passes, str) else tuple(passes)
     _check_options(passes, trips, branches)
     args, kwargs = as_plain((args, kwargs))
     call = call_of(fun, args, kwargs, _OPTIONS, has_aux=has_aux)
@@ -88,13 +89,13 @@ def cost(
 
 
 def _check_options(passes: Sequence[str], trips: int | str | None, branches: str) -> None:
-    if isinstance(passes, str) or any(each not in PASSES for each in passes):
-        raise wrong_option("passes", passes, tuple(map(repr, PASSES)))
+    if any(each not in PASSES for each in passes):
+        raise wrong_option("passes", next(each for each in passes if each not in PASSES), PASSES)
     is_number = isinstance(trips, int) and not isinstance(trips, bool) and trips >= 0
     if trips is not None and trips != "measured" and not is_number:
-        raise wrong_option("trips", trips, ("None", "'measured'", "a number of turns, at least 0"))
+        raise wrong_option("trips", trips, ("measured",), ", a number of turns from 0 on, or None")
     if branches not in BRANCHES:
-        raise wrong_option("branches", branches, tuple(map(repr, BRANCHES)))
+        raise wrong_option("branches", branches, BRANCHES)
 
 
 @dataclass
@@ -134,10 +135,10 @@ class _Asked:
         """The values that are differentiated; where nothing was named and nothing can be, none and a note."""
         try:
             return select()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):
             if is_named:
                 raise
-            self.notes.append(f"No derivatives: {_first_line(error)}")
+            self.notes.append("No derivatives: nothing in the first argument has one. Name others by `wrt=`.")
             return []
 
     def _is_smooth(self, title: str, results: Sequence[Any]) -> bool:

@@ -1,7 +1,7 @@
 """Seconds and memory of the parts of a program, by runs.
 
-In: a program, values, prices. Out: `Measured`. The program is cut where the user's function changes; each part is compiled
-by itself, and so is the whole, which XLA fuses across the cuts: the parts' sum may be more, or less.
+In: a program, values, prices. Out: `Measured`. The program is cut where the user's function changes; each part is
+compiled by itself, and so is the whole, which XLA fuses across the cuts: the parts' sum may be more, or less.
 """
 
 from __future__ import annotations

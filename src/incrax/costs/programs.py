@@ -18,11 +18,12 @@ import numpy as np
 
 from incrax import _jax
 from incrax._cost_errors import branch_in_function, no_type, not_callable, parameter_as_option
+from incrax._errors import UnsupportedLeafError
 from incrax._incremental import Incremental
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select, type_name
 from incrax.facts.program import Program, trace_with_tree
-from incrax.running.leaves import is_dynamic
+from incrax.running.leaves import check_dynamic, is_dynamic
 from incrax.running.signature import argument_names, leaf_path
 from incrax.tapes.locations import NO_VALUE, place_of_error
 
@@ -131,11 +132,11 @@ def _is_value(leaf: Any) -> bool:
 
 
 def _check_type(leaf: Any, path: str) -> None:
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        try:
-            jax.dtypes.canonicalize_dtype(leaf.dtype)
-        except TypeError:
-            raise no_type(path, str(leaf.dtype)) from None
+    try:
+        check_dynamic(leaf, path)
+    except UnsupportedLeafError:
+        is_masked = isinstance(leaf, np.ma.MaskedArray)
+        raise no_type(path, "a masked array" if is_masked else f"an array of dtype {leaf.dtype}") from None
 
 
 def _stand_in(leaf: Any) -> Any:

@@ -2,8 +2,8 @@
 
 In: a program. Out: its regions, simplified, without dead code. It must not know what anything costs.
 
-Two views. As written: calls are opened, equal equations count once, what is rematerialized stays apart, so that it counts
-again where it is computed again. As the engine runs it: the passes of the pipeline.
+Two views. As written: calls are opened, equal equations count once, what is rematerialized stays apart, so that it
+counts again where it is computed again. As the engine runs it: the passes of the pipeline.
 """
 
 from __future__ import annotations

@@ -38,9 +38,10 @@ TITLES = {"forward": "forward", "backward": "backward", "hvp": "Hessian-vector p
 class PassCost:
     """The cost of one pass.
 
-    Fields: `"forward"`, `"backward"` or `"hvp"`; its equations, those that are alike in one row (of a backward pass what
-    value and gradient have together and the forward pass has not, so that a row may be negative where a derivative rule
-    replaces the forward pass); its loops.
+    Fields: `"forward"`, `"backward"` or `"hvp"`; its equations, those that are alike in one row (of a backward pass
+    what value and gradient have together and the forward pass has not, so that a row may be negative where a derivative
+    rule replaces the forward pass); its loops (of a backward pass those of value and gradient that are not the forward
+    pass's).
     """
 
     name: str
@@ -86,8 +87,8 @@ class CostReport(Printable):
     """The cost of a function; made by `incrax.cost`.
 
     Fields: the function's name; its arguments and their types; the passes (None: not asked for, or there is none, see
-    `notes`); the inputs that change (None: nothing was said of that); `"max"`, `"both"` or `"taken"`; measured programs;
-    what one should know of these numbers.
+    `notes`); the inputs that change (None: nothing was said of that); `"max"`, `"both"` or `"taken"`; measured
+    programs; what one should know of these numbers.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """How often each region runs, and what its equations cost: rows of a report.
 
-In: regions, and counts of a measured run if there was one. Out: `EquationCost` and `LoopCost`. It must not know what the
-program is for.
+In: regions, and counts of a measured run if there was one. Out: `EquationCost` and `LoopCost`. It must not know what
+the program is for.
 """
 
 from __future__ import annotations
@@ -156,8 +156,7 @@ class Rows:
 
     def _loop(self, node: Node, times: Sequence[Times], place: _Place) -> LoopCost:
         turn = sum((self.cost(region) for region in node.regions), ZERO)
-        source = _jax.source_line(node.eqn)
-        first = times[0]
+        source, first = place.source_of(node.eqn), times[0]
         return LoopCost(node.eqn.primitive.name, source, place.text, first.number, first.known_from, turn)
 
     # --- evaluations ----------------------------------------------------------------------------------------------
@@ -218,19 +217,24 @@ class Rows:
 
 
 class _Place(NamedTuple):
-    """Where equations stand."""
+    """Where equations stand; the line of what is around them serves where they have none of their own."""
 
     text: str
     times: float
     is_known: bool
     runs_again: bool | None
+    source: str = ""
+
+    def source_of(self, eqn: Equation) -> str:
+        """The line of an equation here."""
+        return _jax.source_line(eqn) or self.source
 
     def inside(self, node: Node, region: Region, times: Times) -> _Place:
         """Inside an equation."""
         around = f"{self.text} > " if self.text else ""
         is_known = self.is_known and times.known_from != "unknown"
         text = around + _name(node, region, times)
-        return _Place(text, self.times * times.number, is_known, self.runs_again)
+        return _Place(text, self.times * times.number, is_known, self.runs_again, self.source_of(node.eqn))
 
 
 def _name(node: Node, region: Region, times: Times) -> str:
@@ -246,7 +250,7 @@ def _name(node: Node, region: Region, times: Times) -> str:
 def _row(eqn: Equation, place: _Place, cost: Cost, is_known: bool) -> EquationCost:
     return EquationCost(
         eqn.primitive.name,
-        _jax.source_line(eqn),
+        place.source_of(eqn),
         tuple(_type(atom.aval) for atom in eqn.invars),
         tuple(_type(var.aval) for var in eqn.outvars),
         place.text,

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal
+from incrax._jax import Equation
 from incrax.facts.nested import inner_bodies, num_turns
-from incrax.facts.program import written_vars
+from incrax.facts.program import read_vars, written_vars
 from incrax.facts.work import NOTHING, out_size, work_of
 
 
@@ -175,8 +175,8 @@ _SLICES = frozenset({"slice", "dynamic_slice", "gather"})
 
 
 def _bytes_read(eqn: Equation) -> float:
-    """All inputs but literals; of an operand that is sliced or indexed, what is taken."""
-    atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
+    """Each input once, but literals; of an operand that is sliced or indexed, what is taken."""
+    atoms = list(dict.fromkeys(read_vars(eqn)))
     sizes = [_jax.aval_bytes(atom.aval) for atom in atoms]
     if eqn.primitive.name in _SLICES and sizes and atoms[0] is eqn.invars[0]:
         sizes[0] = min(sizes[0], _jax.aval_bytes(eqn.outvars[0].aval))

@@ -1,0 +1,160 @@
+"""The exact text of every error of `cost`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+
+X = np.ones(3)
+TYPE = jax.ShapeDtypeStruct((3,), np.float32)
+
+
+def check_text(error, text, fun, *args, **kwargs):
+    with pytest.raises(error) as caught:
+        fun(*args, **kwargs)
+    assert type(caught.value) is error
+    assert str(caught.value) == text
+
+
+def loss(x):
+    return jnp.sum(x**2)
+
+
+def test_errors_are_of_incrax_and_of_a_builtin_class():
+    assert issubclass(incrax.CostError, incrax.IncraxError)
+    assert issubclass(incrax.CostError, ValueError)
+
+
+def test_a_cost_of_what_is_no_function():
+    check_text(TypeError, "`cost(f)` got 3 of type int; it must be a function.", incrax.cost, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"branches": "most"},
+            "`cost(branches=...)` got 'most'; use 'max', 'both', 'taken'. Nothing was evaluated.",
+        ),
+        (
+            {"branches": "take"},
+            "`cost(branches=...)` got 'take'; use 'max', 'both', 'taken'. Nothing was evaluated. Did you mean 'taken'?",
+        ),
+        (
+            {"trips": "measure"},
+            "`cost(trips=...)` got 'measure'; use 'measured', a number of turns from 0 on, or None. Nothing was "
+            "evaluated. Did you mean 'measured'?",
+        ),
+        (
+            {"trips": -1},
+            "`cost(trips=...)` got -1; use 'measured', a number of turns from 0 on, or None. Nothing was evaluated.",
+        ),
+        (
+            {"passes": ["forward", "backwards"]},
+            "`cost(passes=...)` got 'backwards'; use 'forward', 'backward', 'hvp'. Nothing was evaluated. Did you mean "
+            "'backward'?",
+        ),
+    ],
+)
+def test_options_with_values_that_they_do_not_take(options, text):
+    check_text(incrax.CostError, text, incrax.cost, loss, X, **options)
+
+
+def test_a_group_that_sources_are_not_in():
+    text = "`cost(group=...)` got 'lines'; use 'line', 'function', 'file'. Nothing was evaluated. Did you mean 'line'?"
+    check_text(incrax.CostError, text, incrax.cost(loss, X).by_source, "lines")
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("measure=True", {"measure": True}),
+        ("trips='measured'", {"trips": "measured"}),
+        ("branches='taken'", {"branches": "taken"}),
+    ],
+)
+def test_a_run_with_a_type_in_place_of_values(option, given):
+    text = (
+        f"`cost({option})` runs the function, and `x` is float32[3] without values. Nothing was evaluated. Pass an "
+        f"array, or leave {option} out."
+    )
+    check_text(incrax.CostError, text, incrax.cost, loss, TYPE, **given)
+
+
+def test_a_run_of_a_function_with_effects():
+    def f(x):
+        jax.debug.callback(print, x)
+        return loss(x)
+
+    with pytest.raises(incrax.CostError) as caught:
+        incrax.cost(f, X, measure=True)
+    seen = str(caught.value).split("effects: ")[1].split(". This")[0]
+    text = (
+        f"`cost(measure=True)` runs the function, and it has effects: {seen}. This is usually a print or a callback, "
+        "which would be repeated with each run. Nothing was evaluated. Take it out, or leave measure=True out."
+    )
+    assert str(caught.value) == text
+    assert incrax.cost(f, X).forward.total.flops == 5
+
+
+def test_a_parameter_that_is_called_as_an_option():
+    text = (
+        "`cost(f)` takes `trips` for itself, and the function has a parameter of that name, which got no value. "
+        "Nothing was evaluated. Pass it by position, or give it another name: "
+        "`cost(lambda my_trips, ...: f(trips=my_trips, ...), ...)`."
+    )
+
+    def f(x, trips):
+        return x * trips
+
+    check_text(incrax.CostError, text, incrax.cost, f, X, trips=3)
+    assert incrax.cost(f, X, 3).forward.total.flops == 3
+
+
+def test_python_control_flow_on_a_value():
+    def f(x):
+        return x if x[0] > 0 else -x
+
+    with pytest.raises(incrax.CostError) as caught:
+        incrax.cost(f, X)
+    place = str(caught.value).split("value: ")[1].split(". What")[0]
+    assert place.startswith("test_errors.py:")
+    assert "x[0] > 0" in place
+    text = (
+        f"`cost(f)` found Python control flow on a traced value: {place}. What runs depends on values, and there is no "
+        "one program to count. Nothing was evaluated. Write `jax.lax.cond`, or fix the argument: `cost(lambda x: f(x, "
+        "flag=True), x)`."
+    )
+    assert str(caught.value) == text
+
+
+def test_an_array_without_jax_type():
+    text = (
+        "`cost(f)` got `x` as an array of dtype object, which JAX has no type for. This is usually a ragged list, "
+        "strings or dates in an array. Nothing was evaluated. Convert it to a numeric array."
+    )
+    check_text(incrax.CostError, text, incrax.cost, loss, np.array([1, "a"], object))
+
+
+@pytest.mark.parametrize("found", [-1, None, float("inf")])
+def test_a_rule_that_gives_no_number(found):
+    f = lambda x: jax.pure_callback(np.sin, TYPE, x)
+    text = (
+        f"The rule for `pure_callback` in `cost(rules=...)` gave {found!r}; it must give a number of FLOPs, not "
+        "negative, from the types of the inputs, those of the results and the parameters of one equation. Nothing was "
+        "counted."
+    )
+    check_text(incrax.CostError, text, incrax.cost, f, TYPE, rules={"pure_callback": lambda *_: found})
+
+
+def test_inputs_that_are_not_there():
+    with pytest.raises(incrax.UnknownInputError):
+        incrax.cost(loss, X, changing="y")
+    with pytest.raises(incrax.UnknownInputError):
+        incrax.cost(loss, X, wrt="y")
+    with pytest.raises(incrax.SelectionError):
+        incrax.cost(lambda n: n * 2, 3, wrt=0)

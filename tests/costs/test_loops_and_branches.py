@@ -1,0 +1,214 @@
+"""Turns of loops and sides of branches: known from the program, given, measured by a run, or said to be unknown."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+
+lax = jax.lax
+N = 8
+X = np.ones(N)
+
+
+def forward(fun, *args, **options):
+    return incrax.cost(fun, *args, passes=["forward"], **options)
+
+
+def turns(report):
+    return [(loop.turns, loop.known_from) for loop in report.forward.loops]
+
+
+# --- known from the program -------------------------------------------------------------------------------------------
+
+COUNTED = {
+    "fori": (lambda x: lax.fori_loop(2, 12, lambda i, c: c * 2.0, x), 10),
+    "fori of constants": (lambda x: lax.fori_loop(jnp.asarray(2), jnp.asarray(12), lambda i, c: c * 2.0, x), 10),
+    "up to": (lambda x: lax.while_loop(lambda s: s[0] <= 9, lambda s: (s[0] + 2, s[1] * 2.0), (0, x))[1], 5),
+    "down": (lambda x: lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 3, s[1] * 2.0), (10, x))[1], 4),
+    "down to": (lambda x: lax.while_loop(lambda s: 1 <= s[0], lambda s: (-1 + s[0], s[1] * 2.0), (7, x))[1], 7),
+    "never": (lambda x: lax.while_loop(lambda s: s[0] < 0, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))[1], 0),
+    "limit beside the counter": (
+        lambda x: lax.while_loop(lambda s: s[0] < s[2], lambda s: (s[0] + 1, s[1] * 2.0, s[2]), (0, x, 6))[1],
+        6,
+    ),
+    "loop of incrax": (lambda x: incrax.scan(lambda c, _: (c * 2.0, None), x, None, 10)[0], 10),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_turns_that_the_program_tells_are_counted(name):
+    fun, expected = COUNTED[name]
+    report = forward(fun, X)
+    assert report.forward.total.flops == expected * N
+    assert [loop for loop in turns(report) if loop != (float(expected), "static")] == []
+    assert not report.unknown_loops
+
+
+UNTOLD = {
+    "limit is an input": lambda x: lax.while_loop(lambda s: s[0] < x[0], lambda s: (s[0] + 1, s[1] * 2.0), (0.0, x))[1],
+    "counter goes away from it": lambda x: lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] - 1, s[1] * 2.0), (0, x))[
+        1
+    ],
+    "limit moves": lambda x: lax.while_loop(
+        lambda s: s[0] < s[2], lambda s: (s[0] + 1, s[1] * 2.0, s[2] + 2), (0, x, 1)
+    )[1],
+    "counter is multiplied": lambda x: lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] * 2, s[1] * 2.0), (1, x))[1],
+    "two conditions": lambda x: lax.while_loop(
+        lambda s: (s[0] < 9) & (s[1][0] > 0), lambda s: (s[0] + 1, s[1] * 2.0), (0, x)
+    )[1],
+    "it may be left": lambda x: lax.while_loop(lambda s: s[0] != 9, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))[1],
+}
+
+
+@pytest.mark.parametrize("name", UNTOLD)
+def test_other_loops_are_of_unknown_turns_and_one_is_counted(name):
+    report = forward(UNTOLD[name], X)
+    assert turns(report) == [(1.0, "unknown")]
+    assert len(report.unknown_loops) == 1
+    assert any("unknown trips" in note for note in report.notes)
+    assert "unknown turns" in str(report)
+    assert all(not row.is_known for row in report.forward.equations if "while" in row.inside)
+
+
+# --- given and measured -----------------------------------------------------------------------------------------------
+
+
+def doubling(x):
+    return lax.while_loop(lambda c: c < 100.0, lambda c: c * 2.0, x)
+
+
+def test_a_given_number_of_turns_is_taken():
+    report = forward(doubling, 1.0, trips=30)
+    assert (report.forward.total.flops, report.forward.total.int_ops) == (30, 31)
+    assert turns(report) == [(30.0, "given")]
+
+
+def test_a_run_counts_the_turns():
+    report = forward(doubling, 1.0, trips="measured")
+    assert turns(report) == [(7.0, "measured")]
+    assert (report.forward.total.flops, report.forward.total.int_ops) == (7, 8)
+    assert forward(doubling, 60.0, trips="measured").forward.total.flops == 1
+
+
+def test_turns_of_a_loop_inside_loops_are_counted_as_they_come():
+    """The inner loop has another number of turns each time: 0 + 1 + 2 + 3 + 4."""
+
+    def f(x):
+        inner = lambda i: lax.fori_loop(0, i, lambda _, c: c * 2.0, x)
+        return lax.scan(lambda total, i: (total + inner(i), None), jnp.zeros_like(x), jnp.arange(5))[0]
+
+    report = forward(f, X, trips="measured")
+    assert sum(row.total.flops for row in report.forward.equations if row.primitive == "mul") == 10 * N
+    assert (2.0, "measured") in turns(report)
+
+
+def test_a_loop_in_a_condition_is_counted():
+    def goes_on(c):
+        return lax.while_loop(lambda d: d < 4.0, lambda d: d + 1.0, c * 0.0) + c < 10.0
+
+    report = forward(lambda x: lax.while_loop(goes_on, lambda c: c * 2.0, x), 1.0, trips="measured")
+    adds = [row for row in report.forward.equations if row.primitive == "add" and "condition" in row.inside]
+    assert sum(row.times for row in adds) == 4 * 4 + 4  # 1, 2, 4, 8: three turns, four questions; and a sum in each
+
+
+def test_loops_of_incrax_are_counted_by_a_run():
+    f = lambda x, n: incrax.scan(lambda c, row: (c + row, c * 2.0), 0.0, x, n)[0]
+    assert turns(forward(f, X, 5)) == [(1.0, "unknown")]
+    assert turns(forward(f, X, 5, trips="measured")) == [(5.0, "measured")]
+
+
+def test_loops_inside_loops_of_incrax_are_counted_by_a_run():
+    def f(x, n):
+        return incrax.scan(lambda c, row: (c + doubling(row), None), 0.0, x, n)[0]
+
+    report = forward(f, np.array([1.0, 60.0, 1.0, 1.0]), 2, trips="measured")
+    assert sum(row.times for row in report.forward.equations if row.primitive == "mul") == 7 + 1
+
+
+def test_the_backward_pass_of_a_measured_loop_is_measured_too():
+    f = lambda x, n: jnp.sum(incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, n, capacity=50)[0])
+    report = incrax.cost(f, X, 20, trips="measured")
+    assert report.forward.total.transcendentals == 20 * 2 * N
+    assert report.backward.total.transcendentals == 20 * 2 * N
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+
+
+def branching(x):
+    return lax.cond(x[0] > 2.0, lambda: jnp.exp(x), lambda: x * 3.0)
+
+
+def test_of_a_branch_the_dearest_side_counts():
+    total = forward(branching, X).forward.total
+    assert (total.flops, total.transcendentals) == (0, N)
+
+
+def test_both_sides_of_a_branch_count_if_asked_for():
+    total = forward(branching, X, branches="both").forward.total
+    assert (total.flops, total.transcendentals) == (N, N)
+
+
+def test_the_side_that_is_taken_counts_if_asked_for():
+    one, other = (forward(branching, x, branches="taken").forward.total for x in (X, 3 * X))
+    assert (one.flops, one.transcendentals) == (N, 0)
+    assert (other.flops, other.transcendentals) == (0, N)
+
+
+def test_sides_inside_a_loop_are_taken_turn_by_turn():
+    side = lambda y: lax.cond(y > 2.0, jnp.exp, lambda y: y * 3.0, y)
+    f = lambda x: lax.scan(lambda c, y: (c + side(y), None), 0.0, x)[0]
+    total = forward(f, np.array([1.0, 3.0, 3.0, 1.0, 1.0]), branches="taken").forward.total
+    assert (total.flops, total.transcendentals) == (3 + 5, 2)
+
+
+def test_a_side_that_is_known_is_taken_without_a_run():
+    f = lambda x: lax.cond(np.bool_(True), lambda: x * 3.0, lambda: jnp.exp(x))
+    assert forward(f, jax.ShapeDtypeStruct((N,), float)).forward.total.transcendentals == 0
+
+
+def test_a_branch_of_platforms_is_that_of_the_default_backend():
+    f = lambda x: lax.platform_dependent(x, cpu=lambda x: x * 3.0, default=jnp.exp)
+    assert forward(f, X).forward.total.transcendentals == (0 if jax.default_backend() == "cpu" else N)
+
+
+def test_a_branch_under_vmap_is_both_sides():
+    f = jax.vmap(lambda y: lax.cond(y > 2.0, jnp.exp, lambda y: y * 3.0, y))
+    total = forward(f, X).forward.total
+    assert (total.flops, total.transcendentals) == (N, N)
+
+
+def test_switches_have_as_many_sides_as_there_are():
+    f = lambda x, i: lax.switch(i, [lambda x: x, lambda x: x * 2.0, jnp.sin], x)
+    found = [forward(f, X, i, branches="taken").forward.total for i in (0, 1, 2, 9)]
+    assert [(each.flops, each.transcendentals) for each in found] == [(0, 0), (N, 0), (0, 2 * N), (0, 2 * N)]
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_calls_are_opened():
+    f = jax.jit(lambda x: jax.checkpoint(jax.jit(lambda x: jnp.exp(x) + 1.0))(x))
+    total = forward(f, X).forward.total
+    assert (total.flops, total.transcendentals) == (N, N)
+
+
+def test_a_linear_solve_counts_its_solution_alone():
+    """Conjugate gradients carry the products for the transposed system as well."""
+    a = np.eye(N) + 0.1
+    solve = lambda a, b: jax.scipy.sparse.linalg.cg(lambda v: a @ v, b, maxiter=50)[0]
+    report = forward(solve, a, X, trips="measured")
+    (loop,) = report.forward.loops
+    products = sum(
+        row.times for row in report.forward.equations if row.inputs == (f"float64[{N},{N}]", f"float64[{N}]")
+    )
+    assert products == loop.turns + 1
+
+
+def test_loops_in_rematerialized_parts_are_measured():
+    f = jax.checkpoint(lambda x: doubling(x) + 1.0)
+    assert forward(f, 1.0, trips="measured").forward.total.flops == 8
