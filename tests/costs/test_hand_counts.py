@@ -195,6 +195,17 @@ def test_rematerialized_turns_of_a_loop_count_again():
     assert again.backward.total.transcendentals == 10 * (2 * 2 * N + 2 * N)  # two cosines, and the inner sine again
 
 
+def test_a_rule_without_tangents_is_differentiated_backwards_twice():
+    """JAX cannot push tangents through a solver of differential equations; what it cannot run is no cost."""
+    from jax.experimental.ode import odeint
+
+    f = lambda y: jnp.sum(odeint(lambda y, t: -jnp.sin(y), y, jnp.linspace(0.0, 1.0, 3)))
+    report = incrax.cost(f, jax.ShapeDtypeStruct((2,), float), trips=1)
+    assert report.not_counted == ()
+    assert any("reverse over reverse" in note for note in report.notes)
+    assert report.hvp.total.flops > report.backward.total.flops
+
+
 # --- what is differentiated -------------------------------------------------------------------------------------------
 
 

@@ -221,6 +221,17 @@ def test_a_reduction_by_a_function_that_nobody_registered_is_not_registered():
     assert work_of(eqn) is None
 
 
+def test_a_sum_over_devices_is_not_registered_and_over_a_mapped_axis_it_is():
+    mapped = jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")
+    (total,) = [eqn for eqn in equations(mapped, V) if eqn.primitive.name.startswith("psum")]
+    assert work_of(total) == Work(63.0)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+    spec = jax.sharding.PartitionSpec
+    split = jax.shard_map(lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=spec("i"), out_specs=spec())
+    (outer,) = equations(split, V)
+    assert any(work_of(eqn) is None for eqn in outer.params["jaxpr"].eqns)
+
+
 def test_every_rule_gives_numbers():
     for fun, args, *_ in [*COUNTED.values(), *FACTORIZATIONS.values()]:
         assert all(math.isfinite(part) and part >= 0 for part in work(fun, *args))

@@ -13,6 +13,7 @@ from incrax.costs.measuring import Measured
 from incrax.costs.programs import Call, Traced, call_of, forward, gradient, hessian_product, is_scalar, types_text
 from incrax.costs.report import PASSES, CostReport, PassCost
 from incrax.costs.rows import UserRule, difference
+from incrax.running.progress import Meter
 from incrax.running.rows import as_plain
 
 BRANCHES = ("max", "both", "taken")
@@ -109,15 +110,18 @@ class _Asked:
 
     def report(self, select: Callable[[], list[int]], *, is_named: bool) -> CostReport:
         """Count all that was asked for; `select` gives the values that are differentiated."""
-        traced, results = forward(self.call)
-        check_run(self.call, traced, self.options)
-        value = count(self.call, traced, self.options)
-        numbers = self._selected(select, is_named=is_named) if set(self.passes) - {"forward"} else []
         both = product = None
-        if "backward" in self.passes and self._is_smooth("backward pass", results):
-            both = self._derivative("backward pass", numbers, lambda: gradient(self.call, numbers, results))
-        if "hvp" in self.passes and self._is_scalar(results):
-            product = self._derivative("Hessian-vector product", numbers, lambda: hessian_product(self.call, numbers))
+        with Meter(f"counting {self.call.name}", len(PASSES)) as meter:
+            traced, results = forward(self.call)
+            check_run(self.call, traced, self.options)
+            value = count(self.call, traced, self.options)
+            numbers = self._selected(select, is_named=is_named) if set(self.passes) - {"forward"} else []
+            meter.advance()
+            if "backward" in self.passes and self._is_smooth("backward pass", results):
+                both = self._derivative("backward pass", numbers, lambda: gradient(self.call, numbers, results))
+            meter.advance()
+            if "hvp" in self.passes and self._is_scalar(results):
+                product = self._product(numbers)
         found = [each for each in (value, both, product) if each is not None]
         return CostReport(
             name=self.call.name,
@@ -150,6 +154,15 @@ class _Asked:
         if not is_scalar(results):
             self.notes.append("No Hessian-vector product: the result is not one real number.")
         return is_scalar(results)
+
+    def _product(self, numbers: list[int]) -> Counted | None:
+        """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents."""
+        title = "Hessian-vector product"
+        product = self._derivative(title, numbers, lambda: hessian_product(self.call, numbers))
+        if product is None or not product.is_derivative_missing:
+            return product
+        self.notes.append("The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no tangents.")
+        return self._derivative(title, numbers, lambda: hessian_product(self.call, numbers, is_forward=False))
 
     def _derivative(self, title: str, numbers: list[int], make: Callable[[], Traced]) -> Counted | None:
         """A program of a derivative; None, and a note, where JAX has none."""

@@ -61,6 +61,11 @@ class Counted:
         chosen = {id(eqn) for eqn in eqns}
         return self.rows.cost_of([node for node in self.root.nodes if id(node.eqn) in chosen], self.root)
 
+    @property
+    def is_derivative_missing(self) -> bool:
+        """Whether the program takes a tangent through a rule for cotangents, which JAX cannot run."""
+        return any(row.primitive == "custom_lin" for row in self.rows.equations)
+
     def as_pass(self, name: str) -> PassCost:
         """The rows as a pass."""
         return PassCost(name, together(self.rows.equations), tuple(self.rows.loops))

@@ -199,16 +199,20 @@ def gradient(call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtyp
     return Traced(trace_with_tree(evaluate, *call.values, *further)[0], further)
 
 
-def hessian_product(call: Call, numbers: Sequence[int]) -> Traced:
-    """The Hessian of one real number times a vector, forward over reverse."""
+def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> Traced:
+    """The Hessian of one real number times a vector: forward over reverse, or reverse over reverse."""
     typed = jax.eval_shape(lambda *values: _picked(values, numbers), *call.values)
     further = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type) for each in typed)
 
     def evaluate(*inputs: Any) -> Any:
         values, tangents = inputs[: len(call.values)], inputs[len(call.values) :]
         selected = _of_selected(call, numbers, values)
-        derivative = jax.grad(lambda *xs: selected(*xs)[0][0], argnums=tuple(range(len(numbers))))
-        return jax.jvp(derivative, _picked(values, numbers), tuple(tangents))[1]
+        every = tuple(range(len(numbers)))
+        derivative = jax.grad(lambda *xs: selected(*xs)[0][0], argnums=every)
+        if is_forward:
+            return jax.jvp(derivative, _picked(values, numbers), tuple(tangents))[1]
+        along = lambda *xs: sum(jnp.vdot(x, t).real for x, t in zip(derivative(*xs), tangents, strict=True))
+        return jax.grad(along, argnums=every)(*_picked(values, numbers))
 
     return Traced(trace_with_tree(evaluate, *call.values, *further)[0], further)
 

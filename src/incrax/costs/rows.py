@@ -6,6 +6,7 @@ the program is for.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -263,8 +264,12 @@ def _row(eqn: Equation, place: _Place, cost: Cost, is_known: bool) -> EquationCo
 
 
 def _type(aval: Any) -> str:
-    shape = getattr(aval, "shape", None)
-    return str(aval) if shape is None else f"{aval.dtype}[{','.join(map(str, shape))}]"
+    return str(aval) if not isinstance(getattr(aval, "shape", None), tuple) else _array_type(aval.dtype, aval.shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _array_type(dtype: Any, shape: tuple[int, ...]) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
 
 
 # --- sets of rows -------------------------------------------------------------------------------------------------

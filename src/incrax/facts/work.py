@@ -220,6 +220,14 @@ def _reduce(eqn: Equation) -> Work | None:
     return Work(*(count * float(sum(part)) for part in zip(NOTHING, *known, strict=True)))
 
 
+def _sum_over_axes(eqn: Equation) -> Work | None:
+    """A sum over axes of arrays, which `vmap` makes of one over devices; that one is not registered."""
+    if any(not isinstance(axis, int) for axis in eqn.params["axes"]):
+        return None
+    pairs = zip(eqn.invars, eqn.outvars, strict=True)
+    return _counted(eqn, sum(_jax.aval_size(x.aval) - _jax.aval_size(y.aval) for x, y in pairs), 2.0)
+
+
 def _scatter(eqn: Equation) -> Work:
     """One operation per update."""
     count = _jax.aval_size(eqn.invars[2].aval)
@@ -284,6 +292,7 @@ _work_rules: dict[str, Rule] = {
     **dict.fromkeys("cumsum cumprod cummax cummin cumlogsumexp".split(), _cumulative),
     **dict.fromkeys("reduce_window_sum reduce_window_max reduce_window_min".split(), _window),
     **dict.fromkeys("reduce reduce_window".split(), _reduce),
+    **dict.fromkeys("psum pmax pmin".split(), _sum_over_axes),
     **dict.fromkeys(
         """scatter-add scatter_add scatter-sub scatter_sub scatter-mul scatter_mul scatter-min scatter_min scatter-max
         scatter_max""".split(),
