@@ -77,6 +77,11 @@ def _scalars():
     return lax.ScatterDimensionNumbers((), (0,), (0,))
 
 
+if "polynomial" in dir(lax):  # JAX 0.12
+    COUNTED["polynomial"] = (lambda x: lax.polynomial(x, [1.0, 2.0, 3.0, 4.0]), (V,), 6 * 64, 0)
+    COUNTED["1 - x^2"] = (lambda x: lax.one_minus_square(x), (V,), 3 * 64, 0)
+
+
 @pytest.mark.parametrize("name", COUNTED)
 def test_work_of_known_equations(name):
     fun, args, flops, int_ops = COUNTED[name]
@@ -108,6 +113,7 @@ FACTORIZATIONS = {
         (S, TALL),
         N * (N - 1) * 30,
     ),
+    "symmetric product": (lambda a, c: lax.linalg.symmetric_product(a, c), (TALL.T, S), N * (N + 1) * 30),
     "tridiagonal system": (lambda d, b: lax.linalg.tridiagonal_solve(d, d, d, b), (V, np.ones((64, 3))), 8 * 64 * 3),
 }
 

@@ -151,6 +151,12 @@ def _triangular_solve(eqn: Equation) -> float:
     return float((n - 1 if eqn.params.get("unit_diagonal") else n) * sides)
 
 
+def _symmetric_product(eqn: Equation) -> float:
+    """One triangle of A A' + C: n (n + 1) k."""
+    batch, n, k = _shape(eqn)
+    return float(batch * n * (n + 1) * k)
+
+
 def _tridiagonal_solve(eqn: Equation) -> float:
     """Thomas: 8 for each element of the right sides."""
     return 8.0 * _jax.aval_size(eqn.invars[-1].aval)
@@ -174,6 +180,7 @@ FLOPS: dict[str, Callable[[Equation], float]] = {
     "qr": _qr,
     "schur": _eig,
     "svd": _svd,
+    "symmetric_product": _symmetric_product,
     "triangular_solve": _triangular_solve,
     "tridiagonal": _cubic(4 / 3),
     "tridiagonal_solve": _tridiagonal_solve,

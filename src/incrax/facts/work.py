@@ -37,7 +37,7 @@ NOTHING = Work()
 Rule = Callable[[Equation], Work | None]
 
 TRANSCENDENTALS = {
-    **dict.fromkeys("exp exp2 expm1 log log1p".split(), 1.0),
+    **dict.fromkeys("exp exp2 expm1 log log1p log2".split(), 1.0),
     **dict.fromkeys("sin cos tan tanh sinh cosh logistic cbrt".split(), 2.0),
     **dict.fromkeys("pow atan2 asin acos atan asinh acosh atanh erf erfc erf_inv".split(), 4.0),
     **dict.fromkeys("lgamma digamma bessel_i0e bessel_i1e".split(), 10.0),
@@ -51,17 +51,15 @@ COMPLEX_FACTOR = 4.0
 WORD_INT_OPS = 60
 """Integer operations of Threefry-2x32 per 32-bit word: 20 rounds of 5, and 19 for keys, give two words."""
 
-_MOVES = (
-    """
+_MOVES = """
     after_all axis_index bitcast_convert_type broadcast broadcast_in_dim broadcast_to complex concatenate
-    convert_element_type copy copy_p create_token device_put dimension_size dynamic_slice dynamic_update_slice empty
-    empty2 expand_dims from_edtype gather get imag iota iota_2x32_shape layout_constraint mesh_cast name
-    optimization_barrier pad pcast platform_index pvary random_clone random_unwrap random_wrap real reduce_precision
-    reduced_vary_cast_p reshape reshard rev scatter select_and_gather sharding_constraint slice split squeeze stack
-    stop_gradient swap tie tile to_edtype transpose unstack vary_unreduced_cast_p with_memory_space_constraint
+    convert_element_type copy copy_p create_token dce_sink device_put dimension_size dynamic_slice
+    dynamic_update_slice empty empty2 expand_dims from_edtype gather get imag inspect_sharding iota iota_2x32_shape
+    layout_constraint mesh_cast name optimization_barrier pad pcast platform_index pvary random_clone random_unwrap
+    random_wrap real reduce_precision reduced_vary_cast reduced_vary_cast_p relayout reshape reshard rev scatter
+    select_and_gather shape_assertion sharding_constraint slice split squeeze stack stop_gradient swap tie tile
+    to_edtype transpose unstack vary_unreduced_cast vary_unreduced_cast_p with_memory_space_constraint
 """.split()
-    + [_jax.KEEP]
-)
 
 _ARITHMETIC = {
     **dict.fromkeys("add sub add_any neg".split(), (1, 2)),
@@ -73,6 +71,7 @@ _ARITHMETIC = {
     **dict.fromkeys("sqrt rsqrt".split(), (1, 12)),
     **dict.fromkeys("max min rem floor ceil round conj".split(), (1, 1)),
     "clamp": (2, 2),
+    "one_minus_square": (3, 10),  # (1 + x) (1 - x)
 }
 """FLOPs per element of the result, real and complex."""
 
@@ -162,6 +161,11 @@ def _integer_pow(eqn: Equation) -> Work:
         return Work(int_ops=float(out_size(eqn) * products))
     per_element = 6 * products + 11 * inverse if kind == "c" else products + inverse
     return Work(flops=float(out_size(eqn) * per_element))
+
+
+def _polynomial(eqn: Equation) -> Work:
+    """Horner: a multiply-add for each coefficient but one."""
+    return _counted(eqn, 2.0 * (len(eqn.invars) - 2) * out_size(eqn), COMPLEX_FACTOR)
 
 
 def _transcendental(eqn: Equation) -> Work:
@@ -284,6 +288,7 @@ def _word_bytes(aval: Any) -> float:
 
 _work_rules: dict[str, Rule] = {
     **dict.fromkeys(_MOVES, _move),
+    _jax.KEEP: _move,
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_INTEGER, _integer),
     **dict.fromkeys(TRANSCENDENTALS, _transcendental),
@@ -309,6 +314,7 @@ _work_rules: dict[str, Rule] = {
     "addupdate": _add_update,
     "fft": _fft,
     "integer_pow": _integer_pow,
+    "polynomial": _polynomial,
     "select_and_gather_add": _select_and_gather_add,
     "select_and_scatter_add": _select_and_scatter_add,
     "sort": _sort,
