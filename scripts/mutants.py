@@ -28,7 +28,7 @@ TESTS = (
     "tests/tapes/test_rows.py tests/loops/test_scan.py tests/loops/test_selecting.py "
     "tests/bijectors/test_own.py tests/bijectors/test_residual.py tests/bijectors/test_state.py "
     "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py "
-    "tests/fit/test_minimize.py tests/fit/test_scans.py tests/held tests/samplers "
+    "tests/fit/test_minimize.py tests/fit/test_scans.py tests/held tests/samplers tests/costs "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
     "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
 )
@@ -44,6 +44,78 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    Mutant(
+        "a convolution counts its padding",
+        "facts/matrices.py",
+        "(where >= 0) & (where % holes == 0) & (where < size * holes)",
+        "where == where",
+    ),
+    Mutant(
+        "a primitive without a rule is taken for nothing",
+        "costs/rows.py",
+        "return (known, False) if rule is None",
+        "return (known, True) if rule is None",
+    ),
+    Mutant(
+        "a loop counts one turn",
+        "costs/rows.py",
+        "return Times(float(node.turns))",
+        "return Times(1.0)",
+    ),
+    Mutant(
+        "of a branch the cheapest side counts",
+        "costs/rows.py",
+        "dearest = max(node.regions",
+        "dearest = min(node.regions",
+    ),
+    Mutant(
+        "a measured loop is counted as often as it ran in all",
+        "costs/rows.py",
+        "return float(counts[region.number]) / float(counts[around.number])",
+        "return float(counts[region.number])",
+    ),
+    Mutant(
+        "what is rematerialized is merged with what was computed first",
+        "costs/regions.py",
+        "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",
+        "(drop_dead_inside, inline_with_lines, *_SIMPLER)",
+    ),
+    Mutant(
+        "a backward pass contains the forward pass",
+        "costs/api.py",
+        "difference(both.rows.equations, value.rows.equations)",
+        "difference(both.rows.equations, ())",
+    ),
+    Mutant(
+        "a tangent is always the same",
+        "costs/counted.py",
+        "        mask |= layout.leaf_mask(number)\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "a loop that counts goes one turn too far",
+        "costs/regions.py",
+        "math.ceil((end - start) / step)",
+        "(math.ceil((end - start) / step) + 1)",
+    ),
+    Mutant(
+        "a limit that moves is taken for fixed",
+        "costs/regions.py",
+        "return self.start(atom) if is_kept else None",
+        "return self.start(atom)",
+    ),
+    Mutant(
+        "the rule for cotangents is given tangents",
+        "costs/api.py",
+        "if product is None or not product.is_derivative_missing:",
+        "if True:",
+    ),
+    Mutant(
+        "dead code inside loops counts",
+        "costs/regions.py",
+        "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",
+        "(inline_with_lines_but_remat, *_SIMPLER,)",
+    ),
     Mutant(
         "everything moves along a profile, whether it gains or not",
         "fit/following.py",
