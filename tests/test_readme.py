@@ -51,7 +51,10 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-WITH_CODE = ["README.md", *(f"docs/{name}.md" for name in ("derivatives", "loops", "guarded", "hold", "sampling"))]
+WITH_CODE = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("derivatives", "loops", "guarded", "hold", "sampling", "logging")),
+]
 
 
 @pytest.mark.parametrize("page", WITH_CODE)
@@ -147,7 +150,7 @@ def test_every_module_of_the_engine_has_its_place_in_the_pipeline():
     page = (ROOT / "docs" / "design" / "pipeline.md").read_text(encoding="utf-8")
     source = ROOT / "src" / "incrax"
     names = [".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")]
-    engine = [n for n in names if "__" not in n and not n.startswith("demo")]
+    engine = [n for n in names if "__" not in n and not n.startswith(("demo", "commands"))]
     assert [name for name in engine if f"`{name}`" not in page] == []
 
 
