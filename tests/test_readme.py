@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import io
 import linecache
+import logging
 import re
 import shlex
 import tomllib
@@ -57,6 +58,17 @@ WITH_CODE = [
 ]
 
 
+@pytest.fixture
+def own_log():
+    """What a page does to the log is undone."""
+    logger = logging.getLogger("incrax")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -73,6 +75,13 @@ def test_a_static_value_that_is_another(log):
     assert "`mode` is 'max', was 'sum'" in retrace(log)
 
 
+def test_a_function_that_is_made_anew(log):
+    f = incrax.incremental(lambda fun, x: fun(x), tuning=MINIMAL)
+    for _ in range(2):
+        f(lambda x: x, X)
+    assert re.search(r"`fun` is <function .*, was <function .* \(another object\), compared", retrace(log))
+
+
 def test_nested_otherwise():
     fun = lambda tree: tree
     first, second = (make_signature(fun, (tree,), {}) for tree in ((1.0,), [1.0]))
@@ -80,8 +89,6 @@ def test_nested_otherwise():
 
 
 def test_another_configuration_is_a_reason(log):
-    import jax
-
     f = incrax.incremental(model, tuning=MINIMAL)
     f(1.0, X)
     with jax.default_matmul_precision("float32"):

@@ -127,6 +127,8 @@ def _leaf(descriptor: Any, static: Any) -> str:
 
 def _kind(new: Any, old: Any) -> str:
     """How descriptors differ that have one text: in their third element, whether the type is weak, or in the fourth."""
+    if not isinstance(new, tuple) or not isinstance(old, tuple):
+        return " (another object)"
     is_weak, was_weak = (len(known) > 2 and bool(known[2]) for known in (new, old))
     if is_weak == was_weak:
         return " on another device, or sharded otherwise"
