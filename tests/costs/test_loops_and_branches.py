@@ -159,6 +159,14 @@ def test_the_side_that_is_taken_counts_if_asked_for():
     assert (other.flops, other.transcendentals) == (0, N)
 
 
+def test_the_side_that_is_taken_is_taken_backwards_too():
+    f = lambda x: jnp.sum(jnp.sin(branching(x)))
+    for x, exponentials in ((X, 0), (3 * X, N)):
+        report = incrax.cost(f, x, branches="taken")
+        assert report.forward.total.transcendentals == 2 * N + exponentials
+        assert report.backward.total.transcendentals == 2 * N
+
+
 def test_sides_inside_a_loop_are_taken_turn_by_turn():
     side = lambda y: lax.cond(y > 2.0, jnp.exp, lambda y: y * 3.0, y)
     f = lambda x: lax.scan(lambda c, y: (c + side(y), None), 0.0, x)[0]
