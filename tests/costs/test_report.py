@@ -78,6 +78,14 @@ def test_the_report_prints_its_totals_ratio_and_lines():
     assert "(layer)" in text
 
 
+def test_many_arguments_are_shown_by_the_first():
+    params = {f"p{k}": 1.0 for k in range(30)}
+    report = incrax.cost(lambda params: sum(params.values()), params)
+    assert len(report.arguments) == 30
+    assert "params['p0']: float64[], params['p1']" in str(report)
+    assert "... 24 more" in str(report)
+
+
 def test_intensity_is_flops_by_bytes():
     total = incrax.cost(lambda a, b: a @ b, np.ones((8, 8)), np.ones((8, 8)), passes=["forward"])
     assert total.as_dict()["passes"]["forward"]["total"]["flops_per_byte"] == 2 * 8**3 / (3 * 8 * 8 * 8)

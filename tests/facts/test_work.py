@@ -62,6 +62,14 @@ COUNTED = {
     "sort of rows": (lambda x: lax.sort(x.reshape(4, 16), dimension=1), (V,), 0, 64 * 4),
     "best four": (lambda x: lax.top_k(x, 4), (V,), 0, 64 * 2),
     "scatter that adds": (lambda x, u: lax.scatter_add(x, np.zeros((7, 1), int), u, _scalars()), (V, V[:7]), 7, 0),
+    "running log of a sum": (lambda x: lax.cumlogsumexp(x), (V,), 5 * 63, 0),
+    "scatter that multiplies": (
+        lambda x, u: lax.scatter_mul(x, np.zeros((7, 1), int), u, _scalars()),
+        (C, C[:7]),
+        6 * 7,
+        0,
+    ),
+    "scatter that sets": (lambda x, u: lax.scatter(x, np.zeros((7, 1), int), u, _scalars()), (V, V[:7]), 0, 0),
     "slices": (lambda x: (x[3:9], lax.dynamic_slice(x, (3,), (5,)), jnp.concatenate([x, x])), (V,), 0, 0),
     "a product of integers": (lambda x: lax.dot(x, x), (I,), 0, 2 * 64),
     "complex dot product": (lambda x: lax.dot(x, x), (C,), 8 * 64, 0),
@@ -112,6 +120,22 @@ FACTORIZATIONS = {
         lambda a, b: lax.linalg.triangular_solve(a, b, unit_diagonal=True),
         (S, TALL),
         N * (N - 1) * 30,
+    ),
+    "eigenvectors of any matrix": (lax.linalg.eig, (S,), 25 * N**3),
+    "eigenvalues of any matrix": (
+        lambda a: lax.linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
+        (S,),
+        10 * N**3,
+    ),
+    "Schur": (lax.linalg.schur, (S,), 25 * N**3),
+    "Hessenberg": (lax.linalg.hessenberg, (S,), 10 / 3 * N**3),
+    "tridiagonal form": (lambda a: lax.linalg.tridiagonal(a, lower=True), (S,), 4 / 3 * N**3),
+    # n columns of 30 rows from n reflections: 2 m n^2 - 2/3 n^3
+    "Q of reflections": (lax.linalg.householder_product, (TALL, np.ones(N)), 2 * 30 * N**2 - 2 / 3 * N**3),
+    "all singular vectors": (
+        lambda a: lax.linalg.svd(a, full_matrices=True),
+        (TALL,),
+        4 * 30**2 * N + 8 * 30 * N**2 + 9 * N**3,
     ),
     "symmetric product": (lambda a, c: lax.linalg.symmetric_product(a, c), (TALL.T, S), N * (N + 1) * 30),
     "tridiagonal system": (lambda d, b: lax.linalg.tridiagonal_solve(d, d, d, b), (V, np.ones((64, 3))), 8 * 64 * 3),
@@ -210,6 +234,22 @@ def test_bytes_read_and_written_make_all_bytes():
 
 
 # --- what is not registered -------------------------------------------------------------------------------------------
+
+
+def test_derivatives_of_windows_compare_in_each_and_add_once():
+    pool = lambda x: jnp.sum(lax.reduce_window(x, -np.inf, lax.max, (4,), (4,), "VALID"))
+    names = {eqn.primitive.name: work_of(eqn) for eqn in equations(jax.grad(pool), V)}
+    assert names["select_and_scatter_add"] == Work(flops=16.0, int_ops=16.0 * 3)
+    pushed = lambda x: jax.jvp(pool, (x,), (x,))[1]
+    (gathered,) = [work_of(eqn) for eqn in equations(pushed, V) if eqn.primitive.name == "select_and_gather_add"]
+    assert gathered == Work(int_ops=16.0 * 3)
+
+
+def test_random_words_are_those_that_are_drawn():
+    (bits,) = [eqn for eqn in equations(lambda key: jax.random.bits(key, (32,), np.uint64), jax.random.key(0))]
+    assert work_of(bits) == Work(int_ops=60.0 * 2 * 32)
+    (split,) = equations(lambda key: jax.random.split(key, 5), jax.random.key(0))
+    assert work_of(split) == Work(int_ops=60.0 * 2 * 5)
 
 
 def test_a_primitive_without_a_rule_is_not_registered():

@@ -68,7 +68,8 @@ def cost(
 
     Cost: three traces; with `measure` two compilations of each program and at least five runs.
 
-    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host.
+    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host; functions of
+        `guarded`, which have several programs; static arguments of `jax.jit` that are numbers (use a `lambda`).
 
     Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are the caveats of
         TensorFlow's profiler.

@@ -236,10 +236,9 @@ def _of_selected(call: Call, numbers: Sequence[int], values: Sequence[Any]) -> C
     return evaluate
 
 
-def types_text(call: Call) -> str:
+def types_text(call: Call) -> tuple[str, ...]:
     """The arguments as a report shows them: `x: float64[3]`."""
-    shown = [f"{path}: {value_type(leaf)}" for path, leaf in zip(call.value_paths, call.values, strict=True)]
-    return ", ".join(shown)
+    return tuple(f"{path}: {value_type(leaf)}" for path, leaf in zip(call.value_paths, call.values, strict=True))
 
 
 def value_type(leaf: Any) -> str:

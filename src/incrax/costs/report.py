@@ -5,7 +5,7 @@ In: rows and measurements. Out: tables, and dictionaries for programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from incrax.facts.cost import Cost
 from incrax.reports.table import Printable, Table
 
 PASSES = ("forward", "backward", "hvp")
+NUM_ARGUMENTS = 6
 TITLES = {"forward": "forward", "backward": "backward", "hvp": "Hessian-vector product"}
 
 
@@ -92,7 +93,7 @@ class CostReport(Printable):
     """
 
     name: str
-    arguments: str
+    arguments: tuple[str, ...]
     forward: PassCost
     backward: PassCost | None
     hvp: PassCost | None
@@ -163,7 +164,7 @@ class CostReport(Printable):
         """The report for programs, with types that JSON has."""
         return {
             "name": self.name,
-            "arguments": self.arguments,
+            "arguments": list(self.arguments),
             "changing": None if self.changing is None else list(self.changing),
             "branches": self.branches,
             "passes": {each.name: self._pass_dict(each) for each in self.passes},
@@ -213,8 +214,8 @@ class CostReport(Printable):
             for each in self.passes:
                 rows.append(total_cells(f"{TITLES[each.name]}, run again", each.again))
                 rows.append(total_cells(f"{TITLES[each.name]}, avoided", each.avoided))
-        change = "" if self.changing is None else f"; changing: {', '.join(self.changing) or 'nothing'}"
-        return Table(f"cost of {self.name}({self.arguments}){change}", ("", *HEADER), rows)
+        change = "" if self.changing is None else f"; changing: {_shown(self.changing) or 'nothing'}"
+        return Table(f"cost of {self.name}({_shown(self.arguments)}){change}", ("", *HEADER), rows)
 
     def _dearest(self) -> Table:
         rows = [(name, row) for name, row in self.per_equation if name != "hvp"]
@@ -222,6 +223,12 @@ class CostReport(Printable):
         header = ("pass", "equation", "times", "FLOPs", "transcendentals", "bytes", "inside", "source")
         cells = [row_cells(name, row) for name, row in rows]
         return Table("dearest equations", header, shortened(cells))
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The first names, where there are many."""
+    rest = len(names) - NUM_ARGUMENTS
+    return ", ".join([*names[:NUM_ARGUMENTS], *([f"... {rest} more"] if rest > 0 else [])])
 
 
 def _operations(each: SourceCost) -> float:

@@ -271,7 +271,9 @@ def _fft(eqn: Equation) -> Work:
 
 
 def _matrix(eqn: Equation) -> Work:
-    return Work(matrices.FLOPS[eqn.primitive.name](eqn) * (COMPLEX_FACTOR if kind_of(eqn) == "c" else 1.0))
+    """By the kind of the matrix: the eigenvalues of a real one may be complex."""
+    factor = COMPLEX_FACTOR if _dtype_kind(eqn.invars[0].aval) == "c" else 1.0
+    return Work(matrices.FLOPS[eqn.primitive.name](eqn) * factor)
 
 
 def _random(eqn: Equation) -> Work:
