@@ -772,7 +772,7 @@ MUTANTS = [
     Mutant(
         "remat is opened before differentiation",
         "facts/simplify.py",
-        '_DIFFERENTIATED = RULED | {"checkpoint", "remat", "remat2", _jax.PASS}',
+        "_DIFFERENTIATED = RULED | _REMATERIALIZED | {_jax.PASS}",
         "_DIFFERENTIATED = RULED | {_jax.PASS}",
     ),
     Mutant(
