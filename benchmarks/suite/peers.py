@@ -1,0 +1,379 @@
+"""Other libraries on the same problems, each in an environment and a process of its own.
+
+A peer has a list of requirements (`benchmarks/peers/NAME.txt`, whose first line names the Pythons it runs on) and a
+script (`benchmarks/peers/peer_NAME.py`). Its environment is made once under a cache folder. Then two processes take
+turns: ours and the peer's. Both read the same arrays; their figures must agree before anything is timed. What does not
+install, or finds no Python, is skipped with the reason, which is the result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.suite import schema
+from benchmarks.suite.catalogue import EVERYTHING, FOLDER, UnknownBenchmarkError
+from benchmarks.suite.running import Outcome, Say, Wish, grouped, run_process, today
+from benchmarks.suite.schema import Check, Line, Timing
+
+OURS = "incrax"
+HOME = FOLDER / "peers"
+CACHE = "INCRAX_BENCHMARK_CACHE"
+INSTALL_LIMIT_S = 1800.0
+LIMIT_S = 1200.0
+WARM = 20
+ROUNDS, QUICK_ROUNDS = 15, 2
+TURN_S = 0.2
+"""A turn has as many calls as fit into this time, at least one and at most `MOST_CALLS`."""
+MOST_CALLS = 40
+MARK = "requirements.sha256"
+"""Written when an environment is whole."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One library: what is asked of it, to what the figures of both sides must agree, and its targets.
+
+    A target is the least factor by which the peer's time of a case exceeds ours.
+    """
+
+    name: str
+    question: str
+    rtol: float = 1e-8
+    targets: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def requirements(self) -> Path:
+        """What its environment has."""
+        return HOME / f"{self.name}.txt"
+
+    @property
+    def script(self) -> Path:
+        """Its side."""
+        return HOME / f"peer_{self.name}.py"
+
+    @property
+    def pythons(self) -> list[str]:
+        """Versions of Python that it runs on, best first."""
+        first = self.requirements.read_text(encoding="utf-8").splitlines()[0]
+        return first.removeprefix("# python:").split()
+
+    def target(self, case: str) -> float | None:
+        """The factor to reach in a case."""
+        return next((factor for part, factor in self.targets if part in case), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--list --json` tells."""
+        return {"name": self.name, "question": self.question, "pythons": self.pythons, "rtol": self.rtol}
+
+
+EVERY_CASE = (("", 1.0),)
+PEERS = (
+    Peer("zfit", "the mixture likelihood in zfit (TensorFlow), one parameter changed", targets=EVERY_CASE),
+    Peer("root", "the mixture likelihood in RooFit, which keeps components itself", 1e-7, EVERY_CASE),
+    Peer("tensorwaves", "amplitude couplings in tensorwaves, which precomputes what is constant", 1e-8, EVERY_CASE),
+    Peer("optimistix", "certified fits of least squares by Levenberg-Marquardt", 1e-5, EVERY_CASE),
+    Peer("flowjax", "the log-density of own samples of flows in plain FlowJAX", targets=EVERY_CASE),
+    Peer("torch", "mixture, polynomial and rows of a table in PyTorch, eager", 1e-6, EVERY_CASE),
+)
+
+
+class PeerError(RuntimeError):
+    """A side that could not go on; the message is its own."""
+
+
+class UnavailableError(RuntimeError):
+    """No environment could be made; the message is the reason."""
+
+
+def chosen(names: Iterable[str]) -> list[Peer]:
+    """The peers of these names; `all` stands for every one.
+
+    Raises:
+        UnknownBenchmarkError: there is none of this name.
+    """
+    known, found = {each.name: each for each in PEERS}, {}
+    for name in names:
+        if name == EVERYTHING:
+            found |= known
+        elif name in known:
+            found[name] = known[name]
+        else:
+            raise UnknownBenchmarkError(f"no peer is called {name!r}; known are {EVERYTHING}, {', '.join(known)}.")
+    return list(found.values())
+
+
+# --- environments ----------------------------------------------------------------------------------------------------
+
+
+def cache_folder(given: Path | None = None) -> Path:
+    """Where environments are kept: what is given, what the environment variable says, or the user's cache."""
+    if given is not None:
+        return given
+    named = os.environ.get(CACHE)
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return Path(named) if named else base / "incrax-benchmarks"
+
+
+def find_python(versions: Iterable[str]) -> Path | None:
+    """An interpreter of one of these versions: this one, one on the path, or one of pyenv's."""
+    current = f"{sys.version_info.major}.{sys.version_info.minor}"
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in versions:
+        if version == current:
+            return Path(sys.executable)
+        found = shutil.which(f"python{version}")
+        places = sorted(root.glob(f"{version}.*/bin/python"))
+        candidates = [*places[-1:], *([Path(found)] if found else [])]
+        for candidate in candidates:
+            if _runs(candidate, version):
+                return candidate
+    return None
+
+
+def _runs(python: Path, version: str) -> bool:
+    """Whether an interpreter starts and is of this version; a shim of pyenv may do neither."""
+    command = [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip() == version
+    return False
+
+
+def environment(peer: Peer, cache: Path, limit_s: float, say: Say) -> Path:
+    """The interpreter of the peer's environment, which is made if it is not there or its requirements changed.
+
+    Raises:
+        UnavailableError: there is no Python for it, or it does not install.
+    """
+    folder = cache / "peers" / peer.name
+    python, mark = folder / "bin" / "python", folder / MARK
+    wanted = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()
+    if mark.exists() and mark.read_text() == wanted:
+        return python
+    base = find_python(peer.pythons)
+    if base is None:
+        raise UnavailableError(f"needs Python {' or '.join(peer.pythons)}; none of them was found")
+    shutil.rmtree(folder, ignore_errors=True)
+    say(f"making {folder} with {base}")
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "-r", str(peer.requirements)]
+    for command in ([str(base), "-m", "venv", str(folder)], install):
+        ended = run_process(command, limit_s, say)
+        if ended.is_late:
+            raise UnavailableError(f"does not install in {limit_s:.0f} s")
+        if ended.code:
+            raise UnavailableError(f"does not install on Python {base}: {_reason(ended.errors)}")
+    mark.write_text(wanted)
+    return python
+
+
+def _reason(errors: str) -> str:
+    """The last line in which pip names an error."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("ERROR")]
+    return (named or lines or ["it said nothing"])[-1][:300]
+
+
+# --- two sides -------------------------------------------------------------------------------------------------------
+
+
+class Side:
+    """One process that answers requests; every answer is waited for until the deadline."""
+
+    def __init__(self, process: Any, name: str, deadline: float) -> None:
+        """Wait until it tells its cases."""
+        self.name, self._process, self._deadline = name, process, deadline
+        self._replies: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.greeting = self._reply()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """One request and its answer.
+
+        Raises:
+            PeerError: the side failed, ended, or did not answer in time.
+        """
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise PeerError(f"{self.name}: its process ended") from None
+        return self._reply()
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            self._replies.put(line)
+        self._replies.put(None)
+
+    def _reply(self) -> dict[str, Any]:
+        try:
+            line = self._replies.get(timeout=max(self._deadline - time.perf_counter(), 0.01))
+        except queue.Empty:
+            raise PeerError(f"{self.name}: no answer before the time limit") from None
+        if line is None:
+            raise PeerError(f"{self.name}: its process ended; what it said last is in {self._process.log}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PeerError(f"{self.name}: {answer['error']}")
+        return answer
+
+
+@contextlib.contextmanager
+def started(command: list[str], name: str, folder: Path, deadline: float) -> Iterator[Side]:
+    """A side, ended on the way out; what it prints goes to a file."""
+    log = folder / f"{name}.log"
+    with (
+        log.open("w") as errors,
+        grouped(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors) as made,
+    ):
+        made.log = log
+        try:
+            yield Side(made, name, deadline)
+        except PeerError as error:
+            said = log.read_text(errors="replace").strip().splitlines()[-4:]
+            raise PeerError("\n".join([str(error).removesuffix(f"; what it said last is in {log}"), *said])) from None
+
+
+def run(peer: Peer, wish: Wish, say: Say, cache: Path | None = None) -> Outcome:
+    """Make the environment, compare the figures, and time both sides by turns."""
+    name, begin = f"peers-{peer.name}", time.perf_counter()
+    try:
+        python = environment(peer, cache_folder(cache), wish.limit_s or INSTALL_LIMIT_S, say)
+    except UnavailableError as error:
+        reason = str(error)
+        return Outcome(name, "skipped", time.perf_counter() - begin, reason, _skipped(name, reason, wish))
+    before, load = machine.busy_share(), machine.load()
+    try:
+        with tempfile.TemporaryDirectory(prefix="incrax-peers-") as folder:
+            lines, versions = _measured(peer, python, Path(folder), wish, say)
+    except PeerError as error:
+        return Outcome(name, "failed", time.perf_counter() - begin, str(error))
+    if not lines:
+        return Outcome(name, "skipped", time.perf_counter() - begin, "no case was run")
+    shares = [share for share in (before, machine.busy_share()) if share is not None]
+    title = f"incrax and {peer.name}"
+    result = schema.Result(
+        schema=schema.SCHEMA,
+        benchmark=name,
+        date=today(),
+        machine=machine.describe() | {"device": "cpu"},
+        versions=versions,
+        options=schema.Options(wish.quick, wish.rounds or (QUICK_ROUNDS if wish.quick else ROUNDS), []),
+        tables=[schema.Table(title, lines)],
+        commit=machine.commit(FOLDER.parent),
+        load=load,
+        busy=shares,
+        conditions=machine.conditions(shares),
+        seconds=round(time.perf_counter() - begin, 1),
+    )
+    return Outcome(name, "ok", time.perf_counter() - begin, result=result, text=printed(lines))
+
+
+def _skipped(name: str, reason: str, wish: Wish) -> schema.Result:
+    """A result without figures: that it could not be had here is one, too."""
+    return schema.Result(
+        schema=schema.SCHEMA,
+        benchmark=name,
+        date=today(),
+        machine=machine.describe(),
+        versions=machine.versions(),
+        options=schema.Options(wish.quick),
+        tables=[],
+        commit=machine.commit(FOLDER.parent),
+        skipped=reason,
+    )
+
+
+def _measured(peer: Peer, python: Path, folder: Path, wish: Wish, say: Say) -> tuple[list[Line], dict[str, str]]:
+    deadline = time.perf_counter() + (wish.limit_s or LIMIT_S)
+    mine = [sys.executable, str(HOME / "ours.py"), str(folder), peer.name, *(["--quick"] if wish.quick else [])]
+    with started(mine, OURS, folder, deadline) as ours:
+        with started([str(python), str(peer.script), str(folder)], peer.name, folder, deadline) as theirs:
+            cases = [case for case in theirs.greeting["cases"] if wish.only in case]
+            lines = []
+            for case in cases:
+                lines.append(measured_line(peer, case, (ours, theirs), wish))
+                say(f"{case}: {lines[-1].cells[f'{peer.name} / {OURS}']} of our time")
+            versions = {OURS: ours.greeting["versions"], peer.name: theirs.greeting["versions"]}
+    flat = {**versions[OURS], **{f"{peer.name}: {key}": value for key, value in versions[peer.name].items()}}
+    return lines, flat
+
+
+def measured_line(peer: Peer, case: str, sides: tuple[Side, Side], wish: Wish) -> Line:
+    """One case: figures of both sides, then times by turns."""
+    ours, theirs = sides
+    for side in sides:
+        side.ask(do="prepare", case=case)
+    _check_agreement(peer, case, sides)
+    calls = {}
+    for side in sides:
+        seconds = side.ask(do="time", first=1, calls=3 if wish.quick else WARM)["seconds"]
+        calls[side] = min(max(int(TURN_S / max(seconds[-1], 1e-9)), 1), 2 if wish.quick else MOST_CALLS)
+    found: dict[Side, list[float]] = {side: [] for side in sides}
+    rounds, number = wish.rounds or (QUICK_ROUNDS if wish.quick else ROUNDS), WARM + 1
+    for turn in range(rounds):
+        for side in sides if turn % 2 == 0 else sides[::-1]:
+            found[side] += side.ask(do="time", first=number, calls=calls[side])["seconds"]
+        number += max(calls.values())
+    timings = {OURS: _timing(found[ours]), peer.name: _timing(found[theirs])}
+    ratio, name = timings[peer.name].median / timings[OURS].median, f"{peer.name} / {OURS}"
+    factor = peer.target(case)
+    checks = []
+    if factor is not None and not wish.quick:
+        checks = [Check(f">={factor:.3g}x {peer.name}", f"{ratio:.2f}x {peer.name}", ratio >= factor, name)]
+    cells = {form: shown(timing) for form, timing in timings.items()} | {name: f"{ratio:.2f}"}
+    return Line(case, cells, timings, {name: ratio}, {}, checks)
+
+
+def _check_agreement(peer: Peer, case: str, sides: tuple[Side, Side]) -> None:
+    """Both sides have the same figures at two arguments, relative to the largest one of ours."""
+    for number in (0, 7):
+        ours, theirs = (side.ask(do="read", number=number)["values"] for side in sides)
+        error = difference(ours, theirs)
+        if not error <= peer.rtol:
+            raise PeerError(
+                f"{case}: {peer.name} and incrax differ by {error:.2g} (allowed {peer.rtol:g}), so that they do not "
+                f"compute the same: ours {ours[:3]}, theirs {theirs[:3]}"
+            )
+
+
+def difference(ours: list[float], theirs: list[float]) -> float:
+    """The largest difference relative to the size of each figure, and of the largest one where figures vanish."""
+    if len(ours) != len(theirs) or not ours:
+        return float("inf")
+    largest = max(abs(value) for value in ours)
+    return max(abs(a - b) / max(abs(a), 1e-6 * largest, 1e-300) for a, b in zip(ours, theirs, strict=True))
+
+
+def _timing(seconds: list[float]) -> Timing:
+    if len(seconds) < 2:
+        return Timing(seconds[0], seconds[0], seconds[0])
+    lower, median, upper = quantiles(seconds, n=4, method="inclusive")
+    return Timing(median, lower, upper)
+
+
+def shown(timing: Timing) -> str:
+    """Median and quartiles with one unit, as the scripts show them."""
+    factor, unit = (1e6, "us") if timing.median < 1e-3 else (1e3, "ms")
+    return f"{factor * timing.median:.3g} {unit} [{factor * timing.lower:.3g}-{factor * timing.upper:.3g}]"
+
+
+def printed(lines: list[Line]) -> str:
+    """The lines as a table."""
+    rows = [["case", *lines[0].cells], *([line.case, *line.cells.values()] for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
