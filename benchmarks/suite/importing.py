@@ -152,8 +152,8 @@ def _line(row: dict[str, str], where: str) -> Line:
     ratios, figures = {}, {}
     for name, cell in cells.items():
         sides = name.rpartition(" / ")
-        if re.fullmatch(NUMBER, cell):
-            (ratios if sides[0] in timings and sides[2] in timings else figures)[name] = float(cell)
+        if plain := re.fullmatch(rf"({NUMBER})(?: s)?", cell):
+            (ratios if sides[0] in timings and sides[2] in timings else figures)[name] = float(plain[1])
     checks = _checks(row.get("target", ""), row.get("verdict", ""), ratios, where)
     return Line(row["case"], cells, timings, ratios, figures, checks)
 
