@@ -66,7 +66,7 @@ def load() -> list[float] | None:
         return None
 
 
-def busy_share(seconds: float = SAMPLE_S) -> float | None:
+def busy_share() -> float | None:
     """Share of the processors' time that others take just now, from two readings; None where it cannot be read.
 
     Unlike a load average it does not remember what this program itself did a minute ago.
@@ -74,7 +74,7 @@ def busy_share(seconds: float = SAMPLE_S) -> float | None:
     first = _ticks()
     if first is None:
         return None
-    time.sleep(seconds)
+    time.sleep(SAMPLE_S)
     second = _ticks()
     assert second is not None
     passed = sum(second) - sum(first)

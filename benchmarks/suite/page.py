@@ -72,9 +72,9 @@ def make(results: Sequence[Result]) -> dict[str, str]:
     return files
 
 
-def differing(files: Mapping[str, str], folder: Path = DOCS) -> list[str]:
+def differing(files: Mapping[str, str], folder: Path | None = None) -> list[str]:
     """The files that are missing or differ; plots drawn by another version of matplotlib need not be the same."""
-    return [name for name, text in files.items() if not _is_same(folder / name, text)]
+    return [name for name, text in files.items() if not _is_same((folder or DOCS) / name, text)]
 
 
 def _is_same(path: Path, text: str) -> bool:
@@ -87,8 +87,9 @@ def _is_same(path: Path, text: str) -> bool:
     return found == text
 
 
-def write(files: Mapping[str, str], folder: Path = DOCS) -> None:
+def write(files: Mapping[str, str], folder: Path | None = None) -> None:
     """Write all files; plots that no page shows any more are removed."""
+    folder = folder or DOCS
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -215,8 +215,10 @@ class Side:
         return self._reply()
 
     def _read(self) -> None:
-        for line in self._process.stdout:
-            self._replies.put(line)
+        with self._process.stdout as replies:
+            for line in replies:
+                if line.startswith("{"):  # a library may have printed something while it was imported
+                    self._replies.put(line)
         self._replies.put(None)
 
     def _reply(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ OTHER = ("#8a5fb8", "#b8487a", "#2f8a86")
 MARKS = {"incrax": "o", "jax.jit": "s", "hand": "^", "by hand": "^"}
 MET, MISSED, OPEN = "#0b6fc2", "#c0501a", "#7d8694"
 FEW_DECADES = 30.0
-"""Below this range of gains, 2 and 5 are marked as well."""
+"""Below this range, numbers between the decades are marked as well."""
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "incrax",
@@ -79,6 +79,8 @@ def curves(panels: Sequence[Curve], title: str) -> str:
             _times(axes[0][column], panel)
             _gains(axes[1][column], panel)
             axes[1][column].set_xlabel(panel.axis)
+            if max(panel.sizes) / min(panel.sizes) < 10 * FEW_DECADES:
+                axes[1][column].xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         axes[0][0].set_ylabel("time of a call")
         axes[1][0].set_ylabel("jax.jit / incrax")
         axes[0][0].legend(loc="upper left", fontsize=9)

@@ -175,6 +175,9 @@ def grouped(command: Sequence[str], environment: dict[str, str] | None = None, *
         yield process
     finally:
         end(process)
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
 
 
 def end(process: Any) -> None:
@@ -198,10 +201,11 @@ class _Relay(threading.Thread):
 
     def run(self) -> None:
         """Read."""
-        for line in self._stream:
-            self._lines.append(line)
-            if self._say is not None:
-                self._say(line.rstrip())
+        with self._stream:
+            for line in self._stream:
+                self._lines.append(line)
+                if self._say is not None:
+                    self._say(line.rstrip())
 
     def text(self) -> str:
         """All that was read; whatever still holds the stream open is not waited for."""
