@@ -10,6 +10,7 @@ import argparse
 import functools
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +18,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite import catalogue, comparing, importing, running, schema
+from benchmarks.suite import catalogue, comparing, importing, peers, running, schema, turns
 from benchmarks.suite.catalogue import Benchmark
 from benchmarks.suite.running import Outcome, Wish
 
 RESULTS = catalogue.FOLDER / "results"
 BAD_USAGE = 2
+USAGE_ERRORS = (
+    schema.ResultError,
+    comparing.ComparisonError,
+    catalogue.UnknownBenchmarkError,
+    importing.ImportingError,
+)
 
 EPILOG = """\
 examples:
@@ -70,10 +77,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return _bad("--limit must be above 0 seconds")
     try:
         return _chosen(given)(given)
-    except (schema.ResultError, comparing.ComparisonError, catalogue.UnknownBenchmarkError) as error:
+    except USAGE_ERRORS as error:
         return _bad(str(error))
-    except importing.ImportingError as error:
-        return _bad(str(error))
+    except BrokenPipeError:  # the reader has enough; what is still buffered must not raise at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         _say("interrupted; the running benchmark was ended, finished ones are recorded")
         return 1
@@ -113,8 +121,6 @@ def print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _list(given: argparse.Namespace) -> int:
-    from benchmarks.suite import peers
-
     if given.json:
         found = {
             "benchmarks": [catalogue.as_dict(each) for each in catalogue.BENCHMARKS],
@@ -230,10 +236,7 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _peers(given: argparse.Namespace) -> int:
-    from benchmarks.suite import peers
-
-    chosen = peers.chosen(given.peers)
-    return _run_each(chosen, functools.partial(peers.run, cache=given.cache), given)
+    return _run_each(peers.chosen(given.peers), functools.partial(turns.run, cache=given.cache), given)
 
 
 def _page(given: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ MARKS = {"incrax": "o", "jax.jit": "s", "hand": "^", "by hand": "^"}
 MET, MISSED, OPEN = "#0b6fc2", "#c0501a", "#7d8694"
 FEW_DECADES = 30.0
 """Below this range, numbers between the decades are marked as well."""
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "incrax",
     "font.size": 10.0,

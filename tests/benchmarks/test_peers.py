@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from benchmarks import machine
-from benchmarks.suite import command, peers, running, schema
-from benchmarks.suite.peers import HOME, Peer, PeerError, Side
+from benchmarks.suite import command, environments, peers, running, schema, turns
+from benchmarks.suite.peers import HOME, Peer
 from benchmarks.suite.running import Ended, Wish
+from benchmarks.suite.turns import PeerError, Side
 
 SIDE = """\
 import os, sys, time
@@ -56,7 +57,7 @@ def sides(tmp_path):
             script = tmp_path / f"{name}.py"
             script.write_text(SIDE.format(home=str(HOME), factor=factor, sleep=sleep))
             deadline = time.perf_counter() + limit_s
-            made = peers.started([sys.executable, str(script), str(tmp_path)], name, tmp_path, deadline)
+            made = turns.started([sys.executable, str(script), str(tmp_path)], name, tmp_path, deadline)
             return stack.enter_context(made)
 
         yield start
@@ -69,7 +70,7 @@ def test_two_sides_that_agree_are_timed_by_turns(sides):
     ours, theirs = sides("incrax", sleep=0.001), sides("zfit", sleep=0.01)
     assert theirs.greeting["cases"] == ["good", "raising", "ending", "hanging"]
     assert set(theirs.greeting["versions"]) == {"python", "numpy"}
-    line = peers.measured_line(Peer("zfit", "?", targets=(("good", 2.0),)), "good", (ours, theirs), Wish(rounds=3))
+    line = turns.measured_line(Peer("zfit", "?", targets=(("good", 2.0),)), "good", (ours, theirs), Wish(rounds=3))
     assert set(line.timings) == {"incrax", "zfit"}
     assert line.timings["zfit"].median >= 0.01
     assert line.timings["incrax"].median >= 0.001
@@ -80,8 +81,8 @@ def test_two_sides_that_agree_are_timed_by_turns(sides):
 def test_sides_that_do_not_compute_the_same_are_not_timed(sides):
     both = sides("incrax"), sides("zfit", factor=1.0 + 1e-6)
     with pytest.raises(PeerError, match="good: zfit and incrax differ by 1e-06 .allowed 1e-08., so that they do not"):
-        peers.measured_line(Peer("zfit", "?"), "good", both, Wish(rounds=1))
-    assert peers.measured_line(Peer("zfit", "?", rtol=1e-5), "good", both, Wish(quick=True)).checks == []
+        turns.measured_line(Peer("zfit", "?"), "good", both, Wish(rounds=1))
+    assert turns.measured_line(Peer("zfit", "?", rtol=1e-5), "good", both, Wish(quick=True)).checks == []
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_sides_that_do_not_compute_the_same_are_not_timed(sides):
     [([1.0], [1.0], 0.0), ([2.0, 1e-3], [2.0, 2e-3], 1.0), ([1.0], [1.0, 2.0], np.inf), ([1.0], [np.nan], np.nan)],
 )
 def test_every_figure_counts_by_its_own_size(ours, theirs, expected):
-    assert peers.difference(ours, theirs) == pytest.approx(expected, nan_ok=True)
+    assert turns.difference(ours, theirs) == pytest.approx(expected, nan_ok=True)
 
 
 def test_what_a_library_raises_is_told(sides):
@@ -102,7 +103,7 @@ def test_a_side_that_ends_is_told_with_what_it_said_last(tmp_path):
     script.write_text(SIDE.format(home=str(HOME), factor=1.0, sleep=0.0))
     command = [sys.executable, str(script), str(tmp_path)]
     with pytest.raises(PeerError, match="zfit: its process ended\n(.*\n)*out of memory"):
-        with peers.started(command, "zfit", tmp_path, time.perf_counter() + 30) as side:
+        with turns.started(command, "zfit", tmp_path, time.perf_counter() + 30) as side:
             side.ask(do="prepare", case="ending")
 
 
@@ -125,7 +126,7 @@ def pip(monkeypatch):
             Path(command[3]).mkdir(parents=True)
         return answers.pop(0) if answers else Ended(0, is_late=False, output="", errors="")
 
-    monkeypatch.setattr(peers, "run_process", run_process)
+    monkeypatch.setattr(environments, "run_process", run_process)
     run_process.calls, run_process.answers = calls, answers
     return run_process
 
@@ -135,17 +136,17 @@ def torch() -> Peer:
 
 
 def test_an_environment_is_made_once_and_again_when_its_requirements_change(pip, tmp_path, monkeypatch):
-    monkeypatch.setattr(peers, "find_python", lambda versions: Path(sys.executable))
+    monkeypatch.setattr(environments, "find_python", lambda versions: Path(sys.executable))
     said = []
-    python = peers.environment(torch(), tmp_path, 9.0, said.append)
+    python = environments.environment(torch(), tmp_path, 9.0, said.append)
     assert python == tmp_path / "peers" / "torch" / "bin" / "python"
     assert [call[1:3] for call in pip.calls] == [["-m", "venv"], ["-m", "pip"]]
     assert pip.calls[1][-2:] == ["-r", str(HOME / "torch.txt")]
     assert said
-    peers.environment(torch(), tmp_path, 9.0, said.append)
+    environments.environment(torch(), tmp_path, 9.0, said.append)
     assert len(pip.calls) == 2
-    (tmp_path / "peers" / "torch" / peers.MARK).write_text("of another list")
-    peers.environment(torch(), tmp_path, 9.0, said.append)
+    (tmp_path / "peers" / "torch" / environments.MARK).write_text("of another list")
+    environments.environment(torch(), tmp_path, 9.0, said.append)
     assert len(pip.calls) == 4
 
 
@@ -159,15 +160,15 @@ def test_an_environment_is_made_once_and_again_when_its_requirements_change(pip,
     ],
 )  # fmt: skip
 def test_what_does_not_install_is_skipped_and_that_is_the_result(pip, tmp_path, monkeypatch, answer, reason):
-    monkeypatch.setattr(peers, "find_python", lambda versions: Path(sys.executable))
+    monkeypatch.setattr(environments, "find_python", lambda versions: Path(sys.executable))
     pip.answers += [Ended(0, is_late=False, output="", errors=""), answer]
-    outcome = peers.run(torch(), Wish(limit_s=9.0), lambda text: None, tmp_path)
+    outcome = turns.run(torch(), Wish(limit_s=9.0), lambda text: None, tmp_path)
     assert outcome.status == "skipped"
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(outcome.reason)
     assert outcome.result is not None
     assert schema.parse(vars_of(outcome.result), "x").skipped == outcome.reason
-    assert not (tmp_path / "peers" / "torch" / peers.MARK).exists()
+    assert not (tmp_path / "peers" / "torch" / environments.MARK).exists()
 
 
 def vars_of(result: schema.Result) -> object:
@@ -177,7 +178,7 @@ def vars_of(result: schema.Result) -> object:
 
 
 def test_a_peer_without_a_python_is_skipped(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(peers, "find_python", lambda versions: None)
+    monkeypatch.setattr(environments, "find_python", lambda versions: None)
     words = ["--peers", "root", "--cache", str(tmp_path), "--output", str(tmp_path / "results")]
     assert command.main(words) == 0
     assert "root: skipped, needs Python 3.12 or 3.11 or 3.10 or 3.13; none of them was found" in capsys.readouterr().err
@@ -186,17 +187,19 @@ def test_a_peer_without_a_python_is_skipped(monkeypatch, tmp_path, capsys):
 
 
 def test_pythons_are_found_here_or_not_at_all():
-    assert peers.find_python(["9.9", f"{sys.version_info.major}.{sys.version_info.minor}"]) == Path(sys.executable)
-    assert peers.find_python(["9.9"]) is None
+    assert environments.find_python(["9.9", f"{sys.version_info.major}.{sys.version_info.minor}"]) == Path(
+        sys.executable
+    )
+    assert environments.find_python(["9.9"]) is None
 
 
 def test_where_environments_are_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(peers.CACHE, raising=False)
-    assert peers.cache_folder() == tmp_path / "cache" / "incrax-benchmarks"
-    monkeypatch.setenv(peers.CACHE, str(tmp_path / "named"))
-    assert peers.cache_folder() == tmp_path / "named"
-    assert peers.cache_folder(tmp_path) == tmp_path
+    monkeypatch.delenv(environments.CACHE, raising=False)
+    assert environments.cache_folder() == tmp_path / "cache" / "incrax-benchmarks"
+    monkeypatch.setenv(environments.CACHE, str(tmp_path / "named"))
+    assert environments.cache_folder() == tmp_path / "named"
+    assert environments.cache_folder(tmp_path) == tmp_path
 
 
 # --- the peers -------------------------------------------------------------------------------------------------------
@@ -214,7 +217,7 @@ def test_every_peer_has_its_requirements_its_script_and_our_side(peer):
 
 def test_our_side_writes_the_problem_and_gives_the_figures_of_plain_jax(tmp_path):
     command = [sys.executable, str(HOME / "ours.py"), str(tmp_path), "zfit", "--quick"]
-    with peers.started(command, "incrax", tmp_path, time.perf_counter() + 60) as ours:
+    with turns.started(command, "incrax", tmp_path, time.perf_counter() + 60) as ours:
         ours.ask(do="prepare", case="mixture, value and gradient, one yield")
         found = ours.ask(do="read", number=7)["values"]
         assert len(ours.ask(do="time", first=1, calls=3)["seconds"]) == 3
