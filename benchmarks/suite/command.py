@@ -7,13 +7,16 @@ time, a target got worse, or the page is out of date, 2 bad usage.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import json
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,7 +79,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.limit is not None and given.limit <= 0:
         return _bad("--limit must be above 0 seconds")
     try:
-        return _chosen(given)(given)
+        with _ended_on_request():
+            return _chosen(given)(given)
     except USAGE_ERRORS as error:
         return _bad(str(error))
     except BrokenPipeError:  # the reader has enough; what is still buffered must not raise at exit
@@ -85,6 +89,23 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("interrupted; the running benchmark was ended, finished ones are recorded")
         return 1
+
+
+@contextlib.contextmanager
+def _ended_on_request() -> Iterator[None]:
+    """A request to end is an interruption, so that what runs is ended as well."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _chosen(given: argparse.Namespace) -> Callable[[argparse.Namespace], int]:

@@ -72,9 +72,9 @@ def environment(peer: Peer, cache: Path, limit_s: float, say: Say) -> Path:
         raise UnavailableError(f"needs Python {' or '.join(peer.pythons)}; none of them was found")
     shutil.rmtree(folder, ignore_errors=True)
     say(f"making {folder} with {base}")
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "-r", str(peer.requirements)]
+    install = [str(python), "-m", "pip", "install", "--progress-bar", "off", "--no-input", "-r", str(peer.requirements)]
     for command in ([str(base), "-m", "venv", str(folder)], install):
-        ended = run_process(command, limit_s, say)
+        ended = run_process(command, limit_s, say, with_output=True)
         if ended.is_late:
             raise UnavailableError(f"does not install in {limit_s:.0f} s")
         if ended.code:

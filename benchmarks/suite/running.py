@@ -152,13 +152,14 @@ class Ended:
         return "\n".join(lines[-TAIL:])
 
 
-def run_process(command: Sequence[str], limit_s: float, say: Say, environment: dict[str, str] | None = None) -> Ended:
+def run_process(command: Sequence[str], limit_s: float, say: Say, *, with_output: bool = False) -> Ended:
     """Run a command in a group of its own; every line of its error stream is passed on as it comes.
 
-    The whole group is ended at the limit, and when this process is interrupted.
+    With `with_output`, those of its output are, too. The whole group is ended at the limit, and when this process is
+    interrupted.
     """
-    with grouped(command, environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        errors, output = _Relay(process.stderr, say), _Relay(process.stdout, None)
+    with grouped(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        errors, output = _Relay(process.stderr, say), _Relay(process.stdout, say if with_output else None)
         try:
             code, is_late = process.wait(limit_s), False
         except subprocess.TimeoutExpired:
@@ -168,9 +169,9 @@ def run_process(command: Sequence[str], limit_s: float, say: Say, environment: d
 
 
 @contextlib.contextmanager
-def grouped(command: Sequence[str], environment: dict[str, str] | None = None, **streams: Any) -> Iterator[Any]:
+def grouped(command: Sequence[str], **streams: Any) -> Iterator[Any]:
     """A process that leads a group of its own, which is ended on the way out."""
-    process = subprocess.Popen(command, env=environment, text=True, cwd=ROOT, start_new_session=True, **streams)
+    process = subprocess.Popen(command, text=True, cwd=ROOT, start_new_session=True, **streams)
     try:
         yield process
     finally:

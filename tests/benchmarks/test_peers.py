@@ -120,7 +120,7 @@ def pip(monkeypatch):
     """What would be run; `answers` says how each command ends."""
     calls, answers = [], []
 
-    def run_process(command, limit_s, say, environment=None):
+    def run_process(command, limit_s, say, *, with_output):
         calls.append([Path(command[0]).name, *command[1:]])
         if command[1:3] == ["-m", "venv"]:
             Path(command[3]).mkdir(parents=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -99,12 +101,41 @@ def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path, said)
     outcome = running.run(script, Wish(limit_s=1.5), said.append)
     assert (outcome.status, outcome.reason) == ("timed out", "stopped after 2 s; --limit SECONDS gives more")
     assert said == ["begun"]
-    child = int(note.read_text())
+    assert is_gone(int(note.read_text()))
+
+
+def test_a_command_that_is_asked_to_end_ends_its_benchmark(tmp_path):
+    """What runs has a group of its own, which the request does not reach."""
+    note = tmp_path / "pid"
+    made(
+        tmp_path,
+        f"import os, pathlib, time\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n",
+    )
+    text = (
+        "from benchmarks.suite import catalogue, command\n"
+        f"catalogue.BENCHMARKS = (catalogue.Benchmark('mixture', 1, script={str(tmp_path / 'script.py')!r}),)\n"
+        "raise SystemExit(command.main(['--run', 'mixture']))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text], cwd=SCRIPTS.parent, stderr=subprocess.PIPE, text=True)
+    with process:
+        for _ in range(400):
+            if note.exists() and note.read_text():
+                break
+            time.sleep(0.05)
+        process.terminate()
+        errors = process.communicate(timeout=30)[1]
+    assert process.returncode == 1
+    assert "interrupted; the running benchmark was ended" in errors
+    assert is_gone(int(note.read_text()))
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends within some seconds."""
     for _ in range(100):
-        if not is_alive(child):
-            break
+        if not is_alive(pid):
+            return True
         time.sleep(0.05)
-    assert not is_alive(child)
+    return False
 
 
 def is_alive(pid: int) -> bool:
