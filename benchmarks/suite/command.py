@@ -216,12 +216,14 @@ def _record(outcome: Outcome, given: argparse.Namespace) -> Path | None:
 
 
 def _told(outcome: Outcome) -> str:
-    if outcome.status != "ok":
+    if outcome.result is None or outcome.status != "ok":
         return f"{outcome.status}, {outcome.reason}"
-    lines = outcome.result.lines if outcome.result else []
+    lines = outcome.result.lines
+    if outcome.result.options.quick:
+        return f"{len(lines)} lines, {outcome.seconds:.0f} s, quick: figures mean nothing"
     num = sum(bool(line.checks) for _, line in lines)
-    conditions = outcome.result.conditions if outcome.result else "unknown"
-    return f"{len(lines)} lines, {num} with a target, {outcome.num_short} short, {outcome.seconds:.0f} s, {conditions}"
+    found = f"{len(lines)} lines, {num} with a target, {outcome.num_short} short"
+    return f"{found}, {outcome.seconds:.0f} s, {outcome.result.conditions} machine"
 
 
 def _finish(outcomes: Sequence[Outcome], given: argparse.Namespace) -> int:
