@@ -78,7 +78,7 @@ def environment(peer: Peer, cache: Path, limit_s: float, say: Say) -> Path:
         if ended.is_late:
             raise UnavailableError(f"does not install in {limit_s:.0f} s")
         if ended.code:
-            raise UnavailableError(f"does not install on Python {base}: {_reason(ended.errors)}")
+            raise UnavailableError(f"does not install: {_reason(ended.errors)}")
     mark.write_text(wanted)
     return python
 
