@@ -67,7 +67,7 @@ def make(results: Sequence[Result]) -> dict[str, str]:
     files: dict[str, str] = {}
     parts = [INTRO, _gains(own.values(), files), _growth(own, files), _others(chosen, files), _short(chosen.values())]
     parts += ["## Every benchmark\n", *(_benchmark(name, result) for name, result in own.items())]
-    parts.append(_not_shown(results, chosen))
+    parts += [_not_measured(own), _not_shown(results, chosen)]
     files[PAGE] = "\n".join(part.rstrip() + "\n" for part in parts if part)
     return files
 
@@ -292,6 +292,12 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+
+
+def _not_measured(own: Mapping[str, Result]) -> str:
+    """Benchmarks without a result."""
+    names = [f"`{name}`" for name in catalogue.by_name() if name not in own]
+    return f"Not measured yet: {', '.join(names)}.\n" if names else ""
 
 
 def _not_shown(results: Sequence[Result], chosen: Mapping[str, Result]) -> str:

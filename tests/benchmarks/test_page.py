@@ -111,6 +111,12 @@ def test_peers_are_shown_or_skipped_with_their_reason(text):
     assert re.search(r"### torch\n\n.*`python -m benchmarks --peers torch`\n\nNot measured yet\.", text)
 
 
+def test_benchmarks_without_a_result_are_named(text):
+    (line,) = [line for line in text.splitlines() if line.startswith("Not measured yet: ")]
+    assert "`residual`" in line
+    assert "`mixture`" not in line
+
+
 def test_plots_say_what_they_show_to_those_who_do_not_see_them(text, files):
     shown = {path: told for told, path in re.findall(r"!\[(.*?)\]\((assets.*?)\)", text)}
     assert set(shown) == set(files) - {page.PAGE}
