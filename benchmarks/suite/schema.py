@@ -112,8 +112,26 @@ class Result:
 
 
 def dumps(result: Result) -> str:
-    """The text of a file."""
-    return json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """The text of a file: every field, and every line of a table, on a line of its own."""
+    fields = dataclasses.asdict(result)
+    fields["tables"] = [_Plain(_table_text(table)) for table in fields["tables"]]
+    shown = [f" {json.dumps(name)}: {_text(value)}" for name, value in fields.items()]
+    return "{\n" + ",\n".join(shown) + "\n}\n"
+
+
+class _Plain(str):
+    """JSON already."""
+
+
+def _table_text(table: dict[str, Any]) -> str:
+    lines = ",\n".join(f"   {_text(line)}" for line in table["lines"])
+    return f'  {{"title": {_text(table["title"])}, "lines": [\n{lines}\n  ]}}'
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], _Plain):
+        return "[\n" + ",\n".join(value) + "\n ]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def save(result: Result, path: Path) -> None:
