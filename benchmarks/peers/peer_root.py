@@ -44,7 +44,5 @@ def value(changed: str) -> Any:
 
 
 if __name__ == "__main__":
-    serve(
-        {"mixture, value, one yield": value("n1"), "mixture, value, one mean": value("mu1")},
-        ["ROOT", "numpy"],
-    )
+    cases = {"mixture, value, one yield": value("n1"), "mixture, value, one mean": value("mu1")}
+    serve(cases, ["root", "numpy"], release=str(ROOT.__version__))

@@ -30,11 +30,14 @@ class Case(NamedTuple):
 Maker = Callable[[Path], Case]
 
 
-def serve(makers: Mapping[str, Maker], packages: Sequence[str]) -> None:
-    """Answer requests until the stream ends; the problems lie in the folder that is the first argument."""
+def serve(makers: Mapping[str, Maker], packages: Sequence[str], **versions: str) -> None:
+    """Answer requests until the stream ends; the problems lie in the folder that is the first argument.
+
+    `versions` are those that a library tells of itself, beside those of the packages.
+    """
     replies, folder = _own_stream(), Path(sys.argv[1])
-    versions = {name: _version(name) for name in packages}
-    _reply(replies, {"cases": list(makers), "versions": {"python": platform.python_version(), **versions}})
+    found = {"python": platform.python_version(), **{name: _version(name) for name in packages}, **versions}
+    _reply(replies, {"cases": list(makers), "versions": found})
     case: Case | None = None
     for line in sys.stdin:
         request = json.loads(line)
