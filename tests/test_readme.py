@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import io
 import linecache
+import logging
 import re
 import shlex
 import tomllib
@@ -56,6 +57,17 @@ WITH_CODE = [page for page in PAGES if "python" in dict(blocks(page))]
 """Blocks marked `python` run; code of others, and what needs a cluster, is marked `py`."""
 
 
+@pytest.fixture
+def own_log():
+    """What a page does to the log is undone."""
+    logger = logging.getLogger("incrax")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""
@@ -146,7 +158,7 @@ def test_every_module_of_the_engine_has_its_place_in_the_pipeline():
     page = (ROOT / "docs" / "design" / "pipeline.md").read_text(encoding="utf-8")
     source = ROOT / "src" / "incrax"
     names = [".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")]
-    engine = [n for n in names if "__" not in n and not n.startswith("demo")]
+    engine = [n for n in names if "__" not in n and not n.startswith(("demo", "commands"))]
     assert [name for name in engine if f"`{name}`" not in page] == []
 
 

@@ -33,7 +33,8 @@ class Explanation(Printable):
     those that the user marked, as (name, "loaded" or "filled"); a line for each reduction over rows that came from
     statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty set's candidates in
     seconds; arrays that the function closed over when it was traced, or that follow from them, as (type, bytes), the
-    largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks).
+    largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks);
+    whether saving has been worth its overhead so far.
     """
 
     is_dry_run: bool
@@ -51,6 +52,7 @@ class Explanation(Printable):
     times: dict[str, float]
     constants: tuple[tuple[str, int], ...]
     chunks: tuple[tuple[str, int], ...] = ()
+    worth: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
@@ -73,6 +75,7 @@ class Explanation(Printable):
             "seconds": dict(self.times),
             "chunks": dict(self.chunks),
             "constants": _as_dicts(self.constants),
+            "worth": self.worth,
         }
 
     def tables(self) -> list[Table]:
@@ -86,6 +89,7 @@ class Explanation(Printable):
             ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
             ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
+            *([("is it worth it", self.worth)] if self.worth else []),
             *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],
@@ -112,7 +116,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         record = Record(engine.layout.full, "whole", None, None, (), (), (), is_first=True)
     facts = engine.facts
     eqns = facts.program.eqns
-    ran = _equations_run(engine, record)
+    ran = equations_run(engine, record)
     ran_ids = {id(eqn) for eqn in ran}
     rest = [eqn for eqn in eqns if id(eqn) not in ran_ids]
     return Explanation(
@@ -129,6 +133,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         cost_ran=total_cost(ran),
         cost_avoided=total_cost(rest),
         times=_times(record),
+        worth=engine.chooser.watch.worth.sentence if engine.chooser.is_timed else "",
         constants=tuple(sorted(map(_sized, facts.program.constvars), key=lambda item: -item[1])),
     )
 
@@ -160,7 +165,8 @@ def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str
         yield from [(name, verb) for var in variables if (name := names.get(var)) is not None]
 
 
-def _equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
+def equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
+    """What a call ran, those that filled missing values first."""
     if record.candidate == "saved outputs":
         return ()
     eqns = engine.facts.program.eqns if record.plan is None else record.plan.eqns

@@ -28,6 +28,7 @@ from incrax.running.comparison import Comparison
 from incrax.running.compiled import Compiler
 from incrax.running.doubts import results_instead
 from incrax.running.eviction import cheapest_first, results_without_saved
+from incrax.running.journal import Journal
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
 from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
@@ -47,7 +48,7 @@ class Engine:
         self,
         facts: Facts,
         traced: Program,
-        paths: Sequence[str],
+        journal: Journal,
         compiler: Compiler,
         tuning: Tuning,
         stats: Stats,
@@ -56,12 +57,13 @@ class Engine:
         is_exact: bool,
     ) -> None:
         self.facts = facts
-        self.paths = paths
+        self.paths = journal.paths
         self.tuning = tuning
         self.stats = stats
         self.layout = facts.dependence.layout
         pool = Pool(is_active=compiler.recycles)
-        self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.planned_bytes, pool, is_exact=is_exact)
+        planned = limits.planned_bytes
+        self.chooser = Chooser(facts, traced, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait, self.calls = facts.calls_host, compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
@@ -333,8 +335,7 @@ class Engine:
         num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran
         stats.loaded += 0 if plan is None else len(plan.loads)
-        stats.evicted += self.store.evicted
-        self.store.evicted = 0
+        stats.evicted += self.chooser.journal.evicted(self.store.take_evicted(), self.store.budget_bytes)
         loads = plan.loads if plan is not None else ()
         self._rested = None
         self._last = Record(
