@@ -17,7 +17,7 @@ def paragraph(match: re.Match[str]) -> str:
     """A titled block as a paragraph that begins with its title."""
     first, _, rest = match[2].partition("\n")
     gap = " " if first else "\n\n"
-    return f"**{match[1]}.**{gap}{first}\n{textwrap.dedent(rest)}".rstrip()
+    return f"**{match[1]}:**{gap}{first}\n{textwrap.dedent(rest)}".rstrip()
 
 
 def shown(docstring: str) -> str:
