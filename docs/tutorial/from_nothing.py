@@ -20,7 +20,8 @@ def run(equations, env):
     for eqn in equations:
         operands = [x.val if isinstance(x, Literal) else env[x] for x in eqn.invars]
         results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
-        env.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+        results = results if eqn.primitive.multiple_results else [results]
+        env.update(zip(eqn.outvars, results, strict=True))
 
 
 def variables(atoms):
