@@ -16,8 +16,12 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "repository"
-FENCE = re.compile(r"(^```.*?^```$|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
+CODE = r"^```.*?^```$|`[^`\n]*`"
+TEXT = r"\[(?:[^\[\]`]|`[^`]*`)*\]"
+PIECE = re.compile(
+    rf"(?P<code>{CODE})|(?P<text>{TEXT})\((?P<link>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", re.MULTILINE | re.DOTALL
+)
+"""Code, or a link, whichever begins first: what looks like a link inside code is none."""
 NAV = re.compile(rf"{PREFIX}/([\w./-]+)")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh"}
 
@@ -73,25 +77,21 @@ def target(path: str, link: str) -> str | None:
 
 def outside(path: str, markdown: str) -> list[str]:
     """Files outside `docs` that a page links to."""
-    found = []
-    for piece in FENCE.split(markdown)[::2]:
-        found += [target(path, match[2]) for match in LINK.finditer(piece)]
+    found = [target(path, piece["link"]) for piece in PIECE.finditer(markdown) if piece["link"]]
     return [path for path in found if path is not None and not path.startswith("docs/")]
 
 
 def rewritten(markdown: str, path: str, here: str) -> str:
     """Links to files of the repository, relative to the page `here`; code stays as it is."""
 
-    def link(match: re.Match[str]) -> str:
-        found = target(path, match[2])
+    def replaced(piece: re.Match[str]) -> str:
+        found = target(path, piece["link"]) if piece["link"] else None
         if found is None:
-            return match[0]
+            return piece[0]
         relative = posixpath.relpath(address(found), posixpath.dirname(here) or ".")
-        return f"{match[1]}({relative}{match[3] or ''})"
+        return f"{piece['text']}({relative}{piece['anchor'] or ''})"
 
-    pieces = FENCE.split(markdown)
-    pieces[::2] = [LINK.sub(link, piece) for piece in pieces[::2]]
-    return "".join(pieces)
+    return PIECE.sub(replaced, markdown)
 
 
 def page_of(path: str) -> str:
