@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +71,7 @@ class Incremental(Generic[P, R]):
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
+        start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
             self._stats.calls += 1
@@ -85,6 +87,7 @@ class Incremental(Generic[P, R]):
                     return self._plain(args, kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
                 outputs = traced.engine.call(dynamic, changed)
+                traced.engine.note(start_s)
                 settings = due_verification()
                 if settings is not None:
                     check_call(self._name, traced.engine, dynamic, outputs, settings)
@@ -107,7 +110,9 @@ class Incremental(Generic[P, R]):
         """A call with `Rows` among the arguments, of more than one row."""
         engine, leaves, rows = self._rows.serving(args, kwargs)
         self._traces.latest = None
+        start_s = time.perf_counter()
         outputs = engine.call(leaves, rows)
+        engine.note(start_s)
         settings, fresh = due_verification(), cast(Any, self.fresh)
         if settings is not None:
             check_rows(self._name, engine, outputs, lambda: jax.tree.leaves(fresh(*args, **kwargs)), settings)
