@@ -21,6 +21,8 @@ from incrax._row_errors import no_checkpoint_of_rows
 from incrax._tuning import is_disabled
 from incrax.reports.deps import DependenceTable, dependence_table
 from incrax.reports.explain import Explanation, explain_call, explain_rows
+from incrax.reports.gathered import gather, subject_of
+from incrax.reports.page import Report
 from incrax.running.leaves import has_tracer
 from incrax.running.pure import PureState, Step
 from incrax.running.row_traces import RowTraces
@@ -207,6 +209,22 @@ class Incremental(Generic[P, R]):
             if self._traces.latest is None:
                 raise not_called("deps()")
             return dependence_table(self._traces.latest.engine)
+
+    def report(self, path: str | os.PathLike[str] | None = None, /, *args: Any, **kwargs: Any) -> Report:
+        """A page about this function, written to a file if one is named; with arguments, about their signature.
+
+        `f.report("page.html")`; see `incrax.report`, which takes the arguments first.
+
+        Raises:
+            NotCalledError: without arguments before the first call.
+            OSError: the file cannot be written.
+        """
+        with self._locked():
+            subject = subject_of(self._name, self._traces, self._rows, self.stats, args, kwargs)
+            page = Report(gather(subject))
+        if path is not None:
+            page.save(path)
+        return page
 
     # --- control -------------------------------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ class History:
     def calls(self) -> Iterator[Noted]:
         """The calls, oldest first; bytes that were not added up are taken to be those of the call before."""
         last_bytes = 0
-        for number, (*what, saved_bytes) in enumerate(self.rows, self.num_calls - len(self.rows)):
-            last_bytes = last_bytes if saved_bytes < 0 else saved_bytes
-            yield Noted(number, *what, last_bytes)
+        for number, row in enumerate(self.rows, self.num_calls - len(self.rows)):
+            noted = Noted(number, *row)
+            last_bytes = last_bytes if noted.saved_bytes < 0 else noted.saved_bytes
+            yield noted._replace(saved_bytes=last_bytes)
