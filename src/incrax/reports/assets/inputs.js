@@ -80,7 +80,7 @@ function showNumbers() {
   const subject = chosen.change ? shownNames(chosen.change) : 'nothing';
   byId('sentence').replaceChildren('Changing ', make('b', {}, subject),
     ` reaches ${exactly(reached.num)} of ${many(numEquations, 'equation')}; served by `, make('b', {}, outlook.served_by),
-    `, which runs ${exactly(outlook.num_ran)}.`);
+    `, which runs ${exactly(outlook.num_ran)}${outlook.num_filled ? ', values filled first included' : ''}.`);
   const whole = everything.seconds;
   const rows = [
     ['equations', cell(reached.num, `${exactly(reached.num)} of ${exactly(numEquations)}`),

@@ -147,17 +147,17 @@ function paintMap() {
     element.replaceChildren();
     if (width < 26 || height < 13) { if (!isEquation && !isOpen) element.append(mix(node, states)); continue; }
     if (isEquation) {
-      element.append(make('b', {}, `${state.sign} ${primitive(node.equation)}`));
-      if (eqs.state[node.equation] === 2) element.append(' ◆');
+      const saved = eqs.state[node.equation] === 2 ? ' ◆' : '';
+      element.append(make('b', {}, `${state.sign} ${primitive(node.equation)}${saved}`));
       if (height > 34) element.append(make('span', { className: 'mono' }, eqs.types[eqs.type[node.equation]]));
       if (height > 52) element.append(make('span', {}, sizeText([node.equation])));
     } else {
       const prefix = node.kind === 'depends on' ? 'depends on ' : '';
-      element.append(make('b', { className: node.kind === 'line' ? 'mono' : '' }, prefix + node.label));
-      const text = `${many(node.numbers.length, 'equation')}, ${sizeText(node.numbers)}`;
-      if (isOpen) element.append(` · ${text}`);
-      else if (height > 34) element.append(make('span', {}, text));
-      if (!isOpen) element.append(mix(node, states));
+      const text = [many(node.numbers.length, 'equation'), sizeText(node.numbers)].filter(Boolean).join(', ');
+      element.append(make('b', { className: node.kind === 'line' ? 'mono' : '' }, prefix + node.label, isOpen ? make('small', {}, ` · ${text}`) : ''));
+      if (isOpen) continue;
+      if (height > 34) element.append(make('span', {}, text));
+      element.append(mix(node, states));
     }
   }
   const view = chosen.view;
