@@ -2,6 +2,7 @@
 
 const MAX_TILES = 420;
 const MIN_OPEN = { width: 84, height: 46 };
+const MIN_SHARE = 220;
 const HEADER = 19;
 const map = { root: null, zoom: null, tiles: [], current: 0, readers: null };
 
@@ -11,8 +12,11 @@ const LEVELS = {
     label: n => eqs.places[eqs.place[n]].function, kind: 'function' },
   line: { key: n => { const p = eqs.places[eqs.place[n]]; return `l${p.file} ${p.line}`; },
     label: n => { const p = eqs.places[eqs.place[n]]; return p.code || placeText(p); }, kind: 'line' },
+  primitive: { key: n => `p${eqs.primitive[n]}`, label: n => primitive(n), kind: 'primitive' },
 };
-const ORDERS = { set: ['set', 'source', 'line'], source: ['source', 'line', 'set'] };
+const ORDERS = { set: ['set', 'source', 'line', 'primitive'], source: ['source', 'line', 'set', 'primitive'] };
+const MANY = 60;
+const CHUNK = 40;
 
 /** The tree of equations; a level with one member is left out. */
 function grown(numbers, levels, key, label, kind) {
@@ -21,15 +25,29 @@ function grown(numbers, levels, key, label, kind) {
   let parts = null, rest = levels, level = null;
   while (rest.length && (!parts || parts.size === 1)) {
     level = LEVELS[rest[0]];
+    if (rest[0] === 'primitive' && numbers.length <= MANY) { rest = []; break; }
     parts = d3.group(numbers, level.key);
     rest = rest.slice(1);
   }
-  if (!parts || (parts.size === 1 && !rest.length)) {
-    node.children = numbers.map(n => ({ key: `${key}/${n}`, numbers: [n], equation: n, label: primitive(n), kind: 'equation' }));
+  if (!parts || parts.size === 1) {
+    node.children = numbers.length > MANY ? chunks(numbers, key) : numbers.map(n => equationNode(n, key));
     return node;
   }
   node.children = [...parts].map(([part, members]) => grown(members, rest, `${key}/${part}`, level.label(members[0]), level.kind));
   return node;
+}
+
+function equationNode(n, key) {
+  return { key: `${key}/${n}`, numbers: [n], equation: n, label: primitive(n), kind: 'equation' };
+}
+
+/** Many equations of one kind, in the order of the program. */
+function chunks(numbers, key) {
+  return d3.range(0, numbers.length, CHUNK).map(start => {
+    const part = numbers.slice(start, start + CHUNK);
+    const label = `${primitive(part[0])} ${exactly(start + 1)} to ${exactly(start + part.length)}`;
+    return { key: `${key}/c${start}`, label, kind: 'equations', numbers: part, children: part.map(n => equationNode(n, `${key}/c${start}`)) };
+  });
 }
 
 function primitive(n) {
@@ -101,7 +119,7 @@ function drawMap(focusKey = null) {
   while (queue.length) {
     const node = queue.sort((a, b) => area(b) - area(a)).shift();
     const isOpen = node === laid || (node.children && node.x1 - node.x0 >= MIN_OPEN.width && node.y1 - node.y0 >= MIN_OPEN.height
-      && shown.length + queue.length + node.children.length <= MAX_TILES);
+      && area(node) / node.children.length >= MIN_SHARE && shown.length + queue.length + node.children.length <= MAX_TILES);
     if (node !== laid && node.x1 - node.x0 >= 2 && node.y1 - node.y0 >= 2) shown.push({ node, isOpen: isOpen && Boolean(node.children), origin: origin.get(node.data.key) });
     if (isOpen) {
       const wide = (node.children || []).filter(child => area(child) > 0);
@@ -145,7 +163,8 @@ function paintMap() {
     element.ariaLabel = isEquation ? equationLabel(node.equation, state) : groupLabel(node, tile.counts);
     element.dataset.state = isEquation ? state.name : '';
     element.replaceChildren();
-    if (width < 26 || height < 13) { if (!isEquation && !isOpen) element.append(mix(node, states)); continue; }
+    if (!isEquation && !isOpen) element.append(mix(node, states, width < 26 || height < 24 ? 0 : height > 60 ? 36 : 18));
+    if (width < 26 || height < 13) continue;
     if (isEquation) {
       const saved = eqs.state[node.equation] === 2 ? ' ◆' : '';
       element.append(make('b', {}, `${state.sign} ${primitive(node.equation)}${saved}`));
@@ -156,8 +175,7 @@ function paintMap() {
       const text = [many(node.numbers.length, 'equation'), sizeText(node.numbers)].filter(Boolean).join(', ');
       element.append(make('b', { className: node.kind === 'line' ? 'mono' : '' }, prefix + node.label, isOpen ? make('small', {}, ` · ${text}`) : ''));
       if (isOpen) continue;
-      if (height > 34) element.append(make('span', {}, text));
-      element.append(mix(node, states));
+      if (height > 60) element.append(make('span', {}, text));
     }
   }
   const view = chosen.view;
@@ -168,14 +186,16 @@ function paintMap() {
   showNumbers();
 }
 
-/** How much of a folded group is in which state. */
-function mix(node, states) {
+/** How much of a folded group is in which state, below its label. */
+function mix(node, states, top) {
   const total = d3.sum(node.numbers, sizeOf) || 1;
-  return make('span', { className: 'mix' }, STATES.map((state, s) => {
+  const bars = make('span', { className: 'mix' }, STATES.map((state, s) => {
     const bar = make('i', { className: state.name });
     bar.style.width = `${100 * d3.sum(node.numbers, n => states[n] === s ? sizeOf(n) : 0) / total}%`;
     return bar;
   }));
+  bars.style.top = `${top}px`;
+  return bars;
 }
 
 function sizeText(numbers) {
