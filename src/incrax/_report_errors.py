@@ -13,7 +13,7 @@ def no_report(kind: str) -> ReportError:
     """An object that is no incremental function."""
     return ReportError(
         f"`report(f)` got a {kind}. A page shows what an incremental function saves and runs, and this is none. "
-        "Usually the plain function was passed instead of what `incremental` or `grad` returned, and calls of it are not "
+        "Usually the plain function was passed instead of what `incremental` or `grad` returned: calls of it are not "
         "tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
     )
 

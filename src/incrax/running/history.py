@@ -59,7 +59,10 @@ class History:
         """A call that began at `start_s` ended now."""
         if not self.size:
             return
-        end_s, entry = perf_counter(), None if record is None else record.entry
+        end_s = perf_counter()
+        if rested is not None:
+            record = None
+        entry = None if record is None else record.entry
         number, saved_bytes = self.num_calls, -1
         self.num_calls = number + 1
         if not number % WEIGHED_EVERY or number < NUM_WEIGHED or (record is not None and record.filled):

@@ -126,7 +126,7 @@ function drawMap(focusKey = null) {
       queue.push(...wide.slice(0, Math.max(MAX_TILES - shown.length - queue.length, 0)));
     }
   }
-  if (!laid.children) shown.push({ node: laid, isOpen: false, origin: map.zoom });
+  if (!laid.children && numEquations) shown.push({ node: laid, isOpen: false, origin: map.zoom });
   shown.sort((a, b) => a.node.depth - b.node.depth || a.node.y0 - b.node.y0 || a.node.x0 - b.node.x0);
   map.tiles = shown.map(tileOf);
   frame.replaceChildren(...map.tiles.map(tile => tile.element));
@@ -231,6 +231,7 @@ function setCurrent(index, isFocused) {
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 function moveByKey(event) {
+  if (!map.tiles.length) return;
   if (event.key === 'Escape' && map.zoom.parent) {
     event.preventDefault();
     zoomTo(map.zoom.parent, map.zoom.data.key);

@@ -60,7 +60,8 @@ function table(caption, header, rows) {
   });
   return make('table', {},
     make('caption', { className: 'visually-hidden' }, caption),
-    make('thead', {}, make('tr', {}, header.map(name => make('th', { scope: 'col' }, name)))),
+    make('thead', {}, make('tr', {}, header.map((name, n) =>
+      make('th', { scope: 'col', className: rows.length && isNumber(rows[0][n]) ? 'number' : '' }, name)))),
     make('tbody', {}, rows.map(row => make('tr', {}, cells(row)))));
 }
 
