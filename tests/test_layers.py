@@ -28,8 +28,8 @@ running.host_calls running.compiled running.store running.comparison running.tim
 running.agreement running.watch running.choice running.wants running.segments running.eviction running.racing
 running.chooser
 running.paths running.flags running.pure
-running.baselines running.saved running.record running.history running.advice running.succession running.doubts running.repeat
-running.serving running.engine
+running.baselines running.saved running.record running.history running.advice running.succession running.doubts
+running.repeat running.serving running.engine
 running.traces running.progress running.versions running.combining running.totals running.row_trace
 running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying

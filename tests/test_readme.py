@@ -51,7 +51,7 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-WITH_CODE = ["README.md", *(f"docs/{name}.md" for name in ("derivatives", "loops", "guarded", "hold", "sampling", "report"))]
+WITH_CODE = ["README.md", *(f"docs/{n}.md" for n in ("derivatives", "loops", "guarded", "hold", "sampling", "report"))]
 
 
 @pytest.mark.parametrize("page", WITH_CODE)

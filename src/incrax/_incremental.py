@@ -211,17 +211,15 @@ class Incremental(Generic[P, R]):
             return dependence_table(self._traces.latest.engine)
 
     def report(self, path: str | os.PathLike[str] | None = None, /, *args: Any, **kwargs: Any) -> Report:
-        """A page about this function, written to a file if one is named; with arguments, about their signature.
-
-        `f.report("page.html")`; see `incrax.report`, which takes the arguments first.
+        """A page about this function, written to a file if one is named: `f.report("page.html")`; see `incrax.report`.
 
         Raises:
             NotCalledError: without arguments before the first call.
             OSError: the file cannot be written.
         """
         with self._locked():
-            subject = subject_of(self._name, self._traces, self._rows, self.stats, args, kwargs)
-            page = Report(gather(subject))
+            stats = self.stats.as_dict()
+            page = Report(gather(subject_of(self._name, self._traces, self._rows, stats, args, kwargs)))
         if path is not None:
             page.save(path)
         return page

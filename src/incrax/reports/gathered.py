@@ -22,7 +22,6 @@ from incrax.running.record import NO_MEMORY, Record
 from incrax.running.row_engine import RowEngine
 from incrax.running.row_traces import RowTraces
 from incrax.running.rows import has_rows
-from incrax.running.stats import Stats
 from incrax.running.traces import Traces
 
 FORMAT = 1
@@ -41,7 +40,9 @@ class Subject(NamedTuple):
     rows: RowEngine | None = None
 
 
-def subject_of(name: str, traces: Traces, row_traces: RowTraces, stats: Stats, args: Any, kwargs: Any) -> Subject:
+def subject_of(
+    name: str, traces: Traces, row_traces: RowTraces, stats: Mapping[str, int], args: Any, kwargs: Any
+) -> Subject:
     """What a report is about: the signature of some arguments, or the last call's.
 
     Raises:
@@ -60,7 +61,7 @@ def subject_of(name: str, traces: Traces, row_traces: RowTraces, stats: Stats, a
     if engine is None:
         raise not_called("report()")
     history = engine.history if rows is None else rows.history
-    return Subject(name, engine, history, stats.as_dict(), len(traces.table) + len(row_traces.table), rows)
+    return Subject(name, engine, history, stats, len(traces.table) + len(row_traces.table), rows)
 
 
 def gather(subject: Subject) -> dict[str, Any]:
