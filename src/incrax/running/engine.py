@@ -174,7 +174,7 @@ class Engine:
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
         self.store.touch(state)
-        self._last, self._rested = UNCHANGED._replace(dirty=dirty), None
+        self._last, self._rested = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED, None
         return state.outputs
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
