@@ -33,7 +33,7 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
         ReportError: `f` is of another kind.
         OSError: the file cannot be written.
 
-    Cost: for 5,000 equations about a second; nothing compiles. What calls did is known for the latest
+    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the latest
         `Tuning(history=...)` of them.
 
     Not handled: measured seconds per equation. Programs are timed, and the time of one is divided among its equations

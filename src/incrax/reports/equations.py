@@ -17,6 +17,7 @@ from incrax.facts.cost import Cost, equation_cost
 from incrax.facts.program import read_vars, written_vars
 from incrax.planning.facts import Facts
 from incrax.running.engine import Engine
+from incrax.running.record import Record
 
 _PLACE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
 NUM_CODE = 160
@@ -41,7 +42,10 @@ class Table:
 
 
 class Equations:
-    """The equations of one engine with what a page needs of each; derived ones, which plans have, have no number."""
+    """The equations of one engine with what a page needs of each; derived ones, which plans have, have no number.
+
+    `works` are descriptions of what runs, by the programs that do, with a record that keeps these alive.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -49,6 +53,7 @@ class Equations:
         self.eqns: Sequence[Equation] = self.facts.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
         self.costs: list[Cost] = [equation_cost(eqn) for eqn in self.eqns]
+        self.works: dict[Hashable, tuple[Record, dict[str, Any]]] = {}
 
     def cost(self, eqn: Equation) -> Cost:
         """The cost of an equation of the program, or of a derived one."""

@@ -62,30 +62,40 @@ def _masks(engine: Engine) -> Iterable[int]:
 
 def described(equations: Equations, record: Record) -> dict[str, Any]:
     """A record as data: the numbers are those of `explain`."""
-    engine = equations.engine
-    ran = equations_run(engine, record)
-    ran_ids = {id(eqn) for eqn in ran}
-    cost = sum(map(equations.cost, ran), ZERO)
-    rest = [c for eqn, c in zip(equations.eqns, equations.costs, strict=True) if id(eqn) not in ran_ids]
-    avoided = sum(rest, ZERO)
-    numbers = [equations.numbers.get(id(eqn), -1) for eqn in ran]
     return {
         "served_by": record.candidate,
         "why": why(record),
-        "num_ran": len(ran),
-        "num_derived": numbers.count(-1),
-        "ran": ranges(number for number in numbers if number >= 0),
         "num_loaded": len(record.loads),
         "loaded_bytes": sum(_jax.aval_bytes(var.aval) for var in record.loads),
         "loaded": ranges(number for number in equations.writers(record.loads) if number >= 0),
         "num_filled": len(record.filled),
-        "flops_ran": cost.flops,
-        "flops_avoided": avoided.flops,
-        "transcendentals_ran": cost.transcendentals,
-        "transcendentals_avoided": avoided.transcendentals,
         "seconds": candidate_times(record.entry),
         "count": 0 if record.entry is None else record.entry.count,
+        **_work(equations, record),
     }
+
+
+def _work(equations: Equations, record: Record) -> dict[str, Any]:
+    """What runs and what does not; records that run the same share it."""
+    key = record.candidate, id(record.plan), *map(id, record.segments)
+    if key not in equations.works:
+        ran = equations_run(equations.engine, record)
+        ran_ids = {id(eqn) for eqn in ran}
+        cost = sum(map(equations.cost, ran), ZERO)
+        rest = (c for eqn, c in zip(equations.eqns, equations.costs, strict=True) if id(eqn) not in ran_ids)
+        avoided = sum(rest, ZERO)
+        numbers = [equations.numbers.get(id(eqn), -1) for eqn in ran]
+        work = {
+            "num_ran": len(ran),
+            "num_derived": numbers.count(-1),
+            "ran": ranges(number for number in numbers if number >= 0),
+            "flops_ran": cost.flops,
+            "flops_avoided": avoided.flops,
+            "transcendentals_ran": cost.transcendentals,
+            "transcendentals_avoided": avoided.transcendentals,
+        }
+        equations.works[key] = record, work
+    return equations.works[key][1]
 
 
 # --- plans --------------------------------------------------------------------------------------------------------

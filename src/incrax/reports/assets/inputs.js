@@ -80,11 +80,11 @@ function showNumbers() {
   const subject = chosen.change ? shownNames(chosen.change) : 'nothing';
   byId('sentence').replaceChildren('Changing ', make('b', {}, subject),
     ` reaches ${exactly(reached.num)} of ${many(numEquations, 'equation')}; served by `, make('b', {}, outlook.served_by),
-    `, which runs ${exactly(outlook.num_ran)}${outlook.num_filled ? ', values filled first included' : ''}.`);
+    `, which runs ${exactly(outlook.num_ran)}.`);
   const whole = everything.seconds;
   const rows = [
     ['equations', cell(reached.num, `${exactly(reached.num)} of ${exactly(numEquations)}`),
-      cell(outlook.num_ran, `${exactly(outlook.num_ran)} of ${exactly(numEquations)}` + (outlook.num_derived ? ` (${many(outlook.num_derived, 'derived one')})` : ''))],
+      cell(outlook.num_ran, ranText(outlook))],
     ['FLOPs', cell(reached.flops, count(reached.flops)), cell(outlook.flops_ran, count(outlook.flops_ran))],
     ['FLOPs avoided', cell(everything.flops - reached.flops, count(everything.flops - reached.flops)),
       cell(outlook.flops_avoided, count(outlook.flops_avoided))],
@@ -108,6 +108,12 @@ function showNumbers() {
     bar.style.width = `${100 * d3.sum(states, (found, n) => found === s ? eqs.seconds[n] : 0) / (whole || 1)}%`;
     return bar;
   }));
+}
+
+/** Equations run: those that fill values come on top, and a plan may have equations that the program has not. */
+function ranText({ num_ran: num, num_filled: filled, num_derived: derived }) {
+  const notes = [filled ? 'fills included' : '', derived ? `${exactly(derived)} derived` : ''].filter(Boolean).join(', ');
+  return `${exactly(num)} of ${exactly(numEquations)}${notes ? ` (${notes})` : ''}`;
 }
 
 function cell(value, text) {

@@ -129,6 +129,11 @@ function drawMap(focusKey = null) {
   if (!laid.children && numEquations) shown.push({ node: laid, isOpen: false, origin: map.zoom });
   shown.sort((a, b) => a.node.depth - b.node.depth || a.node.y0 - b.node.y0 || a.node.x0 - b.node.x0);
   map.tiles = shown.map(tileOf);
+  const percent = (part, whole) => `${(100 * part / whole).toFixed(3)}%`;
+  for (const { element, box } of map.tiles) {
+    Object.assign(element.style, { left: percent(box.x0, width), width: percent(box.x1 - box.x0, width),
+      top: percent(box.y0, height), height: percent(box.y1 - box.y0, height) });
+  }
   frame.replaceChildren(...map.tiles.map(tile => tile.element));
   frame.dataset.drawn = map.tiles.length;
   map.current = Math.max(map.tiles.findIndex(tile => tile.data.key === focusKey), 0);
@@ -142,7 +147,6 @@ function area(node) {
 
 function tileOf({ node, isOpen, origin }, index) {
   const element = make('button', { type: 'button', className: 'tile', tabIndex: -1 });
-  Object.assign(element.style, { left: `${node.x0}px`, top: `${node.y0}px`, width: `${node.x1 - node.x0}px`, height: `${node.y1 - node.y0}px` });
   const tile = { element, data: node.data, origin, isOpen, box: node, value: node.value };
   element.addEventListener('click', () => { setCurrent(map.tiles.indexOf(tile), false); if (node.children) zoomTo(origin); });
   element.addEventListener('focus', () => setCurrent(map.tiles.indexOf(tile), false));
@@ -160,23 +164,10 @@ function paintMap() {
     const state = isEquation ? STATES[states[node.equation]] : null;
     tile.counts = isEquation ? null : d3.range(4).map(s => d3.sum(node.numbers, n => states[n] === s ? 1 : 0));
     element.className = `tile ${isEquation ? state.name : isOpen ? 'group' : 'fold'}`;
-    element.ariaLabel = isEquation ? equationLabel(node.equation, state) : groupLabel(node, tile.counts);
     element.dataset.state = isEquation ? state.name : '';
-    element.replaceChildren();
-    if (!isEquation && !isOpen) element.append(mix(node, states, width < 26 || height < 24 ? 0 : height > 60 ? 36 : 18));
-    if (width < 26 || height < 13) continue;
-    if (isEquation) {
-      const saved = eqs.state[node.equation] === 2 ? ' ◆' : '';
-      element.append(make('b', {}, `${state.sign} ${primitive(node.equation)}${saved}`));
-      if (height > 34) element.append(make('span', { className: 'mono' }, eqs.types[eqs.type[node.equation]]));
-      if (height > 52) element.append(make('span', {}, sizeText([node.equation])));
-    } else {
-      const prefix = node.kind === 'depends on' ? 'depends on ' : '';
-      const text = [many(node.numbers.length, 'equation'), sizeText(node.numbers)].filter(Boolean).join(', ');
-      element.append(make('b', { className: node.kind === 'line' ? 'mono' : '' }, prefix + node.label, isOpen ? make('small', {}, ` · ${text}`) : ''));
-      if (isOpen) continue;
-      if (height > 60) element.append(make('span', {}, text));
-    }
+    const room = { any: width >= 26 && height >= 13, two: !isOpen && width >= 26 && height > 34, three: !isOpen && width >= 26 && height > 52 };
+    element.replaceChildren(...(isEquation ? equationText(node.equation, state, room) : groupText(tile, room)));
+    if (!isEquation && !isOpen) element.append(mix(node, states, !room.any || height < 24 ? 0 : height > 60 ? 36 : 18));
   }
   const view = chosen.view;
   byId('legend').replaceChildren(...STATES.filter(state => state[view]).map(state => make('li', {},
@@ -189,7 +180,7 @@ function paintMap() {
 /** How much of a folded group is in which state, below its label. */
 function mix(node, states, top) {
   const total = d3.sum(node.numbers, sizeOf) || 1;
-  const bars = make('span', { className: 'mix' }, STATES.map((state, s) => {
+  const bars = make('span', { className: 'mix', ariaHidden: 'true' }, STATES.map((state, s) => {
     const bar = make('i', { className: state.name });
     bar.style.width = `${100 * d3.sum(node.numbers, n => states[n] === s ? sizeOf(n) : 0) / total}%`;
     return bar;
@@ -205,15 +196,33 @@ function sizeText(numbers) {
   return chosen.area === 'flops' ? `${count(total)} FLOPs` : '';
 }
 
-function equationLabel(n, state) {
-  const place = eqs.places[eqs.place[n]];
-  return `${primitive(n)}, ${eqs.types[eqs.type[n]]}, ${duration(eqs.seconds[n])}, ${count(eqs.flops[n])} FLOPs, `
-    + `${state[chosen.view]}, ${placeText(place)}`;
+/** What a tile shows, as far as there is room, and what is only read out. */
+function equationText(n, state, room) {
+  const hidden = isShown => isShown ? '' : 'visually-hidden';
+  const saved = eqs.state[n] === 2;
+  const rest = [`${count(eqs.flops[n])} FLOPs`, state[chosen.view], saved ? 'saved now' : '', placeText(eqs.places[eqs.place[n]])];
+  return [
+    make('b', { className: hidden(room.any) }, make('span', { className: 'sign', ariaHidden: 'true' }, `${state.sign} `), primitive(n),
+      saved ? make('span', { className: 'sign', ariaHidden: 'true' }, ' ◆') : ''), ' ',
+    make('span', { className: `mono ${hidden(room.two)}` }, eqs.types[eqs.type[n]]), ' ',
+    make('span', { className: hidden(room.three) }, sizeText([n]) || duration(eqs.seconds[n])),
+    make('span', { className: 'visually-hidden' }, ` ${rest.filter(Boolean).join(', ')}`),
+  ];
 }
 
-function groupLabel(node, counts) {
-  const parts = STATES.map((state, s) => counts[s] ? `${exactly(counts[s])} ${state.name === 'run' ? 'run' : state.name === 'extra' ? 'run unreached' : state.name === 'load' ? 'loaded' : 'clean'}` : '');
-  return `${node.kind} ${node.label}: ${many(node.numbers.length, 'equation')}, ${sizeText(node.numbers)}; ${parts.filter(Boolean).join(', ')}. Opens.`;
+const SHORT = { run: 'run', extra: 'run unreached', load: 'loaded', clean: 'clean' };
+
+function groupText({ data: node, isOpen, counts }, room) {
+  const text = [many(node.numbers.length, 'equation'), sizeText(node.numbers)].filter(Boolean).join(', ');
+  const parts = STATES.map((state, s) => counts[s] ? `${exactly(counts[s])} ${SHORT[state.name]}` : '').filter(Boolean).join(', ');
+  const label = (node.kind === 'depends on' ? 'depends on ' : '') + node.label;
+  const isSeen = room.any && (isOpen || room.three);
+  return [
+    make('b', { className: room.any ? (node.kind === 'line' ? 'mono' : '') : 'visually-hidden' }, label,
+      isOpen ? make('small', {}, ` · ${text}`) : ''), ' ',
+    isOpen ? '' : make('span', { className: isSeen ? '' : 'visually-hidden' }, text),
+    make('span', { className: 'visually-hidden' }, `; ${parts}. Opens.`),
+  ];
 }
 
 // --- moving -----------------------------------------------------------------------------------------------------
