@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 import incrax
 from incrax.cli import build_parser, main
+from incrax.commands import loading
+from incrax.commands.usage import UsageError
 from incrax.demo import main as demo
 
 NEEDED = [importlib.util.find_spec(name) for name in demo.NEEDED]
@@ -232,6 +236,110 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "incrax demo: interrupted\n"
 
 
+# --- functions and arguments that are named ---------------------------------------------------------------------------
+
+
+MODEL = """
+import numpy as np
+import jax.numpy as jnp
+
+X = np.linspace(0.0, 1.0, 64)
+
+
+class Models:
+    @staticmethod
+    def nll(params, x):
+        return jnp.sum(jnp.exp(params["mu"] * x)) * params["scale"]
+
+
+nll = Models.nll
+example = ({"mu": 0.5, "scale": 2.0}, X)
+
+
+def make():
+    return example
+
+
+def sine(x):
+    return jnp.sum(jnp.sin(x))
+
+
+single = X
+number = 3
+"""
+
+
+@pytest.fixture
+def model(monkeypatch, tmp_path):
+    (tmp_path / "some_model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("some_model", None)
+
+
+@pytest.mark.parametrize("place", ["some_model:nll", "some_model.py:nll", "some_model:Models.nll"])
+def test_a_name_is_looked_up_in_a_module_or_a_file(model, place):
+    assert loading.load(place).__name__ == "nll"
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "num"),
+    [("nll", "example", 2), ("nll", "make", 2), ("sine", "single", 1)],
+)
+def test_arguments_are_a_tuple_or_one_or_are_made(model, function, example, num):
+    options = Namespace(function=f"some_model:{function}", example=f"some_model:{example}", x64=False)
+    found, arguments = loading.function_and_arguments(options)
+    assert len(arguments) == num
+    found(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("nll", "nll does not say where: write it as `module:name`, or `file.py:name`"),
+        (":nll", ":nll does not say where: write it as `module:name`, or `file.py:name`"),
+        ("no_such:nll", "there is no module no_such here or among the installed ones; a file is named with .py"),
+        ("no_such.py:nll", "there is no file no_such.py"),
+        ("some_model:NLL", "some_model has no `NLL`; it has nll"),
+        ("some_model:Models.f", "some_model has no `Models.f`; it has nll"),
+        ("some_model:number", "some_model:number is a int, no function"),
+    ],
+)
+def test_names_that_are_not_there(model, place, problem):
+    options = Namespace(function=place, example="some_model:example", x64=False)
+    with pytest.raises(UsageError) as caught:
+        loading.function_and_arguments(options)
+    assert str(caught.value) == problem
+
+
+def test_an_error_of_the_module_itself_passes_through(model):
+    (model / "broken_model.py").write_text("import no_such_library\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        loading.load("broken_model:f")
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_prints_tables(capsys):
+    assert exit_code("doctor", "--no-measure") == 0
+    shown = capsys.readouterr().out
+    assert "versions" in shown
+    assert "measured now" not in shown
+
+
+def test_the_doctor_speaks_json(capsys):
+    assert exit_code("doctor", "--json", "--no-measure") == 0
+    assert json.loads(capsys.readouterr().out)["versions"]["incrax"] == incrax.__version__
+
+
+def test_the_doctor_fails_where_something_is_wrong(capsys, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert exit_code("doctor", "--no-measure") == 1
+    assert "fast-math" in capsys.readouterr().out
+
+
 # --- as a program ---------------------------------------------------------------------------------------------------
 
 
@@ -247,3 +355,15 @@ def test_as_a_module(arguments, code, out, err):
     command = [sys.executable, "-m", "incrax", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
+def test_a_reader_that_stops_reading_is_no_error():
+    environment = {**os.environ, "PYTHONPATH": str(Path(incrax.__file__).parents[1])}
+    command = [sys.executable, "-m", "incrax", "doctor", "--no-measure"]
+    pipe = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert pipe.stdout is not None
+    pipe.stdout.close()
+    assert pipe.stderr is not None
+    with pipe.stderr as stream:
+        assert stream.read() == b""
+    assert pipe.wait(120) == 141

@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import io
 import linecache
+import logging
 import re
 import shlex
 import tomllib
@@ -51,9 +52,23 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-WITH_CODE = ["README.md", *(f"docs/{n}.md" for n in ("derivatives", "loops", "guarded", "hold", "sampling", "report"))]
+WITH_CODE = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("derivatives", "loops", "guarded", "hold", "sampling", "logging", "report")),
+]
 
 
+@pytest.fixture
+def own_log():
+    """What a page does to the log is undone."""
+    logger = logging.getLogger("incrax")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_log")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_prints_what_the_page_shows(page):
     """Blocks run in order in one namespace; `...` in the output stands for anything."""
@@ -147,7 +162,7 @@ def test_every_module_of_the_engine_has_its_place_in_the_pipeline():
     page = (ROOT / "docs" / "design" / "pipeline.md").read_text(encoding="utf-8")
     source = ROOT / "src" / "incrax"
     names = [".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")]
-    engine = [n for n in names if "__" not in n and not n.startswith("demo")]
+    engine = [n for n in names if "__" not in n and not n.startswith(("demo", "commands"))]
     assert [name for name in engine if f"`{name}`" not in page] == []
 
 

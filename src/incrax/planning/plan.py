@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._collection import uncollected
 from incrax._jax import Equation, Var
+from incrax._profiling import annotated
 from incrax.facts.program import read_vars, written_vars
 from incrax.planning.algebra import Statistics, polynomial_reductions
 from incrax.planning.derived import in_order, regroup, stack_rows, traced_equations
@@ -73,6 +74,7 @@ class Prices(NamedTuple):
     run: float = 1.0
 
 
+@annotated("plan")
 @uncollected
 def plan_dirty(
     facts: Facts,

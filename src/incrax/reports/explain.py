@@ -34,7 +34,8 @@ class Explanation(Printable):
     those that the user marked, as (name, "loaded" or "filled"); a line for each reduction over rows that came from
     statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty set's candidates in
     seconds; arrays that the function closed over when it was traced, or that follow from them, as (type, bytes), the
-    largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks).
+    largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks);
+    whether saving has been worth its overhead so far.
     """
 
     is_dry_run: bool
@@ -52,6 +53,7 @@ class Explanation(Printable):
     times: dict[str, float]
     constants: tuple[tuple[str, int], ...]
     chunks: tuple[tuple[str, int], ...] = ()
+    worth: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
@@ -74,6 +76,7 @@ class Explanation(Printable):
             "seconds": dict(self.times),
             "chunks": dict(self.chunks),
             "constants": _as_dicts(self.constants),
+            "worth": self.worth,
         }
 
     def tables(self) -> list[Table]:
@@ -87,6 +90,7 @@ class Explanation(Printable):
             ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
             ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
+            *([("is it worth it", self.worth)] if self.worth else []),
             *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],
@@ -130,6 +134,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         cost_ran=total_cost(ran),
         cost_avoided=total_cost(rest),
         times=candidate_times(record.entry),
+        worth=engine.chooser.watch.worth.sentence if engine.chooser.is_timed else "",
         constants=tuple(sorted(map(_sized, facts.program.constvars), key=lambda item: -item[1])),
     )
 
@@ -162,7 +167,7 @@ def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str
 
 
 def equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
-    """The equations that a call ran, those that filled missing values first."""
+    """What a call ran, those that filled missing values first."""
     if record.candidate == "saved outputs":
         return ()
     eqns = engine.facts.program.eqns if record.plan is None else record.plan.eqns

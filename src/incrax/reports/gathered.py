@@ -13,6 +13,7 @@ import jax
 
 from incrax import _jax
 from incrax._errors import not_called
+from incrax._version import __version__
 from incrax.reports.equations import Equations, Table
 from incrax.reports.explain import equations_run
 from incrax.reports.outlooks import names, outlooks, plans, segments
@@ -78,6 +79,7 @@ def gather(subject: Subject) -> dict[str, Any]:
         "last": None if engine.last is None else hex(engine.last.dirty & ~engine.always),
         "plans": plans(engine),
         "whole": _whole(engine),
+        "worth": engine.chooser.watch.worth.sentence if engine.chooser.is_timed else "",
         "segments": segments(engine),
         "calls": _calls(subject, equations),
         "memory": _memory(subject, equations),
@@ -108,7 +110,7 @@ def _machine() -> dict[str, str]:
         f"{jax.default_backend()}, {device.device_kind}" if device.device_kind != device.platform else device.platform
     )
     devices = f"{len(jax.devices())} x {kind}" if len(jax.devices()) > 1 else kind
-    return {"jax": jax.__version__, "python": platform.python_version(), "devices": devices}
+    return {"incrax": __version__, "jax": jax.__version__, "python": platform.python_version(), "devices": devices}
 
 
 def _leaves(engine: Engine) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._collection import uncollected
+from incrax._profiling import annotated
 from incrax._tape_errors import branch_in_incremental
 from incrax._tuning import Tuning
 from incrax.facts.cost import Calibration, assumed_prices
@@ -53,6 +54,7 @@ def analyse(
     return Analysis(traced, facts_of(traced, tuning, **given), out_tree)
 
 
+@annotated("analyse")
 @uncollected
 def facts_of(
     traced: Program,
@@ -76,6 +78,7 @@ def facts_of(
     return Facts(program, depend(program, layout), prices, is_minimal, Algebra(algebra))
 
 
+@annotated("trace")
 def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) -> tuple[Program, Any]:
     """The program and its output tree; traced under the user's names where no leaf is static."""
 

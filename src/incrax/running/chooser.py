@@ -5,7 +5,6 @@ In: `Facts`, dirty sets as they come, measured seconds. Out: entries with progra
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -18,6 +17,8 @@ from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan, Prices, plan_dirty
 from incrax.running.choice import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
 from incrax.running.compiled import Compiler
+from incrax.running.credit import Credit
+from incrax.running.journal import Journal
 from incrax.running.racing import Race
 from incrax.running.recycling import Pool
 from incrax.running.segments import Segments
@@ -25,8 +26,6 @@ from incrax.running.stats import Stats
 from incrax.running.timing import Clock, TimedProgram
 from incrax.running.wants import affordable_plan, first_wanted, lasting_needs, needs_of_companions
 from incrax.running.watch import Watch
-
-logger = logging.getLogger("incrax")
 
 MAX_ENTRIES = 1024
 """Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
@@ -37,9 +36,6 @@ FREE_PLANS = 12
 FREE_PROGRAMS = 12
 """Dirty sets that get a program of their own as soon as they are hot and there is credit; later ones must earn it."""
 
-COMPILE_SHARE = 0.1
-"""Share of the time spent in programs so far that may go into compiling on trust; the rest must be earned."""
-
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
 
@@ -48,15 +44,6 @@ USES_PER_CENTRE = 16
 
 SMALL_GAIN_S = 5e-5
 """Seconds per call that a plan must promise for the engine not to rest while its compilation is being earned."""
-
-EARNED_SHARE = 0.1
-"""Share of what serves a dirty set now that a program of its own is expected to save."""
-
-EARNED_FACTOR = 3.0
-"""Compilations that the gain over all uses so far must have been worth, where many were made before."""
-
-MIN_COMPILE_S = 0.05
-"""Seconds that a compilation is taken to need at least; what the whole program needed is the better guess."""
 
 
 class Chooser:
@@ -71,10 +58,12 @@ class Chooser:
         stats: Stats,
         budget_bytes: int,
         pool: Pool,
+        journal: Journal,
         *,
         is_exact: bool,
     ) -> None:
         self.facts = facts
+        self.journal = journal
         self.is_exact = is_exact
         self.tuning = tuning
         self.stats = stats
@@ -88,6 +77,7 @@ class Chooser:
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
         self.whole = TimedProgram(None, compiler.compile_whole(traced), self.clock, pool)
         self.race = Race(facts, self.whole, self.segments, stats)
+        self.credit = Credit(self.clock, self.whole, tuning)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
@@ -109,6 +99,7 @@ class Chooser:
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
         other.race = Race(self.facts, other.whole, other.segments, stats)
+        other.credit = Credit(clock, other.whole, self.tuning)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
@@ -154,10 +145,16 @@ class Chooser:
             self._plan_if_due(entry)
         if self.is_timed:
             if not entry.is_final or entry.ticks != self.clock.ticks:
-                self.race.choose(entry)
+                self._choose(entry)
             if entry.is_retry_due:
                 self.race.retry(entry)
         return entry
+
+    def _choose(self, entry: Entry) -> None:
+        was_final = entry.is_final
+        self.race.choose(entry)
+        if entry.is_final and not was_final:
+            self.journal.chosen(entry)
 
     def seen(self, dirty: int) -> Entry | None:
         """The record of a dirty set without using it."""
@@ -186,7 +183,7 @@ class Chooser:
                 self.plan(entry)
         elif entry.program is None:
             is_early = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
-            if self._may_compile(entry, is_early) and self._has_room(entry):
+            if self.credit.allows(entry, self.whole_s, is_early=is_early) and self._has_room(entry):
                 self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
@@ -206,7 +203,7 @@ class Chooser:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
         entry.promise_s = plan.seconds
-        entry.is_planned = is_asked or self._may_compile(entry, True)
+        entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
         if not entry.is_planned:
             return
         needs = list(plan.base_loads)
@@ -220,28 +217,8 @@ class Chooser:
     def _may_plan(self, entry: Entry) -> bool:
         """Whether to plan for a dirty set; once more, if it was found promising, only when it may be compiled for."""
         if entry.promise_s < math.inf:
-            return self._may_compile(entry, True)
-        return self.num_planned < FREE_PLANS or self._has_earned(entry, EARNED_FACTOR)
-
-    def _may_compile(self, entry: Entry, is_early: bool) -> bool:
-        """Whether to compile for a dirty set: on trust at first, else when it would have paid.
-
-        Ski rental: what was lost for want of a program is then as much as it costs, or some times as much.
-        """
-        return (is_early and self._has_credit) or self._has_earned(entry, 1.0 if is_early else EARNED_FACTOR)
-
-    @property
-    def _has_credit(self) -> bool:
-        """Whether another compilation is short against what ran: a short fit must not pay for what it hardly uses."""
-        allowed_s = self.tuning.compile_s + COMPILE_SHARE * self.clock.spent_s
-        return self.clock.compiling_s + self.whole.first_s <= allowed_s
-
-    def _has_earned(self, entry: Entry, factor: float) -> bool:
-        """Whether the gain expected over as many uses as there were is so many times the time to compile."""
-        served_s = entry.seconds.get(entry.candidate, self.whole_s)
-        is_promising = entry.candidate == "segments" or not entry.is_planned
-        gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        return entry.count * gain_s > factor * max(self.whole.first_s, MIN_COMPILE_S)
+            return self.credit.allows(entry, self.whole_s, is_early=True)
+        return self.num_planned < FREE_PLANS or self.credit.has_earned(entry, self.whole_s)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that was missed."""
@@ -257,7 +234,7 @@ class Chooser:
         self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
         self._num_savable = -1
-        logger.debug("dirty set %x: plan compiled", entry.dirty)
+        self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole_s)
 
     def _has_room(self, entry: Entry) -> bool:
         """Whether a program can be added; one that is used less often than this entry makes room."""
@@ -268,6 +245,7 @@ class Chooser:
         if victim.count >= entry.count:
             return False
         self._drop_program(victim)
+        self.journal.dropped_program(victim)
         return True
 
     def note_unusable(self, entry: Entry) -> None:
@@ -346,3 +324,5 @@ class Chooser:
             is_idle = self._is_settled(entry) and entry.candidate == candidate == "whole"
             if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())
+            if self.watch.rest:
+                self.journal.rested(self.watch)

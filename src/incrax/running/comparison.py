@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from incrax._profiling import annotated
 from incrax.facts.dependence import Layout
 from incrax.running.leaves import (
     LeafValue,
@@ -79,6 +80,7 @@ class Comparison:
             entries[index] = new
         return None if is_same else tuple(entries)
 
+    @annotated("compare")
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         for state in self.store.states:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
+from incrax._profiling import annotated
 from incrax.facts.program import Program, evaluator, read_vars
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
@@ -58,15 +59,16 @@ class Executable:
 class Compiler:
     """Compiles plans of one program.
 
-    Fields: its facts; calls to the host; a clock that does not count them; numbers of the leaves that are packed where
-    they are read; whether saved values are written to recycled buffers; constants on the device; the leaves that are
-    bound to devices, by number, and with them the placement of all values.
+    Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not count them; numbers
+    of the leaves that are packed where they are read; whether saved values are written to recycled buffers; constants
+    on the device; the leaves that are bound to devices, by number, and with them the placement of all values.
     """
 
     def __init__(
         self,
         facts: Facts,
         calls: HostCalls,
+        name: str,
         *,
         on_host: frozenset[int],
         recycles: bool,
@@ -74,6 +76,7 @@ class Compiler:
     ) -> None:
         self.facts = facts
         self.calls = calls
+        self.name = name
         self.now = calls.now if facts.calls_host else time.perf_counter
         self.on_host = on_host
         self.constants = device_constants(facts.program)
@@ -81,6 +84,7 @@ class Compiler:
         self.placement = find_placement([*self.placed.values(), *self._placed_constants(self.constants)])
         self.recycles = recycles and self.placement is None
 
+    @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
         program, constants = self.facts.program, self.constants
@@ -107,9 +111,11 @@ class Compiler:
             guard = [] if plan.guard is None else [env[plan.guard]]
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
+        run_plan.__name__ = f"{self.name}_plan"
         passed_values = tuple(constants[v] for v in passed)
         return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings)
 
+    @annotated("compile")
     def compile_whole(self, program: Program) -> Executable:
         """The function as it was traced, without saved values: what `jax.jit` would run."""
         constants = device_constants(program)
@@ -119,6 +125,7 @@ class Compiler:
         def run_whole(*values: Any) -> list[Any]:
             return run(tuple(values[num_leaves:]), *values[:num_leaves])
 
+        run_whole.__name__ = f"{self.name}_whole"
         consts = tuple(constants[v] for v in program.constvars)
         return self._executable(run_whole, tuple(range(num_leaves)), consts, (), len(self.facts.program.eqns), ())
 
@@ -169,6 +176,7 @@ class Compiler:
             num_arguments = packing.num_arguments
             return run(*packing.split(values[:num_arguments]), *values[num_arguments:])
 
+        run_packed.__name__ = run.__name__
         num_others = len(constants) + len(loads)
         call = _jit(run, len(leaves) + num_others, len(donated), out_shardings)
         packed_call = _jit(run_packed, packing.num_arguments + num_others, len(donated), out_shardings)

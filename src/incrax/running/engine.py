@@ -29,6 +29,7 @@ from incrax.running.compiled import Compiler
 from incrax.running.doubts import results_instead
 from incrax.running.eviction import cheapest_first, results_without_saved
 from incrax.running.history import History
+from incrax.running.journal import Journal
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
 from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
@@ -48,7 +49,7 @@ class Engine:
         self,
         facts: Facts,
         traced: Program,
-        paths: Sequence[str],
+        journal: Journal,
         compiler: Compiler,
         tuning: Tuning,
         stats: Stats,
@@ -56,11 +57,11 @@ class Engine:
         *,
         is_exact: bool,
     ) -> None:
-        self.facts, self.paths, self.tuning, self.stats = facts, paths, tuning, stats
+        self.facts, self.paths, self.tuning, self.stats = facts, journal.paths, tuning, stats
         self.history = History(tuning.history)
         self.layout = facts.dependence.layout
-        pool = Pool(is_active=compiler.recycles)
-        self.chooser = Chooser(facts, traced, compiler, tuning, stats, limits.planned_bytes, pool, is_exact=is_exact)
+        planned, pool = limits.planned_bytes, Pool(is_active=compiler.recycles)
+        self.chooser = Chooser(facts, traced, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait, self.calls = facts.calls_host, compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
@@ -335,8 +336,7 @@ class Engine:
         num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.ran += num_ran
         stats.loaded += 0 if plan is None else len(plan.loads)
-        stats.evicted += self.store.evicted
-        self.store.evicted = 0
+        stats.evicted += self.chooser.journal.evicted(self.store.take_evicted(), self.store.budget_bytes)
         loads = plan.loads if plan is not None else ()
         self._rested = None
         self._last = Record(

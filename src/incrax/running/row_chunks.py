@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax._names import name_of
 from incrax.facts.program import trace, type_of
 from incrax.planning.phases import Part
 from incrax.running.analysis import facts_of
@@ -23,6 +24,7 @@ from incrax.running.combining import chunk_function, combine_in_groups
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
 from incrax.running.host_calls import HostCalls
+from incrax.running.journal import Journal
 from incrax.running.leaves import LeafValue
 from incrax.running.limits import Limits
 from incrax.running.progress import Meter
@@ -206,10 +208,11 @@ class ChunkTable:
         share = EXACT_SHARE if is_exact else len(rows.chunks)
         shared = Limits(limits.versions, limits.budget_bytes // share, limits.planned_bytes // share)
         recycles = can_recycle() and not self.trace.signature.placed
-        compiler = Compiler(facts, self.calls, on_host=frozenset(), recycles=recycles)
+        compiler = Compiler(facts, self.calls, name_of(self.trace.fun), on_host=frozenset(), recycles=recycles)
         num_rows = cut.rows.num_row_inputs
         paths = [*self.paths[:num_rows], *["rows in the chunk" for _ in counts], *self._read_paths(cut, part)]
-        return Engine(facts, traced, paths, compiler, tuning, stats, shared, is_exact=is_exact)
+        journal = Journal(name_of(self.trace.fun), paths, facts.dependence.layout)
+        return Engine(facts, traced, journal, compiler, tuning, stats, shared, is_exact=is_exact)
 
     def _read_paths(self, cut: Cut, part: Part) -> list[str]:
         named = dict(zip(cut.rows.program.invars, self.paths, strict=True))

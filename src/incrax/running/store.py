@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from incrax._jax import Tracer, Var, aval_bytes
+from incrax._profiling import annotated
 from incrax.facts.dependence import ALWAYS
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.recycling import Pool
@@ -98,7 +99,7 @@ class Store:
         self.shared: frozenset[int] = frozenset()
         self.bound_bytes = 0
         self.expected: Iterable[Var] = ()
-        self.evicted = 0
+        self.evicted: list[Var] = []
 
     def fork(self, order: Callable[[State], list[Var]]) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
@@ -130,6 +131,7 @@ class Store:
         self.bound_bytes = self.budget_bytes + 1
         self._set(self.states)
 
+    @annotated("commit")
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
         if used is not None:
@@ -244,15 +246,22 @@ class Store:
                 for var in self.order(state):
                     value = state.saved.get(var)
                     if value is not None and not (only_own and id(value) in newer):
-                        self._evict(value)
+                        self._evict(var, value)
                     if self.saved_bytes <= self.budget_bytes:
                         return
 
-    def _evict(self, value: Any) -> None:
+    def _evict(self, var: Var, value: Any) -> None:
         """Drop one buffer from every version."""
         for state in self.states:
             state.saved = {var: x for var, x in state.saved.items() if x is not value}
-        self.evicted += 1
+        self.evicted.append(var)
+
+    def take_evicted(self) -> list[Var]:
+        """What was evicted since this was asked for."""
+        if not self.evicted:
+            return []
+        found, self.evicted = self.evicted, []
+        return found
 
 
 def _is_sound(x: Any) -> bool:

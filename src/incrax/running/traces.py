@@ -16,12 +16,14 @@ import jax
 from incrax import _jax
 from incrax._context import context_key
 from incrax._errors import many_functions, many_signatures, nothing_saved
+from incrax._names import name_of
 from incrax._tuning import Tuning
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
 from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
 from incrax.running.eviction import check_kept
 from incrax.running.host_calls import HostCalls
+from incrax.running.journal import Journal, note_forgotten, note_trace
 from incrax.running.leaves import has_tracer, is_frozen
 from incrax.running.limits import MAX_DEFAULT_BYTES, Limits, make_limits
 from incrax.running.packing import packable
@@ -88,6 +90,7 @@ class Traces:
 
     def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
         self.fun = fun
+        self.name = name_of(fun)
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
@@ -169,18 +172,20 @@ class Traces:
         limits = self.options.limits(signature.num_parts)
         check_kept(facts.kept, limits.budget_bytes)
         placed = signature.placed
-        compiler = Compiler(facts, self.calls, on_host=on_host, recycles=can_recycle(), placed=placed)
-        paths = signature.dynamic_paths
-        engine = Engine(facts, analysis.traced, paths, compiler, tuning, stats, limits, is_exact=is_exact)
+        compiler = Compiler(facts, self.calls, self.name, on_host=on_host, recycles=can_recycle(), placed=placed)
+        journal = Journal(self.name, signature.dynamic_paths, facts.dependence.layout)
+        engine = Engine(facts, analysis.traced, journal, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
 
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
+        note_trace(self.name, signature, (traced.signature for traced in self.table.values()))
         traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
         self.stats.traces += 1
         self._warn_of_thrashing(signature)
         if len(self.table) > self.options.tuning.max_signatures:
             _, forgotten = self.table.popitem(last=False)
             self._note_forgotten(forgotten.signature)
+            note_forgotten(self.name, self.options.tuning.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced

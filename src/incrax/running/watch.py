@@ -8,6 +8,8 @@ In: seconds, and how many inputs changed. Out: whether to rest. It must not know
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 FIRST_WINDOW = 64
 WINDOW = 32
 """Calls over which the ledger is kept: at first, and after a rest."""
@@ -30,6 +32,43 @@ NUM_LOOKS = 2
 """Looks in a row that must find at most half of the changes there were before, to end a rest."""
 
 
+ADVICE = (
+    "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` instead, or change "
+    "fewer inputs at a time"
+)
+
+
+class Worth(NamedTuple):
+    """What saving has been worth so far.
+
+    Fields: calls in the ledger; their seconds, in programs and of the overhead; seconds of the whole program for them.
+    Calls that made a choice or compiled are not in it, nor those of a rest, which the whole program serves.
+    """
+
+    calls: int
+    spent_s: float
+    whole_s: float
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster than the whole program; None before any call counts."""
+        return self.whole_s / self.spent_s if self.calls and self.spent_s else None
+
+    @property
+    def sentence(self) -> str:
+        """Whether it is worth it, in words."""
+        if self.gain is None:
+            return "not known yet: no call has been weighed"
+        each = f"{_time(self.spent_s / self.calls)} a call, the whole function {_time(self.whole_s / self.calls)}"
+        if self.gain >= 1.0:
+            return f"yes, {self.gain:.3g} times faster over {self.calls} calls ({each})"
+        return f"no, what the engine costs is more than it saves over {self.calls} calls ({each}): {ADVICE}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
 class Watch:
     """The ledger of one engine; `rest` is the number of calls for which the whole program still serves all."""
 
@@ -43,11 +82,13 @@ class Watch:
         "looks",
         "rest",
         "spent_s",
+        "total",
         "usual",
         "window",
     )
 
     def __init__(self) -> None:
+        self.total = Worth(0, 0.0, 0.0)
         self.calls = 0
         self.baseline_s = 0.0
         self.spent_s = 0.0
@@ -82,6 +123,12 @@ class Watch:
         has_lost = self.spent_s > MAX_LOSS * self.baseline_s
         return self.calls >= self.window and self._settle(has_lost=has_lost, is_doubtful=has_lost and self.has_gained)
 
+    @property
+    def worth(self) -> Worth:
+        """What saving has been worth since the start."""
+        calls, spent_s, whole_s = self.total
+        return Worth(calls + self.calls, spent_s + self.spent_s, whole_s + self.baseline_s)
+
     def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
         if has_lost and not is_doubtful:
             self.rest, self.looks, self.usual = self.length, 0, self.changes / self.calls
@@ -90,6 +137,7 @@ class Watch:
         elif not has_lost:
             self.length = FIRST_REST
         self.has_gained = not has_lost
+        self.total = self.worth
         self.calls, self.changes, self.idle, self.baseline_s, self.spent_s = 0, 0, 0, 0.0, 0.0
         return is_doubtful
 

@@ -3,9 +3,9 @@
 function buildHeader() {
   const { name, planner, num_equations: num, num_outputs: outputs, num_signatures: signatures } = data.function;
   byId('name').textContent = name;
-  const { jax, python, devices } = data.machine;
+  const { incrax, jax, python, devices } = data.machine;
   byId('about').textContent = [many(num, 'equation'), many(data.leaves.length, 'input'), many(outputs, 'output'),
-    ...(signatures > 1 ? [`one of ${signatures} signatures`] : []), planner, `JAX ${jax}, Python ${python}`, devices].join(' · ');
+    ...(signatures > 1 ? [`one of ${signatures} signatures`] : []), planner, `incrax ${incrax}, JAX ${jax}, Python ${python}`, devices].join(' · ');
   const stats = data.stats, memory = data.memory;
   const perCall = stats.calls && num ? (stats.ran + stats.filled) / (stats.calls * num) : null;
   const best = d3.min(data.plans.filter(plan => plan.is_final).flatMap(plan => plan.candidates.map(c => c.seconds)));

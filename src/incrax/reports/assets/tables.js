@@ -14,6 +14,7 @@ function plansTable() {
   const whole = data.whole;
   byId('plans-note').textContent = `The whole function takes ${duration(whole.seconds)} (${whole.is_measured ? 'measured' : 'estimated'}); `
     + `its first run, with compilation, took ${duration(whole.first_s)}. Trying candidates has cost ${duration(whole.lost_s)} so far.`
+    + (data.worth ? ` Is saving worth it? ${data.worth[0].toUpperCase()}${data.worth.slice(1)}.` : '')
     + (data.function.is_resting ? ' The engine rests: the whole function serves all calls for a while, since saving did not pay.' : '');
   if (!data.plans.length) {
     byId('plans-table').replaceChildren(make('p', {}, 'No change has been seen yet.'));

@@ -1,0 +1,1 @@
+"""The commands of `incrax`, one module each; they use public names only."""

@@ -1,0 +1,101 @@
+"""Functions and example arguments that the command line names.
+
+In: `module:name` or `file.py:name`. Out: the object. It must not know what it is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from incrax.commands.usage import UsageError
+
+WHERE = "`module:name`, or `file.py:name`"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that name a function and its arguments."""
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help=f"the function, as {WHERE}")
+    parser.add_argument(
+        "--example",
+        metavar="MODULE:ARGS",
+        required=True,
+        help="its arguments: a tuple of them, a single one that is no tuple, or a function that returns these",
+    )
+    parser.add_argument("--x64", action="store_true", help="switch JAX to double precision first")
+
+
+def function_and_arguments(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What the options name.
+
+    Raises:
+        UsageError: it is not there, or no function.
+    """
+    if options.x64:
+        jax.config.update("jax_enable_x64", True)
+    function = load(options.function)
+    if not callable(function):
+        raise UsageError(f"{options.function} is a {type(function).__name__}, no function")
+    example = load(options.example)
+    if callable(example) and not isinstance(example, jax.Array):
+        example = example()
+    return function, example if isinstance(example, tuple) else (example,)
+
+
+def load(place: str) -> Any:
+    """The object at `module:name`, or `file.py:name`; a name may have dots.
+
+    Raises:
+        UsageError: there is no such module, file or name.
+    """
+    where, colon, name = place.rpartition(":")
+    if not colon or not where or not name:
+        raise UsageError(f"{place} does not say where: write it as {WHERE}")
+    found: Any = _file(Path(where)) if where.endswith(".py") else _module(where)
+    for part in name.split("."):
+        if part not in dir(found):
+            raise UsageError(f"{where} has no `{name}`{_similar(found, part)}")
+        found = getattr(found, part)
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(
+            f"there is no module {name} here or among the installed ones; a file is named with .py"
+        ) from None
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _similar(found: Any, name: str) -> str:
+    """A hint at names that are there."""
+    public = [known for known in dir(found) if not known.startswith("_")]
+    near = [known for known in public if known.lower() == name.lower()] or public[:8]
+    return f"; it has {', '.join(near)}" if near else ""

@@ -1,0 +1,214 @@
+"""`totals` adds up counters over a block; `assert_ran` fails when, and only when, something else ran."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL
+
+import incrax
+
+X = np.linspace(0.1, 2.0, 20)
+
+
+def resolution(x, width):
+    return jnp.exp(-x * width)
+
+
+def model(params, x):
+    shape = incrax.keep(jnp.sin(resolution(x, params["width"])), name="shape")
+    return jnp.sum(shape) * params["yield"] + jnp.sum(jnp.cos(params["phase"] * x))
+
+
+PARAMS = {"width": 1.0, "yield": 2.0, "phase": np.float64(0.5)}
+
+
+def after(*changes):
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(PARAMS, X)
+    for change in changes:
+        f({**PARAMS, **change}, X)
+    return f
+
+
+# --- totals ----------------------------------------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_block_only():
+    f = after()
+    with incrax.totals() as counted:
+        f({**PARAMS, "yield": 3.0}, X)
+        f({**PARAMS, "yield": 3.0}, X)
+    f({**PARAMS, "yield": 4.0}, X)
+    assert list(counted.by_function) == ["model"]
+    assert (counted.total.calls, counted.total.unchanged, counted.total.traces) == (2, 1, 0)
+    assert counted.total.ran == counted.by_function["model"].ran > 0
+    assert counted.total.saved_bytes == f.stats.saved_bytes > 0
+
+
+def test_functions_that_are_made_and_dropped_inside_count_too():
+    with incrax.totals() as counted:
+        for _ in range(2):
+            after()
+            gc.collect()
+    assert list(counted.by_function) == ["model", "model (2)"]
+    assert counted.total.calls == 2
+    assert "in all" in str(counted)
+
+
+def test_functions_that_were_not_called_are_not_listed():
+    after()
+    with incrax.totals() as counted:
+        pass
+    assert counted.by_function == {}
+    assert counted.as_dict() == {"total": incrax.Stats().as_dict(), "functions": {}}
+    assert repr(counted) == "totals: 0 calls, 0 unchanged, 0 equations run"
+
+
+def test_it_may_be_read_inside_and_nested():
+    f = after()
+    with incrax.totals() as outer:
+        f(PARAMS, X)
+        assert outer.total.calls == 1
+        with incrax.totals() as inner:
+            f(PARAMS, X)
+        assert (inner.total.calls, outer.total.calls) == (1, 2)
+    made = incrax.incremental(lambda x: x)
+    made(1.0)
+    assert (inner.total.calls, outer.total.calls) == (1, 2)
+
+
+def test_calls_of_all_threads_count():
+    f = after()
+    with incrax.totals() as counted:
+        threads = [threading.Thread(target=f, args=(PARAMS, X)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counted.total.calls == 3
+
+
+def test_an_error_inside_leaves_the_counts():
+    f = after()
+    broken = incrax.incremental(lambda x: 1 // 0)
+    counted = incrax.totals()
+    with pytest.raises(ZeroDivisionError), counted:
+        f(PARAMS, X), broken(X)
+    assert (counted.total.calls, counted.total.aborted) == (2, 1)
+
+
+# --- assert_ran ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "only", "never"),
+    [
+        ({"yield": 3.0}, ["params['yield']"], ["exp", "sin", "cos", "resolution", "shape"]),
+        ({"phase": np.float64(1.0)}, ["params['phase']"], ["resolution", "shape", "x"]),
+        ({"width": 3.0}, ["params['width']", "params['yield']"], ["cos"]),
+        ({"width": 3.0}, ["params"], ["cos"]),
+        ({}, (), ["params", "x"]),
+    ],
+)
+def test_what_ran_is_what_the_change_reaches(change, only, never):
+    f = after(change)
+    if "x" in never and change:
+        with pytest.raises(AssertionError):
+            incrax.assert_ran(f, never=["x"])
+        never = [name for name in never if name != "x"]
+    incrax.assert_ran(f, only=only, never=never)
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({"width": 3.0}, {"only": ["params['yield']"]}),
+        ({"width": 3.0}, {"never": ["exp"]}),
+        ({"width": 3.0}, {"never": ["resolution"]}),
+        ({"width": 3.0}, {"never": ["shape"]}),
+        ({"phase": np.float64(1.0)}, {"only": ["cos"]}),
+        ({"yield": 3.0}, {"only": ()}),
+        ({"yield": 3.0}, {"at_most": 1}),
+    ],
+)
+def test_it_fails_where_something_else_ran(change, options):
+    with pytest.raises(AssertionError):
+        incrax.assert_ran(after(change), **options)
+
+
+def test_a_marked_value_stands_for_what_is_computed_for_it_alone():
+    f = after({"width": 3.0})
+    incrax.assert_ran(f, only=["shape", "reduce_sum", "params['yield']"])
+    with pytest.raises(AssertionError):
+        incrax.assert_ran(f, only=["shape"])
+    incrax.assert_ran(f, at_most=len(f.explain().ran))
+
+
+def test_the_message_says_what_ran_what_changed_and_what_served():
+    with pytest.raises(AssertionError) as caught:
+        incrax.assert_ran(after({"width": 3.0}), only=["params['phase']"], never=["exp"], at_most=0)
+    lines = str(caught.value).splitlines()
+    assert re.match(r"\d+ equations ran that belong to none of what may run \(`params\['phase'\]`\):", lines[0])
+    assert "1 equations of `exp` ran, and none may:" in lines
+    assert any(re.match(r"  exp at .*test_counting\.py:\d+.*\(resolution\)", line) for line in lines)
+    assert any(line.endswith("equations ran, and at most 0 may:") for line in lines)
+    assert lines[-1] == "Changed: `params['width']`. Served by: plan (minimal planner)."
+
+
+def test_the_whole_function_comes_with_a_hint():
+    f = incrax.incremental(model)
+    f(PARAMS, X)
+    with pytest.raises(AssertionError, match=r'make the function with `tuning=Tuning\(planner="minimal"\)`\.$'):
+        incrax.assert_ran(f, only=())
+
+
+def test_equations_that_only_a_plan_has_are_told_by_what_they_read():
+    def loss(a, b, c, x):
+        return jnp.sum(a * x) + jnp.sum(b * x) + jnp.sum(jnp.exp(c * x))
+
+    f = incrax.incremental(incrax.value_and_grad(loss, wrt=("a", "b")), tuning=MINIMAL)
+    args = (1.0, 2.0, 3.0)
+    f(*args, X)
+    f(1.5, 2.0, 3.0, X)
+    incrax.assert_ran(f, only=["a"], never=["exp"])
+
+
+def test_rows():
+    f = incrax.incremental(lambda a, x: jnp.sum(jnp.exp(a * x)), tuning=MINIMAL)
+    f(1.0, incrax.Rows(X, chunk_rows=8))
+    incrax.assert_ran(f, only=["a", "x", "rows in the chunk"])
+
+
+def test_a_name_that_stands_for_nothing_is_an_error():
+    with pytest.raises(incrax.UnknownInputError) as caught:
+        incrax.assert_ran(after(), never=["expp"])
+    assert str(caught.value) == (
+        "`assert_ran(f)` got `expp`, which is no input of the function, no primitive in it, no Python function that "
+        "made its equations, and no name of a marked value, so that the test could never fail. Its inputs: "
+        "params['phase'], params['width'], params['yield'], x. Its Python functions: resolution, model. "
+        "Use one of these, or a name as `explain()` prints it."
+    )
+
+
+def test_what_keeps_no_record_is_an_error():
+    with pytest.raises(TypeError) as caught:
+        incrax.assert_ran(model, only=())
+    assert str(caught.value) == (
+        "`assert_ran(f)` got a value of type function, which keeps no record of what it ran. Pass what "
+        "`incremental(f)`, `grad(f)` and the like return, not the function that was given to them."
+    )
+
+
+def test_before_a_call():
+    with pytest.raises(incrax.NotCalledError) as caught:
+        incrax.assert_ran(incrax.incremental(model))
+    assert str(caught.value) == (
+        "`assert_ran()` needs a call to report on, and this function has not been called yet. Call it once, or give "
+        "`assert_ran()` example arguments."
+    )
