@@ -366,8 +366,12 @@ def test_every_group_of_many_equations_opens(driver, large, tmp_path):
 # --- looks ----------------------------------------------------------------------------------------------------------
 
 
-def background(page):
-    return page.run("return getComputedStyle(document.body).backgroundColor")
+def colours(page):
+    """The colours of the page."""
+    names = ("page", "panel", "ink", "soft", "line", "accent", "run", "run-ink", "extra", "extra-line", "extra-ink")
+    names += ("load", "load-ink", "clean", "clean-ink", "edge", "saved", "focus", "group", "bar")
+    values = "return arguments[0].map(name => getComputedStyle(document.documentElement).getPropertyValue('--' + name))"
+    return page.run("return getComputedStyle(document.body).backgroundColor"), page.run(values, list(names))
 
 
 def test_light_and_dark_follow_the_system_or_the_switch(page):
@@ -376,15 +380,16 @@ def test_light_and_dark_follow_the_system_or_the_switch(page):
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     prefer("light")
-    light = background(page)
+    light = colours(page)
     prefer("dark")
-    dark = background(page)
-    assert light != dark
+    dark = colours(page)
+    assert light[0] != dark[0]
+    assert all(light[1])
     page.click("input[name=theme][value=light]")
-    assert background(page) == light
+    assert colours(page) == light
     prefer("light")
     page.click("input[name=theme][value=dark]")
-    assert background(page) == dark
+    assert colours(page) == dark
 
 
 @pytest.mark.parametrize("width", [380, 820, 1600])
