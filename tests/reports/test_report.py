@@ -270,6 +270,7 @@ def test_a_page_is_written_where_it_is_asked_for(tmp_path):
     assert report.save(tmp_path / "three.html") == tmp_path / "three.html"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "three.html", "two.html"]
     assert str(report) == f"report of model: {report.as_dict()['function']['num_equations']} equations, 6 calls"
+    assert repr(report) == f"<{report}>"
 
 
 def test_a_page_in_a_frame_is_escaped():

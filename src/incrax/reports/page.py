@@ -11,7 +11,7 @@ import html
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
@@ -23,7 +23,7 @@ NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A page about a function: what its calls saved, ran and cost. Made by `report`.
 
@@ -31,7 +31,7 @@ class Report:
     holds names, types, source lines and times, and no values of inputs or results.
     """
 
-    data: Mapping[str, Any] = field(repr=False)
+    data: Mapping[str, Any]
 
     @cached_property
     def html(self) -> str:
@@ -80,6 +80,9 @@ class Report:
     def __str__(self) -> str:
         function, calls = self.data["function"], self.data["calls"]
         return f"report of {function['name']}: {function['num_equations']} equations, {calls['num']} calls"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 @cache

@@ -29,7 +29,7 @@ function changedText(n) {
   return names.slice(0, 4).join(', ') + (num > 4 ? ` and ${exactly(num - 4)} more` : '');
 }
 
-const WIDTH = 1180, LEFT = 64, RIGHT = 10;
+const WIDTH = Math.min(Math.max(byId('timeline').clientWidth, 320), 1180), LEFT = 64, RIGHT = 10;
 
 function frame(parent, height, label) {
   const svg = d3.select(parent).append('svg').attr('class', 'chart').attr('viewBox', `0 0 ${WIDTH} ${height}`)
@@ -60,7 +60,7 @@ function axis(svg, scale, top, title, format, ticks) {
 
 function callAxis(svg, y) {
   const scale = d3.scaleLinear([calls.first + 1, calls.first + numCalls], [place(0), place(numCalls - 1)]);
-  const ticks = numCalls > 1 ? scale.ticks(10).filter(Number.isInteger) : [calls.first + 1];
+  const ticks = numCalls > 1 ? scale.ticks(WIDTH / 90).filter(Number.isInteger) : [calls.first + 1];
   svg.append('g').selectAll('text').data(ticks).join('text').attr('x', scale).attr('y', y).attr('text-anchor', 'middle').text(t => exactly(t));
 }
 
