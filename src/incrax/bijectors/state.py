@@ -48,11 +48,11 @@ class State:
     __slots__ = ("arrays", "functions", "is_opaque", "is_traced", "tags")
 
     def __init__(self, walk: _Walk) -> None:
-        self.tags = tuple(walk.tags)
-        self.arrays = tuple(map(reference, walk.arrays))
-        self.functions = tuple(map(reference, walk.functions))
-        self.is_opaque = walk.is_opaque
-        self.is_traced = any(isinstance(leaf, _jax.Tracer) for leaf in walk.arrays)
+        self.tags: tuple[Any, ...] = tuple(walk.tags)
+        self.arrays: tuple[Callable[[], Any], ...] = tuple(map(reference, walk.arrays))
+        self.functions: tuple[Callable[[], Any], ...] = tuple(map(reference, walk.functions))
+        self.is_opaque: bool = walk.is_opaque
+        self.is_traced: bool = any(isinstance(leaf, _jax.Tracer) for leaf in walk.arrays)
         """Whether an array is a tracer."""
 
     def is_same(self, other: State) -> bool:
@@ -72,7 +72,7 @@ class Kind:
     __slots__ = ("_hash", "state")
 
     def __init__(self, state: State) -> None:
-        self.state = state
+        self.state: State = state
         self._hash = hash(state.tags)
 
     def __hash__(self) -> int:
@@ -148,7 +148,7 @@ class _Walk:
         self.arrays: list[Any] = []
         self.functions: list[Any] = []
         self.places: list[Place] = []
-        self.is_opaque = False
+        self.is_opaque: bool = False
         self._is_hidden = False
         self._attributes: dict[str, list[tuple[Any, Any]]] = {}
         self._empty: list[dict[Any, Any]] = []

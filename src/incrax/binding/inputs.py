@@ -32,13 +32,13 @@ class Inputs:
         trees = {name: _as_tree(each) for name, each in given.items()}
         self.names: Names = names_of(trees)
         leaves = jax.tree.leaves(tuple(trees.values()))
-        self.roles = roles_of(self.names, leaves, roles, self._own_roles())
+        self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms, self.bounds)
-        given_of = [self.names.path(name) for name in transforms or {}]
-        self.transformed = [path for path in self.transforms if any(is_within(path, each) for each in given_of)]
+        asked = [self.names.path(name) for name in transforms or {}]
+        self.transformed: list[str] = [path for path in self.transforms if any(is_within(path, x) for x in asked)]
         rows = zip(self.names.paths, leaves, self.roles, strict=True)
-        self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
+        self.leaves: list[Any] = [_held(path, leaf, role) for path, leaf, role in rows]
         self.watchers: list[Watcher] = []
 
     @property

@@ -28,7 +28,7 @@ class Static:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value: Any = value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Static) and (type(self.value), self.value) == (type(other.value), other.value)

@@ -47,7 +47,7 @@ class Training:
         self._optimizer_state = optimizer.init(self._trained())
         updates = updates if STATE in inputs.roles else "never"
         self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
-        self.num_steps = 0
+        self.num_steps: int = 0
 
     def __call__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
         """Set inputs and take a step; the loss where the gradient was taken.

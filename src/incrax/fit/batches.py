@@ -91,8 +91,9 @@ class LeastSquaresSteps:
         for name, value in (("damping", damping), ("least_damping", least_damping)):
             if value is not None and not value > 0:
                 raise not_positive(NAME, name, value)
-        self.residuals = plain(residuals)
-        self.damping, self.least_damping = float(damping), least_damping
+        self.residuals: Callable[..., Any] = plain(residuals)
+        self.damping: float = float(damping)
+        self.least_damping: float | None = least_damping
 
     def init(self, params: Any) -> StepState:
         """The state before the first step, for parameters in any pytree: an Equinox module, a state of Flax NNX."""

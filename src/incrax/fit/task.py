@@ -182,11 +182,13 @@ class Counted:
     """
 
     def __init__(self, task: Task, max_calls: float = np.inf, watch: Callable[[], None] | None = None) -> None:
-        self.task, self.max_calls, self.watch = task, max_calls, watch
-        self.counts = Counts()
+        self.task: Task = task
+        self.max_calls: float = max_calls
+        self.watch: Callable[[], None] | None = watch
+        self.counts: Counts = Counts()
         self.callback: Callback | None = None
         self.best: tuple[float, np.ndarray] = (np.inf, task.x)
-        self.is_at_limit = False
+        self.is_at_limit: bool = False
         self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
 
     def value(self, x: Any) -> float:

@@ -28,8 +28,10 @@ class Encoding:
     """
 
     def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
-        self.encoder, self.chunk_rows, self.is_recomputed = encoder, chunk_rows, is_recomputed
-        self.__signature__ = signature_of(encoder)
+        self.encoder: Encoder = encoder
+        self.chunk_rows: int | None = chunk_rows
+        self.is_recomputed: bool = is_recomputed
+        self.__signature__: inspect.Signature = signature_of(encoder)
 
     def __call__(self, params: Any, rows: Any, *keys: Any) -> Any:
         """Representations of all rows: each array has one a row along its first axis."""
@@ -60,7 +62,7 @@ class OnSomeRows:
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
-        self.__signature__ = encoding.__signature__
+        self.__signature__: inspect.Signature = encoding.__signature__
 
     def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
         """Representations in the order of the numbers."""

@@ -71,7 +71,7 @@ class Bucketed:
         self._sizes = Sizes()
         self._lock = threading.RLock()
         self._program = jax.jit(self._traced, static_argnums=0)
-        self.num_traces = 0
+        self.num_traces: int = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result at these arguments."""

@@ -5,7 +5,7 @@ In: indices, rows, a shape. Out: the same as a pytree with arithmetic. It must n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ class RowSparse:
 
     __slots__ = ("indices", "shape", "values")
     __array_ufunc__ = None  # `numpy_array + r` is for `r.__radd__`
+    __hash__: ClassVar[None]  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
 
     indices: Any

@@ -66,9 +66,9 @@ class Rows:
 
     def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
         self._type = row_type
-        self.chunk_rows = chunk_rows
+        self.chunk_rows: int = chunk_rows
         self._chunks = chunks
-        self.capacities = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
+        self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
         self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
         self._num_rows = int(self._starts[-1])
 

@@ -57,7 +57,7 @@ class verify(ContextDecorator):  # noqa: N801
         self.every = every
         self.rtol = rtol
         self.atol = atol
-        self.count = 0
+        self.count: int = 0
         self._tokens: list[Any] = []
 
     def __enter__(self) -> verify:

@@ -36,8 +36,9 @@ class Density:
     def __init__(self, name: str, log_density: Any, args: tuple[Any, ...], wrt: Any) -> None:
         if not callable(log_density):
             raise wrong_option(f"{name}(log_density)", log_density, "a function")
-        self.function = log_density if isinstance(log_density, Incremental) else incremental(log_density)
-        self.plain = plain(log_density)
+        is_ours = isinstance(log_density, Incremental)
+        self.function: Incremental[..., Any] = log_density if is_ours else incremental(log_density)
+        self.plain: Callable[..., Any] = plain(log_density)
         self.selection: Selection = select(name, self.plain, wrt, args, {})
         self.flat: Flat = prepare(self.plain, *args, wrt=wrt).flat
         self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
@@ -45,7 +46,7 @@ class Density:
         found, is_bare = jax.tree.leaves(returned), jax.tree_util.all_leaves([returned])
         if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
             raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
-        self.shapes = [np.shape(value) for value in self.selection.values]
+        self.shapes: list[tuple[int, ...]] = [np.shape(value) for value in self.selection.values]
 
     @property
     def names(self) -> tuple[str, ...]:
