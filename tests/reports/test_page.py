@@ -187,6 +187,8 @@ def test_it_opens_in_the_frame_of_a_notebook(driver, functions, tmp_path):
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)
     assert driver.execute_script("return document.documentElement.dataset.ready") == "yes"
+    driver.execute_script("document.querySelector('nav a[href=\"#plans\"]').click()")
+    assert driver.execute_script("return document.activeElement.id") == "plans"
     assert [entry["message"] for entry in driver.get_log("browser")] == []
     driver.switch_to.default_content()
 

@@ -29,6 +29,18 @@ function buildTheme() {
   }
 }
 
+/** Links inside the page: a frame without an address of its own cannot follow them by itself. */
+function buildLinks() {
+  for (const link of document.querySelectorAll('nav a, .skip')) {
+    link.addEventListener('click', event => {
+      event.preventDefault();
+      const target = byId(link.getAttribute('href').slice(1));
+      target.focus({ preventScroll: true });
+      target.scrollIntoView();
+    });
+  }
+}
+
 /** The change shown first: the last call's, or that of the first input. */
 function firstChange() {
   const last = data.last === null ? 0n : BigInt(data.last) & full;
@@ -37,6 +49,7 @@ function firstChange() {
 }
 
 buildTheme();
+buildLinks();
 buildHeader();
 buildInputs();
 buildMap();
