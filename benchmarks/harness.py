@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import sys
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from machine import cpu_model
 
 import incrax
 
@@ -148,21 +150,27 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 
 class Check(NamedTuple):
-    """One target of a line: its text, the figure reached, and whether that is enough."""
+    """One target of a line: its text, the figure reached, whether that is enough, and the ratio that it is about."""
 
     target: str
     reached: str
     is_met: bool
+    ratio: str = ""
 
 
 @dataclass
 class Line:
-    """One line of a report: what was run, the figures shown and recorded, the targets (none: reported only)."""
+    """One line of a report: what was run, the figures shown and recorded, the targets (none: reported only).
+
+    `timings` are seconds by form, `ratios` another form's median divided by ours, `numbers` all other figures.
+    """
 
     case: str
     cells: dict[str, str]
     numbers: dict[str, float]
     checks: list[Check] = field(default_factory=list)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    ratios: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -185,7 +193,7 @@ class Speed(NamedTuple):
         slower = 1.0 / self.factor
         target = f">={self.factor:.3g}x {self.against}" if self.factor >= 1.0 else f"<={slower:.3g} t({self.against})"
         shown = f"{reached:.2f}x {self.against}" if self.factor >= 1.0 else f"{1.0 / reached:.2f} t({self.against})"
-        return Check(target, shown, reached >= self.factor)
+        return Check(target, shown, reached >= self.factor, f"{self.against} / {ours}")
 
 
 def never_slower(against: str = JIT) -> Speed:
@@ -201,12 +209,9 @@ def within(factor: float, against: str) -> Speed:
 def timing_line(case: str, timings: Mapping[str, Timing], targets: Iterable[Speed] = (), ours: str = OURS) -> Line:
     """A line with the time of every form and each one's ratio to ours (above 1: ours is faster)."""
     cells = {name: str(timing) for name, timing in timings.items()}
-    numbers = {f"{name} ({part})": value for name, t in timings.items() for part, value in t._asdict().items()}
-    for name, timing in timings.items():
-        if name != ours:
-            numbers[f"{name} / {ours}"] = timing.median / timings[ours].median
-            cells[f"{name} / {ours}"] = f"{numbers[f'{name} / {ours}']:.2f}"
-    return Line(case, cells, numbers, [target.check(timings, ours) for target in targets])
+    ratios = {f"{name} / {ours}": t.median / timings[ours].median for name, t in timings.items() if name != ours}
+    cells |= {name: f"{ratio:.2f}" for name, ratio in ratios.items()}
+    return Line(case, cells, {}, [target.check(timings, ours) for target in targets], timings, ratios)
 
 
 def limit(name: str, value: float, at_most: float, unit: str = "") -> Check:
@@ -237,7 +242,8 @@ def report(title: str, made: Iterable[Line], options: Options) -> None:
     missed = [line for line in lines if line.verdict.startswith("short")]
     print(f"{sum(bool(line.checks) for line in lines)} lines with a target, {len(missed)} short", flush=True)
     if options.json is not None:
-        _append(options.json, {"title": title, "quick": options.quick, "rounds": options.rounds, **machine}, lines)
+        head = {"title": title, "quick": options.quick, "rounds": options.rounds, **machine}
+        _append(options.json, head, lines)
 
 
 def _noted(title: str, lines: Iterable[Line]) -> Iterator[Line]:
@@ -258,30 +264,29 @@ def _print_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _append(path: Path, head: Mapping[str, Any], lines: Sequence[Line]) -> None:
-    records = [
-        {"case": line.case, **line.numbers, "targets": [c._asdict() for c in line.checks], "verdict": line.verdict}
-        for line in lines
-    ]
+    """One table a line, as `suite/schema.py` reads it; figures that are not finite are left out."""
     with path.open("a") as file:
-        file.write(json.dumps({**head, "lines": records}) + "\n")
+        file.write(json.dumps({**head, "lines": [_record(line) for line in lines]}) + "\n")
+
+
+def _record(line: Line) -> dict[str, Any]:
+    return {
+        "case": line.case,
+        "cells": line.cells,
+        "timings": {name: timing._asdict() for name, timing in line.timings.items()},
+        "ratios": dict(line.ratios),
+        "figures": {name: float(x) for name, x in line.numbers.items() if math.isfinite(x)},
+        "checks": [check._asdict() | {"is_met": bool(check.is_met)} for check in line.checks],
+    }
 
 
 def environment() -> dict[str, str]:
     """What the figures were measured on and with."""
     return {
         "date": datetime.datetime.now().isoformat(timespec="seconds"),
-        "cpu": f"{_cpu_model()} x {os.cpu_count()}",
+        "cpu": f"{cpu_model()} x {os.cpu_count()}",
         "device": jax.devices()[0].device_kind,
         "python": platform.python_version(),
         "jax": jax.__version__,
         "incrax": incrax.__version__,
     }
-
-
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -52,10 +52,9 @@ def public_names() -> list[str]:
 # --- code -------------------------------------------------------------------------------------------------------------
 
 
-WITH_CODE = [
-    "README.md",
-    *(f"docs/{name}.md" for name in ("derivatives", "loops", "guarded", "hold", "sampling", "logging", "report")),
-]
+PAGES = ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md")))]
+WITH_CODE = [page for page in PAGES if "python" in dict(blocks(page))]
+"""Blocks marked `python` run; code of others, and what needs a cluster, is marked `py`."""
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_the_code_prints_what_the_page_shows(page):
             expected, actual = stripped(found[number + 1][1]), stripped(printed.getvalue())
             assert checker.check_output(expected, actual, doctest.ELLIPSIS), f"{text}\n--- printed\n{actual}"
             compared += 1
-    assert compared >= 2
+    assert compared >= 1
 
 
 def is_next(page: str, code: str, output: str) -> bool:
@@ -146,9 +145,6 @@ def test_every_name_in_the_table_exists():
         value = incrax
         for part in name.split("."):
             value = getattr(value, part)
-
-
-PAGES = ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md")))]
 
 
 @pytest.mark.parametrize("page", [*PAGES, "tests/seeds/README.md"])

@@ -28,6 +28,8 @@ class Problem(NamedTuple):
     params: np.ndarray
     standard_errors: np.ndarray
     sum_of_squares: float
+    expression: str
+    """The model as it is published."""
 
     def residuals(self, b: Any) -> Any:
         """y minus the model, shape (rows,)."""
@@ -51,7 +53,8 @@ def problem(name: str) -> Problem:
     y = np.log(data[:, 0]) if is_log else data[:, 0]
     sum_of_squares = float(re.findall(r"Residual Sum of Squares:\s+(\S+)", text)[0])
     starts = values[:, 0], values[:, 1]
-    return Problem(name, _model(formula), data[:, 1:].T, y, starts, values[:, 2], values[:, 3], sum_of_squares)
+    model = _model(formula)
+    return Problem(name, model, data[:, 1:].T, y, starts, values[:, 2], values[:, 3], sum_of_squares, formula)
 
 
 def _formula(text: str) -> tuple[bool, str]:

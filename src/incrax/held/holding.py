@@ -132,8 +132,8 @@ class Held:
             entry a batch: labels, weights, keys. The gradient is in the shape of the selection.
 
         Raises:
-            What calling a `Held` raises; and at a call
-            RowsError: a batch reads rows that are not there, or data of batches are of another number.
+            MixedRowsError: at a call, and all else that calling a `Held` raises.
+            RowsError: at a call; a batch reads rows that are not there, or data of batches are of another number.
 
         Cost: rows that some batch reads are encoded once, forward and backward; batches run one after the other. Can
             be called under JAX's transformations: then all rows are encoded.

@@ -55,7 +55,7 @@ def numpyro_potential(log_density: Callable[..., Any], *args: Any, wrt: Any = No
         A function of what is sampled. Give `MCMC.run(key, init_params=...)` a tree of the same shape.
 
     Raises:
-        What `logdensity` raises.
+        SelectionError, UnknownInputError, TypeError: as from `logdensity`.
 
     Cost: as there.
 

@@ -126,7 +126,7 @@ def metropolis(
 
     Raises:
         ProposalError: the covariance is none.
-        And what `gibbs` raises.
+        BlockError, StartError, UnknownInputError, TypeError: as from `gibbs`.
 
     Cost: a sweep takes `blocks.sweep_s`.
 

@@ -1,0 +1,5 @@
+"""`python -m benchmarks`."""
+
+from benchmarks.suite.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,311 @@
+"""The page on performance and its plots, from results alone: the same results give the same bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.suite import catalogue, plots, selection
+from benchmarks.suite.peers import PEERS
+from benchmarks.suite.schema import Line, Result, Table
+from benchmarks.suite.selection import JIT, OURS
+
+DOCS = catalogue.FOLDER.parent / "docs"
+PAGE = "performance.md"
+ASSETS = "assets/performance"
+CURVES = {
+    "Call time against rows": ("mixture, one yield changed", "rows"),
+    "Call time against inputs": ("sum of normals, one mean changed", "inputs"),
+    "Call time against operations": ("chain, last input changed", "operations"),
+}
+"""Tables of the curves, with the titles of their panels and the units of their sizes."""
+INPUTS_EACH = {"Call time against inputs": 3}
+WITHOUT_TABLE = ("hlo",)
+"""Evidence of how programs compile, too wide for a page."""
+CREATOR = re.compile(r"matplotlib [\d.]+\S*(?=<)")
+
+INTRO = """\
+# Performance
+
+<!-- Written by `python -m benchmarks --page` from benchmarks/results/*.json; changes by hand are lost. -->
+
+What a call costs when little has changed, against `jax.jit` of the whole function and against what an expert hoists by
+hand for one kind of change. All figures come from `benchmarks/results`; each has its machine, versions and date.
+
+- **Only ratios carry over** to another machine. The forms of a line are timed in one process, call by call in turns; a
+  cell has the median with the quartiles in brackets, a ratio above 1 means that incrax is faster.
+- Results of all forms are compared with each other before a figure counts.
+- A target that was missed is marked **short**, with what was reached; why is in `benchmarks/results/README.md`.
+- Figures of a busy machine are marked. Ratios of calls of microseconds suffer most from other programs.
+
+Again on your machine:
+
+    pip install -e .
+    python -m benchmarks --list                       # what there is, what each needs, how long it takes
+    python -m benchmarks --run mixture                # one benchmark; `all` takes more than an hour
+    python -m benchmarks --run mixture --only "value, one yield"
+    python -m benchmarks --compare benchmarks/results/A.json benchmarks/results/B.json
+    python -m benchmarks --page                       # this page, from the results
+"""
+
+OTHERS = """\
+## Other libraries
+
+Each runs in an environment and a process of its own, which takes turns with ours; both read the same arrays, and their
+figures must agree before anything is timed. Ratios are the other library's time over ours.
+"""
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def make(results: Sequence[Result]) -> dict[str, str]:
+    """The page and its plots: texts by path below the folder of the documentation."""
+    chosen = selection.best(results)
+    own = {name: result for name, result in chosen.items() if not name.startswith(selection.PEERS)}
+    files: dict[str, str] = {}
+    parts = [INTRO, _gains(own.values(), files), _growth(own, files), _others(chosen, files), _short(chosen.values())]
+    parts += ["## Every benchmark\n", *(_benchmark(name, result) for name, result in own.items())]
+    parts += [_not_measured(own), _not_shown(results, chosen)]
+    files[PAGE] = "\n".join(part.rstrip() + "\n" for part in parts if part)
+    return files
+
+
+def differing(files: Mapping[str, str], folder: Path | None = None) -> list[str]:
+    """The files that are missing or differ; plots drawn by another version of matplotlib need not be the same."""
+    return [name for name, text in files.items() if not _is_same((folder or DOCS) / name, text)]
+
+
+def _is_same(path: Path, text: str) -> bool:
+    if not path.is_file():
+        return False
+    found = path.read_text(encoding="utf-8")
+    creators = [CREATOR.search(each) for each in (found, text)]
+    if all(creators) and len({each[0] for each in creators if each}) > 1:
+        return True
+    return found == text
+
+
+def write(files: Mapping[str, str], folder: Path | None = None) -> None:
+    """Write all files; plots that no page shows any more are removed."""
+    folder = folder or DOCS
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for path in (folder / ASSETS).glob("*.svg"):
+        if f"{ASSETS}/{path.name}" not in files:
+            path.unlink()
+
+
+def _plot(files: dict[str, str], name: str, drawn: str, told: str) -> str:
+    """A plot as the page shows it; `told` says what it shows to those who do not see it."""
+    files[f"{ASSETS}/{name}.svg"] = drawn
+    return f"![{told}]({ASSETS}/{name}.svg)\n"
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def _gains(chosen: Iterable[Result], files: dict[str, str]) -> str:
+    """Every line whose target is a factor, as bars."""
+    found = selection.gains(chosen)
+    num, num_short = selection.num_targets(chosen)
+    text = f"## What a change gains\n\n{num} lines have a target, {num_short} of them are short of one. "
+    if not found:
+        return text + "No result has a gain as its target.\n"
+    bars = [plots.Bar(_label(each), each.ratio, each.check.is_met) for each in found]
+    missed = sum(not each.check.is_met for each in found)
+    largest = max(found, key=lambda each: each.ratio)
+    told = (
+        f"Bar chart of {len(found)} lines whose target is a factor over another form: {len(found) - missed} reach it, "
+        f"{missed} do not. The largest is {plots.factor(largest.ratio)} ({_label(largest)}). "
+        "The same figures are in the tables below."
+    )
+    drawn = plots.bars(bars, "Gains over the form of each target", "time of the other form / time of incrax")
+    return (
+        f"{text}Bars show lines whose target is a factor over another\nform (mostly `jax.jit`); blue reaches its "
+        f"target, orange does not.\n\n{_plot(files, 'gains', drawn, told)}\n"
+        f"{_dates(each.result for each in found)}"
+    )
+
+
+def _label(gain: selection.Gain) -> str:
+    against = gain.check.ratio.rpartition(" / ")[0]
+    shown = "" if against == JIT else f" (against {against})"
+    return f"{gain.result.benchmark}: {gain.line.case}{shown}"
+
+
+def _dates(results: Iterable[Result]) -> str:
+    """Machines and dates of a plot that draws on many results."""
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        names = groups.setdefault(selection.measured(result), [])
+        if result.benchmark not in names:
+            names.append(result.benchmark)
+    return "".join(f"- {', '.join(names)}: {told}\n" for told, names in groups.items())
+
+
+def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+    """How a call and the analysis grow."""
+    parts = ["## Growth\n"]
+    curves = chosen.get("curves")
+    if curves is not None:
+        panels = [_curve(table) for table in curves.tables if table.title in CURVES]
+        told = "Time of a call (above) and gain over jax.jit (below). " + ". ".join(map(_told_curve, panels)) + "."
+        parts.append(_plot(files, "growth-calls", plots.curves(panels, "Call time and gain against size"), told))
+        parts.append(f"`{_command(curves)}`. {selection.measured(curves)}\n")
+    growth = chosen.get("growth")
+    table = next((each for each in growth.tables if each.title == "Growth with equations"), None) if growth else None
+    if growth is not None and table is not None:
+        parts.append(_analysis(growth, table, files))
+    return "\n".join(parts) if len(parts) > 1 else ""
+
+
+def _curve(table: Table) -> plots.Curve:
+    title, axis = CURVES[table.title]
+    sizes = [line.figures["size"] * INPUTS_EACH.get(table.title, 1) for line in table.lines]
+    forms = [name for name in table.lines[0].timings if all(name in line.timings for line in table.lines)]
+    return plots.Curve(title, axis, sizes, {n: [line.timings[n].median for line in table.lines] for n in forms})
+
+
+def _told_curve(curve: plots.Curve) -> str:
+    gains = [b / a for a, b in zip(curve.seconds[OURS], curve.seconds[JIT], strict=True)]
+    return f"{curve.title.capitalize()}, {selection.span(curve.sizes, gains, curve.axis)}"
+
+
+def _analysis(result: Result, table: Table, files: dict[str, str]) -> str:
+    """Seconds of analysis and planning by the number of equations, one curve per function."""
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for line in table.lines:
+        sizes, seconds = found.setdefault(line.case.rpartition(", ")[0], ([], []))
+        sizes.append(line.figures["equations"])
+        seconds.append(line.figures["analysis"] + line.figures["plan, fast"])
+    told = "Time to analyse a program and plan four changes, by the number of its equations."
+    for name, (x, y) in found.items():
+        told += f" {name}: {x[0]:,.0f} equations {y[0]:.2g} s, {x[-1]:,.0f} equations {y[-1]:.3g} s."
+    drawn = plots.lines(found, "Analysis and planning against equations", "equations", "analysis and plans")
+    return f"{_plot(files, 'growth-analysis', drawn, told)}\n`{_command(result)}`. {selection.measured(result)}\n"
+
+
+def _others(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
+    """Other libraries: what they take on the same problem, or why they were not measured."""
+    parts = [OTHERS]
+    found = {peer: chosen.get(f"{selection.PEERS}{peer.name}") for peer in PEERS}
+    lines = [(peer, line) for peer, result in found.items() if result for _, line in result.lines]
+    if lines:
+        bars = [_peer_bar(peer.name, line) for peer, line in lines]
+        behind = [bar.label for bar in bars if bar.ratio < 1.0]
+        told = f"Bar chart of {len(bars)} cases of other libraries, their time over ours. "
+        told += f"Faster than incrax: {'; '.join(behind)}." if behind else "None is faster than incrax."
+        drawn = plots.bars(bars, "Other libraries", "time of the other library / time of incrax")
+        parts.append(_plot(files, "peers", drawn, told))
+    for peer, result in found.items():
+        asked = f"{peer.question[:1].upper()}{peer.question[1:]}"
+        head = f"### {peer.name}\n\n{asked}. `python -m benchmarks --peers {peer.name}`\n"
+        if result is None:
+            parts.append(f"{head}\nNot measured yet.\n")
+        elif result.skipped is not None:
+            parts.append(f"{head}\n**Skipped** on {result.date[:10]}: {result.skipped}\n")
+        else:
+            parts.append(f"{head}\n{_peer_versions(result, peer.name)}\n\n{_tables(result)}")
+    return "\n".join(parts)
+
+
+def _peer_bar(name: str, line: Line) -> plots.Bar:
+    ratio = line.ratios[f"{name} / {OURS}"]
+    return plots.Bar(f"{name}: {line.case}", ratio, not line.missed if line.checks else None)
+
+
+def _peer_versions(result: Result, name: str) -> str:
+    theirs = [f"{key[len(name) + 2 :]} {text}" for key, text in result.versions.items() if key.startswith(f"{name}: ")]
+    return f"{selection.measured(result)} Their environment: {', '.join(theirs)}."
+
+
+def _short(chosen: Iterable[Result]) -> str:
+    """Every target that was missed."""
+    found = selection.short(chosen)
+    if not found:
+        return "## Targets that are short\n\nNone.\n"
+    rows = [["benchmark", "case", "target", "reached", "measured"]]
+    for result, _, line in found:
+        mark = " (busy)" if result.conditions == "busy" else ""
+        for check in line.missed:
+            rows.append([result.benchmark, line.case, f"`{check.target}`", check.reached, result.date[:10] + mark])
+    return f"## Targets that are short\n\nWhy, line by line: `benchmarks/results/README.md`.\n\n{_markdown(rows)}"
+
+
+def _benchmark(name: str, result: Result) -> str:
+    """One benchmark with all of its lines."""
+    known = catalogue.by_name().get(name)
+    parts = [f"### {name}\n"]
+    if known is not None:
+        parts.append(f"{known.question} {known.targets}".rstrip() + "\n")
+    parts.append(f"`{_command(result)}`. {selection.measured(result)}{_source(result)}\n")
+    parts += [f"> {_escaped(note)}\n" for note in result.notes if not _is_raw(note)]
+    parts.append("The table is in the result's file.\n" if name in WITHOUT_TABLE else _tables(result))
+    return "\n".join(parts)
+
+
+def _is_raw(note: str) -> bool:
+    """Whether a note is a row of a text that no table held."""
+    return "   " in note or bool(re.search(r", \d\d:\d\d$", note))
+
+
+def _source(result: Result) -> str:
+    return "" if result.source == "run" else f" Taken from `benchmarks/results/{result.source}`."
+
+
+def _command(result: Result) -> str:
+    words = ["python -m benchmarks --run", result.benchmark]
+    if result.source == "run" and result.options.rounds and "--rounds" in result.options.arguments:
+        words += ["--rounds", str(result.options.rounds)]
+    return " ".join(words)
+
+
+def _tables(result: Result) -> str:
+    return "\n".join(_table(table, with_title=len(result.tables) > 1) for table in result.tables)
+
+
+def _table(table: Table, *, with_title: bool) -> str:
+    columns = list(dict.fromkeys(name for line in table.lines for name in line.cells))
+    has_target = any(line.checks for line in table.lines)
+    rows = [["case", *columns, *(["target", "verdict"] if has_target else [])]]
+    for line in table.lines:
+        cells = [line.case, *(line.cells.get(name, "") for name in columns)]
+        rows.append([*cells, *(_verdict(line) if has_target else [])])
+    return (f"**{table.title}**\n\n" if with_title else "") + _markdown(rows)
+
+
+def _verdict(line: Line) -> list[str]:
+    targets = ", ".join(f"`{check.target}`" for check in line.checks)
+    if line.missed:
+        return [targets, f"**short**: {', '.join(check.reached for check in line.missed)}"]
+    return [targets, "ok" if line.checks else ""]
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+
+
+def _not_measured(own: Mapping[str, Result]) -> str:
+    """Benchmarks without a result."""
+    names = [f"`{name}`" for name in catalogue.by_name() if name not in own]
+    return f"Not measured yet: {', '.join(names)}.\n" if names else ""
+
+
+def _not_shown(results: Sequence[Result], chosen: Mapping[str, Result]) -> str:
+    """Results that are kept, but of which another one is shown, and evidence without a table."""
+    others = [each for each in results if each.benchmark in chosen and each != chosen[each.benchmark]]
+    if not others:
+        return ""
+    rows = [["benchmark", "measured", "machine", "state"]]
+    for each in sorted(others, key=lambda each: (each.benchmark, each.date)):
+        rows.append([each.benchmark, each.date, each.machine.get("cpu", ""), each.conditions])
+    return f"## Other runs\n\nKept in `benchmarks/results`, not shown above.\n\n{_markdown(rows)}"

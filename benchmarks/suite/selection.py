@@ -1,0 +1,100 @@
+"""What the page shows of many results: the best one of each benchmark, its gains, its growth, its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.suite import catalogue
+from benchmarks.suite.schema import Check, Line, Result
+
+JIT, OURS = "jax.jit", "incrax"
+PEERS = "peers-"
+VERSIONS = ("python", "jax", "incrax")
+"""Those that a page names; a result has more."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A line whose target is a gain, and what was reached."""
+
+    result: Result
+    line: Line
+    check: Check
+    ratio: float
+
+
+def best(results: Iterable[Result]) -> dict[str, Result]:
+    """By benchmark the newest of a quiet machine, or else the newest; what was skipped only where nothing else is."""
+    found: dict[str, Result] = {}
+    for result in results:
+        if not result.options.quick:
+            known = found.get(result.benchmark)
+            found[result.benchmark] = result if known is None or _rank(result) >= _rank(known) else known
+    order = [each.name for each in catalogue.BENCHMARKS]
+    place = lambda name: (order.index(name) if name in order else len(order), name)
+    return {name: found[name] for name in sorted(found, key=place)}
+
+
+def _rank(result: Result) -> tuple[bool, bool, str]:
+    return result.skipped is None, result.conditions == "quiet", result.date
+
+
+def gains(chosen: Iterable[Result]) -> list[Gain]:
+    """Lines whose target is to be faster than another form by a factor, the first such target of each."""
+    made = []
+    for result in chosen:
+        for _, line in result.lines:
+            aims = [check for check in line.checks if check.target.startswith(">=") and check.ratio in line.ratios]
+            if aims:
+                made.append(Gain(result, line, aims[0], line.ratios[aims[0].ratio]))
+    return made
+
+
+def short(chosen: Iterable[Result]) -> list[tuple[Result, str, Line]]:
+    """Lines of which a target was missed."""
+    return [(result, title, line) for result in chosen for title, line in result.lines if line.missed]
+
+
+def num_targets(chosen: Iterable[Result]) -> tuple[int, int]:
+    """Lines with a target, and those of which one was missed."""
+    lines = [line for result in chosen for _, line in result.lines if line.checks]
+    return len(lines), sum(bool(line.missed) for line in lines)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def measured(result: Result) -> str:
+    """When and on what, in one sentence."""
+    cores = f" x {result.machine['cores']}" if "cores" in result.machine else ""
+    on = f"{result.machine.get('cpu', 'unknown processor')}{cores}"
+    used = ", ".join(f"{name} {version}" for name, version in result.versions.items() if name in VERSIONS)
+    commit = f", commit {result.commit}" if result.commit else ""
+    return f"Measured {result.date[:10]} on {on}; {used}{commit}; {state(result)}."
+
+
+def state(result: Result) -> str:
+    """How busy the machine was."""
+    told = {
+        "quiet": "on a quiet machine",
+        "busy": "**while other programs kept the machine busy**",
+        "unknown": "how busy the machine was is not recorded",
+    }[result.conditions]
+    if result.busy:
+        told += f" (others took {100 * max(result.busy):.0f} % of the processors"
+        told += f", load average {result.load[0]:g})" if result.load else ")"
+    return told
+
+
+def times(ratio: float) -> str:
+    """A ratio in words."""
+    return f"{ratio:.3g} times"
+
+
+def span(sizes: Sequence[float], gains: Sequence[float], unit: str) -> str:
+    """The ends of a curve of gains."""
+    return (
+        f"{sizes[0]:,.0f} to {sizes[-1]:,.0f} {unit}: from {times(gains[0])} to {times(gains[-1])} as fast as {JIT}, "
+        f"at most {times(max(gains))}"
+    )

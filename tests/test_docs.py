@@ -1,0 +1,96 @@
+"""The site: every page has its place, every public name an API page, and the tutorial's page is its program."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import incrax
+import incrax.bijectors
+import incrax.fit
+import incrax.samplers
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+NAV = re.findall(r"^ +- (?:[^\n:]*: )?([\w/.-]+\.md)$", SITE[SITE.index("\nnav:") :], re.MULTILINE)
+TUTORIAL = DOCS / "tutorial" / "from_nothing.py"
+API = "\n".join(path.read_text(encoding="utf-8") for path in sorted((DOCS / "api").glob("*.md")))
+ENTRY = re.compile(r"^::: (incrax[\w.]*)\n(?:    options:\n      heading: (incrax[\w.]*)\n)?", re.MULTILINE)
+OBJECTS = {heading or path: path for path, heading in ENTRY.findall(API)}
+"""What is looked up in the sources, by the name that its heading shows."""
+WORDS = re.compile(r"^\|([^|]+)\|", re.MULTILINE)
+
+
+def origin(page: str) -> Path:
+    """The file that a page of the site shows; those under `repository/` are beside `docs`."""
+    return ROOT / page.removeprefix("repository/") if page.startswith("repository/") else DOCS / page
+
+
+def public_names() -> list[str]:
+    modules = (incrax, incrax.fit, incrax.samplers, incrax.bijectors)
+    return [f"{module.__name__}.{name}" for module in modules for name in module.__all__]
+
+
+def functions_and_classes(path: Path) -> list[str]:
+    """The source of each, as it stands in the file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    found = [node for node in ast.parse("\n".join(lines)).body if isinstance(node, kinds)]
+    return ["\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in found]
+
+
+def test_every_page_of_the_navigation_exists():
+    assert len(NAV) > 50
+    assert [page for page in NAV if not origin(page).is_file()] == []
+
+
+def test_every_page_is_in_the_navigation_once():
+    pages = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    assert sorted(page for page in NAV if not page.startswith("repository/")) == pages
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_every_public_name_is_on_an_api_page(name):
+    assert name in OBJECTS
+
+
+def test_every_name_on_an_api_page_exists():
+    for name in OBJECTS:
+        value = incrax
+        for part in name.split(".")[1:]:
+            value = getattr(value, part)
+
+
+@pytest.mark.parametrize("path", OBJECTS.values())
+def test_what_an_api_page_shows_is_no_module(path):
+    """A function that has the name of its module hides behind it: the entry then goes through the module."""
+    assert not list((ROOT / "src").glob(f"{path.replace('.', '/')}.py"))
+
+
+def test_the_page_of_the_tutorial_holds_its_program():
+    """Every function and class, to the letter; `test_readme.py` runs the page."""
+    page = TUTORIAL.with_suffix(".md").read_text(encoding="utf-8")
+    assert [code for code in functions_and_classes(TUTORIAL) if code not in page] == []
+
+
+def test_the_tutorial_uses_public_interfaces_of_jax():
+    imported = re.findall(r"(?:from|import) (jax[\w.]*)", TUTORIAL.read_text(encoding="utf-8"))
+    assert set(imported) == {"jax", "jax.numpy", "jax.extend.core"}
+
+
+def test_words_of_the_glossary_are_in_order():
+    terms, _, _ = (DOCS / "glossary.md").read_text(encoding="utf-8").partition("\n## ")
+    words = [word.strip().lower() for word in WORDS.findall(terms)[2:]]
+    assert len(words) > 80
+    assert words == sorted(words)
+
+
+def test_nothing_is_fetched_when_the_site_is_read():
+    """Neither fonts nor scripts nor styles of others."""
+    assert "font: false" in SITE
+    assert re.findall(r"https?://", SITE) == []
+    assert re.findall(r"url\(|@import", (DOCS / "assets" / "site.css").read_text(encoding="utf-8")) == []
