@@ -13,7 +13,7 @@ ROOT = Path(incrax.__file__).parent
 
 ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
-_held_errors _sampler_errors _minimize_errors _cost_errors
+_held_errors _sampler_errors _minimize_errors _cost_errors _report_errors
 _names _version _profiling _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses
 facts.matrices facts.work facts.nested facts.cost facts.loops
@@ -29,12 +29,12 @@ running.host_calls running.compiled running.store running.comparison running.tim
 running.agreement running.watch running.choice running.wants running.segments running.eviction running.racing
 running.credit running.paths running.journal running.chooser
 running.flags running.pure
-running.baselines running.saved running.record running.advice running.succession running.doubts running.repeat
-running.serving running.engine
+running.baselines running.saved running.record running.history running.advice running.succession running.doubts
+running.repeat running.serving running.engine
 running.traces running.progress running.versions running.combining running.totals running.row_trace
 running.row_chunks running.row_engine running.row_traces
 running.rehearsal running.warming running.verifying
-reports.table reports.deps reports.explain
+reports.table reports.deps reports.explain reports.equations reports.outlooks reports.gathered reports.page
 row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_sparse.elementwise row_sparse.windows
 row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
 _incremental reports.counting reports.asserting
@@ -48,7 +48,7 @@ derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 held.encoding held.row_by_row held.programs held.kept held.epoch held.holding
 binding.names binding.roles binding.unbounded binding.modules binding.inputs binding.functions binding.vector
-binding.training binding.table binding.bound binding.api
+binding.training binding.table binding.bound binding.api reports.api
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
 bijectors.switches bijectors.places bijectors.state bijectors.protocol bijectors.adapters

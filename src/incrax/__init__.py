@@ -26,6 +26,7 @@ from incrax._held_errors import StaleRepresentationsError
 from incrax._incremental import Incremental
 from incrax._loop_errors import CapacityError, LoopTypeError
 from incrax._marks import cached, keep
+from incrax._report_errors import ReportError
 from incrax._tape_errors import (
     CapturedStateError,
     FloatGuardError,
@@ -57,9 +58,11 @@ from incrax.loops.padded import Padded
 from incrax.loops.scan import scan
 from incrax.loops.selecting import Unique, nonzero, select_rows, unique
 from incrax.loops.while_loop import while_loop
+from incrax.reports.api import report
 from incrax.reports.asserting import assert_ran
 from incrax.reports.counting import totals
 from incrax.reports.environment import Environment, environment
+from incrax.reports.page import Report
 from incrax.row_sparse.rows import RowSparse
 from incrax.row_sparse.structured import Structured, structured
 from incrax.running.leaves import frozen
@@ -105,6 +108,8 @@ __all__ = [
     "Pullback",
     "PythonBranchError",
     "ReentrantCallError",
+    "Report",
+    "ReportError",
     "RowShapeError",
     "RowSparse",
     "Rows",
@@ -149,6 +154,7 @@ __all__ = [
     "map",
     "nonzero",
     "prepare",
+    "report",
     "scan",
     "select_rows",
     "structured",

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import threading
+import time
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -20,6 +21,8 @@ from incrax._row_errors import no_checkpoint_of_rows
 from incrax._tuning import is_disabled
 from incrax.reports.deps import DependenceTable, dependence_table
 from incrax.reports.explain import Explanation, explain_call, explain_rows
+from incrax.reports.gathered import gather, subject_of
+from incrax.reports.page import Report
 from incrax.running.leaves import has_tracer
 from incrax.running.living import living, register
 from incrax.running.pure import PureState, Step
@@ -71,6 +74,7 @@ class Incremental(Generic[P, R]):
         if self._is_disabled:
             self._stats.transparent += 1
             return self.fresh(*args, **kwargs)
+        start_s = time.perf_counter()
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         with self._locked():
             self._stats.calls += 1
@@ -87,6 +91,7 @@ class Incremental(Generic[P, R]):
                 dynamic = traced.signature.dynamic_leaves(leaves)
                 call = traced.engine.call
                 outputs = profiled(self._name, call, dynamic, changed) if is_profiled() else call(dynamic, changed)
+                traced.engine.note(start_s)
                 settings = due_verification()
                 if settings is not None:
                     check_call(self._name, traced.engine, dynamic, outputs, settings)
@@ -109,7 +114,9 @@ class Incremental(Generic[P, R]):
         """A call with `Rows` among the arguments, of more than one row."""
         engine, leaves, rows = self._rows.serving(args, kwargs)
         self._traces.latest = None
+        start_s = time.perf_counter()
         outputs = engine.call(leaves, rows)
+        engine.note(start_s)
         settings, fresh = due_verification(), cast(Any, self.fresh)
         if settings is not None:
             check_rows(self._name, engine, outputs, lambda: jax.tree.leaves(fresh(*args, **kwargs)), settings)
@@ -204,6 +211,20 @@ class Incremental(Generic[P, R]):
             if self._traces.latest is None:
                 raise not_called("deps()")
             return dependence_table(self._traces.latest.engine)
+
+    def report(self, path: str | os.PathLike[str] | None = None, /, *args: Any, **kwargs: Any) -> Report:
+        """A page about this function, written to a file if one is named: `f.report("page.html")`; see `incrax.report`.
+
+        Raises:
+            NotCalledError: without arguments before the first call.
+            OSError: the file cannot be written.
+        """
+        with self._locked():
+            stats = self.stats.as_dict()
+            page = Report(gather(subject_of(self._name, self._traces, self._rows, stats, args, kwargs)))
+        if path is not None:
+            page.save(path)
+        return page
 
     # --- control -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ class Tuning:
         timed: let seconds that were measured decide at all; if not, nothing is calibrated, raced, rested or compiled on
             account of them, and the same calls are served alike on every machine. Runs of several processes always go
             without.
+        history: calls per signature that `report` remembers: when, how long, what changed and what ran, no values.
+            0: none.
     """
 
     planner: Planner = "cost"
@@ -45,6 +47,7 @@ class Tuning:
     max_signatures: int = 16
     calibrate: bool = True
     timed: bool = True
+    history: int = 1000
 
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
@@ -55,5 +58,6 @@ class Tuning:
                 raise ValueError(f"`Tuning({name}=...)` got {getattr(self, name)}; it must be at least 1.")
         if not self.compile_s >= 0:
             raise ValueError(f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at least 0.")
-        if self.max_tracked < 0:
-            raise ValueError(f"`Tuning(max_tracked=...)` got {self.max_tracked}; it must not be negative.")
+        for name in ("max_tracked", "history"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`Tuning({name}=...)` got {getattr(self, name)}; it must not be negative.")

@@ -272,6 +272,11 @@ class Bound:
             self._made["value"] = self._function("value")
         return self._made["value"]
 
+    @property
+    def functions(self) -> dict[str, Incremental[..., Any]]:
+        """The incremental function behind each method that was called since roles changed."""
+        return dict(self._made)
+
     def flat(self) -> Flat:
         """Value and derivatives as functions of one vector of the trainable elements; all else as it is now."""
         return self.prepared().flat_at(*self.args)

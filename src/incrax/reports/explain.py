@@ -11,6 +11,7 @@ from incrax._errors import not_called
 from incrax._jax import Equation, Var
 from incrax.facts.cost import Cost, total_cost
 from incrax.reports.table import Printable, Table
+from incrax.running.choice import Entry
 from incrax.running.engine import Engine
 from incrax.running.leaves import is_compared_by_identity
 from incrax.running.paths import mask_paths
@@ -123,7 +124,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         is_dry_run=leaves is not None,
         changed=tuple(_changed(engine, record)),
         served_by=record.candidate,
-        why=_why(record),
+        why=why(record),
         ran=tuple((eqn.primitive.name, _jax.source_line(eqn)) for eqn in ran),
         num_equations=len(eqns),
         loaded=tuple(map(_sized, record.loads)),
@@ -132,7 +133,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         statistics=_statistics(engine, record),
         cost_ran=total_cost(ran),
         cost_avoided=total_cost(rest),
-        times=_times(record),
+        times=candidate_times(record.entry),
         worth=engine.chooser.watch.worth.sentence if engine.chooser.is_timed else "",
         constants=tuple(sorted(map(_sized, facts.program.constvars), key=lambda item: -item[1])),
     )
@@ -186,7 +187,8 @@ def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
     return changed
 
 
-def _why(record: Record) -> str:
+def why(record: Record) -> str:
+    """Why what served a call did."""
     if record.candidate == "saved outputs":
         return "no input changed"
     if record is NO_MEMORY:
@@ -196,8 +198,8 @@ def _why(record: Record) -> str:
     return record.entry.reason if record.entry is not None else "saving did not pay in the last calls"
 
 
-def _times(record: Record) -> dict[str, float]:
-    entry = record.entry
+def candidate_times(entry: Entry | None) -> dict[str, float]:
+    """Seconds of the candidates of a dirty set, and how they are known."""
     if entry is None:
         return {}
     how = "measured" if entry.is_final else "expected"

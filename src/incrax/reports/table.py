@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import NamedTuple
 
 from rich.console import Console, Group
@@ -34,6 +35,19 @@ class Printable:
         with console.capture() as capture:
             console.print(self.__rich__())
         return "\n".join(line.rstrip() for line in capture.get().splitlines()).rstrip()
+
+    def _repr_html_(self) -> str:
+        """The report for notebooks."""
+        return "\n".join(map(_html_table, self.tables()))
+
+
+def _html_table(table: Table) -> str:
+    left = 'style="text-align: left"'
+    header = "".join(f'<th scope="col" {left}>{escape(name)}</th>' for name in table.header)
+    rows = ["".join(f"<td {left}>{escape(str(cell))}</td>" for cell in row) for row in table.rows]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    title = f"<caption {left}><strong>{escape(table.title)}</strong></caption>"
+    return f"<table>{title}<thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _rich_table(table: Table) -> RichTable:

@@ -32,7 +32,16 @@ class Baselines:
         states = self.store.states
         if states and values is states[-1].values:
             return [(states[-1], 0)]
-        pairs = [(state, self.comparison.dirty(values, state)) for state in states]
+        return self._ranked([(state, self.comparison.dirty(values, state)) for state in states])
+
+    def after(self, dirty: int) -> Pairs:
+        """The same for values that differ in these inputs from the latest version's, and from those of all others."""
+        *others, latest = self.store.states
+        pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
+        return self._ranked([*pairs, (latest, dirty)])
+
+    def _ranked(self, pairs: Pairs) -> Pairs:
+        """The best baseline last."""
         if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
             if self._is_better(pairs[0], pairs[1]):
                 pairs.reverse()

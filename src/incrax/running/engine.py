@@ -28,6 +28,7 @@ from incrax.running.comparison import Comparison
 from incrax.running.compiled import Compiler
 from incrax.running.doubts import results_instead
 from incrax.running.eviction import cheapest_first, results_without_saved
+from incrax.running.history import History
 from incrax.running.journal import Journal
 from incrax.running.leaves import LeafValue, as_value
 from incrax.running.limits import Limits
@@ -56,27 +57,22 @@ class Engine:
         *,
         is_exact: bool,
     ) -> None:
-        self.facts = facts
-        self.paths = journal.paths
-        self.tuning = tuning
-        self.stats = stats
+        self.facts, self.paths, self.tuning, self.stats = facts, journal.paths, tuning, stats
+        self.history = History(tuning.history)
         self.layout = facts.dependence.layout
-        pool = Pool(is_active=compiler.recycles)
-        planned = limits.planned_bytes
+        planned, pool = limits.planned_bytes, Pool(is_active=compiler.recycles)
         self.chooser = Chooser(facts, traced, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait, self.calls = facts.calls_host, compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
-        self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
-        self.has_advised = False
+        self.reach, self.has_advised = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always), False
         self._last: Record | None = None
         self.repeat: Repeat | None = None
         self._rested: Sequence[int] | None = None
         outputs = frozenset(var for _, var in self.out_vars)
         self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
-        self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
-        self.serving = Serving(self.chooser, facts, stats)
+        self._attached()
 
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
@@ -96,6 +92,7 @@ class Engine:
     def _copy(self, stats: Stats) -> Engine:
         other = Engine.__new__(Engine)
         other.__dict__.update({**self.__dict__, "stats": stats, "repeat": None})
+        other.history = History(self.tuning.history)
         return other
 
     def _attached(self) -> Engine:
@@ -178,7 +175,7 @@ class Engine:
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
         self.store.touch(state)
-        self._last, self._rested = UNCHANGED._replace(dirty=dirty), None
+        self._last, self._rested = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED, None
         return state.outputs
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
@@ -226,6 +223,10 @@ class Engine:
             return self.call(leaves, None)
         self.stats.ran += len(self.facts.program.eqns)
         return outputs
+
+    def note(self, start_s: float) -> None:
+        """Enter the call that ended now in the history."""
+        self.history.note(start_s, self._last, self._rested, self.store)
 
     @property
     def last(self) -> Record | None:

@@ -19,6 +19,7 @@ from incrax._row_errors import per_row_of_stream
 from incrax.planning.phases import Part, Phase
 from incrax.running.combining import FAN_IN, combine_in_groups, filled, rest_function
 from incrax.running.engine import Engine
+from incrax.running.history import Chunks, History
 from incrax.running.host_calls import HostCalls
 from incrax.running.leaves import LeafValue
 from incrax.running.row_chunks import ChunkTable, feeds_of, without_padding
@@ -62,6 +63,7 @@ class RowEngine:
         self.stats = stats
         self.generation = -1
         self.last: RowRecord | None = None
+        self.history = History(options.tuning.history)
         self.prepare(rows)
 
     def prepare(self, rows: Rows) -> None:
@@ -98,6 +100,7 @@ class RowEngine:
         other = RowEngine.__new__(RowEngine)
         other.__dict__.update(self.__dict__)
         other.stats, other._shapes, other.trace = stats, set(self._shapes), self.trace.fork()
+        other.history = History(self.options.tuning.history)
         other.versions = [versions.copy() for versions in self.versions]
         other.rest_versions = [versions.copy() for versions in self.rest_versions]
         other.outcomes = [list(outcomes) for outcomes in self.outcomes]
@@ -133,6 +136,11 @@ class RowEngine:
         self.stats.unchanged += is_known
         found = {**{name: value.feed for name, value in env.items()}, **per_row}
         return [self._output(atom, found, len(rows)) for atom in self.cut.rows.program.outvars]
+
+    def note(self, start_s: float) -> None:
+        """Enter the call that ended now in the history."""
+        if self.last is not None:
+            self.history.note_rows(start_s, Chunks(*self.last[:3]), lambda: self.saved_bytes)
 
     def _env(self, leaves: Sequence[Any]) -> Env:
         """The leaves by name."""

@@ -92,10 +92,14 @@ class Segments(Segmentation):
         top_s = self.top_plan().seconds * price if top is None else top
         return top_s + sum(self.group_seconds(group, price) for group in self.route(dirty).groups)
 
+    def measured_s(self, group: Group | None) -> float | None:
+        """Measured seconds of one segment, of the top for None; None if it was not timed."""
+        program = self._top if group is None else self._programs.get(group)
+        return None if program is None else program.seconds
+
     def group_seconds(self, group: Group, price: float) -> float:
         """Seconds of one segment."""
-        program = self._programs.get(group)
-        measured = None if program is None else program.seconds
+        measured = self.measured_s(group)
         return self.plan(group).seconds * price if measured is None else measured
 
     def fill_seconds(self, missing: Iterable[Var], price: float) -> float:

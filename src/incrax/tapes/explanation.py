@@ -35,6 +35,9 @@ class TapeExplanation(NamedTuple):
     def __str__(self) -> str:
         return str(_Printed(self))
 
+    def _repr_html_(self) -> str:
+        return _Printed(self)._repr_html_()
+
 
 class _Printed(Printable):
     def __init__(self, explanation: TapeExplanation) -> None:

@@ -1,0 +1,59 @@
+"""`report(f)`: a page about a function, for people."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from incrax._incremental import Incremental
+from incrax._report_errors import no_report, no_report_of_guarded
+from incrax.binding.bound import Bound
+from incrax.reports.page import Report
+from incrax.tapes.guarded import Guarded
+
+
+def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **kwargs: Any) -> Report:
+    """A page about an incremental function: what it saves, what its calls ran, and what a change would cost.
+
+    One HTML file without network access: the equations as a map, coloured by what a change that one chooses makes run,
+    loads or leaves alone; the latest calls; plans and the races between them; memory; inputs against work.
+
+    Args:
+        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that was called most).
+        *args: arguments of a call to report on, as for `explain`; without any, the last call's signature. Nothing is
+            evaluated.
+        path: a file to write the page to. An argument of `f` with this name is given by position.
+        **kwargs: keyword arguments of that call.
+
+    Returns:
+        A `Report`: `save(path)`, `html`, `as_dict()`; shows itself in a notebook.
+
+    Raises:
+        NotCalledError: without arguments before the first call.
+        ReportError: `f` is of another kind.
+        OSError: the file cannot be written.
+
+    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the latest
+        `Tuning(history=...)` of them.
+
+    Not handled: measured seconds per equation. Programs are timed, and the time of one is divided among its equations
+        as they are estimated; the page says which is which.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(jnp.exp(x)))
+        >>> value = f(2.0, jnp.zeros(3)), f(3.0, jnp.zeros(3))
+        >>> incrax.report(f).as_dict()["calls"]["num"]
+        2
+    """
+    if isinstance(f, Guarded):
+        raise no_report_of_guarded()
+    function = _most_called(f) if isinstance(f, Bound) else f
+    if not isinstance(function, Incremental):
+        raise no_report(type(f).__name__)
+    return function.report(path, *args, **kwargs)
+
+
+def _most_called(model: Bound) -> Incremental[..., Any]:
+    """The method of a bound model that was called most; its value, if none was."""
+    return max(model.functions.values(), key=lambda function: function.stats.calls, default=model.function)

@@ -1,0 +1,123 @@
+// Which inputs change: check boxes for inputs and for elements of small arrays.
+
+const chosen = { change: 0n, view: 'reach', area: 'seconds', grouping: 'set' };
+const MAX_ELEMENTS = 400;
+const watchers = [];
+
+function whenChosen(watcher) {
+  watchers.push(watcher);
+}
+
+function choose(changes) {
+  Object.assign(chosen, changes);
+  for (const watcher of watchers) watcher();
+}
+
+function buildInputs() {
+  const list = byId('leaves');
+  list.append(...data.leaves.map(leafItem));
+  byId('choose-none').addEventListener('click', () => choose({ change: 0n }));
+  byId('choose-all').addEventListener('click', () => choose({ change: full }));
+  const last = data.last === null ? null : BigInt(data.last) & full;
+  byId('choose-last').disabled = last === null;
+  byId('choose-last').addEventListener('click', () => choose({ change: last }));
+  if (data.leaves.length > 12) {
+    byId('filter-row').hidden = false;
+    byId('filter').addEventListener('input', event => {
+      const text = event.target.value.toLowerCase();
+      [...list.children].forEach((item, n) => { item.hidden = !data.leaves[n].path.toLowerCase().includes(text); });
+    });
+  }
+  byId('changes').addEventListener('submit', event => event.preventDefault());
+  whenChosen(markInputs);
+}
+
+function leafItem(leaf, index) {
+  const work = make('i');
+  work.style.width = `${100 * sums(reach(leafMask(leaf))).seconds / (everything.seconds || 1)}%`;
+  const box = make('input', { type: 'checkbox', id: `leaf-${index}` });
+  box.addEventListener('change', () => toggle(leafMask(leaf), box.checked));
+  const label = make('label', {}, box, make('span', { className: 'path mono' }, leaf.path),
+    make('span', { className: 'kind mono' }, leaf.type));
+  const item = make('li', {}, label, make('div', { className: 'work', title: 'share of the work that it reaches' }, work));
+  if (leaf.width > 1) item.append(elements(leaf, index));
+  return item;
+}
+
+function elements(leaf, index) {
+  const listed = d3.range(Math.min(leaf.width, MAX_ELEMENTS));
+  const items = make('ul', {}, listed.map(k => {
+    const box = make('input', { type: 'checkbox', id: `leaf-${index}-${k}`, ariaLabel: `${leaf.path}[${k}]` });
+    box.addEventListener('change', () => toggle(elementMask(leaf, k), box.checked));
+    return make('li', {}, make('label', {}, box, make('span', { className: 'mono' }, `[${k}]`)));
+  }));
+  return make('details', {}, make('summary', {}, many(leaf.width, 'element')), items);
+}
+
+function toggle(mask, isOn) {
+  choose({ change: isOn ? chosen.change | mask : chosen.change & ~mask });
+}
+
+/** The boxes show what is chosen. */
+function markInputs() {
+  data.leaves.forEach((leaf, index) => {
+    const part = chosen.change & leafMask(leaf);
+    const box = byId(`leaf-${index}`);
+    box.checked = part === leafMask(leaf);
+    box.indeterminate = Boolean(part) && !box.checked;
+    if (leaf.width > 1) {
+      for (let k = 0; k < Math.min(leaf.width, MAX_ELEMENTS); k++) {
+        byId(`leaf-${index}-${k}`).checked = Boolean(part & elementMask(leaf, k));
+      }
+    }
+  });
+}
+
+// --- what it costs ----------------------------------------------------------------------------------------------
+
+function showNumbers() {
+  const reached = sums(reach(chosen.change)), edge = frontier(reach(chosen.change)), outlook = outlookOf(chosen.change);
+  const subject = chosen.change ? shownNames(chosen.change) : 'nothing';
+  byId('sentence').replaceChildren('Changing ', make('b', {}, subject),
+    ` reaches ${exactly(reached.num)} of ${many(numEquations, 'equation')}; served by `, make('b', {}, outlook.served_by),
+    `, which runs ${exactly(outlook.num_ran)}.`);
+  const whole = everything.seconds;
+  const rows = [
+    ['equations', cell(reached.num, `${exactly(reached.num)} of ${exactly(numEquations)}`),
+      cell(outlook.num_ran, ranText(outlook))],
+    ['FLOPs', cell(reached.flops, count(reached.flops)), cell(outlook.flops_ran, count(outlook.flops_ran))],
+    ['FLOPs avoided', cell(everything.flops - reached.flops, count(everything.flops - reached.flops)),
+      cell(outlook.flops_avoided, count(outlook.flops_avoided))],
+    ['transcendentals', cell(reached.transcendentals, count(reached.transcendentals)),
+      cell(outlook.transcendentals_ran, count(outlook.transcendentals_ran))],
+    ['saved values loaded', cell(sums(edge).num, `${exactly(sums(edge).num)} (${byteCount(d3.sum(edge, (mark, n) => mark ? eqs.bytes[n] : 0))})`),
+      cell(outlook.num_loaded, `${exactly(outlook.num_loaded)} (${byteCount(outlook.loaded_bytes)})`)],
+    ['saved values filled', cell(0, ''), cell(outlook.num_filled, exactly(outlook.num_filled))],
+    ['time', cell(reached.seconds, `${duration(reached.seconds)} of ${duration(whole)}`),
+      make('td', {}, Object.entries(outlook.seconds).map(([name, s]) => make('div', {}, `${name}: ${duration(s)}`)))],
+    ['why', cell('', 'by dependence'), cell('', outlook.why)],
+  ];
+  byId('numbers').tBodies[0].replaceChildren(...rows.map(([name, ...cells]) => {
+    const row = make('tr', {}, make('th', { scope: 'row' }, name), cells);
+    row.dataset.name = name;
+    return row;
+  }));
+  const states = statesOf(chosen.change, chosen.view);
+  byId('share').replaceChildren(...STATES.map((state, s) => {
+    const bar = make('i', { className: state.name });
+    bar.style.width = `${100 * d3.sum(states, (found, n) => found === s ? eqs.seconds[n] : 0) / (whole || 1)}%`;
+    return bar;
+  }));
+}
+
+/** Equations run: those that fill values come on top, and a plan may have equations that the program has not. */
+function ranText({ num_ran: num, num_filled: filled, num_derived: derived }) {
+  const notes = [filled ? 'fills included' : '', derived ? `${exactly(derived)} derived` : ''].filter(Boolean).join(', ');
+  return `${exactly(num)} of ${exactly(numEquations)}${notes ? ` (${notes})` : ''}`;
+}
+
+function cell(value, text) {
+  const node = make('td', {}, text);
+  node.dataset.value = value;
+  return node;
+}

@@ -1,0 +1,109 @@
+// Plans and their races, segments, saved values, and inputs against groups of equations.
+
+const MAX_COLUMNS = 14;
+const MAX_ROWS = 80;
+
+function buildTables() {
+  plansTable();
+  segmentsTable();
+  savedTable();
+  workTable();
+}
+
+function plansTable() {
+  const whole = data.whole;
+  byId('plans-note').textContent = `The whole function takes ${duration(whole.seconds)} (${whole.is_measured ? 'measured' : 'estimated'}); `
+    + `its first run, with compilation, took ${duration(whole.first_s)}. Trying candidates has cost ${duration(whole.lost_s)} so far.`
+    + (data.worth ? ` Is saving worth it? ${data.worth[0].toUpperCase()}${data.worth.slice(1)}.` : '')
+    + (data.function.is_resting ? ' The engine rests: the whole function serves all calls for a while, since saving did not pay.' : '');
+  if (!data.plans.length) {
+    byId('plans-table').replaceChildren(make('p', {}, 'No change has been seen yet.'));
+    return;
+  }
+  const most = d3.max(data.plans.flatMap(plan => plan.candidates), c => c.seconds) || whole.seconds || 1;
+  byId('plans-table').replaceChildren(table('Plans', ['change', 'seen', 'served by', 'race', 'equations run', 'loaded', 'why'], data.plans.map(plan => [
+    make('button', { type: 'button', className: 'link', onclick: () => showChange(BigInt(plan.mask)) }, planName(plan)),
+    { number: exactly(plan.count) }, plan.candidate, race(plan, most),
+    { number: `${exactly(plan.num_ran)} of ${exactly(numEquations)}` }, { number: plan.num_loaded ? `${exactly(plan.num_loaded)} (${byteCount(plan.loaded_bytes)})` : '0' },
+    make('span', {}, [plan.why, ...plan.statistics].join('; ')),
+  ])));
+}
+
+function planName(plan) {
+  return BigInt(plan.mask) === full ? 'all inputs' : shownNames(BigInt(plan.mask), 4);
+}
+
+/** The candidates as bars of their seconds. */
+function race(plan, most) {
+  if (!plan.candidates.length) return plan.promise_s === null ? 'no race yet' : `a plan promises ${duration(plan.promise_s)}`;
+  return make('div', { className: 'race' }, plan.candidates.flatMap(c => {
+    const bar = make('i', { className: `b-${c.name}${c.is_measured ? '' : ' expected'}`, ariaHidden: 'true' });
+    bar.style.width = `${100 * c.seconds / most}%`;
+    const chosenClass = c.name === plan.candidate ? 'is-chosen' : '';
+    return [make('span', { className: chosenClass }, c.name), bar,
+      make('span', { className: chosenClass }, `${duration(c.seconds)}${c.is_measured ? '' : ', expected'}${c.name === plan.candidate ? ' ✓' : ''}`)];
+  }));
+}
+
+function showChange(mask) {
+  choose({ change: mask & full, view: 'engine' });
+  document.querySelector('input[name="view"][value="engine"]').checked = true;
+  byId('map').scrollIntoView();
+  byId('map').focus({ preventScroll: true });
+}
+
+function segmentsTable() {
+  if (!data.segments.length) {
+    byId('segments-table').replaceChildren(make('p', { className: 'note' }, 'None: no value was worth saving yet.'));
+    return;
+  }
+  byId('segments-table').replaceChildren(table('Segments', ['depends on', 'values', 'bytes', 'equations', 'time'], data.segments.map(s => [
+    s.is_top ? 'results, from all that is saved' : shownNames(BigInt(s.mask), 5), { number: exactly(s.num_values) }, { number: byteCount(s.bytes) },
+    { number: exactly(s.num_equations) }, { number: `${duration(s.seconds)}, ${s.is_measured ? 'measured' : 'estimated'}` },
+  ])));
+}
+
+function savedTable() {
+  const { saved, num_saved: num } = data.memory;
+  if (!num) {
+    byId('saved-table').replaceChildren(make('p', { className: 'note' }, 'Nothing.'));
+    return;
+  }
+  byId('saved-table').replaceChildren(table('Saved values', ['value', 'bytes', 'made by', 'source', 'depends on'], saved.map(value => {
+    const n = value.equation, place = n < 0 ? null : eqs.places[eqs.place[n]];
+    const { names, num: numNames } = value.depends_on;
+    return [make('code', {}, value.name ? `${value.name} ${value.type}` : value.type), { number: byteCount(value.bytes) },
+      n < 0 ? 'a plan (derived)' : primitive(n), place ? placeText(place) : '',
+      names.slice(0, 4).join(', ') + (numNames > 4 ? ` and ${numNames - 4} more` : '') || 'no input'];
+  })));
+  if (num > saved.length) byId('saved-table').append(make('p', { className: 'note' }, `... and ${exactly(num - saved.length)} smaller ones`));
+}
+
+/** Rows: inputs. Columns: groups of equations with the same dependence, the most expensive first. */
+function workTable() {
+  const costs = sets.map(() => ({ seconds: 0, num: 0 }));
+  for (let n = 0; n < numEquations; n++) { costs[eqs.set[n]].seconds += eqs.seconds[n]; costs[eqs.set[n]].num += 1; }
+  const order = d3.range(sets.length).sort((a, b) => costs[b].seconds - costs[a].seconds);
+  const columns = order.slice(0, MAX_COLUMNS), rest = order.slice(MAX_COLUMNS);
+  const most = d3.max(columns, s => costs[s].seconds) || 1;
+  const works = data.leaves.map(leaf => ({ leaf, mask: leafMask(leaf), total: sums(reach(leafMask(leaf))) }));
+  works.sort((a, b) => b.total.seconds - a.total.seconds);
+  byId('inputs-note').textContent = 'What runs again when an input changes: one column for each group of equations that depend on the same inputs, the most '
+    + `expensive first${rest.length ? `; ${many(rest.length, 'smaller group')} are added up in the last` : ''}.`
+    + (works.length > MAX_ROWS ? ` The ${MAX_ROWS} inputs with most work of ${exactly(works.length)}.` : '');
+  const header = ['input', 'reaches', ...columns.map(s => `${shownNames(sets[s] & ~1n, 2)} (${many(costs[s].num, 'equation')})`), ...(rest.length ? ['other groups'] : [])];
+  const rows = works.slice(0, MAX_ROWS).map(({ leaf, mask, total }) => [
+    make('button', { type: 'button', className: 'link mono', onclick: () => showChange(mask) }, leaf.path),
+    { number: `${exactly(total.num)} eq., ${duration(total.seconds)} (${share(total.seconds, everything.seconds)})` },
+    ...columns.map(s => sets[s] & mask ? workCell(costs[s].seconds, most) : ''),
+    ...(rest.length ? [workCell(d3.sum(rest, s => sets[s] & mask ? costs[s].seconds : 0), most)] : []),
+  ]);
+  byId('inputs-table').replaceChildren(table('Inputs and work', header, rows));
+}
+
+function workCell(seconds, most) {
+  if (!seconds) return '';
+  const bar = make('i', { ariaHidden: 'true' });
+  bar.style.width = `${Math.min(100 * seconds / most, 100)}%`;
+  return make('div', { className: 'cell' }, bar, make('small', {}, duration(seconds)));
+}
