@@ -319,6 +319,76 @@ def test_an_error_of_the_module_itself_passes_through(model):
         loading.load("broken_model:f")
 
 
+# --- cost and report --------------------------------------------------------------------------------------------------
+
+NAMED = ("some_model:nll", "--example", "some_model:example", "--x64")
+
+
+def test_cost_prints_tables(capsys, model):
+    assert exit_code("cost", *NAMED) == 0
+    shown = capsys.readouterr().out
+    assert "backward / forward" in shown
+    assert "exp" in shown
+
+
+def test_cost_speaks_json_and_is_that_of_the_function(capsys, model):
+    assert exit_code("cost", *NAMED, "--json", "--changing", "params['scale']", "--wrt", "params['mu']") == 0
+    found = json.loads(capsys.readouterr().out)
+    place = loading.load("some_model:nll"), loading.load("some_model:example")
+    expected = incrax.cost(place[0], *place[1], changing=["params['scale']"], wrt="params['mu']")
+    assert found["passes"] == json.loads(json.dumps(expected.as_dict()["passes"]))
+
+
+@pytest.mark.parametrize("option", ["--changing", "--wrt"])
+def test_an_input_that_is_not_there_is_one_line(capsys, model, option):
+    assert exit_code("cost", *NAMED, option, "nu") == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("incrax cost: error: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("extra", [[], ["--grad"], ["--wrt", "params['mu']"]])
+def test_report_calls_the_function_and_writes_its_page(capsys, model, extra):
+    assert exit_code("report", *NAMED, "--output", "page.html", "--rounds", "2", *extra) == 0
+    assert capsys.readouterr().out == "page.html: 7 calls\n"
+    assert "<html" in (model / "page.html").read_text()
+
+
+def test_a_gradient_by_what_is_not_there_is_one_line(capsys, model):
+    assert exit_code("report", *NAMED, "--wrt", "nu") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("incrax report: error: ")
+
+
+def test_report_speaks_json(capsys, model):
+    assert exit_code("report", *NAMED, "--rounds", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)
+    assert (model / "incrax-report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--rounds=-1"], "--rounds -1 is negative; give a number of at least 0"),
+        (["--output", "page.png"], "--output page.png is no HTML file; give a name that ends in .html"),
+        (["--output", "no/page.html"], "--output no/page.html cannot be written: there is no folder no"),
+    ],
+)
+def test_reports_that_cannot_be_written(capsys, model, arguments, problem):
+    check_refused(capsys, f"incrax report: error: {problem}", "report", *NAMED, *arguments)
+    assert not list(model.glob("*.html"))
+
+
+@pytest.mark.parametrize("command", ["cost", "report"])
+def test_a_function_that_is_not_there_is_one_line(capsys, model, command):
+    problem = "some_model has no `NLL`; it has nll"
+    check_refused(capsys, f"incrax {command}: error: {problem}", command, "some_model:NLL", "--example", "m:x")
+
+
+def test_the_example_must_be_given(capsys):
+    check_refused(capsys, "incrax cost: error: the following arguments are required: --example", "cost", "m:f")
+
+
 # --- doctor -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import incrax
-from incrax.commands import doctor
+from incrax.commands import cost, doctor, report
 from incrax.commands.usage import UsageError
 from incrax.demo import main as demo
 
@@ -26,8 +26,8 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-COMMANDS = {"demo": demo, "doctor": doctor}
-CHECKS = {"demo": demo.check_arguments}
+COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor}
+CHECKS = {"demo": demo.check_arguments, "report": report.check_arguments}
 """What refuses options that cannot work before anything runs."""
 
 
