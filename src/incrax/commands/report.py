@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     ours = function if isinstance(function, incrax.Incremental) else incrax.incremental(function)
     try:
         jax.block_until_ready(ours(*arguments))
-    except incrax.SelectionError as error:
+    except (incrax.SelectionError, incrax.UnknownInputError) as error:
         raise UsageError(" ".join(str(error).split())) from None
     for changed in _changed(arguments, options.rounds):
         jax.block_until_ready(ours(*changed))
