@@ -10,12 +10,14 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import incrax
 from incrax.cli import build_parser, main
-from incrax.commands import loading
-from incrax.commands.usage import UsageError
+from incrax.commands import loading, report
+from incrax.commands.usage import UsageError, check_writable
 from incrax.demo import main as demo
 
 NEEDED = [importlib.util.find_spec(name) for name in demo.NEEDED]
@@ -301,6 +303,7 @@ def test_arguments_are_a_tuple_or_one_or_are_made(model, function, example, num)
         (":nll", ":nll does not say where: write it as `module:name`, or `file.py:name`"),
         ("no_such:nll", "there is no module no_such here or among the installed ones; a file is named with .py"),
         ("no_such.py:nll", "there is no file no_such.py"),
+        ("./some_model:nll", "./some_model is no name of a module; a file is named with .py at its end"),
         ("some_model:NLL", "some_model has no `NLL`; it has nll"),
         ("some_model:Models.f", "some_model has no `Models.f`; it has nll"),
         ("some_model:number", "some_model:number is a int, no function"),
@@ -311,6 +314,61 @@ def test_names_that_are_not_there(model, place, problem):
     with pytest.raises(UsageError) as caught:
         loading.function_and_arguments(options)
     assert str(caught.value) == problem
+
+
+def test_a_file_is_run_once(model):
+    (model / "twice.py").write_text("print('run')\nclass P: pass\ndef f(p): assert isinstance(p, P)\np = P()\n")
+    options = Namespace(function="twice.py:f", example="twice.py:p", x64=False)
+    found, arguments = loading.function_and_arguments(options)
+    found(*arguments)
+    sys.modules.pop("twice")
+
+
+def test_a_file_does_not_take_the_place_of_a_module(model):
+    (model / "json.py").write_text("def f(x): return x\n")
+    loading.load("json.py:f")
+    assert sys.modules["json"] is json
+    (model / "bad.py").write_text("1 / 0\n")
+    with pytest.raises(ZeroDivisionError):
+        loading.load("bad.py:f")
+    assert "bad" not in sys.modules
+
+
+def test_named_tuples_and_callable_trees_are_one_argument(model):
+    (model / "trees.py").write_text(
+        "from collections import namedtuple\n"
+        "P = namedtuple('P', 'a b')\np = P(1.0, 2.0)\n"
+        "class M:\n    def __call__(self): return ()\nm = M()\n"
+        "def f(x): return x\n"
+    )
+    for name in ("p", "m"):
+        options = Namespace(function="trees.py:f", example=f"trees.py:{name}", x64=False)
+        _, arguments = loading.function_and_arguments(options)
+        assert arguments == (loading.load(f"trees.py:{name}"),)
+    sys.modules.pop("trees")
+
+
+def test_an_error_of_incrax_is_one_line(capsys, model):
+    (model / "branch.py").write_text("def f(x):\n    return x if x > 0 else -x\n")
+    assert exit_code("report", "branch.py:f", "--example", "some_model:number") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("incrax report: error: ")
+    sys.modules.pop("branch")
+
+
+@pytest.mark.parametrize("leaf", [0.0, np.zeros(2), jnp.ones(3, jnp.bfloat16), np.float32(1.0), np.float16(0.0)])
+def test_a_changed_input_is_another_one_of_the_same_type(leaf):
+    seen = [leaf, *(changed for (changed,) in report._changed((leaf,), 3))]
+    assert len({np.asarray(x, float).tobytes() for x in seen}) == 4
+    assert len({jnp.result_type(x) for x in seen}) == 1
+
+
+def test_a_link_to_nothing_stays_a_link(model):
+    link = model / "link.html"
+    link.symlink_to("target.html")
+    check_writable("--output", link)
+    assert link.is_symlink()
+    assert not (model / "target.html").exists()
 
 
 def test_an_error_of_the_module_itself_passes_through(model):

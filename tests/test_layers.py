@@ -71,7 +71,7 @@ PACKAGES = {
 APPLICATIONS = ("cli", "__main__", "demo", "commands")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
 MAX_LINES = 350
-MAX_SEAM_LINES = 620
+MAX_SEAM_LINES = 630
 """Of `_jax`, which cannot be two modules: one file alone imports JAX's inner interfaces."""
 
 

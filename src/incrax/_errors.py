@@ -213,6 +213,14 @@ def unknown_work(name: str, paths: Sequence[str], functions: Sequence[str]) -> U
     )
 
 
+def counting_twice() -> RuntimeError:
+    """A `totals` that is entered while it counts."""
+    return RuntimeError(
+        "`totals()` is counting already: the same object was entered twice, and would count everything twice. Nothing "
+        "was changed. Write `with incrax.totals() as inner:` for a block inside another one."
+    )
+
+
 def not_incremental(name: str, kind: str) -> TypeError:
     """A report on something that keeps no record."""
     return TypeError(

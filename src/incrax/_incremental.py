@@ -115,7 +115,7 @@ class Incremental(Generic[P, R]):
         engine, leaves, rows = self._rows.serving(args, kwargs)
         self._traces.latest = None
         start_s = time.perf_counter()
-        outputs = engine.call(leaves, rows)
+        outputs = profiled(self._name, engine.call, leaves, rows)
         engine.note(start_s)
         settings, fresh = due_verification(), cast(Any, self.fresh)
         if settings is not None:
@@ -263,7 +263,7 @@ class Incremental(Generic[P, R]):
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
             return self._fun(*args, **kwargs)
-        outputs = traced.engine.fresh(traced.signature.dynamic_leaves(leaves))
+        outputs = profiled(self._name, traced.engine.fresh, traced.signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
 
     def checkpoint(self) -> None:

@@ -559,6 +559,11 @@ def source_line(eqn: Equation) -> str:
     return _source_info.summarize(eqn.source_info)
 
 
+def source_frames(eqn: Equation) -> list[tuple[str, str]]:
+    """File and function of the frames in which the equation was made, without those of JAX, the innermost first."""
+    return [(frame.file_name, frame.function_name) for frame in _source_info.user_frames(eqn.source_info.traceback)]
+
+
 def gather_numbers(eqn: Equation, shape: tuple[int, ...], indices: np.ndarray) -> np.ndarray:
     """Which element of an operand of `shape` each output of a gather reads; -1 where it is filled."""
     numbers = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)

@@ -36,6 +36,8 @@ def annotated(stage: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def profiled(title: str, function: Callable[..., R], *args: Any) -> R:
-    """The result of a function, in a span `incrax/<title>`."""
+    """The result of a function, in a span `incrax/<title>` if a profile is taken."""
+    if not is_profiled():
+        return function(*args)
     with jax.profiler.TraceAnnotation(f"incrax/{title}"):
         return function(*args)

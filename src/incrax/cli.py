@@ -1,7 +1,7 @@
 """The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`.
 
-Exit codes: 0 done; 1 something is wrong with what was looked at; 2 the options cannot work; 130 interrupted; 141 nobody
-reads on.
+Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot work; 130
+interrupted; 141 nobody reads on.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"{name}: error: {error}\n")
         return 2
+    except incrax.IncraxError as error:
+        sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+        return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit has a reader
         return 141

@@ -6,6 +6,7 @@ import gc
 import re
 import threading
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -103,6 +104,49 @@ def test_an_error_inside_leaves_the_counts():
     assert (counted.total.calls, counted.total.aborted) == (2, 1)
 
 
+def test_saved_bytes_are_those_of_now_inside_too():
+    f = incrax.incremental(model, tuning=MINIMAL)
+    with incrax.totals() as counted:
+        f(PARAMS, X)
+        f({**PARAMS, "yield": 3.0}, X)
+        assert counted.total.saved_bytes == f._traces.latest.engine.store.saved_bytes > 0
+
+
+def test_functions_may_be_made_by_other_threads_meanwhile():
+    stop = threading.Event()
+
+    def make():
+        while not stop.is_set():
+            [incrax.incremental(lambda x: x) for _ in range(50)]
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        for _ in range(200):
+            with incrax.totals() as counted:
+                pass
+            assert counted.total.calls == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_object_counts_once_at_a_time():
+    counted = incrax.totals()
+    with counted:
+        with pytest.raises(RuntimeError) as caught:
+            counted.__enter__()
+        after()
+    assert counted.total.calls == 1
+    assert str(caught.value) == (
+        "`totals()` is counting already: the same object was entered twice, and would count everything twice. Nothing "
+        "was changed. Write `with incrax.totals() as inner:` for a block inside another one."
+    )
+    with counted:
+        pass
+    assert counted.total.calls == 0
+
+
 # --- assert_ran ------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +227,85 @@ def test_rows():
     f = incrax.incremental(lambda a, x: jnp.sum(jnp.exp(a * x)), tuning=MINIMAL)
     f(1.0, incrax.Rows(X, chunk_rows=8))
     incrax.assert_ran(f, only=["a", "x", "rows in the chunk"])
+
+
+def test_rows_of_which_no_chunk_ran():
+    f = incrax.incremental(lambda a, b, x: jnp.sum(jnp.exp(a * x)) * b, tuning=MINIMAL)
+    rows = incrax.Rows(X, chunk_rows=8)
+    f(1.0, 1.0, rows)
+    f(1.0, 2.0, rows)
+    incrax.assert_ran(f, only=["b"], never=["exp", "a"], at_most=0)
+
+
+def decay(x):
+    return gauss(jnp.abs(x))
+
+
+def gauss(x):
+    return jnp.exp(-x * x)
+
+
+def test_what_a_function_calls_is_its_own():
+    f = incrax.incremental(lambda a, b: jnp.sum(decay(a)) + jnp.sum(jnp.sin(b)), tuning=MINIMAL)
+    f(X, X)
+    f(X + 1, X)
+    incrax.assert_ran(f, only=["decay", "a"], never=["sin"])
+    with pytest.raises(incrax.UnknownInputError):
+        incrax.assert_ran(f, never=["test_what_a_function_calls_is_its_own"])
+    for name in ("decay", "gauss"):
+        with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
+            incrax.assert_ran(f, never=[name])
+
+
+def test_loops_and_branches_are_looked_into():
+    def turn(carry, _):
+        return jnp.tanh(carry), None
+
+    def fun(a, b):
+        return jnp.sum(jax.lax.scan(turn, a, None, length=3)[0]) + jnp.sum(jnp.tanh(b))
+
+    f = incrax.incremental(fun, tuning=MINIMAL)
+    f(X, X)
+    f(X + 1, X)
+    for name in ("tanh", "turn", "scan"):
+        with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
+            incrax.assert_ran(f, never=[name])
+
+
+class Model:
+    def pdf(self, a):
+        return jnp.exp(a)
+
+    @incrax.incremental
+    def nll(self, a):
+        return -jnp.sum(jnp.log(self.pdf(a)))
+
+
+def test_methods_are_known_by_both_names_and_may_be_asserted_on():
+    m = Model()
+    m.nll(X)
+    for name in ("pdf", "Model.pdf"):
+        with pytest.raises(AssertionError, match=f"of `{name}` ran"):
+            incrax.assert_ran(m.nll, never=name)
+
+
+def test_equations_of_no_input_belong_to_all():
+    f = incrax.incremental(lambda a: jnp.sum(a * jnp.sin(jnp.arange(5000.0))), tuning=MINIMAL)
+    f(2.0)
+    incrax.assert_ran(f, only="a")
+
+
+def test_names_may_be_a_generator():
+    with pytest.raises(AssertionError, match=r"may run \(`params\['phase'\]`\)"):
+        incrax.assert_ran(after({"width": 3.0}), only=(name for name in ["params['phase']"]))
+
+
+def test_many_changed_inputs_are_shortened():
+    f = incrax.incremental(lambda theta: jnp.sum(theta**2), tuning=MINIMAL)
+    f(np.zeros(50))
+    with pytest.raises(AssertionError, match="theta") as caught:
+        incrax.assert_ran(f, only=())
+    assert len(str(caught.value).splitlines()[-1]) < 400
 
 
 def test_a_name_that_stands_for_nothing_is_an_error():

@@ -70,6 +70,8 @@ def test_versions_that_do_not_fit(versions, severity, seen):
     [
         ("INCRAX_DISABLE", "1", "warning", "INCRAX_DISABLE=1"),
         ("XLA_FLAGS", "--xla_cpu_enable_fast_math=true", "error", "fast-math"),
+        ("XLA_FLAGS", "--xla_cpu_enable_fast_math --other=1", "error", "fast-math"),
+        ("XLA_FLAGS", "--xla_cpu_enable_fast_math=1", "error", "fast-math"),
     ],
 )
 def test_variables_that_matter(monkeypatch, name, value, severity, seen):
@@ -99,6 +101,23 @@ def test_many_devices_on_an_old_jax(monkeypatch):
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
     assert ("warning", "4 CPU devices on JAX 0.10.2, where many programs with collectives may hang") in findings()
     assert findings(jax="0.12.0", jaxlib="0.12.0") == []
+
+
+def test_a_fast_math_flag_that_is_off(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+    assert findings() == []
+
+
+def test_no_device_is_a_finding_and_no_crash(monkeypatch):
+    def refuse():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", refuse)
+    found = incrax.environment()
+    assert not found.is_sound
+    assert found.devices == ()
+    assert found.figures == {}
+    assert found.findings[0].seen == "JAX finds no device: AssertionError"
 
 
 def test_an_error_is_not_sound():

@@ -12,8 +12,11 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
+from incrax.running import eviction
 from incrax.running.journal import differences
+from incrax.running.recycling import Pool
 from incrax.running.signature import make_signature
+from incrax.running.store import Store
 from incrax.running.watch import FIRST_WINDOW, Watch
 
 X = np.linspace(0.1, 2.0, 50)
@@ -56,7 +59,7 @@ def test_a_retrace_says_which_leaf_is_another(log, args, why):
     f = incrax.incremental(model, tuning=MINIMAL)
     f(1.0, X)
     f(*args)
-    line = f"model: traced again, and 2 traces are kept: {why}, compared with the most similar one"
+    line = f"model: traced again, traces kept: 2; {why}, compared with the most similar one"
     assert ("INFO", line) in log()
 
 
@@ -108,7 +111,8 @@ def test_a_new_plan_names_the_inputs_and_what_it_runs(log):
     f(X, 1.0)
     f(X, 2.0)
     line = [text for level, text in log() if "new plan" in text and level == "INFO"][-1]
-    assert "new plan for changes of `b`, seen 1 times: runs 2 of 4 equations, loads 1 saved values" in line
+    assert "new plan for changes of `b`, which came up once: runs 2 equations of a function of 4, loads 1 saved" in line
+    assert "the whole function takes" not in line  # which was not timed
 
 
 def test_a_decided_race_is_a_debug_line(log):
@@ -136,6 +140,48 @@ def test_a_rest_says_what_it_cost(log):
     lines = [text for level, text in log() if level == "INFO" and "serves the next" in text]
     assert lines
     assert "<lambda>: the whole function serves the next 128 calls, as saving did not pay of late; " in lines[0]
+
+
+def test_rows_and_fresh_calls_are_traces_too(log):
+    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+    f.fresh(1.0, X)
+    f(1.0, incrax.Rows(X, chunk_rows=16))
+    f(1.0, incrax.Rows(X.astype(np.float32), chunk_rows=16))
+    texts = [text for _, text in log()]
+    assert texts.count("model: traced for the first time, with 2 inputs") == 1
+    assert any("traces kept: 1; " in text for text in texts)
+    assert any("made room for another" in text for text in texts)
+
+
+def test_a_function_that_cannot_be_traced_is_not_a_trace(log):
+    f = incrax.incremental(lambda x: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        f(X)
+    assert not log()
+
+
+class Broken:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+class Long:
+    def __repr__(self):
+        return "two\nlines" + "." * 100
+
+
+def test_static_values_that_cannot_say_what_they_are(log):
+    f = incrax.incremental(lambda x, how: jnp.sum(x), tuning=MINIMAL)
+    for how in (Broken(), Broken(), Long(), Long()):
+        f(X, how)
+    assert "`how` is a Broken, was a Broken (another object)" in [text for _, text in log() if "again" in text][0]
+    assert "`how` is two lines....." in retrace(log)
+
+
+def test_a_device_without_memory_is_a_warning(log):
+    store = Store(1, 10, lambda state: [], Pool(is_active=False), frozenset())
+    assert eviction.results_without_saved(store, lambda: [1.0], RuntimeError()) == [1.0]
+    assert ("WARNING", "the device has no memory left: 0 saved values, 0 MB, were dropped") in log()
 
 
 def test_nothing_is_written_where_nobody_listens(caplog):
@@ -176,6 +222,17 @@ def test_before_any_call_nothing_is_known():
 
 def test_the_ledger_is_kept_over_windows():
     assert weighed(5e-4, 10 * FIRST_WINDOW + 7).calls == 10 * FIRST_WINDOW + 7
+
+
+def test_calls_with_nothing_changed_count_as_gained():
+    watch = Watch()
+    for _ in range(FIRST_WINDOW):
+        watch.note(1.1e-3, 1e-3, 1)
+    assert watch.worth.gain < 1.0
+    watch.unchanged += FIRST_WINDOW
+    assert watch.worth.gain == pytest.approx(2.0 / 1.11)
+    assert watch.worth.sentence.startswith("yes, 1.8 times faster over 64 calls (")
+    assert watch.worth.sentence.endswith(") and 64 with nothing changed")
 
 
 def test_explain_has_the_line_where_times_decide():

@@ -6,8 +6,10 @@ In: `module:name` or `file.py:name`. Out: the object. It must not know what it i
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import Any
 import jax
 
 from incrax.commands.usage import UsageError
+
+_MISSING = object()
 
 WHERE = "`module:name`, or `file.py:name`"
 
@@ -45,9 +49,9 @@ def function_and_arguments(options: argparse.Namespace) -> tuple[Callable[..., A
     if not callable(function):
         raise UsageError(f"{options.function} is a {type(function).__name__}, no function")
     example = load(options.example)
-    if callable(example) and not isinstance(example, jax.Array):
+    if inspect.isroutine(example) or isinstance(example, functools.partial):
         example = example()
-    return function, example if isinstance(example, tuple) else (example,)
+    return function, example if type(example) is tuple else (example,)
 
 
 def load(place: str) -> Any:
@@ -61,13 +65,15 @@ def load(place: str) -> Any:
         raise UsageError(f"{place} does not say where: write it as {WHERE}")
     found: Any = _file(Path(where)) if where.endswith(".py") else _module(where)
     for part in name.split("."):
-        if part not in dir(found):
-            raise UsageError(f"{where} has no `{name}`{_similar(found, part)}")
-        found = getattr(found, part)
+        owner, found = found, getattr(found, part, _MISSING)
+        if found is _MISSING:
+            raise UsageError(f"{where} has no `{name}`{_similar(owner, part)}")
     return found
 
 
 def _module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"{name} is no name of a module; a file is named with .py at its end")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -80,17 +86,31 @@ def _module(name: str) -> ModuleType:
         ) from None
 
 
+_files: dict[Path, ModuleType] = {}
+"""Files that were run: one that has function and arguments must not be run twice, or its classes are two."""
+
+
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
-    name = path.stem
+    key = path.resolve()
+    if key not in _files:
+        _files[key] = _run(key)
+    return _files[key]
+
+
+def _run(path: Path) -> ModuleType:
+    name = path.stem if path.stem not in sys.modules else f"_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -76,5 +76,14 @@ def _changed(arguments: tuple[Any, ...], rounds: int) -> Iterator[tuple[Any, ...
     leaves, treedef = jax.tree.flatten(arguments)
     for index, leaf in enumerate(leaves):
         for turn in range(rounds if _is_real(leaf) else 0):
-            changed = leaf * (1.0 + STEP * (turn + 1))
+            changed = _stepped(leaf, turn + 1)
             yield jax.tree.unflatten(treedef, [*leaves[:index], changed, *leaves[index + 1 :]])
+
+
+def _stepped(leaf: Any, turn: int) -> Any:
+    """Another value of the same type, also of zeros and in low precision: by `turn` relative steps, from 0 absolute."""
+    if isinstance(leaf, float):
+        return leaf + STEP * turn * (abs(leaf) or 1.0)
+    step = max(STEP, 8.0 * float(jnp.finfo(leaf.dtype).eps)) * turn
+    x = jnp.asarray(leaf)
+    return (x + step * jnp.where(x == 0, 1, jnp.abs(x))).astype(leaf.dtype)

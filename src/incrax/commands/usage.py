@@ -19,13 +19,14 @@ def check_writable(option: str, path: Path) -> None:
     Raises:
         UsageError: it is a folder, or in none, or nobody may write there.
     """
+    given, path = path, path.resolve()
     folder = path.parent
     if path.is_dir():
-        raise UsageError(f"{option} {path} is a folder; give the name of a file")
+        raise UsageError(f"{option} {given} is a folder; give the name of a file")
     if not folder.is_dir():
-        raise UsageError(f"{option} {path} cannot be written: there is no folder {folder}")
+        raise UsageError(f"{option} {given} cannot be written: there is no folder {given.parent}")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"{option} {path} cannot be written: permission denied")
+        raise UsageError(f"{option} {given} cannot be written: permission denied")
     was_there = path.exists()
     try:
         with path.open("ab"):
@@ -33,7 +34,7 @@ def check_writable(option: str, path: Path) -> None:
         if not was_there:
             path.unlink()
     except OSError as error:
-        raise UsageError(f"{option} {path} cannot be written: {error.strerror}") from None
+        raise UsageError(f"{option} {given} cannot be written: {error.strerror}") from None
 
 
 def print_json(found: dict[str, Any]) -> None:

@@ -5,27 +5,30 @@ In: an incremental function. Out: nothing, or an AssertionError that shows what 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax._errors import UnknownInputError, not_called, not_incremental, unknown_work
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
+from incrax.facts import program
 from incrax.facts.program import read_vars, written_vars
 from incrax.planning.facts import Facts
 from incrax.reports.explain import equations_run
 from incrax.running.engine import Engine
 from incrax.running.paths import paths_mask
-from incrax.running.record import Record
+from incrax.running.record import UNCHANGED, Record
 
 NUM_SHOWN = 10
 """Equations that a message lists."""
 
-Problem = tuple[str, Sequence[Equation]]
+_TRACER = program.__file__
+_OWN = os.path.dirname(_jax.__file__)
 
-_FUNCTION = re.compile(r"\((?P<name>[^()]*(?:<[^>]*>)?[^()]*)\)$")
+Problem = tuple[str, Sequence[Equation]]
 
 
 def assert_ran(
@@ -38,8 +41,11 @@ def assert_ran(
     """Check in a test that the last call of a function ran what it should, and nothing else.
 
     A name is that of an input, as `explain()` prints it, and stands for the equations that depend on it
-    (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); of a JAX primitive (`"exp"`); of a Python function
-    whose lines made equations (`"resolution"`); or of a value marked by `keep(x, name=...)` or `cached`.
+    (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); of a JAX primitive (`"exp"`), also inside loops
+    and branches; of a Python function (`"resolution"`, of a method `"pdf"` or `"Model.pdf"`) that made equations,
+    itself or through what it called; or of a value marked by `keep(x, name=...)` or `cached`. Equations of functions
+    of JAX that are compiled there, such as `jnp.var`, are known by their inputs and primitives only. Of `Rows`, what
+    ran on one of the chunks is looked at, not what follows their reductions.
 
     Args:
         f: what `incremental`, `grad` and the like return, after a call.
@@ -65,15 +71,17 @@ def assert_ran(
         >>> y = f(x, x), f(x, 2 * x)
         >>> incrax.assert_ran(f, only=["b"], never=["exp"])
     """
-    engine, record = _last(f)
+    f = getattr(f, "__func__", f)
+    engine, record, paths = _last(f)
     ran = list(equations_run(engine, record))
-    work = _Work(engine, ran)
-    wanted = None if only is None else [work.named(name) for name in only]
-    unwanted = [(name, work.named(name)) for name in never]
+    work = _Work(engine, ran, paths)
+    allowed_names = None if only is None else _names(only)
+    unwanted = [(name, work.named(name)) for name in _names(never)]
     problems: list[Problem] = []
-    if wanted is not None:
-        others = [eqn for eqn in ran if not any(belongs(eqn) for belongs in wanted)]
-        allowed = ", ".join(f"`{name}`" for name in only or ()) or "nothing"
+    if allowed_names is not None:
+        wanted, masks = [work.named(name) for name in allowed_names], work.masks()
+        others = [eqn for eqn in ran if masks[id(eqn)] and not any(belongs(eqn) for belongs in wanted)]
+        allowed = ", ".join(f"`{name}`" for name in allowed_names) or "nothing"
         text = f"{len(others)} equations ran that belong to none of what may run ({allowed})"
         problems += [(text, others)] if others else []
     for name, belongs in unwanted:
@@ -85,17 +93,34 @@ def assert_ran(
         raise AssertionError(_message(f, engine, record, problems))
 
 
-def _last(f: Any) -> tuple[Engine, Record]:
-    """The engine of the last call, of `Rows` that of one of the chunks, and what it did."""
+def _names(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _last(f: Any) -> tuple[Engine, Record, Sequence[str]]:
+    """The engine of the last call, of `Rows` that of one of the chunks, what it did, and the names of all inputs."""
     if not isinstance(f, Incremental):
         raise not_incremental("assert_ran", type(f).__name__)
     traced, rows = f._traces.latest, f._rows.latest
-    engine = None if traced is None else traced.engine
-    if engine is None and rows is not None and rows.last is not None:
+    if traced is None and rows is not None and rows.last is not None and rows.last.engine is not None:
         engine = rows.last.engine
-    if engine is None or engine.last is None:
+        record = engine.last if rows.last.num_run else UNCHANGED
+        paths = [*engine.paths, *rows.paths]
+    else:
+        engine = None if traced is None else traced.engine
+        record = None if engine is None else engine.last
+        paths = () if engine is None else engine.paths
+    if engine is None or record is None:
         raise not_called("assert_ran()")
-    return engine, engine.last
+    return engine, record, paths
+
+
+def _within(eqn: Equation) -> Iterator[Equation]:
+    """An equation, and those of the loops and branches in it."""
+    yield eqn
+    for body in _jax.sub_bodies(eqn):
+        for inner in body.eqns:
+            yield from _within(inner)
 
 
 class _Work(NamedTuple):
@@ -103,6 +128,7 @@ class _Work(NamedTuple):
 
     engine: Engine
     ran: Sequence[Equation]
+    paths: Sequence[str]
 
     def named(self, name: str) -> Callable[[Equation], bool]:
         """Whether an equation belongs to a name.
@@ -113,25 +139,24 @@ class _Work(NamedTuple):
         facts = self.engine.facts
         eqns = [*facts.program.eqns, *self.ran]
         tests = [test for test in (self._of_input(name), _of_kept(facts, name)) if test is not None]
-        if any(eqn.primitive.name == name for eqn in eqns):
-            tests.append(lambda eqn: eqn.primitive.name == name)
-        if any(_function(eqn) == name for eqn in eqns):
-            tests.append(lambda eqn: _function(eqn) == name)
+        for belongs in (lambda eqn: eqn.primitive.name == name, lambda eqn: name in _functions(eqn)):
+            inside = lambda eqn, belongs=belongs: any(map(belongs, _within(eqn)))
+            if any(map(inside, eqns)):
+                tests.append(inside)
         if not tests:
-            written = [eqn for eqn in facts.program.eqns if eqn.primitive.name != _jax.KEEP]
-            functions = dict.fromkeys(filter(None, map(_function, written)))
-            raise unknown_work(name, self.engine.paths, list(functions))
+            functions = dict.fromkeys(found for eqn in facts.program.eqns for found in _functions(eqn))
+            raise unknown_work(name, self.paths, list(functions))
         return lambda eqn: any(test(eqn) for test in tests)
 
     def _of_input(self, name: str) -> Callable[[Equation], bool] | None:
         try:
             mask = paths_mask(self.engine.paths, self.engine.layout, [name])
         except UnknownInputError:
-            return None
-        masks = self._masks()
+            return (lambda _: False) if name in self.paths else None
+        masks = self.masks()
         return lambda eqn: bool(masks[id(eqn)] & mask)
 
-    def _masks(self) -> dict[int, int]:
+    def masks(self) -> dict[int, int]:
         """What each equation that ran depends on; a plan has equations that the program has not."""
         facts = self.engine.facts
         found = {id(eqn): mask for eqn, mask in zip(facts.program.eqns, facts.equation_masks, strict=True)}
@@ -163,10 +188,12 @@ def _of_kept(facts: Facts, name: str) -> Callable[[Equation], bool] | None:
     return lambda eqn: id(eqn) in found
 
 
-def _function(eqn: Equation) -> str | None:
-    """The Python function whose line made an equation."""
-    found = _FUNCTION.search(_jax.source_line(eqn))
-    return found["name"] if found is not None else None
+def _functions(eqn: Equation) -> list[str]:
+    """The user's functions that made an equation, up to the one that was traced; methods by both names."""
+    frames = [] if eqn.primitive.name == _jax.KEEP else _jax.source_frames(eqn)
+    traced = itertools.takewhile(lambda frame: frame[0] != _TRACER, frames)
+    names = [name for file, name in traced if not file.startswith(_OWN)]
+    return list(dict.fromkeys(name for full in names for name in (full, full.rpartition(".")[2])))
 
 
 def _message(f: Incremental[..., Any], engine: Engine, record: Record, problems: Iterable[Problem]) -> str:
@@ -178,7 +205,9 @@ def _message(f: Incremental[..., Any], engine: Engine, record: Record, problems:
         ]
         lines += [f"  ... {len(eqns) - NUM_SHOWN} more"] if len(eqns) > NUM_SHOWN else []
     shown = f.explain().as_dict()
-    changed = ", ".join(f"`{path}`" for path in shown["changed"]) or "nothing"
+    paths = [f"`{path}`" for path in shown["changed"]]
+    more = [f"{len(paths) - NUM_SHOWN} more"] if len(paths) > NUM_SHOWN else []
+    changed = ", ".join([*paths[:NUM_SHOWN], *more]) or "nothing"
     lines.append(f"Changed: {changed}. Served by: {shown['served_by']} ({shown['why']}).")
     if record.candidate == "whole":
         lines.append(

@@ -5,10 +5,10 @@ In: incremental functions and their counters. Out: what was counted, function by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from incrax._errors import counting_twice
 from incrax.reports.table import Printable, Table
 from incrax.running.living import Counters, collect, living, stop_collecting
 from incrax.running.stats import Stats
@@ -39,25 +39,34 @@ class totals(Printable):  # noqa: N801
         """Counters that start at zero where the block begins."""
         self._before: dict[int, Stats] = {}
         self._counters: Counters = []
-        self._found: dict[str, Stats] | None = None
+        self._found: dict[str, Stats] = {}
+        self._is_open = False
 
     def __enter__(self) -> totals:
-        self._found = None
-        self._counters = _present()
-        self._before = {id(stats): Stats(**stats.as_dict()) for _, stats in self._counters}
-        collect(self._counters)
+        """Begin.
+
+        Raises:
+            RuntimeError: this object is counting already.
+        """
+        if self._is_open:
+            raise counting_twice()
+        self._is_open, self._counters = True, []
+        present = [(function._name, function.stats) for function in collect(self._counters)]
+        self._before = {id(stats): Stats(**stats.as_dict()) for _, stats in present}
+        self._counters += [pair for pair in present if all(pair[1] is not stats for _, stats in self._counters)]
         return self
 
     def __exit__(self, *exception: object) -> None:
         stop_collecting(self._counters)
-        _present()  # which brings the saved bytes up to date
-        self._found = dict(self._differences())
-        self._counters, self._before = [], {}
+        try:
+            self._found = self._differences()
+        finally:
+            self._is_open, self._counters, self._before = False, [], {}
 
     @property
     def by_function(self) -> dict[str, Stats]:
         """Counters of each function that was called."""
-        return dict(self._differences()) if self._found is None else dict(self._found)
+        return self._differences() if self._is_open else dict(self._found)
 
     @property
     def total(self) -> Stats:
@@ -85,24 +94,21 @@ class totals(Printable):  # noqa: N801
         total = self.total
         return f"totals: {total.calls} calls, {total.unchanged} unchanged, {total.ran} equations run"
 
-    def _differences(self) -> Iterator[tuple[str, Stats]]:
+    def _differences(self) -> dict[str, Stats]:
+        found: dict[str, Stats] = {}
         used: dict[str, int] = {}
-        for name, stats in self._counters:
-            before = self._before.get(id(stats), Stats())
-            found = _difference(stats, before)
-            if any(found.as_dict()[field] for field in ("calls", "traces", "transparent")):
+        alive = {id(function.stats) for function in living()}  # which brings the saved bytes up to date
+        for name, stats in list(self._counters):
+            counted = _difference(stats, self._before.get(id(stats), Stats()), is_alive=id(stats) in alive)
+            if counted.calls or counted.traces or counted.transparent:
                 used[name] = used.get(name, 0) + 1
-                yield name if used[name] == 1 else f"{name} ({used[name]})", found
+                found[name if used[name] == 1 else f"{name} ({used[name]})"] = counted
+        return found
 
 
-def _present() -> Counters:
-    """Name and counters of every function that is alive."""
-    return [(function._name, function.stats) for function in living()]
-
-
-def _difference(after: Stats, before: Stats) -> Stats:
+def _difference(after: Stats, before: Stats, *, is_alive: bool) -> Stats:
     counts = {f.name: getattr(after, f.name) - getattr(before, f.name) for f in fields(Stats)}
-    return Stats(**{**counts, "saved_bytes": after.saved_bytes})
+    return Stats(**{**counts, "saved_bytes": after.saved_bytes if is_alive else 0})
 
 
 def _sum(found: Any) -> Stats:

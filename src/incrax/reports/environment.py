@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -39,6 +40,8 @@ SETTINGS = (
 PREFIXES = ("JAX_", "XLA_", "INCRAX_", "CUDA_VISIBLE_DEVICES")
 
 NUM_CALLS = 300
+
+_FAST_MATH = re.compile(r"enable_fast_math(=(true|1))?(?![\w=])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def environment(*, measure: bool = True) -> Environment:
         >>> incrax.environment(measure=False).versions["incrax"] == incrax.__version__
         True
     """
+    problem = _no_device()
     versions = {
         "python": platform.python_version(),
         "incrax": __version__,
@@ -118,14 +122,24 @@ def environment(*, measure: bool = True) -> Environment:
     }
     return Environment(
         versions=versions,
-        machine=_machine(),
-        devices=tuple(f"{d.platform}: {d.device_kind}" for d in jax.devices()),
+        machine=_machine(has_devices=problem is None),
+        devices=tuple(f"{d.platform}: {d.device_kind}" for d in jax.devices()) if problem is None else (),
         settings={name.removeprefix("jax_"): str(getattr(jax.config, name, None)) for name in SETTINGS},
         variables={name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)},
-        budget_bytes=default_budget_bytes(),
-        figures=_figures() if measure else {},
-        findings=tuple(_findings(versions)),
+        budget_bytes=default_budget_bytes() if problem is None else 0,
+        figures=_figures() if measure and problem is None else {},
+        findings=tuple(_findings(versions) if problem is None else [problem, *_of_versions(versions)]),
     )
+
+
+def _no_device() -> Finding | None:
+    """What is wrong where JAX finds nothing to run on."""
+    try:
+        jax.devices()
+    except Exception as error:
+        advice = "unset JAX_PLATFORMS, or install JAX for this device"
+        return Finding("error", f"JAX finds no device: {' '.join(str(error).split()) or type(error).__name__}", advice)
+    return None
 
 
 def _version(name: str) -> str | None:
@@ -135,10 +149,10 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _machine() -> dict[str, str]:
+def _machine(*, has_devices: bool) -> dict[str, str]:
     load = f"{os.getloadavg()[0]:.2g}" if hasattr(os, "getloadavg") else "not known"
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
-    processes = f"{jax.process_index()} of {jax.process_count()}"
+    processes = f"{jax.process_index()} of {jax.process_count()}" if has_devices else "not known"
     return {"system": system, "cores": str(os.cpu_count()), "load, 1 minute": load, "process": processes}
 
 
@@ -218,7 +232,7 @@ def _of_settings() -> Iterator[Finding]:
 
 def _of_flags(versions: Mapping[str, str | None]) -> Iterator[Finding]:
     flags = os.environ.get("XLA_FLAGS", "")
-    if "fast_math=true" in flags.replace(" ", ""):
+    if _FAST_MATH.search(flags):
         advice = "remove it: NaN tests and the order of sums are not kept, so that equal inputs may give other bits"
         yield Finding("error", f"XLA_FLAGS has a fast-math flag: {flags}", advice)
     num_devices = jax.local_device_count() if jax.default_backend() == "cpu" else 1

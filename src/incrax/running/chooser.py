@@ -234,7 +234,7 @@ class Chooser:
         self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
         self._num_savable = -1
-        self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole_s)
+        self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole.seconds)
 
     def _has_room(self, entry: Entry) -> bool:
         """Whether a program can be added; one that is used less often than this entry makes room."""
@@ -245,7 +245,7 @@ class Chooser:
         if victim.count >= entry.count:
             return False
         self._drop_program(victim)
-        self.journal.dropped_program(victim)
+        self.journal.dropped_program(victim, self.tuning.max_plans)
         return True
 
     def note_unusable(self, entry: Entry) -> None:

@@ -148,8 +148,7 @@ class Engine:
         self, values: tuple[LeafValue, ...], resting: Sequence[int] | None, start_s: float, leaves: Sequence[Any]
     ) -> list[Any]:
         """Outputs from the version that is best to start from."""
-        watch = self.chooser.watch
-        pairs = self.baselines.compare(values)
+        watch, pairs = self.chooser.watch, self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty & self.reach:
@@ -174,6 +173,7 @@ class Engine:
 
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
+        self.chooser.watch.unchanged += 1
         self.store.touch(state)
         self._last, self._rested = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED, None
         return state.outputs

@@ -8,6 +8,7 @@ In: a state, segments. Out: its variables, the least worth keeping first. It mus
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from incrax.planning.facts import Facts
 from incrax.running.leaves import LeafValue, is_frozen
 from incrax.running.segments import Segments
 from incrax.running.store import Store
+
+logger = logging.getLogger("incrax")
 
 
 def check_kept(kept: Mapping[Var, str | None], budget_bytes: int) -> None:
@@ -56,6 +59,8 @@ def results_without_saved(store: Store, run: Callable[[], list[Any]] | None, err
         MemoryBudgetError: it failed again, or must not be tried.
     """
     sizes = [(var.aval.str_short(short_dtypes=True), size) for var, size in store.sizes().items()]
+    num_bytes = sum(size for _, size in sizes)
+    logger.warning("the device has no memory left: %d saved values, %.3g MB, were dropped", len(sizes), num_bytes / 1e6)
     store.clear()
     traceback.clear_frames(error.__traceback__)
     try:

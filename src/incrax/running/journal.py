@@ -16,13 +16,16 @@ from incrax.facts.dependence import Layout
 from incrax.planning.plan import Plan
 from incrax.running.choice import Entry
 from incrax.running.paths import mask_paths
-from incrax.running.signature import Signature, type_text
+from incrax.running.signature import Signature, same_static, type_text
 from incrax.running.watch import Watch
 
 logger = logging.getLogger("incrax")
 
 NUM_SHOWN = 5
 """Inputs, or values, that a line names."""
+
+NUM_CHARACTERS = 40
+"""Of a static value, in a line."""
 
 
 class Journal(NamedTuple):
@@ -32,13 +35,13 @@ class Journal(NamedTuple):
     paths: Sequence[str]
     layout: Layout
 
-    def planned(self, entry: Entry, plan: Plan, num_equations: int, whole_s: float) -> None:
-        """A program was made for a dirty set."""
+    def planned(self, entry: Entry, plan: Plan, num_equations: int, whole_s: float | None) -> None:
+        """A program was made for a dirty set; the whole program needs so long, if it was timed."""
         logger.info(
-            "%s: new plan for changes of %s, seen %d times: runs %d of %d equations, loads %d saved values; "
-            "estimated %.3g ms, the whole function takes %.3g ms",
-            *(self.name, self._inputs(entry.dirty), entry.count, len(plan.eqns), num_equations, len(plan.loads)),
-            *(plan.seconds * 1e3, whole_s * 1e3),
+            "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of %d, loads %d saved "
+            "values%s",
+            *(self.name, self._inputs(entry.dirty), "once" if entry.count == 1 else f"{entry.count} times"),
+            *(len(plan.eqns), num_equations, len(plan.loads), _promise(plan.seconds, whole_s)),
         )
 
     def chosen(self, entry: Entry) -> None:
@@ -48,11 +51,11 @@ class Journal(NamedTuple):
             *(self.name, self._inputs(entry.dirty), entry.candidate, entry.reason),
         )
 
-    def dropped_program(self, entry: Entry) -> None:
+    def dropped_program(self, entry: Entry, max_plans: int) -> None:
         """A dirty set's program made room for another."""
         logger.info(
-            "%s: the plan for changes of %s made room for another, used more often: there were Tuning(max_plans) plans",
-            *(self.name, self._inputs(entry.dirty)),
+            "%s: the plan for changes of %s made room for another, used more often: Tuning(max_plans) is %d",
+            *(self.name, self._inputs(entry.dirty), max_plans),
         )
 
     def evicted(self, variables: Sequence[Var], budget_bytes: int) -> int:
@@ -77,17 +80,17 @@ class Journal(NamedTuple):
         return _shown([f"`{path}`" for path in mask_paths(self.paths, self.layout, dirty)]) or "nothing"
 
 
-def note_trace(name: str, signature: Signature, known: Iterable[Signature]) -> None:
+def note_trace(name: str, signature: Signature, known: Iterable[Signature], max_signatures: int) -> None:
     """A function was traced for a new signature; why, if it was traced before."""
-    others = list(known)
+    others = [other for other in known if other is not signature]
     if not others:
         logger.info("%s: traced for the first time, with %d inputs", name, len(signature.dynamic_paths))
         return
     if logger.isEnabledFor(logging.INFO):
         nearest = min((differences(signature, other) for other in reversed(others)), key=len)
         logger.info(
-            "%s: traced again, and %d traces are kept: %s, compared with the most similar one",
-            *(name, len(others) + 1, _shown(nearest)),
+            "%s: traced again, traces kept: %d; %s, compared with the most similar one",
+            *(name, min(len(others) + 1, max_signatures), _shown(nearest)),
         )
 
 
@@ -112,17 +115,26 @@ def differences(signature: Signature, other: Signature) -> list[str]:
     found = []
     for path, new, old in zip(signature.paths, signature.descriptors, other.descriptors, strict=True):
         shown = _leaf(new, statics.get(path)), _leaf(old, other_statics.get(path))
-        if new != old or (path in statics and (type(statics[path]), statics[path]) != _typed(other_statics, path)):
+        if new != old or (path in statics and not same_static(statics[path], other_statics.get(path))):
             found.append(f"`{path}` is {shown[0]}, was {shown[1]}{_kind(new, old) if shown[0] == shown[1] else ''}")
     return found or ["JAX's configuration or a switch of incrax is another"]
 
 
-def _typed(statics: dict[str, Any], path: str) -> Any:
-    return (type(statics[path]), statics[path]) if path in statics else None
-
-
 def _leaf(descriptor: Any, static: Any) -> str:
-    return repr(static)[:40] if descriptor is None else type_text(descriptor)
+    """A leaf in a few words; what a user's class says of itself may be anything, even an error."""
+    if descriptor is not None:
+        return type_text(descriptor)
+    try:
+        text = repr(static)
+    except Exception:
+        text = f"a {type(static).__name__}"
+    return " ".join(text.split())[:NUM_CHARACTERS]
+
+
+def _promise(plan_s: float, whole_s: float | None) -> str:
+    return (
+        "" if whole_s is None else f"; estimated {plan_s * 1e3:.3g} ms, the whole function takes {whole_s * 1e3:.3g} ms"
+    )
 
 
 def _kind(new: Any, old: Any) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._profiling import annotated
 from incrax.planning.plan import Plan
 from incrax.running.choice import Entry
 from incrax.running.chooser import Chooser
@@ -48,7 +47,6 @@ class Repeat:
         self.ticks = chooser.clock.ticks
         self.record = record
 
-    @annotated("run")
     def next_state(self, values: tuple[LeafValue, ...], store: Store, comparison: Comparison) -> State | None:
         """The version at these leaf values, if only the same inputs changed again and nothing is to be decided."""
         base = self._base(values, store.states, comparison) if self._is_settled() else None

@@ -14,8 +14,10 @@ import jax
 
 from incrax import _jax
 from incrax._errors import nothing_saved
+from incrax._names import name_of
 from incrax._row_errors import many_rows
 from incrax.running.host_calls import HostCalls
+from incrax.running.journal import note_forgotten, note_trace
 from incrax.running.leaves import LeafValue
 from incrax.running.row_engine import RowEngine
 from incrax.running.row_trace import RowTrace
@@ -84,8 +86,12 @@ class RowTraces:
             found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
             self.table[signature.key] = found
             self.stats.traces += 1
-            if len(self.table) > self.options.tuning.max_signatures:
+            max_signatures = self.options.tuning.max_signatures
+            known = [engine.trace.signature for engine in self.table.values()]
+            note_trace(name_of(self.fun), signature, known, max_signatures)
+            if len(self.table) > max_signatures:
                 self.table.popitem(last=False)
+                note_forgotten(name_of(self.fun), max_signatures)
         self.table.move_to_end(signature.key)
         return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from incrax._profiling import annotated
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
 from incrax.running.choice import Candidate, Entry
@@ -45,7 +44,6 @@ class Serving:
         to_blame = None if dirty is None else self.chooser.seen(dirty)
         return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
 
-    @annotated("run")
     def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
         """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
 

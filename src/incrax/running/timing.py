@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from incrax._profiling import annotated
 from incrax.planning.plan import Plan
 from incrax.running.compiled import Executable
 from incrax.running.recycling import Pool
@@ -103,6 +104,7 @@ class TimedProgram:
             self.times.clear()
             self.num_runs, self.is_settled = 1, False
 
+    @annotated("run")
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
         rounds = self.clock.rounds

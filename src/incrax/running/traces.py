@@ -141,7 +141,7 @@ class Traces:
         traced = self.table.get(signature.key)
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
-            self.stats.traces += 1
+            self._note_trace(signature)
             if len(self.table) < self.options.tuning.max_signatures:
                 self.table[signature.key] = traced
         return None if has_mutable_inputs(traced.analysis) else traced
@@ -178,9 +178,8 @@ class Traces:
         return Traced(signature, analysis, engine)
 
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
-        note_trace(self.name, signature, (traced.signature for traced in self.table.values()))
         traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
-        self.stats.traces += 1
+        self._note_trace(signature)
         self._warn_of_thrashing(signature)
         if len(self.table) > self.options.tuning.max_signatures:
             _, forgotten = self.table.popitem(last=False)
@@ -189,6 +188,11 @@ class Traces:
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
+
+    def _note_trace(self, signature: Signature) -> None:
+        self.stats.traces += 1
+        known = (traced.signature for traced in self.table.values())
+        note_trace(self.name, signature, known, self.options.tuning.max_signatures)
 
     def _note_forgotten(self, signature: Signature) -> None:
         """Not where other objects may get the hash of a static leaf that is gone."""

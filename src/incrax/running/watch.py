@@ -32,6 +32,9 @@ NUM_LOOKS = 2
 """Looks in a row that must find at most half of the changes there were before, to end a rest."""
 
 
+UNCHANGED_S = 1e-5
+"""Seconds that a call with nothing changed is taken to need."""
+
 ADVICE = (
     "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` instead, or change "
     "fewer inputs at a time"
@@ -41,18 +44,23 @@ ADVICE = (
 class Worth(NamedTuple):
     """What saving has been worth so far.
 
-    Fields: calls in the ledger; their seconds, in programs and of the overhead; seconds of the whole program for them.
-    Calls that made a choice or compiled are not in it, nor those of a rest, which the whole program serves.
+    Fields: calls in the ledger; their seconds, in programs and of the overhead (not of making choices or compiling);
+    seconds of the whole program for them; calls with nothing changed, beside them. Calls of a rest, which the whole
+    program serves, are not in it.
     """
 
     calls: int
     spent_s: float
     whole_s: float
+    unchanged: int = 0
 
     @property
     def gain(self) -> float | None:
         """How many times faster than the whole program; None before any call counts."""
-        return self.whole_s / self.spent_s if self.calls and self.spent_s else None
+        if not self.calls or not self.spent_s:
+            return None
+        whole_s = self.whole_s * (1 + self.unchanged / self.calls)
+        return whole_s / (self.spent_s + self.unchanged * UNCHANGED_S)
 
     @property
     def sentence(self) -> str:
@@ -60,9 +68,12 @@ class Worth(NamedTuple):
         if self.gain is None:
             return "not known yet: no call has been weighed"
         each = f"{_time(self.spent_s / self.calls)} a call, the whole function {_time(self.whole_s / self.calls)}"
+        calls = f"{self.calls} calls ({each})"
+        if self.unchanged:
+            calls += f" and {self.unchanged} with nothing changed"
         if self.gain >= 1.0:
-            return f"yes, {self.gain:.3g} times faster over {self.calls} calls ({each})"
-        return f"no, what the engine costs is more than it saves over {self.calls} calls ({each}): {ADVICE}"
+            return f"yes, {self.gain:.3g} times faster over {calls}"
+        return f"no, what the engine costs is more than it saves over {calls}: {ADVICE}"
 
 
 def _time(seconds: float) -> str:
@@ -83,12 +94,14 @@ class Watch:
         "rest",
         "spent_s",
         "total",
+        "unchanged",
         "usual",
         "window",
     )
 
     def __init__(self) -> None:
         self.total = Worth(0, 0.0, 0.0)
+        self.unchanged = 0
         self.calls = 0
         self.baseline_s = 0.0
         self.spent_s = 0.0
@@ -126,8 +139,8 @@ class Watch:
     @property
     def worth(self) -> Worth:
         """What saving has been worth since the start."""
-        calls, spent_s, whole_s = self.total
-        return Worth(calls + self.calls, spent_s + self.spent_s, whole_s + self.baseline_s)
+        calls, spent_s, whole_s, _ = self.total
+        return Worth(calls + self.calls, spent_s + self.spent_s, whole_s + self.baseline_s, self.unchanged)
 
     def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
         if has_lost and not is_doubtful:
