@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `incrax report`."""
     loading.add_arguments(parser)
     parser.add_argument("--output", type=Path, default=Path("incrax-report.html"), help="the page (HTML)")
-    parser.add_argument("--rounds", type=int, default=4, help="how often each real input is changed first (default: 4)")
+    parser.add_argument("--rounds", type=int, default=8, help="how often each real input is changed first (default: 8)")
     parser.add_argument("--grad", action="store_true", help="report on value and gradient by the first argument")
     parser.add_argument(
         "--wrt", action="append", default=[], metavar="INPUT", help="report on value and gradient by this input"
@@ -72,10 +72,12 @@ def _is_real(x: Any) -> bool:
 
 
 def _changed(arguments: tuple[Any, ...], rounds: int) -> Iterator[tuple[Any, ...]]:
-    """The arguments with one real leaf after the other another one, some times each."""
+    """The arguments with one real leaf after the other another one, some times each: data first, parameters last."""
     leaves, treedef = jax.tree.flatten(arguments)
-    for index, leaf in enumerate(leaves):
-        for turn in range(rounds if _is_real(leaf) else 0):
+    real = [index for index, leaf in enumerate(leaves) if _is_real(leaf)]
+    for index in sorted(real, key=lambda index: -np.size(leaves[index])):
+        leaf = leaves[index]
+        for turn in range(rounds):
             changed = _stepped(leaf, turn + 1)
             yield jax.tree.unflatten(treedef, [*leaves[:index], changed, *leaves[index + 1 :]])
 
