@@ -167,7 +167,7 @@ CATALOGUE = {
     """,
     "closed-over values: those of the trace; the report lists arrays with their size": """
         test_bad_input.py::test_captured_values_are_those_of_the_trace_as_under_jit
-        report/test_explain.py::test_arrays_that_were_closed_over_are_listed_with_their_size
+        reports/test_explain.py::test_arrays_that_were_closed_over_are_listed_with_their_size
     """,
     "JAX's caches cleared: values stay": """
         test_bad_input.py::test_clearing_the_caches_of_jax_keeps_values_and_results
