@@ -9,9 +9,10 @@ import ast
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 FOLDER = Path(__file__).parents[1]
 """The folder of the scripts."""
@@ -19,6 +20,8 @@ LEAST_LIMIT_S = 300.0
 LIMIT_FACTOR = 4.0
 """A script may take so many times as long as it usually does; machines differ."""
 EVERYTHING = "all"
+
+T = TypeVar("T")
 
 
 class UnknownBenchmarkError(ValueError):
@@ -121,21 +124,30 @@ def by_name() -> dict[str, Benchmark]:
     return {each.name: each for each in BENCHMARKS}
 
 
-def chosen(names: Iterable[str]) -> list[Benchmark]:
-    """The benchmarks of these names, once each; `all` stands for every one.
+def named(kind: str, known: Mapping[str, T], names: Iterable[str]) -> list[T]:
+    """What these names stand for, once each; `all` stands for everything.
 
     Raises:
         UnknownBenchmarkError: there is none of this name.
     """
-    known, found = by_name(), {}
+    found: dict[str, T] = {}
     for name in names:
         if name == EVERYTHING:
             found |= known
         elif name in known:
             found[name] = known[name]
         else:
-            raise UnknownBenchmarkError(f"no benchmark is called {name!r}; known are {EVERYTHING}, {', '.join(known)}.")
+            raise UnknownBenchmarkError(f"no {kind} is called {name!r}; known are {EVERYTHING}, {', '.join(known)}.")
     return list(found.values())
+
+
+def chosen(names: Iterable[str]) -> list[Benchmark]:
+    """The benchmarks of these names, once each; `all` stands for every one.
+
+    Raises:
+        UnknownBenchmarkError: there is none of this name.
+    """
+    return named("benchmark", by_name(), names)
 
 
 def as_dict(benchmark: Benchmark) -> dict[str, object]:

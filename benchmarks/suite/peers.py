@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.catalogue import EVERYTHING, FOLDER, UnknownBenchmarkError
+from benchmarks.suite.catalogue import FOLDER, named
 
 HOME = FOLDER / "peers"
 
@@ -71,12 +71,4 @@ def chosen(names: Iterable[str]) -> list[Peer]:
     Raises:
         UnknownBenchmarkError: there is none of this name.
     """
-    known, found = {each.name: each for each in PEERS}, {}
-    for name in names:
-        if name == EVERYTHING:
-            found |= known
-        elif name in known:
-            found[name] = known[name]
-        else:
-            raise UnknownBenchmarkError(f"no peer is called {name!r}; known are {EVERYTHING}, {', '.join(known)}.")
-    return list(found.values())
+    return named("peer", {each.name: each for each in PEERS}, names)
