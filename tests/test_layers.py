@@ -42,6 +42,7 @@ loops.lengths loops.padded loops.ragged
 tapes.guards tapes.conversions tapes.recording tapes.oracle tapes.mechanism tapes.images tapes.captured tapes.sources
 tapes.counts tapes.syntax tapes.rewriting tapes.reading tapes.sides
 tapes.paths tapes.tree tapes.tape tapes.statics tapes.explanation tapes.making tapes.checking tapes.guarded
+tapes.alone
 _api tapes.api reports.environment
 derivatives.cuts derivatives.selection derivatives.flat derivatives.blocks derivatives.differentiated
 derivatives.transforms
@@ -62,7 +63,8 @@ fit.joint fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covari
 fit.following fit.scanned fit.scans fit.toys
 samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocks
 samplers.gibbs
-costs.regions costs.rows costs.counting costs.programs costs.measuring costs.cells costs.report costs.counted costs.api
+costs.regions costs.rows costs.counting costs.models costs.plain costs.programs costs.places costs.measuring
+costs.cells costs.report costs.counted costs.api
 """.split()
 PACKAGES = {
     "facts", "planning", "sparsity", "running", "reports", "row_sparse", "derivatives", "binding", "loops", "tapes",

@@ -126,8 +126,8 @@ def test_python_control_flow_on_a_value():
     assert "x[0] > 0" in place
     text = (
         f"`cost(f)` found Python control flow on a traced value: {place}. What runs depends on values, and there is no "
-        "one program to count. Nothing was evaluated. Write `jax.lax.cond`, or fix the argument: `cost(lambda x: f(x, "
-        "flag=True), x)`."
+        "one program to count. Nothing was evaluated. Pass `incrax.guarded(f)`: the path that these values take is "
+        "counted. Or write `jax.lax.cond`, or fix the argument: `cost(lambda x: f(x, flag=True), x)`."
     )
     assert str(caught.value) == text
 
@@ -158,3 +158,84 @@ def test_inputs_that_are_not_there():
         incrax.cost(loss, X, wrt="y")
     with pytest.raises(incrax.SelectionError):
         incrax.cost(lambda n: n * 2, 3, wrt=0)
+
+
+def test_a_value_in_the_hands_of_numpy():
+    def f(x):
+        return np.sin(x)
+
+    with pytest.raises(incrax.CostError) as caught:
+        incrax.cost(f, X)
+    place = str(caught.value).split("array: ")[1].split(". This")[0]
+    assert place.startswith("test_errors.py:")
+    assert "np.sin(x)" in place
+    assert str(caught.value) == (
+        f"`cost(f)` found a traced value turned into a NumPy array: {place}. This is usually a function of `numpy` "
+        "where that of `jax.numpy` is meant, or one for minimisers on the host, such as `model.flat().value`. Nothing "
+        "was evaluated. Use `jax.numpy`, `jax.pure_callback` around what must run on the host, or pass the model."
+    )
+
+
+def test_a_static_number_of_a_jitted_function():
+    f = jax.jit(lambda x, n: x**n, static_argnums=1)
+    f.__name__ = "f"
+    text = (
+        "`cost(f)` got a jitted function with a static argument that is a number or an array. `cost` traces all "
+        "numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the argument: "
+        "`cost(lambda x: f(x, n=3), x)`."
+    )
+    check_text(incrax.CostError, text, incrax.cost, f, X, 3)
+    assert incrax.cost(lambda x: f(x, 3), X).forward.total.flops == 2 * 3
+
+
+def test_another_error_of_the_function_is_its_own():
+    def f(x):
+        raise ValueError("the user's own words")
+
+    check_text(ValueError, "the user's own words", incrax.cost, f, X)
+
+
+# --- bound models, guarded functions ----------------------------------------------------------------------------------
+
+
+def test_a_method_of_a_model_that_does_not_evaluate():
+    model = incrax.bind(loss, x=X)
+    text = (
+        "`cost(model.hvp)` got a method of a bound model that does not evaluate its inputs as they are; `value`, "
+        "`grad`, `value_and_grad`, `hessian`, `jacobian` do. Nothing was evaluated. Pass the model itself: "
+        "`cost(model)` counts its value, its gradient and its Hessian times a vector."
+    )
+    check_text(incrax.CostError, text, incrax.cost, model.hvp)
+
+
+@pytest.mark.parametrize(("args", "seen"), [((X,), "1 argument"), ((X, X), "2 arguments")])
+def test_inputs_of_a_model_by_position(args, seen):
+    text = (
+        f"`cost(model)` got {seen} by position; a bound model holds values for its inputs. Nothing was evaluated. "
+        "Name those that are to be other: `cost(model, x=...)`, arrays or types."
+    )
+    check_text(incrax.CostError, text, incrax.cost, incrax.bind(loss, x=X), *args)
+
+
+def test_a_guarded_function_without_values():
+    @incrax.guarded
+    def f(scale, x):
+        return x if x[0] > 0 else -x
+
+    with pytest.raises(incrax.CostError) as caught:
+        incrax.cost(f, 2.0, TYPE)
+    place = str(caught.value).split("one: ")[1].split(". Nothing")[0]
+    assert place.startswith("test_errors.py:")
+    assert str(caught.value) == (
+        "`cost(f)` got a guarded function, which has a program for each path, and `x` is float32[3] without values; "
+        f"Python asks for one: {place}. Nothing was evaluated. Pass an array: the path that it takes is counted."
+    )
+
+
+def test_a_guarded_function_inside_another_one():
+    inner = incrax.guarded(lambda x: x if x[0] > 0 else -x)
+    with pytest.raises(
+        incrax.CostError, match=r"Python control flow on a traced value: test_errors.py:\d+: x\[0\] > 0"
+    ):
+        incrax.cost(lambda x: inner(x) * 2.0, X)
+    assert incrax.cost(incrax.guarded(lambda x: inner(x) * 2.0), X).forward.total.flops == 3

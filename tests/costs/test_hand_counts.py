@@ -280,6 +280,40 @@ def test_a_jaxpr_that_is_called_twice_counts_twice():
     assert flops(lambda a, b: inner(a) + inner(b), array(D, D), array(D, D))[0] == 4 * D**3 + D * D
 
 
+# --- where work hides -------------------------------------------------------------------------------------------------
+
+
+def test_a_function_of_what_is_indexed_counts_for_each_element():
+    """JAX hides it in the parameters of one equation."""
+    total = incrax.cost(lambda x, i: x.at[i].apply(lambda y: jnp.exp(y) + 1.0), array(N), np.arange(5)).forward.total
+    assert (total.flops, total.transcendentals) == (5, 5)
+    strange = lambda y: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
+    report = incrax.cost(lambda x, i: x.at[i].apply(strange), array(N), np.arange(5))
+    assert [row.primitive for _, row in report.not_counted] == ["scatter"]
+    assert incrax.cost(lambda x, i: x.at[i].set(1.0), array(N), np.arange(5)).not_counted == ()
+
+
+def test_references_that_are_written_to_cost_what_is_computed():
+    def f(x):
+        total = jax.new_ref(jnp.zeros_like(x))
+        total[...] += 2.0 * x
+        return jax.freeze(total)
+
+    report = incrax.cost(f, array(N), passes="forward")
+    assert report.not_counted == ()
+    assert report.forward.total.flops == 2 * N
+
+
+@pytest.mark.parametrize(("manual", "times"), [({"a"}, 2), ({"a", "b"}, 8)])
+def test_work_that_is_split_by_hand_counts_on_each_device(manual, times):
+    """Of axes that the body is not written for, one evaluation is that of all devices."""
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=auto)
+    rows = jax.sharding.PartitionSpec("a")
+    f = jax.jit(jax.shard_map(jnp.exp, mesh=mesh, in_specs=rows, out_specs=rows, axis_names=manual))
+    assert incrax.cost(f, array(N, D), passes="forward").forward.total.transcendentals == times * N * D / 2
+
+
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 

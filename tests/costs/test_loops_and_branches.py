@@ -136,6 +136,19 @@ def test_the_backward_pass_of_a_measured_loop_is_measured_too():
     assert report.backward.total.transcendentals == 20 * 2 * N
 
 
+def test_a_loop_for_each_row_turns_until_the_last_row_has_ended():
+    """A row that has ended stays as it is: what it computes besides is counted, since it runs."""
+    last = lambda x: lax.while_loop(lambda c: c[0] < 10.0, lambda c: (c[0] * 2.0, c[1] + 1.0), (x, 0.0))
+    report = forward(jax.vmap(last), np.array([1.0, 60.0, 5.0]), trips="measured")
+    assert turns(report) == [(4.0, "measured")]
+    assert report.forward.total.flops == 4 * 2 * 3
+    inner = lambda x: lax.while_loop(lambda d: d < x, lambda d: d + 1.0, 0.0 * x)
+    f = lambda x: lax.while_loop(lambda c: c[0] < 10.0, lambda c: (c[0] * 2.0, c[1] + inner(c[0])), (x, 0.0 * x))
+    loops = forward(jax.vmap(f), np.array([1.0, 3.0, 30.0]), trips="measured").forward.loops
+    # 1, 2, 4, 8 and 3, 6, 12, 12 and 30 each turn: the inner loop runs to the largest
+    assert [loop.turns for loop in loops] == [4.0, 30.0]
+
+
 # --- branches ---------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +159,12 @@ def branching(x):
 def test_of_a_branch_the_dearest_side_counts():
     total = forward(branching, X).forward.total
     assert (total.flops, total.transcendentals) == (0, N)
+
+
+def test_operations_on_integers_make_a_branch_dear_too():
+    f = lambda n, x: lax.cond(x[0] > 2.0, lambda: (jnp.sort(n), x), lambda: (n, x * 3.0))
+    total = forward(f, jax.ShapeDtypeStruct((1024,), int), X).forward.total
+    assert (total.flops, total.int_ops) == (0, 1 + 1024 * 10)
 
 
 def test_both_sides_of_a_branch_count_if_asked_for():

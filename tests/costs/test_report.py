@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
+from incrax.costs import places
 
 X = np.ones(20)
 
@@ -76,6 +77,30 @@ def test_the_report_prints_its_totals_ratio_and_lines():
     assert "backward / forward" in text
     assert "Hessian-vector product" in text
     assert "(layer)" in text
+
+
+def test_operations_on_integers_are_listed_with_the_dearest():
+    report = incrax.cost(lambda n, x: (jnp.sort(n), jnp.sum(x)), np.arange(1024), X, passes="forward")
+    dearest = report.tables()[1]
+    assert dearest.header[3:6] == ("FLOPs", "transcendentals", "int ops")
+    assert dearest.rows[0][1].startswith("sort int64[1024]")
+    assert dearest.rows[0][3:6] == ("0", "0", "10,240")
+
+
+def test_figures_below_zero_are_explained():
+    """Value and gradient together have the loop's invariants in front of it, the value alone has not."""
+    report = incrax.cost(jnp.interp, X, np.arange(100.0), np.arange(100.0))
+    assert report.backward.total.int_ops < 0
+    assert any(note.startswith("Figures of the backward pass below zero") for note in report.notes)
+    assert "-0 " not in str(report)
+    assert not any("below zero" in note for note in incrax.cost(loss, *ARGS).notes)
+
+
+def test_places_are_told_from_parentheses_in_the_names_of_folders():
+    place = places.place_of("C:\\models (old)\\fit.py:12:4 (f.<locals>.<lambda>)")
+    assert place == ("C:\\models (old)\\fit.py", "12", "f.<locals>.<lambda>")
+    assert place.file_name == "fit.py"
+    assert places.place_of("") == ("", "", "")
 
 
 def test_many_arguments_are_shown_by_the_first():

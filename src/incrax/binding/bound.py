@@ -124,10 +124,11 @@ class Bound:
     def _called(self, method: str, **kwargs: Any) -> Any:
         function = self._made.get(method)
         if function is None:
-            function = self._made[method] = self._function(method)
+            function = self._made[method] = self.made(method)
         return function(*self._inputs.args, **kwargs)
 
-    def _function(self, method: str) -> Incremental[..., Any]:
+    def made(self, method: str) -> Incremental[..., Any]:
+        """A new incremental function of `args`, of the kind that is behind a method."""
         if method in ("value", "updates"):
             function = self._functions.value if method == "value" else self._functions.updates
             return incremental(function, **self._options)
@@ -269,7 +270,7 @@ class Bound:
     def function(self) -> Incremental[..., Any]:
         """The value as an incremental function of all inputs by position: what `value` calls."""
         if "value" not in self._made:
-            self._made["value"] = self._function("value")
+            self._made["value"] = self.made("value")
         return self._made["value"]
 
     @property

@@ -10,6 +10,7 @@ from incrax._cost_errors import wrong_option
 from incrax.costs import measuring
 from incrax.costs.counted import Counted, Options, check_run, count
 from incrax.costs.measuring import Measured
+from incrax.costs.models import unbound
 from incrax.costs.programs import Call, Traced, call_of, forward, gradient, hessian_product, is_scalar, types_text
 from incrax.costs.report import PASSES, CostReport, PassCost
 from incrax.costs.rows import UserRule, difference
@@ -17,6 +18,10 @@ from incrax.running.progress import Meter
 from incrax.running.rows import as_plain
 
 BRANCHES = ("max", "both", "taken")
+_NEGATIVE = (
+    "Figures of the backward pass below zero: value and gradient together do less of something than the value alone, "
+    "as JAX moves what is invariant out of loops that it differentiates, or a rule replaces the function."
+)
 _OPTIONS = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measure", "rules")
 
 
@@ -83,11 +88,16 @@ def cost(
     """
     passes = (passes,) if isinstance(passes, str) else tuple(passes)
     _check_options(passes, trips, branches)
+    names = None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
+    is_named, bound = wrt is not None, unbound(fun, args, kwargs)
+    if bound is not None:
+        fun, args, kwargs = bound.fun, bound.args, {}
+        wrt, names = bound.selected(wrt), None if names is None else tuple(map(bound.path, names))
     args, kwargs = as_plain((args, kwargs))
     call = call_of(fun, args, kwargs, _OPTIONS, has_aux=has_aux)
-    names = None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
     asked = _Asked(call, Options(names, trips, branches, measure, rules or {}), passes)
-    return asked.report(lambda: call.differentiated(wrt, args, kwargs), is_named=wrt is not None)
+    nothing = "nothing in the first argument has one" if bound is None else "no input of the model is trainable"
+    return asked.report(lambda: call.differentiated(wrt, args, kwargs), "" if is_named else nothing)
 
 
 def _check_options(passes: Sequence[str], trips: int | str | None, branches: str) -> None:
@@ -109,26 +119,32 @@ class _Asked:
     passes: Sequence[str]
     notes: list[str] = field(default_factory=list)
 
-    def report(self, select: Callable[[], list[int]], *, is_named: bool) -> CostReport:
-        """Count all that was asked for; `select` gives the values that are differentiated."""
+    def report(self, select: Callable[[], list[int]], nothing: str) -> CostReport:
+        """Count all that was asked for; `select` gives the values that are differentiated.
+
+        `nothing` says why there may be none; where there must be some, it is empty.
+        """
         both = product = None
         with Meter(f"counting {self.call.name}", len(PASSES)) as meter:
             traced, results = forward(self.call)
             check_run(self.call, traced, self.options)
             value = count(self.call, traced, self.options)
-            numbers = self._selected(select, is_named=is_named) if set(self.passes) - {"forward"} else []
+            numbers = self._selected(select, nothing) if set(self.passes) - {"forward"} else []
             meter.advance()
-            if "backward" in self.passes and self._is_smooth("backward pass", results):
-                both = self._derivative("backward pass", numbers, lambda: gradient(self.call, numbers, results))
+            if "backward" in self.passes and numbers and self._is_smooth(results):
+                both = self._derivative("backward pass", lambda: gradient(self.call, numbers, results))
             meter.advance()
-            if "hvp" in self.passes and self._is_scalar(results):
+            if "hvp" in self.passes and numbers and self._is_scalar(results):
                 product = self._product(numbers)
         found = [each for each in (value, both, product) if each is not None]
+        backward = None if both is None else _backward(both, value)
+        if backward is not None and min(backward.total) < 0:
+            self.notes.append(_NEGATIVE)
         return CostReport(
             name=self.call.name,
             arguments=types_text(self.call),
             forward=value.as_pass("forward"),
-            backward=None if both is None else _backward(both, value),
+            backward=backward,
             hvp=None if product is None else product.as_pass("hvp"),
             changing=self.options.changing,
             branches=self.options.branches,
@@ -136,19 +152,19 @@ class _Asked:
             notes=(*self._general_notes(found), *self.notes),
         )
 
-    def _selected(self, select: Callable[[], list[int]], *, is_named: bool) -> list[int]:
+    def _selected(self, select: Callable[[], list[int]], nothing: str) -> list[int]:
         """The values that are differentiated; where nothing was named and nothing can be, none and a note."""
         try:
             return select()
         except (TypeError, ValueError):
-            if is_named:
+            if not nothing:
                 raise
-            self.notes.append("No derivatives: nothing in the first argument has one. Name others by `wrt=`.")
+            self.notes.append(f"No derivatives: {nothing}. Name others by `wrt=`.")
             return []
 
-    def _is_smooth(self, title: str, results: Sequence[Any]) -> bool:
+    def _is_smooth(self, results: Sequence[Any]) -> bool:
         if not results:
-            self.notes.append(f"No {title}: no result is a floating-point number.")
+            self.notes.append("No backward pass: no result is a floating-point number.")
         return bool(results)
 
     def _is_scalar(self, results: Sequence[Any]) -> bool:
@@ -159,16 +175,14 @@ class _Asked:
     def _product(self, numbers: list[int]) -> Counted | None:
         """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents."""
         title = "Hessian-vector product"
-        product = self._derivative(title, numbers, lambda: hessian_product(self.call, numbers))
+        product = self._derivative(title, lambda: hessian_product(self.call, numbers))
         if product is None or not product.is_derivative_missing:
             return product
         self.notes.append("The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no tangents.")
-        return self._derivative(title, numbers, lambda: hessian_product(self.call, numbers, is_forward=False))
+        return self._derivative(title, lambda: hessian_product(self.call, numbers, is_forward=False))
 
-    def _derivative(self, title: str, numbers: list[int], make: Callable[[], Traced]) -> Counted | None:
+    def _derivative(self, title: str, make: Callable[[], Traced]) -> Counted | None:
         """A program of a derivative; None, and a note, where JAX has none."""
-        if not numbers:
-            return None
         try:
             traced = make()
         except (TypeError, ValueError, NotImplementedError) as error:
@@ -188,6 +202,8 @@ class _Asked:
 
     def _general_notes(self, found: Sequence[Counted]) -> list[str]:
         notes = []
+        if self.call.plain.num_guards:
+            notes.append(_path_note(self.call.plain.num_guards))
         if any(not row.is_counted for each in found for row in each.rows.equations):
             notes.append("Some primitives are not registered: the totals lack their work. Pass `rules=`.")
         if any(loop.known_from == "unknown" for each in found for loop in each.rows.loops):
@@ -209,6 +225,11 @@ def _backward(both: Counted, value: Counted) -> PassCost:
         else:
             loops.append(loop)
     return PassCost("backward", difference(both.rows.equations, value.rows.equations), tuple(loops))
+
+
+def _path_note(num_guards: int) -> str:
+    guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
+    return f"Counted is the path that these values take, with {guards}; others may take another one."
 
 
 def _first_line(error: Exception) -> str:

@@ -87,7 +87,7 @@ def number(x: float | None) -> str:
     """Whole numbers as they are, up to nine digits."""
     if x is None:
         return "-"
-    return f"{x:,.0f}" if x == round(x) and abs(x) < 1e9 else f"{x:.4g}"
+    return f"{x + 0.0:,.0f}" if x == round(x) and abs(x) < 1e9 else f"{x:.4g}"  # -0.0 + 0.0 is 0.0
 
 
 def total_cells(name: str, cost: Cost) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def row_cells(name: str, row: EquationCost) -> tuple[str, ...]:
     """A row."""
     equation = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
     total = row.total
-    work = (total.flops, total.transcendentals) if row.is_counted else (None, None)
+    work = (total.flops, total.transcendentals, total.int_ops) if row.is_counted else (None, None, None)
     times = number(row.times) + ("" if row.is_known else " (one turn)")
     return (name, equation, times, *map(number, work), number(total.bytes), row.inside, row.source)
 

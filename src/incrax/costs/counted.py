@@ -15,7 +15,8 @@ from incrax._cost_errors import has_effects, needs_values
 from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.costs.counting import counts_of_run, has_open_regions
-from incrax.costs.programs import Call, Traced, value_type
+from incrax.costs.plain import value_type
+from incrax.costs.programs import Call, Traced
 from incrax.costs.regions import AS_RUN, AS_WRITTEN, Region, regions_of
 from incrax.costs.report import PassCost
 from incrax.costs.rows import Choices, Rows, UserRule, together
@@ -45,7 +46,7 @@ class Options(NamedTuple):
 
     def is_as_run(self, call: Call) -> bool:
         """Whether the equations are those that the engine runs."""
-        return call.is_incremental or self.changing is not None
+        return call.plain.is_incremental or self.changing is not None
 
 
 @dataclass(frozen=True)

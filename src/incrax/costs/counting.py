@@ -86,11 +86,19 @@ def _while(node: Node, counts: Any, inputs: Sequence[Any]) -> Counted:
         return goes_on, counts, list(carry)
 
     def step(state: Any) -> Any:
-        _, counts, carry = state
-        return ask(*_inner(turn, counts, [*fixed, *carry]))
+        goes_on, counts, carry = state
+        counts, results = _inner(turn, counts, [*fixed, *carry])
+        return ask(counts, [_chosen(goes_on, new, old) for new, old in zip(results, carry, strict=True)])
 
-    _, counts, carry = lax.while_loop(lambda state: state[0], step, ask(counts, carry))
+    _, counts, carry = lax.while_loop(lambda state: jnp.any(state[0]), step, ask(counts, carry))
     return counts, carry
+
+
+def _chosen(goes_on: Any, new: Any, old: Any) -> Any:
+    """What `vmap` makes of a loop has a condition for each row: rows that have ended stay as they are."""
+    if not goes_on.shape:
+        return new
+    return jnp.where(goes_on.reshape(goes_on.shape + (1,) * (old.ndim - goes_on.ndim)), new, old)
 
 
 def _scan(node: Node, counts: Any, inputs: Sequence[Any]) -> Counted:

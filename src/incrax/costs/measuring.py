@@ -6,7 +6,6 @@ compiled by itself, and so is the whole, which XLA fuses across the cuts: the pa
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
+from incrax.costs.places import Place, place_of
 from incrax.facts.cost import Calibration, Cost
 from incrax.facts.program import Program, evaluator, read_vars, written_vars
 from incrax.running.progress import Meter
@@ -27,8 +27,6 @@ MAX_PARTS = 12
 MIN_REPEATS, MAX_REPEATS = 5, 50
 SPENT_S = 0.5
 """Seconds of timed runs in all after which the fewest repeats do."""
-
-_FUNCTION = re.compile(r"^(?P<file>.*):(?P<line>\d+)(?::\d+)? \((?P<name>.*)\)$")
 
 
 @dataclass(frozen=True)
@@ -178,11 +176,11 @@ def parts_of(program: Program) -> list[tuple[str, Program]]:
 
 def _runs(eqns: Sequence[Equation]) -> list[tuple[str, list[Equation]]]:
     """Equations that follow each other and are of one function; of one line where there is one function only."""
-    places = [_place(eqn) for eqn in eqns]
-    has_many = len({function for function, _ in places if function}) > 1
+    places = [place_of(_jax.source_line(eqn)) for eqn in eqns]
+    has_many = len({(place.function, place.file) for place in places if place.function}) > 1
     runs: list[tuple[str, list[Equation]]] = []
-    for (function, line), eqn in zip(places, eqns, strict=True):
-        name = function if has_many else line
+    for place, eqn in zip(places, eqns, strict=True):
+        name = _title(place, has_line=not has_many)
         if runs and name in (runs[-1][0], ""):
             runs[-1][1].append(eqn)
         else:
@@ -190,13 +188,12 @@ def _runs(eqns: Sequence[Equation]) -> list[tuple[str, list[Equation]]]:
     return runs
 
 
-def _place(eqn: Equation) -> tuple[str, str]:
-    """The function that an equation is of, and its line there; both empty where nobody knows."""
-    found = _FUNCTION.match(_jax.source_line(eqn))
-    if found is None:
-        return "", ""
-    file = re.split(r"[/\\]", found["file"])[-1]
-    return f"{found['name']} ({file})", f"{file}:{found['line']} ({found['name']})"
+def _title(place: Place, *, has_line: bool) -> str:
+    """A function with its file, or one line of it; empty where nobody knows."""
+    if not place.file:
+        return ""
+    line = f"{place.file_name}:{place.line} ({place.function})"
+    return line if has_line else f"{place.function} ({place.file_name})"
 
 
 def _joined(runs: list[tuple[str, list[Equation]]]) -> list[tuple[str, list[Equation]]]:

@@ -5,9 +5,7 @@ In: a function, arrays or types. Out: programs of the leaves of the arguments. I
 
 from __future__ import annotations
 
-import functools
 import inspect
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._cost_errors import branch_in_function, no_type, not_callable, parameter_as_option
+from incrax._cost_errors import (
+    branch_in_function,
+    no_type,
+    not_callable,
+    parameter_as_option,
+    static_number,
+    value_for_numpy,
+)
 from incrax._errors import UnsupportedLeafError
-from incrax._incremental import Incremental
+from incrax._tape_errors import PythonBranchError
+from incrax.costs.plain import Plain, plain_of, value_type
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
-from incrax.derivatives.selection import select, type_name
+from incrax.derivatives.selection import select
 from incrax.facts.program import Program, trace_with_tree
 from incrax.running.leaves import check_dynamic, is_dynamic
 from incrax.running.signature import argument_names, leaf_path
@@ -32,19 +38,16 @@ from incrax.tapes.locations import NO_VALUE, place_of_error
 class Call:
     """A function with arguments; leaves are values, types (`jax.ShapeDtypeStruct`) or static.
 
-    Fields: the function without the engine around it; its name; whether there was an engine; the arguments as they were
-    given; their tree; leaves; names of the leaves; numbers of those that are values or types; numbers of those that are
-    differentiated; whether the result is a pair whose second part is passed on.
+    Fields: the function that is counted; its name; the tree of the arguments; leaves; names of the leaves; numbers of
+    those that are values or types.
     """
 
-    fun: Callable[..., Any]
+    plain: Plain
     name: str
-    is_incremental: bool
     treedef: Any
     leaves: tuple[Any, ...]
     paths: tuple[str, ...]
     numbers: tuple[int, ...]
-    has_aux: bool = False
 
     @property
     def values(self) -> list[Any]:
@@ -66,8 +69,8 @@ class Call:
     def result(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Leaves of the result, and of what is passed on beside it."""
         args, kwargs = self.with_values(values)
-        found = self.fun(*args, **kwargs)
-        main, rest = found if self.has_aux else (found, ())
+        found = self.plain.fun(*args, **kwargs)
+        main, rest = found if self.plain.has_aux else (found, ())
         return jax.tree.leaves(main), jax.tree.leaves(rest)
 
     def differentiated(self, wrt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
@@ -78,7 +81,7 @@ class Call:
             UnknownInputError: a path names nothing.
         """
         args, kwargs = jax.tree.map(_stand_in, (args, kwargs), is_leaf=is_mark)
-        selection = select("cost", self.fun, wrt, args, kwargs)
+        selection = select("cost", self.plain.fun, wrt, args, kwargs)
         return [self.numbers.index(number) for number in selection.numbers]
 
 
@@ -87,13 +90,13 @@ def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Se
 
     Raises:
         CostError: an argument is missing because an option has its name, or is an array without JAX type.
+        TapeError: the function is guarded, and no tape can hold the path.
         TypeError: it is no function.
     """
     if not callable(fun):
         raise not_callable(f"{fun!r} of type {type(fun).__name__}")
     name = getattr(fun, "__name__", type(fun).__name__)
     _check_parameters(fun, name, args, kwargs, options)
-    plain, is_incremental = _without_engine(fun)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
     names = argument_names(fun, len(args))
     paths = tuple(leaf_path(names, path) for path, _ in with_paths)
@@ -101,16 +104,8 @@ def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Se
     numbers = tuple(number for number, leaf in enumerate(leaves) if _is_value(leaf))
     for number in numbers:
         _check_type(leaves[number], paths[number])
-    return Call(plain, name, is_incremental, treedef, leaves, paths, numbers, has_aux)
-
-
-def _without_engine(fun: Any) -> tuple[Callable[..., Any], bool]:
-    """The function that an incremental one evaluates, a method of it too; and whether it was one."""
-    if isinstance(fun, Incremental):
-        return _without_engine(inspect.unwrap(fun, stop=lambda f: not isinstance(f, Incremental)))[0], True
-    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, Incremental):
-        return functools.partial(_without_engine(fun.__func__)[0], fun.__self__), True
-    return fun, False
+    plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
+    return Call(plain, name, treedef, leaves, paths, numbers)
 
 
 def _check_parameters(
@@ -165,7 +160,7 @@ def forward(call: Call) -> tuple[Traced, list[jax.ShapeDtypeStruct]]:
     """The value, and the types of the results that have a derivative.
 
     Raises:
-        CostError: the function branches on a value in Python.
+        CostError: the function branches on a value in Python, hands one to NumPy, or has static numbers.
     """
 
     def evaluate(*values: Any) -> Any:
@@ -173,8 +168,16 @@ def forward(call: Call) -> tuple[Traced, list[jax.ShapeDtypeStruct]]:
 
     try:
         program, tree = trace_with_tree(evaluate, *call.values)
+    except jax.errors.TracerArrayConversionError as error:
+        raise value_for_numpy(call.name, place_of_error(error)) from error
     except NO_VALUE as error:
         raise branch_in_function(call.name, place_of_error(error)) from error
+    except PythonBranchError as error:
+        raise branch_in_function(call.name, place_of_error(error.__cause__ or error)) from error
+    except ValueError as error:
+        if "static arguments" in str(error) and "Tracer" in str(error):
+            raise static_number(call.name) from error
+        raise
     main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
     smooth = [aval for aval in main if jnp.issubdtype(aval.dtype, jnp.inexact)]
     return Traced(program), [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in smooth]
@@ -239,10 +242,3 @@ def _of_selected(call: Call, numbers: Sequence[int], values: Sequence[Any]) -> C
 def types_text(call: Call) -> tuple[str, ...]:
     """The arguments as a report shows them: `x: float64[3]`."""
     return tuple(f"{path}: {value_type(leaf)}" for path, leaf in zip(call.value_paths, call.values, strict=True))
-
-
-def value_type(leaf: Any) -> str:
-    """The type of a leaf that is a value or a type."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
-    return type_name(leaf)

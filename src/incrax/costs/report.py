@@ -26,6 +26,7 @@ from incrax.costs.cells import (
     total_cells,
 )
 from incrax.costs.measuring import Measured
+from incrax.costs.places import place_of
 from incrax.costs.rows import EquationCost, LoopCost, summed
 from incrax.facts.cost import Cost
 from incrax.reports.table import Printable, Table
@@ -203,7 +204,7 @@ class CostReport(Printable):
             tables.append(Table("not counted: no rule says what these compute (`rules=`)", header, shortened(cells)))
         tables += [measured_table(each) for each in self.measured]
         if self.notes:
-            tables.append(Table("notes", ("",), [(note,) for note in self.notes]))
+            tables.append(Table("notes", ("what to know of these numbers",), [(note,) for note in self.notes]))
         return tables
 
     def _totals(self) -> Table:
@@ -219,8 +220,8 @@ class CostReport(Printable):
 
     def _dearest(self) -> Table:
         rows = [(name, row) for name, row in self.per_equation if name != "hvp"]
-        rows.sort(key=lambda item: -abs(item[1].total.operations) - abs(item[1].total.bytes) * 1e-9)
-        header = ("pass", "equation", "times", "FLOPs", "transcendentals", "bytes", "inside", "source")
+        rows.sort(key=lambda item: tuple(map(abs, item[1].total.weight)), reverse=True)
+        header = ("pass", "equation", "times", "FLOPs", "transcendentals", "int ops", "bytes", "inside", "source")
         cells = [row_cells(name, row) for name, row in rows]
         return Table("dearest equations", header, shortened(cells))
 
@@ -237,8 +238,8 @@ def _operations(each: SourceCost) -> float:
 
 _groups: dict[str, Callable[[str], str]] = {
     "line": lambda source: source,
-    "function": lambda source: source[source.find("(") + 1 : -1] if "(" in source else source,
-    "file": lambda source: source.split(":")[0],
+    "function": lambda source: place_of(source).function,
+    "file": lambda source: place_of(source).file,
 }
 
 

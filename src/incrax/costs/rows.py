@@ -195,7 +195,7 @@ class Rows:
         measured = self._measured(region, around) if self.choices.branches == "taken" else None
         if measured is not None:
             return Times(measured, "measured")
-        dearest = max(node.regions, key=lambda each: (self.cost(each).operations, self.cost(each).bytes))
+        dearest = max(node.regions, key=lambda each: self.cost(each).weight)
         return Times(float(dearest is region))
 
     def cost(self, region: Region) -> Cost:

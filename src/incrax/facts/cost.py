@@ -58,6 +58,11 @@ class Cost(NamedTuple):
         """FLOPs, with `TRANSCENDENTAL_FLOPS` for an exponential."""
         return self.flops + TRANSCENDENTAL_FLOPS * self.transcendentals
 
+    @property
+    def weight(self) -> tuple[float, float]:
+        """What branches and rows are compared by: operations, those on integers too, then bytes."""
+        return self.operations + self.int_ops, self.bytes
+
 
 ZERO = Cost(0.0, 0.0, 0.0)
 
@@ -145,7 +150,7 @@ def equation_cost(eqn: Equation) -> Cost:
         return leaf_cost(eqn)
     costs = [total_cost(each.body.eqns) for each in inner]
     if inner[0].kind == "branch":
-        return max(costs, key=lambda cost: cost.operations)
+        return max(costs, key=lambda cost: cost.weight)
     return sum(costs, ZERO).times(_assumed_turns(eqn))
 
 

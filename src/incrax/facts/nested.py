@@ -61,8 +61,15 @@ def num_turns(eqn: Equation) -> float | None:
         num = eqn.invars[0]
         return int(np.asarray(num.val)) if isinstance(num, Literal) else None
     if name == "shard_map":
-        return math.prod(eqn.params["mesh"].shape.values())
+        return _num_shards(eqn)
     return None if name == "while" else 1
+
+
+def _num_shards(eqn: Equation) -> int:
+    """Devices along the axes that the body is written for; along others one evaluation is that of all devices."""
+    sizes = eqn.params["mesh"].shape
+    manual = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes", sizes))
+    return math.prod(sizes[axis] for axis in manual)
 
 
 def is_counted(eqn: Equation) -> bool:

@@ -54,11 +54,11 @@ WORD_INT_OPS = 60
 _MOVES = """
     after_all axis_index bitcast_convert_type broadcast broadcast_in_dim broadcast_to complex concatenate
     convert_element_type copy copy_p create_token dce_sink device_put dimension_size dynamic_slice
-    dynamic_update_slice empty empty2 expand_dims from_edtype gather get imag inspect_sharding iota iota_2x32_shape
-    layout_constraint mesh_cast name optimization_barrier pad pcast platform_index pvary random_clone random_unwrap
-    random_wrap real reduce_precision reduced_vary_cast reduced_vary_cast_p relayout reshape reshard rev scatter
-    select_and_gather shape_assertion sharding_constraint slice split squeeze stack stop_gradient swap tie tile
-    to_edtype transpose unstack vary_unreduced_cast vary_unreduced_cast_p with_memory_space_constraint
+    dynamic_update_slice empty empty2 empty_ref expand_dims freeze from_edtype gather get imag inspect_sharding iota
+    iota_2x32_shape layout_constraint mesh_cast name new_ref optimization_barrier pad pcast platform_index pvary
+    random_clone random_unwrap random_wrap real reduce_precision reduced_vary_cast reduced_vary_cast_p relayout reshape
+    reshard rev select_and_gather shape_assertion sharding_constraint slice split squeeze stack stop_gradient swap tie
+    tile to_edtype transpose unstack vary_unreduced_cast vary_unreduced_cast_p with_memory_space_constraint
 """.split()
 
 _ARITHMETIC = {
@@ -217,6 +217,11 @@ def _reduce(eqn: Equation) -> Work | None:
     size, results = _in_size(eqn), _jax.aval_size(eqn.outvars[0].aval)
     window = eqn.params.get("window_dimensions")
     count = max(size - results, 0) if window is None else (math.prod(window) - 1) * results
+    return _times(body, count)
+
+
+def _times(body: _jax.Body, count: float) -> Work | None:
+    """So many evaluations of a body; None if something in it is not registered."""
     works = [work_of(inner) for inner in body.eqns]
     if any(work is None for work in works):
         return None
@@ -236,6 +241,12 @@ def _scatter(eqn: Equation) -> Work:
     """One operation per update."""
     count = _jax.aval_size(eqn.invars[2].aval)
     return _counted(eqn, count, 6.0 if eqn.primitive.name in ("scatter-mul", "scatter_mul") else 2.0)
+
+
+def _scatter_by(eqn: Equation) -> Work | None:
+    """A function of each element that is updated, or nothing but moves."""
+    bodies = _jax.sub_bodies(eqn)
+    return _times(bodies[0], _jax.aval_size(eqn.invars[2].aval)) if bodies else NOTHING
 
 
 def _add_update(eqn: Equation) -> Work:
@@ -314,6 +325,7 @@ _work_rules: dict[str, Rule] = {
     ),
     **dict.fromkeys("top_k approx_top_k".split(), _top_k),
     "addupdate": _add_update,
+    "scatter": _scatter_by,
     "fft": _fft,
     "integer_pow": _integer_pow,
     "polynomial": _polynomial,

@@ -28,7 +28,7 @@ from incrax.tapes.explanation import TapeExplanation, explain, outcomes_of, unme
 from incrax.tapes.locations import NO_VALUE, place_of_error
 from incrax.tapes.making import Options, Subject, make_path, merging
 from incrax.tapes.paths import OtherTypes, Path
-from incrax.tapes.statics import StaticNames, split
+from incrax.tapes.statics import Split, StaticNames, split
 from incrax.tapes.tape import Tape, evaluate, first_results
 from incrax.tapes.tree import OtherWay
 
@@ -137,14 +137,20 @@ class Guarded(Generic[P, R]):
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         is_known = all(_jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer))
         args, kwargs, lengths = (ragged.padded if is_known else ragged.wrapped)(args, kwargs)
+        return exact(self._rows_kin()(*args, **kwargs), lengths)
+
+    def _rows_kin(self) -> Guarded[..., R]:
         with self._lock:
             kin = self._kin.setdefault("rows", Guarded(self._fun, self._subject.options, self._statics, self._make))
             kin._stats = self._stats
-        return exact(kin(*args, **kwargs), lengths)
+        return kin
 
     def _of_statics(self, args: Any, kwargs: Any) -> Any:
         """A call with static arguments: tapes of their own for each combination."""
         found = split(self._fun, self._statics, args, kwargs)
+        return self._static_kin(found)(*found.args, **found.kwargs)
+
+    def _static_kin(self, found: Split) -> Guarded[..., R]:
         with self._lock:
             kin = self._kin.get(found.key)
             if kin is None:
@@ -154,7 +160,7 @@ class Guarded(Generic[P, R]):
                 self._kin[found.key] = kin
                 if len(self._kin) > MAX_SIGNATURES:
                     self._kin.popitem(last=False)
-        return kin(*found.args, **found.kwargs)
+        return kin
 
     # --- recording ------------------------------------------------------------------------------------------------
 
@@ -269,7 +275,7 @@ class Guarded(Generic[P, R]):
         """A call inside a transformation: the right path if values are known, else the plain function."""
         self._stats.transparent += 1
         concrete = [_jax.concrete_value(x) if isinstance(x, _jax.Tracer) else x for x in leaves]
-        if any(x is None or isinstance(x, _jax.Tracer) for x in concrete) or self._captures_tracer():
+        if any(x is None or isinstance(x, _jax.Tracer) for x in concrete) or self._subject.captured().tracers:
             try:
                 return self._plain(args, kwargs)
             except NO_VALUE as error:
@@ -283,9 +289,6 @@ class Guarded(Generic[P, R]):
             raise constant_of_derivative(self._subject.name, path.floats)
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
-
-    def _captures_tracer(self) -> bool:
-        return bool(self._subject.captured().tracers)
 
     def _path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too many."""
