@@ -304,6 +304,20 @@ def test_references_that_are_written_to_cost_what_is_computed():
     assert report.forward.total.flops == 2 * N
 
 
+def test_searches_of_optimistix_are_counted_but_for_their_linear_solver():
+    """Its primitives hold programs whose constants are elsewhere."""
+    import optimistix
+
+    def f(y):
+        return optimistix.root_find(lambda y, _: jnp.exp(y) - 2.0, optimistix.Newton(1e-9, 1e-9), y).value
+
+    report = incrax.cost(f, jnp.asarray(1.0), trips="measured", passes="forward")
+    inside = {row.primitive for _, row in report.not_counted if "branch" not in row.inside}
+    assert inside == {"linear_solve"}
+    (loop,) = report.forward.loops
+    assert report.forward.total.transcendentals == loop.turns == loop.turn.transcendentals * loop.turns > 1
+
+
 @pytest.mark.parametrize(("manual", "times"), [({"a"}, 2), ({"a", "b"}, 8)])
 def test_work_that_is_split_by_hand_counts_on_each_device(manual, times):
     """Of axes that the body is not written for, one evaluation is that of all devices."""

@@ -45,12 +45,15 @@ def cost(
     Primitives that nobody registered are named, never taken for nothing.
 
     Args:
-        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that the engine runs).
-        *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`.
+        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that the engine runs);
+            guarded (then the path that these values take is counted, with its guards); or a model made by `bind`, or
+            its `value`, `grad`, `value_and_grad`, `hessian` or `jacobian`, at the inputs that it holds.
+        *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
         changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`, `"params['s']"`,
             `"theta[3]"`), or one name: the report then tells what runs again from what the engine avoids. Cotangents
-            and tangents change always.
-        wrt: what the backward pass differentiates, as in `incrax.grad`; the first argument by default.
+            and tangents change always. Inputs of a model also by the short names that it knows.
+        wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first argument, or what is
+            trainable in a model.
         has_aux: whether `fun` returns a pair whose second part has no derivative.
         passes: some of `"forward"`, `"backward"`, `"hvp"`, or one; the first always counts.
         trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a run that counts, or
@@ -59,7 +62,7 @@ def cost(
         measure: whether to compile and time the passes and their parts, with memory.
         rules: FLOPs of primitives that are not registered: functions of the types of the inputs and of the results, and
             of the parameters of one equation.
-        **kwargs: further arguments.
+        **kwargs: further arguments; of a model, other values or types for inputs, by name.
 
     Returns:
         A `CostReport`. The backward pass is value and gradient (or value and pullback, where the result is not one real
@@ -67,14 +70,17 @@ def cost(
 
     Raises:
         CostError: an option has a value that it does not take; a run is asked for and an argument has no values, or the
-            function has effects; the function branches in Python on a traced value.
+            function has effects; the function branches in Python on a traced value; the function is guarded, and there
+            are no values to choose a path.
+        TapeError: the function is guarded, and no tape can hold the path.
         SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
         TypeError: `fun` is no function.
 
-    Cost: three traces; with `measure` two compilations of each program and at least five runs.
+    Cost: three traces; of a guarded function also one that records the path, and the equations that its guards depend
+        on, which it neither keeps nor counts; with `measure` two compilations of each program and at least five runs.
 
-    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host; functions of
-        `guarded`, which have several programs; static arguments of `jax.jit` that are numbers (use a `lambda`).
+    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host; static arguments of
+        `jax.jit` that are numbers (use a `lambda`).
 
     Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are the caveats of
         TensorFlow's profiler.

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
+from incrax._jax import Atom, Body, Equation, Literal, Var
 from incrax.facts.constants import known_values
 from incrax.facts.inverses import cancel_inverses
 from incrax.facts.loops import hoist_invariants
@@ -92,7 +92,7 @@ def _region(kind: str, program: Program, view: View, numbers: Iterator[int]) -> 
 
 
 def _node(eqn: Equation, known: Known, view: View, numbers: Iterator[int]) -> Node:
-    inner = [(each.kind, run_passes(from_jaxpr(each.body), view.inner)) for each in inner_bodies(eqn)]
+    inner = [(each.kind, run_passes(_program(each.body), view.inner)) for each in inner_bodies(eqn)]
     regions = tuple(_region(kind, program, view, numbers) for kind, program in inner)
     turns = num_turns(eqn)
     if eqn.primitive.name == "while":
@@ -104,6 +104,13 @@ def _node(eqn: Equation, known: Known, view: View, numbers: Iterator[int]) -> No
         index = _value(eqn.invars[0], known)
         branch = None if index is None else min(max(int(index), 0), len(regions) - 1)
     return Node(eqn, regions, turns, branch)
+
+
+def _program(body: Body) -> Program:
+    """A body; constants that its equation keeps elsewhere are inputs of it."""
+    if len(body.consts) != len(body.constvars):
+        body = body._replace(invars=(*body.constvars, *body.invars), constvars=(), consts=())
+    return from_jaxpr(body)
 
 
 def _value(atom: Atom, known: Known) -> int | None:

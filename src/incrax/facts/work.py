@@ -61,6 +61,9 @@ _MOVES = """
     tile to_edtype transpose unstack vary_unreduced_cast vary_unreduced_cast_p with_memory_space_constraint
 """.split()
 
+_MARKS_OF_EQUINOX = "nonbatchable nondifferentiable_backward nontraceable select_if_vmap".split()
+"""Identities in the loops of Equinox, that Lineax, Optimistix and Diffrax are made of."""
+
 _ARITHMETIC = {
     **dict.fromkeys("add sub add_any neg".split(), (1, 2)),
     "mul": (1, 6),
@@ -300,13 +303,15 @@ def _word_bytes(aval: Any) -> float:
 # --- which rule ---------------------------------------------------------------------------------------------------
 
 _work_rules: dict[str, Rule] = {
-    **dict.fromkeys(_MOVES, _move),
+    **dict.fromkeys([*_MOVES, *_MARKS_OF_EQUINOX], _move),
     _jax.KEEP: _move,
     **dict.fromkeys(_ARITHMETIC, _arithmetic),
     **dict.fromkeys(_INTEGER, _integer),
     **dict.fromkeys(TRANSCENDENTALS, _transcendental),
     **dict.fromkeys("reduce_sum reduce_prod reduce_max reduce_min".split(), _reduction),
-    **dict.fromkeys("argmax argmin reduce_and reduce_or reduce_xor".split(), _comparing_reduction),
+    **dict.fromkeys(
+        "argmax argmin reduce_and reduce_or reduce_xor unvmap_all unvmap_any unvmap_max".split(), _comparing_reduction
+    ),
     **dict.fromkeys("cumsum cumprod cummax cummin cumlogsumexp".split(), _cumulative),
     **dict.fromkeys("reduce_window_sum reduce_window_max reduce_window_min".split(), _window),
     **dict.fromkeys("reduce reduce_window".split(), _reduce),
