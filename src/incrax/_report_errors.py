@@ -23,5 +23,5 @@ def no_report_of_guarded() -> ReportError:
     return ReportError(
         "`report(f)` got a function made by `guarded`, which has a program for each path through its branches, each "
         "compiled as a whole: there are no saved values to show. Nothing was evaluated. `f.explain()` lists its paths "
-        "and guards; for a page, report on an incremental function without branches on values."
+        "and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for each path."
     )

@@ -15,8 +15,8 @@ HEADER = ("FLOPs", "transcendentals", "integer ops", "bytes read", "bytes writte
 
 
 def quotient(part: float, whole: float) -> float | None:
-    """One number by another; None by zero."""
-    return part / whole if whole else None
+    """One number by another, never -0.0; None by zero."""
+    return part / whole + 0.0 if whole else None
 
 
 def cost_dict(cost: Cost) -> dict[str, float | None]:
@@ -84,10 +84,10 @@ def measured_dict(each: Measured) -> dict[str, Any]:
 
 
 def number(x: float | None) -> str:
-    """Whole numbers as they are, up to nine digits."""
+    """Whole numbers as they are, up to nine digits; never -0."""
     if x is None:
         return "-"
-    return f"{x + 0.0:,.0f}" if x == round(x) and abs(x) < 1e9 else f"{x:.4g}"  # -0.0 + 0.0 is 0.0
+    return f"{x + 0.0:,.0f}" if x == round(x) and abs(x) < 1e9 else f"{x:.4g}"
 
 
 def total_cells(name: str, cost: Cost) -> tuple[str, ...]:

@@ -40,6 +40,9 @@ def known_constants(program: Program) -> dict[Var, np.ndarray]:
 
 
 def _is_at_hand(const: Any) -> bool:
+    """Whether a value can be read; what is hidden in an equation's parameters may be traced."""
+    if isinstance(const, _jax.Tracer):
+        return False
     return not isinstance(const, jax.Array) or _jax.is_held_whole(const)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from incrax._errors import not_called
 from incrax._incremental import Incremental
 from incrax._report_errors import no_report, no_report_of_guarded
 from incrax.binding.bound import Bound
 from incrax.reports.page import Report
+from incrax.tapes.alone import incremental_of
 from incrax.tapes.guarded import Guarded
 
 
@@ -19,7 +21,9 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
     loads or leaves alone; the latest calls; plans and the races between them; memory; inputs against work.
 
     Args:
-        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that was called most).
+        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that was called most);
+            of an incremental function with Python branches (`incremental(guarded(f))`), the page is about the path that
+            the arguments take, recorded if need be, or the one that most calls took.
         *args: arguments of a call to report on, as for `explain`; without any, the last call's signature. Nothing is
             evaluated.
         path: a file to write the page to. An argument of `f` with this name is given by position.
@@ -30,7 +34,7 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
 
     Raises:
         NotCalledError: without arguments before the first call.
-        ReportError: `f` is of another kind.
+        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing.
         OSError: the file cannot be written.
 
     Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the latest
@@ -47,11 +51,21 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
         2
     """
     if isinstance(f, Guarded):
-        raise no_report_of_guarded()
+        f, args, kwargs = _path_of(f, args, kwargs)
     function = _most_called(f) if isinstance(f, Bound) else f
     if not isinstance(function, Incremental):
         raise no_report(type(f).__name__)
     return function.report(path, *args, **kwargs)
+
+
+def _path_of(f: Guarded[..., Any], args: Any, kwargs: Any) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:
+    """The incremental function of a path, and the arguments to report on, which are its leaves."""
+    if f._make is None:
+        raise no_report_of_guarded()
+    function, leaves = incremental_of(f, args, kwargs)
+    if function is None:
+        raise not_called("report()")
+    return function, leaves, {}
 
 
 def _most_called(model: Bound) -> Incremental[..., Any]:

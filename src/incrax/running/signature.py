@@ -154,8 +154,19 @@ def _checked_static(leaf: Any, path: str) -> Any:
     return leaf
 
 
+_NAMES = "__incrax_argument_names__"
+
+
+def with_names(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function, its positional arguments called so: names that no parameter can have, such as `params['mu']`."""
+    setattr(fun, _NAMES, tuple(names))
+    return fun
+
+
 def argument_names(fun: Callable[..., Any], num_args: int) -> list[str]:
     """Names of positional arguments, `values[i]` for those of `*values`, `args[i]` where the function does not tell."""
+    if (given := getattr(fun, _NAMES, None)) is not None:
+        return list(given)
     try:
         parameters = list(inspect.signature(fun).parameters.values())
     except (TypeError, ValueError):

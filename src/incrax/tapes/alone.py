@@ -1,12 +1,12 @@
-"""The path of one call, recorded apart from those that calls take.
+"""One path of a guarded function, for others to look at.
 
-In: a guarded function and the values of a call. Out: the path as a function of arguments like these, for others to
-trace. It must not change what the guarded function knows or counts.
+In: a guarded function and the values of a call. Out: the path that they take as a function of arguments like these,
+recorded apart from those that calls take; or the incremental function that evaluates it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -78,3 +78,23 @@ def _of_statics(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return found.run(*others, **{name: x for name, x in kwargs.items() if name not in statics.names})
 
     return found._replace(run=run)
+
+
+def incremental_of(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """The incremental function of the path that these values take, recorded if need be, and its arguments.
+
+    Without values that of the path that most calls took. None where there is no path, or it is compiled as a whole.
+    """
+    if not args and not kwargs:
+        paths = [path for tape in f._all_tapes() for path in tape.tree.paths]
+        return max(paths, key=lambda path: path.hits).incremental if paths else None, ()
+    if f._ragged is not None:
+        args, kwargs, _ = f._ragged.padded(args, kwargs)
+        return incremental_of(f._rows_kin(), args, kwargs)
+    if f._statics:
+        parts = split(f._fun, f._statics, args, kwargs)
+        return incremental_of(f._static_kin(parts), parts.args, parts.kwargs)
+    signature = make_signature(f._fun, args, kwargs)
+    leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+    path = f._path_at(signature, leaves)
+    return None if path is None else path.incremental, leaves

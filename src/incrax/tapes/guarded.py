@@ -230,7 +230,7 @@ class Guarded(Generic[P, R]):
         if known is path:
             self._stats.recordings += 1
             if self._make is not None:
-                path.be_incremental(self._make)
+                path.be_incremental(self._make, self._subject.name, signature.dynamic_paths)
         self._latest = tape
         if is_call:
             tape.count(known, is_hit=False)

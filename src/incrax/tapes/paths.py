@@ -14,6 +14,7 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax.facts.program import STATEFUL, Program, evaluator
 from incrax.facts.simplify import drop_dead, inline
+from incrax.running.signature import with_names
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.guards import Guard, first_failing, key_of
 from incrax.tapes.recording import Recording, effectless
@@ -86,9 +87,14 @@ class Path:
     def _results(self, consts: Any, *leaves: Any) -> list[Any]:
         return evaluator(self.program)(self._all_consts(self.program, consts), *leaves)[: self._num_results]
 
-    def be_incremental(self, make: Callable[..., Any]) -> None:
+    def be_incremental(self, make: Callable[..., Any], name: str, leaf_names: Sequence[str]) -> None:
         """Evaluate results by `make(function of flat leaves)` from now on."""
-        self.incremental = make(lambda *leaves: self._results(self.consts, *leaves))
+
+        def path(*leaves: Any) -> list[Any]:
+            return self._results(self.consts, *leaves)
+
+        path.__name__ = name
+        self.incremental = make(with_names(path, leaf_names))
         self.is_simple = False
 
     # --- guards alone ---------------------------------------------------------------------------------------------
