@@ -111,6 +111,30 @@ MUTANTS = [
         "if True:",
     ),
     Mutant(
+        "work that is split by hand counts on every device of the mesh",
+        "facts/nested.py",
+        "math.prod(sizes[axis] for axis in manual)",
+        "math.prod(sizes.values())",
+    ),
+    Mutant(
+        "rows that have ended go on in a measured loop",
+        "costs/counting.py",
+        "[_chosen(goes_on, new, old) for new, old in zip(results, carry, strict=True)]",
+        "results",
+    ),
+    Mutant(
+        "guards of a path are taken for nothing",
+        "costs/plain.py",
+        "return main, (rest, failing)",
+        "return main, (rest, 0)",
+    ),
+    Mutant(
+        "the first input of a model is differentiated, trainable or not",
+        "costs/models.py",
+        "return self.model.trainable_paths",
+        "return None",
+    ),
+    Mutant(
         "dead code inside loops counts",
         "costs/regions.py",
         "(drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER)",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.costs import places
+from incrax.costs import cells, places
 
 X = np.ones(20)
 
@@ -96,6 +96,21 @@ def test_figures_below_zero_are_explained():
     assert any(note.startswith("Figures of the backward pass below zero") for note in report.notes)
     assert "-0 " not in str(report)
     assert not any("below zero" in note for note in incrax.cost(loss, *ARGS).notes)
+
+
+def test_numbers_are_shown_with_the_digits_that_matter():
+    shown = {-0.0: "0", 12.5: "12.5", 1234.5678: "1235", 301666.67: "301,667", 2.5e9: "2.5e+09", None: "-"}
+    assert {x: cells.number(x) for x in shown} == shown
+
+
+def test_types_are_those_that_are_traced():
+    with jax.enable_x64(False):
+        report = incrax.cost(jnp.exp, jax.ShapeDtypeStruct((3,), np.float64))
+    assert report.arguments == ("x: float32[3]",)
+    assert report.forward.total.bytes == 2 * 3 * 4
+    assert incrax.cost(jax.random.bits, jax.ShapeDtypeStruct((), jax.random.key(0).dtype)).arguments == (
+        "key: key<fry>[]",
+    )
 
 
 def test_places_are_told_from_parentheses_in_the_names_of_folders():

@@ -84,10 +84,11 @@ def measured_dict(each: Measured) -> dict[str, Any]:
 
 
 def number(x: float | None) -> str:
-    """Whole numbers as they are, up to nine digits; never -0."""
+    """Up to nine digits as they are, of small ones the first four; never -0."""
     if x is None:
         return "-"
-    return f"{x + 0.0:,.0f}" if x == round(x) and abs(x) < 1e9 else f"{x:.4g}"
+    is_shown_whole = x == round(x) or abs(x) >= 1e4
+    return f"{x + 0.0:,.0f}" if is_shown_whole and abs(x) < 1e9 else f"{x:.4g}"
 
 
 def total_cells(name: str, cost: Cost) -> tuple[str, ...]:

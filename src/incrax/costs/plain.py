@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from incrax import _jax
 from incrax._cost_errors import needs_a_path
 from incrax._incremental import Incremental
 from incrax.derivatives.selection import type_name
@@ -98,5 +99,6 @@ def _unbranched(f: Guarded[..., Any], path: str, seen: str) -> Callable[..., Any
 def value_type(leaf: Any) -> str:
     """The type of a leaf that is a value or a type: `float64[3,2]`."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+        dtype = leaf.dtype if _jax.is_key_dtype(leaf.dtype) else jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return f"{dtype}[{','.join(map(str, leaf.shape))}]"
     return type_name(leaf)
