@@ -578,6 +578,18 @@ MUTANTS = [
         "pass",
     ),
     Mutant(
+        "a difference is read as a sum",
+        "planning/operands.py",
+        "*(product.negated() for product in operands[1])",
+        "*operands[1]",
+    ),
+    Mutant(
+        "products of other dirty arrays are added up in one row",
+        "planning/operands.py",
+        "is_one_row = len(products) == 1 or (len(shared) == 1 and () not in shared)",
+        "is_one_row = True",
+    ),
+    Mutant(
         "scalar factors forgotten",
         "planning/products.py",
         "for k in order]) * _scales(numbers, *tables)",

@@ -19,7 +19,8 @@ facts.passes facts.program facts.constants facts.functions facts.simplify facts.
 facts.matrices facts.work facts.nested facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
-planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
+planning.frontier planning.derived planning.linear planning.products planning.operands planning.factors
+planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
 sparsity.patterns sparsity.known sparsity.moves sparsity.products sparsity.rules sparsity.nested
 sparsity.search sparsity.coloring sparsity.compressed
