@@ -17,7 +17,7 @@ from incrax import _jax
 from incrax._cost_errors import needs_a_path
 from incrax._incremental import Incremental
 from incrax.derivatives.selection import type_name
-from incrax.running.signature import argument_names, leaf_path
+from incrax.inputs.signature import argument_names, leaf_path
 from incrax.tapes.alone import path_alone
 from incrax.tapes.guarded import Guarded
 from incrax.tapes.locations import NO_VALUE, place_of_error

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from incrax.running.signature import make_signature
+from incrax.inputs.signature import make_signature
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.guarded import Guarded
 from incrax.tapes.making import make_path

@@ -14,7 +14,7 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax.facts.program import STATEFUL, Program, evaluator
 from incrax.facts.simplify import drop_dead, inline
-from incrax.running.signature import with_names
+from incrax.inputs.signature import with_names
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.guards import Guard, first_failing, key_of
 from incrax.tapes.recording import Recording, effectless
