@@ -103,6 +103,7 @@ def test_numbers_are_shown_with_the_digits_that_matter():
     assert {x: cells.number(x) for x in shown} == shown
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")  # of JAX 0.12
 def test_types_are_those_that_are_traced():
     with jax.enable_x64(False):
         report = incrax.cost(jnp.exp, jax.ShapeDtypeStruct((3,), np.float64))
