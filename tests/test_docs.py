@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import dataclasses
+import inspect
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,12 +16,14 @@ import incrax
 import incrax.bijectors
 import incrax.fit
 import incrax.samplers
+from incrax import cli
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 NAV = re.findall(r"^ +- (?:[^\n:]*: )?([\w/.-]+\.md)$", SITE[SITE.index("\nnav:") :], re.MULTILINE)
 TUTORIAL = DOCS / "tutorial" / "from_nothing.py"
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 API = "\n".join(path.read_text(encoding="utf-8") for path in sorted((DOCS / "api").glob("*.md")))
 ENTRY = re.compile(r"^::: (incrax[\w.]*)\n(?:    options:\n      heading: (incrax[\w.]*)\n)?", re.MULTILINE)
 OBJECTS = {heading or path: path for path, heading in ENTRY.findall(API)}
@@ -65,6 +71,11 @@ def test_every_name_on_an_api_page_exists():
             value = getattr(value, part)
 
 
+def test_every_name_is_on_one_api_page():
+    counted = Counter(heading or path for path, heading in ENTRY.findall(API))
+    assert [name for name, count in counted.items() if count > 1] == []
+
+
 @pytest.mark.parametrize("path", OBJECTS.values())
 def test_what_an_api_page_shows_is_no_module(path):
     """A function that has the name of its module hides behind it: the entry then goes through the module."""
@@ -80,6 +91,43 @@ def test_the_page_of_the_tutorial_holds_its_program():
 def test_the_tutorial_uses_public_interfaces_of_jax():
     imported = re.findall(r"(?:from|import) (jax[\w.]*)", TUTORIAL.read_text(encoding="utf-8"))
     assert set(imported) == {"jax", "jax.numpy", "jax.extend.core"}
+
+
+def test_every_idea_has_a_page_and_a_line():
+    page = (DOCS / "concepts" / "index.md").read_text(encoding="utf-8")
+    ideas = re.findall(r"^\| \[[^\]]*\]\((\w+\.md)\)", page, re.MULTILINE)
+    assert sorted(ideas) == sorted(p.name for p in (DOCS / "concepts").glob("*.md") if p.name != "index.md")
+    assert page.count("Six ideas") == (len(ideas) == 6)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_says_how_to_run_it_and_is_in_the_list(name):
+    docstring = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text(encoding="utf-8"))) or ""
+    assert f"Run: python examples/{name}" in docstring
+    assert f"| [{name}]({name}) |" in (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_knob_is_on_the_page_on_tuning_with_its_default():
+    page = (DOCS / "tuning.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    told = {}
+    for _, names, defaults, *_ in rows:
+        told |= dict(zip(names.replace("`", "").split(","), defaults.replace("`", "").split(","), strict=True))
+    told = {name.strip(): default.strip().strip('"') for name, default in told.items()}
+    fields = {field.name: str(field.default) for field in dataclasses.fields(incrax.Tuning)}
+    assert {name: told.get(name) for name in fields} == fields
+    assert set(inspect.signature(incrax.incremental).parameters) - {"f"} <= set(told)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_of_a_command_is_on_the_page_on_commands(name):
+    page = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    parser = argparse.ArgumentParser(add_help=False)
+    cli.COMMANDS[name].add_arguments(parser)
+    assert f"`incrax {name}" in page
+    assert {o for o in re.findall(r"--[a-z0-9-]+", parser.format_usage()) if f"`{o}" not in page} - {
+        "--compare"
+    } == set()
 
 
 def test_words_of_the_glossary_are_in_order():
