@@ -69,6 +69,18 @@ QUOTED = {
         ("bijectors", "affine coupling, forward alone", "FlowJAX / incrax"),
         ("bijectors", "inverse autoregressive, forward alone", "FlowJAX / incrax"),
     ],
+    ("docs/bijectors.md", "| inverse autoregressive |"): [
+        ("bijectors", "inverse autoregressive, value", "FlowJAX / incrax"),
+        ("bijectors", "inverse autoregressive, value and gradient", "FlowJAX / incrax"),
+    ],
+    ("docs/bijectors.md", "| spline coupling |"): [
+        ("bijectors", "spline coupling, value", "FlowJAX / incrax"),
+        ("bijectors", "spline coupling, value and gradient", "FlowJAX / incrax"),
+    ],
+    ("docs/bijectors.md", "| affine coupling |"): [
+        ("bijectors", "affine coupling, value", "FlowJAX / incrax"),
+        ("bijectors", "affine coupling, value and gradient", "FlowJAX / incrax"),
+    ],
     ("docs/concepts/policy.md", "mixture of the benchmarks, one yield"): [
         ("exact", "value, one yield", "fast"),
         ("exact", "value+grad(8), one yield", "fast"),
@@ -101,7 +113,7 @@ def quoted(page: str, text: str, num: int) -> list[float]:
     """The first figures after the text; in a table, after the cell that holds it."""
     (line,) = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if text in line]
     after = line[line.index(text) + len(text) :]
-    after = after[after.index("|") :] if line.startswith("|") else after
+    after = after[after.index("|") :] if line.startswith("|") and not text.endswith("|") else after
     return [float(number) for number in NUMBER.findall(after)][:num]
 
 
