@@ -32,8 +32,11 @@ WORDS = re.compile(r"^\|([^|]+)\|", re.MULTILINE)
 
 
 def origin(page: str) -> Path:
-    """The file that a page of the site shows; those under `repository/` are beside `docs`."""
-    return ROOT / page.removeprefix("repository/") if page.startswith("repository/") else DOCS / page
+    """The file that a page shows; those under `repository/` are beside `docs`, and a README is called by its folder."""
+    if not page.startswith("repository/"):
+        return DOCS / page
+    path = ROOT / page.removeprefix("repository/")
+    return path if path.is_file() else path.with_suffix("") / "README.md"
 
 
 def public_names() -> list[str]:
@@ -57,6 +60,13 @@ def test_every_page_of_the_navigation_exists():
 def test_every_page_is_in_the_navigation_once():
     pages = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
     assert sorted(page for page in NAV if not page.startswith("repository/")) == pages
+
+
+def test_no_page_of_the_navigation_hides_behind_the_title_of_its_section():
+    """The theme lists an index, or a README, as the title of its section alone; only the first page may be one."""
+    sections = re.split(r"^ +- [^\n:]*:$", SITE[SITE.index("\nnav:") :], flags=re.MULTILINE)
+    pages = [page for section in sections for page in re.findall(r"([\w/.-]+\.md)$", section, re.MULTILINE)[1:]]
+    assert [page for page in pages if Path(page).stem in ("index", "README")] == []
 
 
 @pytest.mark.parametrize("name", public_names())
