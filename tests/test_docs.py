@@ -140,6 +140,13 @@ def test_every_option_of_a_command_is_on_the_page_on_commands(name):
     } == set()
 
 
+def test_every_file_that_the_guide_for_contributors_names_exists():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src|tests|docs|scripts|\.ci)/[\w./]+)`", page)
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_words_of_the_glossary_are_in_order():
     terms, _, _ = (DOCS / "glossary.md").read_text(encoding="utf-8").partition("\n## ")
     words = [word.strip().lower() for word in WORDS.findall(terms)[2:]]
