@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import importlib
 import inspect
 import re
+import textwrap
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,21 @@ def origin(page: str) -> Path:
 def public_names() -> list[str]:
     modules = (incrax, incrax.fit, incrax.samplers, incrax.bijectors)
     return [f"{module.__name__}.{name}" for module in modules for name in module.__all__]
+
+
+def public_object(name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def fields_of(value: object) -> list[str]:
+    """Public fields of a dataclass or a named tuple; of anything else none."""
+    names = [*getattr(value, "_fields", ()), *getattr(value, "__dataclass_fields__", ())]
+    return [name for name in names if inspect.isclass(value) and not name.startswith("_")]
+
+
+def with_fields() -> list[str]:
+    return [name for name in public_names() if fields_of(public_object(name))]
 
 
 def functions_and_classes(path: Path) -> list[str]:
@@ -79,6 +97,16 @@ def test_every_name_on_an_api_page_exists():
         value = incrax
         for part in name.split(".")[1:]:
             value = getattr(value, part)
+
+
+@pytest.mark.parametrize("name", with_fields())
+def test_every_field_of_a_public_class_is_described(name):
+    """By the docstring of its class, or by its own: only then an API page lists it."""
+    found = public_object(name)
+    (body,) = [node.body for node in ast.parse(textwrap.dedent(inspect.getsource(found))).body]
+    own = {x.target.id for x, y in pairwise(body) if isinstance(x, ast.AnnAssign) and isinstance(y, ast.Expr)}
+    told = set(re.findall(r"(?:^ +|`)(\w+)(?:`|(?: \(.*\))?:)", found.__doc__ or "", re.MULTILINE))
+    assert [each for each in fields_of(found) if each not in own | told] == []
 
 
 def test_every_name_is_on_one_api_page():
