@@ -10,7 +10,7 @@ class TapeStats:
     """Counts since the function was made.
 
     Fields:
-        calls: calls.
+        calls: how often it was called.
         hits: calls that the expected path answered.
         misses: calls that another recorded path answered, or none.
         recordings: paths recorded.
