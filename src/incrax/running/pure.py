@@ -132,7 +132,7 @@ class Step:
     - `state`: what `pure` or the last step returned. Carry the newest one, also after a rejected proposal: values are
       current by content, and selecting between two states would copy all they hold.
     - `*args`, `**kwargs`: arguments of the types for which the form was made.
-    - `changed`: None: inputs are compared with the state's, bit by bit, in the compiled program. Paths: these inputs (or
+    - `changed`: None: inputs are compared with the state's, bit by bit, inside the program. Paths: these inputs (or
       elements) count as changed and the others as unchanged, without comparison. A mapping from paths to booleans, or
       to boolean arrays of an input's shape: likewise; they may be traced.
 
