@@ -111,7 +111,19 @@ def test_every_field_of_a_public_class_is_described(name):
 
 def test_docstrings_have_the_sections_that_the_site_knows():
     """Any other title would fold what follows into a box, lines joined."""
-    known = {"Args", "Returns", "Raises", "Example", "Fields", "Law", "Cost", "Source", "Not handled", "Shapes", "Units"}
+    known = {
+        "Args",
+        "Returns",
+        "Raises",
+        "Example",
+        "Fields",
+        "Law",
+        "Cost",
+        "Source",
+        "Not handled",
+        "Shapes",
+        "Units",
+    }
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
     titles = {title for text in texts for title in re.findall(r"^ +([A-Z][a-z ]*):$", text, re.MULTILINE)}
     assert "Args" in titles
