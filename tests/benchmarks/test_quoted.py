@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.suite import schema, selection
+from benchmarks.suite.schema import Line
 
 ROOT = Path(__file__).parents[2]
 RESULTS = selection.best(schema.load_all(ROOT / "benchmarks" / "results"))
@@ -15,6 +17,15 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 JIT = "jax.jit / incrax"
 TOLERANCE = 0.15
 """Of a ratio: what a result differs by from one quiet run to the next."""
+
+OTHERS: dict[str, Callable[[Line], float]] = {
+    "fast": lambda line: line.ratios['jax.jit / policy="exact"'] / line.ratios['policy="fast" / policy="exact"'],
+    "slower": lambda line: 1 / line.ratios[JIT],
+    "us": lambda line: 1e6 * line.timings["incrax"].median,
+    "us beyond": lambda line: 1e6 * (line.timings["incrax"].median - line.timings["executable"].median),
+    "first call": lambda line: line.figures["incrax / jax.jit"],
+}
+"""Figures that are no ratio of a result."""
 
 QUOTED = {
     ("README.md", "one yield; one mean; everything"): [
@@ -81,6 +92,38 @@ QUOTED = {
         ("bijectors", "affine coupling, value", "FlowJAX / incrax"),
         ("bijectors", "affine coupling, value and gradient", "FlowJAX / incrax"),
     ],
+    ("docs/promises.md", "a call with nothing changed, 10 inputs"): [
+        ("overhead", "10 Python floats, none changed", "us"),
+        ("overhead", "10 NumPy arrays of 4, none changed", "us"),
+    ],
+    ("docs/promises.md", "beyond the compiled program, 10 numbers"): [
+        ("overhead", "10 Python floats, one changed", "us beyond"),
+        ("overhead", "10 NumPy scalars, all changed", "us beyond"),
+    ],
+    ("docs/promises.md", "the same, 10 small arrays"): [
+        ("overhead", "10 jax arrays, one changed", "us beyond"),
+        ("overhead", "10 jax arrays, all changed", "us beyond"),
+    ],
+    ("docs/promises.md", "the same, 200 small arrays"): [
+        ("overhead", "200 jax arrays, one changed", "us beyond"),
+        ("overhead", "200 NumPy arrays of 4, one changed", "us beyond"),
+        ("overhead", "200 NumPy arrays of 4, all changed", "us beyond"),
+        ("overhead", "200 jax arrays, all changed", "us beyond"),
+    ],
+    ("docs/promises.md", "first call, against"): [
+        ("compile", "A, value", "first call"),
+        ("compile", "B vectorised, 80 couplings, value", "first call"),
+    ],
+    ("docs/promises.md", "everything changes at every call"): [
+        ("mixture", "value, all changed", "slower"),
+        ("mixture", "value+grad(8), all changed", "slower"),
+    ],
+    ("docs/promises.md", "less than a millisecond"): [("curves", "mixture, 1,000 rows", "slower")],
+    ("docs/rows.md", "a value alone took"): [("rows", "move, 1,000,000 rows, value", "slower")],
+    ("docs/compiled_chains.md", "A chain of 10 blocks ran"): [
+        ("pure", "chain of 400 steps, 200,000 channels", JIT),
+        ("pure", "chain of 400 steps, 50,000 channels", JIT),
+    ],
     ("docs/concepts/policy.md", "mixture of the benchmarks, one yield"): [
         ("exact", "value, one yield", "fast"),
         ("exact", "value+grad(8), one yield", "fast"),
@@ -101,12 +144,10 @@ QUOTED = {
 """By page and a text of one line: the results that the figures after this text are."""
 
 
-def measured(benchmark: str, case: str, ratio: str) -> float:
-    """The ratio in the newest result that the page on performance shows."""
+def measured(benchmark: str, case: str, what: str) -> float:
+    """The ratio, or what `OTHERS` computes, in the newest result that the page on performance shows."""
     (line,) = [line for _, line in RESULTS[benchmark].lines if line.case == case]
-    if ratio == "fast":
-        return line.ratios['jax.jit / policy="exact"'] / line.ratios['policy="fast" / policy="exact"']
-    return line.ratios[ratio]
+    return OTHERS[what](line) if what in OTHERS else line.ratios[what]
 
 
 def quoted(page: str, text: str, num: int) -> list[float]:
