@@ -258,7 +258,7 @@ def _source(result: Result) -> str:
 
 
 def _command(result: Result) -> str:
-    words = ["python -m benchmarks --run", result.benchmark]
+    words = ["python -m benchmarks --run", result.benchmark, *([f'--only "{result.only}"'] if result.only else [])]
     if result.source == "run" and result.options.rounds and "--rounds" in result.options.arguments:
         words += ["--rounds", str(result.options.rounds)]
     return " ".join(words)

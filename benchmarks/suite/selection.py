@@ -25,7 +25,7 @@ class Gain:
 
 
 def best(results: Iterable[Result]) -> dict[str, Result]:
-    """By benchmark the newest of a quiet machine, or else the newest; what was skipped only where nothing else is."""
+    """By benchmark the newest of a quiet machine, or else the newest; parts and skipped ones where nothing else is."""
     found: dict[str, Result] = {}
     for result in results:
         if not result.options.quick:
@@ -36,8 +36,8 @@ def best(results: Iterable[Result]) -> dict[str, Result]:
     return {name: found[name] for name in sorted(found, key=place)}
 
 
-def _rank(result: Result) -> tuple[bool, bool, str]:
-    return result.skipped is None, result.conditions == "quiet", result.date
+def _rank(result: Result) -> tuple[bool, bool, bool, str]:
+    return result.skipped is None, not result.only, result.conditions == "quiet", result.date
 
 
 def gains(chosen: Iterable[Result]) -> list[Gain]:

@@ -30,7 +30,8 @@ def line(case: str, ratio: float, aim: float | None = 2.0, size: float = 1.0) ->
 
 def result(benchmark: str, *tables: Table, date: str = "2026-11-22", **more) -> schema.Result:
     machine, versions = {"cpu": "Abacus", "cores": "2"}, {"python": "3.11", "jax": "0.10", "incrax": "0.1"}
-    return schema.Result(1, benchmark, date, machine, versions, schema.Options(rounds=9), list(tables), **more)
+    options = more.pop("options", schema.Options(rounds=9))
+    return schema.Result(1, benchmark, date, machine, versions, options, list(tables), **more)
 
 
 def curves() -> schema.Result:
@@ -202,6 +203,22 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
     shown = page.make(made)[page.PAGE]
     assert "## Other runs" in shown
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
+
+
+def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
+    part = {"options": schema.Options(arguments=["--rounds", "3", "--only", "value, one"], rounds=3)}
+    made = [
+        result("pure", Table("one", []), date="2026-11-20", conditions="busy"),
+        result("pure", Table("one", []), date="2026-11-22", conditions="quiet", **part),
+        result("exact", Table("one", []), date="2026-11-22", **part),
+    ]
+    assert {name: each.date for name, each in selection.best(made).items()} == {
+        "pure": "2026-11-20",
+        "exact": "2026-11-22",
+    }
+    shown = page.make(made)[page.PAGE]
+    assert '`python -m benchmarks --run exact --only "value, one" --rounds 3`' in shown
+    assert "`python -m benchmarks --run pure`" in shown
 
 
 # --- the page that is kept -------------------------------------------------------------------------------------------
