@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -115,7 +116,9 @@ def _gains(chosen: Iterable[Result], files: dict[str, str]) -> str:
     text = f"## What a change gains\n\n{num} lines have a target, {num_short} of them are short of one. "
     if not found:
         return text + "No result has a gain as its target.\n"
-    bars = [plots.Bar(_label(each), each.ratio, each.check.is_met) for each in found]
+    names = Counter(map(_label, found))
+    again = lambda each: f", table {each.table}" if names[_label(each)] > 1 else ""
+    bars = [plots.Bar(_label(each) + again(each), each.ratio, each.check.is_met) for each in found]
     missed = sum(not each.check.is_met for each in found)
     largest = max(found, key=lambda each: each.ratio)
     told = (

@@ -16,9 +16,10 @@ VERSIONS = ("python", "jax", "incrax")
 
 @dataclass(frozen=True)
 class Gain:
-    """A line whose target is a gain, and what was reached."""
+    """A line whose target is a gain, what was reached, and in which of the result's tables it is."""
 
     result: Result
+    table: int
     line: Line
     check: Check
     ratio: float
@@ -44,10 +45,11 @@ def gains(chosen: Iterable[Result]) -> list[Gain]:
     """Lines whose target is to be faster than another form by a factor, the first such target of each."""
     made = []
     for result in chosen:
-        for _, line in result.lines:
-            aims = [check for check in line.checks if check.target.startswith(">=") and check.ratio in line.ratios]
-            if aims:
-                made.append(Gain(result, line, aims[0], line.ratios[aims[0].ratio]))
+        for number, table in enumerate(result.tables, 1):
+            for line in table.lines:
+                aims = [check for check in line.checks if check.target.startswith(">=") and check.ratio in line.ratios]
+                if aims:
+                    made.append(Gain(result, number, line, aims[0], line.ratios[aims[0].ratio]))
     return made
 
 

@@ -205,6 +205,13 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
 
 
+def test_lines_of_one_name_are_told_apart_in_the_plot():
+    twice = [Table("one", [line("value", 3.0)]), Table("once more", [line("value", 4.0), line("other", 5.0)])]
+    drawn = page.make([result("pure", *twice)])[f"{page.ASSETS}/gains.svg"]
+    for label in ("pure: value, table 1", "pure: value, table 2", "pure: other<"):
+        assert label in drawn
+
+
 def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
     part = {"options": schema.Options(arguments=["--rounds", "3", "--only", "value, one"], rounds=3)}
     made = [
