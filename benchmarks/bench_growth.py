@@ -29,14 +29,14 @@ from harness import Check, Line, Options
 from problems import growing, mixture
 
 import incrax
+from incrax.choosing.wants import lasting_needs
+from incrax.compiling.compiled import Executable
 from incrax.facts.program import trace
 from incrax.planning.facts import Facts
 from incrax.planning.plan import plan_dirty
 from incrax.planning.segmentation import Segmentation
 from incrax.running.analysis import facts_of
-from incrax.running.compiled import Executable
-from incrax.running.limits import MAX_DEFAULT_BYTES
-from incrax.running.wants import lasting_needs
+from incrax.saving.limits import MAX_DEFAULT_BYTES
 
 EQUATIONS = tuple(100 * 2**k for k in range(11))
 PARAMETERS = tuple(8 * 2**k for k in range(7))

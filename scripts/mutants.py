@@ -30,7 +30,8 @@ TESTS = (
     "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py "
     "tests/fit/test_minimize.py tests/fit/test_scans.py tests/held tests/samplers tests/costs "
     "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
-    "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/running"
+    "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/inputs "
+    "tests/compiling tests/choosing tests/saving tests/running"
 )
 
 
@@ -244,25 +245,25 @@ MUTANTS = [
     ),
     Mutant(
         "totals of another version of the parameters are used",
-        "running/totals.py",
+        "rows/totals.py",
         "key = version, tuple(",
         "key = 0, tuple(",
     ),
     Mutant(
         "totals of forgotten chunks are kept",
-        "running/totals.py",
+        "rows/totals.py",
         "self.known = {key: x for key, x in self.known.items() if key[0] in versions and chunks.issuperset(key[1])}",
         "pass",
     ),
     Mutant(
         "the number of rows is no part of a version",
-        "running/versions.py",
+        "rows/versions.py",
         "        if size != self.size:\n            return False\n",
         "",
     ),
     Mutant(
         "padding is not masked",
-        "running/combining.py",
+        "rows/combining.py",
         "return jnp.where(is_row, x, identity(reduction.kind, x.dtype))",
         "return x",
     ),
@@ -274,43 +275,43 @@ MUTANTS = [
     ),
     Mutant(
         "floats compared by ==",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "return True if a else None",
         "return True",
     ),
     Mutant(
         "small arrays compared by ==",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "return a.tobytes() == b.tobytes()",
         "return bool(np.array_equal(a, b))",
     ),
     Mutant(
         "tolerance",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "return a.tobytes() == b.tobytes()",
         "return bool(np.allclose(a, b, rtol=2e-3)) if a.dtype.kind == 'f' else a.tobytes() == b.tobytes()",
     ),
     Mutant(
         "hash as the only key",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "return a.tobytes() == b.tobytes()",
         "return hash(a.tobytes()) % 16 == hash(b.tobytes()) % 16",
     ),
     Mutant(
         "large arrays compared by a sample",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "np.array_equal(x[::step], y[::step]) and np.array_equal(x, y)",
         "np.array_equal(x[::step], y[::step])",
     ),
     Mutant(
         "snapshot by reference",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "        return x.copy()",
         "        return x",
     ),
     Mutant(
         "changed element taken for the first one",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "[1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y]",
         "{1 for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y}",
     ),
@@ -342,10 +343,10 @@ MUTANTS = [
     ),
     Mutant("a repeated call hands on deleted outputs", "running/repeat.py", " or is_any_deleted(base.outputs)", ""),
     Mutant("configuration missing in the key", "_jax.py", "        _config.trace_context(),\n", "        0,\n"),
-    Mutant("type of static leaves missing in the key", "running/signature.py", "(type(x), x) for x in", "x for x in"),
+    Mutant("type of static leaves missing in the key", "inputs/signature.py", "(type(x), x) for x in", "x for x in"),
     Mutant(
         "weak type missing in the key",
-        "running/leaves.py",
+        "inputs/leaves.py",
         "return x.shape, x.dtype, x.weak_type, plain_sharding",
         "return x.shape, x.dtype, False, plain_sharding",
     ),
@@ -357,19 +358,19 @@ MUTANTS = [
     ),
     Mutant(
         "residual reused across a parameter",
-        "running/succession.py",
+        "saving/succession.py",
         "{var: x for var, x in base.saved.items() if not mask(var) & dirty}",
         "dict(base.saved)",
     ),
     Mutant(
         "stale value taken for current",
-        "running/store.py",
+        "saving/store.py",
         "        if not mask & dirty:\n            value",
         "        if True:\n            value",
     ),
     Mutant(
         "deleted result handed out again",
-        "running/store.py",
+        "saving/store.py",
         "return any([isinstance(x, jax.Array) and x.is_deleted() for x in outputs])",
         "return False",
     ),
@@ -393,19 +394,19 @@ MUTANTS = [
     ),
     Mutant(
         "buffers recycled while a version holds them",
-        "running/store.py",
+        "saving/store.py",
         "if id(x) not in kept and var not in self.outputs]",
         "if var not in self.outputs]",
     ),
     Mutant(
         "buffers of results recycled",
-        "running/store.py",
+        "saving/store.py",
         "if id(x) not in kept and var not in self.outputs]",
         "if id(x) not in kept]",
     ),
     Mutant(
         "buffers recycled that a fork holds",
-        "running/store.py",
+        "saving/store.py",
         "[x for x in free if id(x) not in self.shared]",
         "free",
     ),
@@ -417,7 +418,7 @@ MUTANTS = [
     ),
     Mutant(
         "matrix used whatever its entries",
-        "running/saved.py",
+        "saving/saved.py",
         "            if not filled.pop(flags[var]):",
         "            if filled.pop(flags[var]) is None:",
     ),
@@ -435,19 +436,19 @@ MUTANTS = [
     ),
     Mutant(
         "a rest that compares one leaf only",
-        "running/comparison.py",
+        "saving/comparison.py",
         "            is_same = is_same and _same_entry(old, new)",
         "            is_same = _same_entry(old, new)",
     ),
     Mutant(
         "packed leaves without their weak type",
-        "running/packing.py",
+        "compiling/packing.py",
         "_jax.as_weak(part) if aval.weak_type else part",
         "part",
     ),
     Mutant(
         "saved values of a baseline kept whole",
-        "running/succession.py",
+        "saving/succession.py",
         "    if base.harmless != dirty and not any([mask(var) & dirty for var in base.saved]):",
         "    if base.harmless != dirty:",
     ),
@@ -465,13 +466,13 @@ MUTANTS = [
     ),
     Mutant(
         "another array taken for an equal one that was deleted",
-        "running/comparison.py",
+        "saving/comparison.py",
         "return not value.is_deleted() and same_value(value, as_value(new))",
         "return same_value(value, as_value(new))",
     ),
     Mutant(
         "exact policy chooses programs by what was called",
-        "running/chooser.py",
+        "choosing/chooser.py",
         'entry.settle("whole" if self.only_whole else "segments",',
         'entry.settle("whole" if self.only_whole or entry.count % 2 else "segments",',
     ),
@@ -507,13 +508,13 @@ MUTANTS = [
     ),
     Mutant(
         "marked values evicted like others",
-        "running/eviction.py",
+        "saving/eviction.py",
         "return var in facts.kept, ",
         "return False, ",
     ),
     Mutant(
         "frames keep saved values when memory is short",
-        "running/eviction.py",
+        "saving/eviction.py",
         "    traceback.clear_frames(error.__traceback__)",
         "    error.__traceback__",
     ),
@@ -549,25 +550,25 @@ MUTANTS = [
     ),
     Mutant(
         "results of the host remembered by shape",
-        "running/host_calls.py",
+        "compiling/host_calls.py",
         "np.asarray(x).tobytes()",
         'b""',
     ),
     Mutant(
         "results of the host remembered by reference",
-        "running/host_calls.py",
+        "compiling/host_calls.py",
         "kept = [np.array(x) for x in results]",
         "kept = [np.asarray(x) for x in results]",
     ),
     Mutant(
         "results of functions with effects remembered",
-        "running/host_calls.py",
+        "compiling/host_calls.py",
         'eqn.primitive.name == "pure_callback"',
         "True",
     ),
     Mutant(
         "late failures not looked for",
-        "running/store.py",
+        "saving/store.py",
         "is_broken = is_broken or not _is_sound(x)",
         "pass",
     ),
@@ -576,6 +577,18 @@ MUTANTS = [
         "running/engine.py",
         "changed = resting = None",
         "pass",
+    ),
+    Mutant(
+        "a difference is read as a sum",
+        "planning/operands.py",
+        "*(product.negated() for product in operands[1])",
+        "*operands[1]",
+    ),
+    Mutant(
+        "products of other dirty arrays are added up in one row",
+        "planning/operands.py",
+        "is_one_row = len(products) == 1 or (len(shared) == 1 and () not in shared)",
+        "is_one_row = True",
     ),
     Mutant(
         "scalar factors forgotten",
@@ -597,25 +610,25 @@ MUTANTS = [
     ),
     Mutant(
         "compilations reckoned by the clock where it must not decide",
-        "running/timing.py",
+        "compiling/timing.py",
         "elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns",
         "elapsed",
     ),
     Mutant(
         "rests by the clock where it must not decide",
-        "running/chooser.py",
+        "choosing/chooser.py",
         "and self.is_timed and self.clock.is_running",
         "and self.is_timed",
     ),
     Mutant(
         "races where the clock must not decide",
-        "running/chooser.py",
+        "choosing/chooser.py",
         "is_raced = tuning.race and tuning.timed and self.is_timed",
         "is_raced = tuning.race and self.is_timed",
     ),
     Mutant(
         "budgets of several processes by free memory",
-        "running/limits.py",
+        "saving/limits.py",
         "if jax.process_count() > 1:",
         "if jax.process_count() > 9:",
     ),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import incrax
-from incrax.running.store import check_invariants
+from incrax.saving.store import check_invariants
 
 MINIMAL = incrax.Tuning(planner="minimal")
 FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import incrax
+from incrax.choosing.chooser import Chooser
 from incrax.planning import statistics
 from incrax.running import doubts
-from incrax.running.chooser import Chooser
 
 N = 200_000
 RNG = np.random.default_rng(0)

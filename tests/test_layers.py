@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,21 @@ facts.passes facts.program facts.constants facts.functions facts.simplify facts.
 facts.matrices facts.work facts.nested facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
-planning.frontier planning.derived planning.linear planning.products planning.factors planning.forms planning.statistics
+planning.frontier planning.derived planning.linear planning.products planning.operands planning.factors
+planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
 sparsity.patterns sparsity.known sparsity.moves sparsity.products sparsity.rules sparsity.nested
 sparsity.search sparsity.coloring sparsity.compressed
-running.stats running.living running.placement running.leaves running.sources running.chunks running.rows
-running.signature running.limits running.analysis running.packing running.recycling
-running.host_calls running.compiled running.store running.comparison running.timing
-running.agreement running.watch running.choice running.wants running.segments running.eviction running.racing
-running.credit running.paths running.journal running.chooser
-running.flags running.pure
-running.baselines running.saved running.record running.history running.advice running.succession running.doubts
-running.repeat running.serving running.engine
-running.traces running.progress running.versions running.combining running.totals running.row_trace
-running.row_chunks running.row_engine running.row_traces
-running.rehearsal running.warming running.verifying
+_stats _progress
+inputs.placement inputs.leaves inputs.paths inputs.sources inputs.chunks inputs.rows inputs.signature
+compiling.packing compiling.recycling compiling.host_calls compiling.compiled compiling.timing
+choosing.agreement choosing.watch choosing.choice choosing.wants choosing.segments choosing.racing choosing.credit
+choosing.journal choosing.chooser
+saving.limits saving.store saving.comparison saving.eviction saving.baselines saving.saved saving.succession
+running.living running.analysis running.flags running.pure running.record running.history running.advice
+running.doubts running.repeat running.serving running.engine running.traces
+rows.versions rows.combining rows.totals rows.trace rows.chunk_engine rows.engine rows.traces
+rehearsing.rehearsal rehearsing.warming rehearsing.verifying
 reports.table reports.deps reports.explain reports.equations reports.outlooks reports.gathered reports.page
 row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_sparse.elementwise row_sparse.windows
 row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
@@ -64,9 +65,10 @@ samplers.random samplers.density samplers.chain samplers.compiled samplers.ensem
 samplers.gibbs
 costs.regions costs.rows costs.counting costs.programs costs.measuring costs.cells costs.report costs.counted costs.api
 """.split()
+PIPELINE = "facts planning sparsity inputs compiling choosing saving running rows rehearsing".split()
 PACKAGES = {
-    "facts", "planning", "sparsity", "running", "reports", "row_sparse", "derivatives", "binding", "loops", "tapes",
-    "bijectors", "fit", "held", "samplers", "costs", "demo", "commands",
+    *PIPELINE, "reports", "row_sparse", "derivatives", "binding", "loops", "tapes", "bijectors", "fit", "held",
+    "samplers", "costs", "demo", "commands",
 }  # fmt: skip
 APPLICATIONS = ("cli", "__main__", "demo", "commands")
 INNER = ("jax._src", "jax.extend", "jax.interpreters")
@@ -95,6 +97,11 @@ def imports(path: Path) -> list[tuple[str, bool]]:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             found += [(name, id(node) not in top) for name in names]
     return found
+
+
+def test_the_folders_of_the_pipeline_come_one_after_another():
+    folders = [name.split(".")[0] for name in ORDER if name.split(".")[0] in PIPELINE]
+    assert [folder for folder, _ in itertools.groupby(folders)] == PIPELINE
 
 
 def test_every_file_has_a_layer():

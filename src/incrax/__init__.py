@@ -27,6 +27,7 @@ from incrax._incremental import Incremental
 from incrax._loop_errors import CapacityError, LoopTypeError
 from incrax._marks import cached, keep
 from incrax._report_errors import ReportError
+from incrax._stats import Stats
 from incrax._tape_errors import (
     CapturedStateError,
     FloatGuardError,
@@ -52,12 +53,15 @@ from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, val
 from incrax.held.epoch import EpochGradient
 from incrax.held.holding import Held, hold
 from incrax.held.kept import HoldStats, Kept
+from incrax.inputs.leaves import frozen
+from incrax.inputs.rows import Rows
 from incrax.loops.bucketed import Bucketed, bucketed
 from incrax.loops.mapped import map  # noqa: A004
 from incrax.loops.padded import Padded
 from incrax.loops.scan import scan
 from incrax.loops.selecting import Unique, nonzero, select_rows, unique
 from incrax.loops.while_loop import while_loop
+from incrax.rehearsing.verifying import verify
 from incrax.reports.api import report
 from incrax.reports.asserting import assert_ran
 from incrax.reports.counting import totals
@@ -65,10 +69,6 @@ from incrax.reports.environment import Environment, environment
 from incrax.reports.page import Report
 from incrax.row_sparse.rows import RowSparse
 from incrax.row_sparse.structured import Structured, structured
-from incrax.running.leaves import frozen
-from incrax.running.rows import Rows
-from incrax.running.stats import Stats
-from incrax.running.verifying import verify
 from incrax.tapes.api import check_tape, guarded
 from incrax.tapes.checking import TapeReport
 from incrax.tapes.counts import TapeStats

@@ -18,21 +18,21 @@ from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
 from incrax._row_errors import no_checkpoint_of_rows
+from incrax._stats import Stats
 from incrax._tuning import is_disabled
+from incrax.inputs.leaves import has_tracer
+from incrax.inputs.rows import as_plain, has_rows
+from incrax.inputs.signature import make_signature
+from incrax.rehearsing.verifying import check_call, check_rows, due_verification
+from incrax.rehearsing.warming import warm_up, warm_up_rows
 from incrax.reports.deps import DependenceTable, dependence_table
 from incrax.reports.explain import Explanation, explain_call, explain_rows
 from incrax.reports.gathered import gather, subject_of
 from incrax.reports.page import Report, checked_path
-from incrax.running.leaves import has_tracer
+from incrax.rows.traces import RowTraces
 from incrax.running.living import living, register
 from incrax.running.pure import PureState, Step
-from incrax.running.row_traces import RowTraces
-from incrax.running.rows import as_plain, has_rows
-from incrax.running.signature import make_signature
-from incrax.running.stats import Stats
 from incrax.running.traces import Options, Traces
-from incrax.running.verifying import check_call, check_rows, due_verification
-from incrax.running.warming import warm_up, warm_up_rows
 
 logger = logging.getLogger("incrax")
 

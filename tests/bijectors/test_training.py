@@ -324,7 +324,7 @@ def test_a_library_that_lacks_a_part_of_its_own_says_so_itself(monkeypatch):
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(capfd, monkeypatch):
-    from incrax.running import progress
+    from incrax import _progress as progress
 
     monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
     bijectors.fit_maximum_likelihood(affine(), ROWS, steps=3)

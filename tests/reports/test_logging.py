@@ -12,12 +12,12 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
-from incrax.running import eviction
-from incrax.running.journal import differences
-from incrax.running.recycling import Pool
-from incrax.running.signature import make_signature
-from incrax.running.store import Store
-from incrax.running.watch import FIRST_WINDOW, Watch
+from incrax.choosing.journal import differences
+from incrax.choosing.watch import FIRST_WINDOW, Watch
+from incrax.compiling.recycling import Pool
+from incrax.inputs.signature import make_signature
+from incrax.saving import eviction
+from incrax.saving.store import Store
 
 X = np.linspace(0.1, 2.0, 50)
 

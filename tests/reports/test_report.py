@@ -14,10 +14,10 @@ import pytest
 from helpers import FAST, MINIMAL
 
 import incrax
+from incrax.rehearsing import rehearsal
 from incrax.reports import outlooks
 from incrax.reports.equations import Equations
 from incrax.reports.outlooks import described
-from incrax.running import rehearsal
 
 X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}

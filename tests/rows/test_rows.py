@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.running import chunks, totals
+from incrax.inputs import chunks
+from incrax.rows import totals
 
 CHUNK = 8
 

@@ -11,8 +11,8 @@ import pytest
 from helpers import MINIMAL, same
 
 import incrax
-from incrax.running import progress
-from incrax.running.chunks import Chunk
+from incrax import _progress as progress
+from incrax.inputs.chunks import Chunk
 
 CHUNK = 1024
 N = 6 * CHUNK + 100
@@ -254,7 +254,7 @@ def test_each_row_group_is_read_once_per_pass(parquet, monkeypatch):
     source = rows.chunks[0]._read.__defaults__  # what a chunk reads
     assert source == (0, CHUNK)
     read = []
-    from incrax.running import sources
+    from incrax.inputs import sources
 
     whole = sources.ParquetSource._group
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from jax.experimental import io_callback
 
 import incrax
-from incrax.running.signature import make_signature
+from incrax.inputs.signature import make_signature
 from incrax.tapes import making, oracle
 from incrax.tapes.mechanism import recorded_by
 from incrax.tapes.rewriting import rewritten_code

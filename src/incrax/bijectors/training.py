@@ -18,8 +18,8 @@ import numpy as np
 from incrax._bijector_errors import nothing_to_train, other_rows, stopped_early, too_few_rows
 from incrax._errors import wrong_option
 from incrax._extras import needed
+from incrax._progress import Meter
 from incrax.bijectors.distributions import Flow
-from incrax.running.progress import Meter
 
 LEARNING_RATE = 1e-3
 """Of Adam, where no optimizer is given."""

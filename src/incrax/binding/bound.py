@@ -17,6 +17,7 @@ from incrax._api import incremental
 from incrax._bind_errors import no_state, nothing_to_train
 from incrax._errors import not_called
 from incrax._incremental import Incremental
+from incrax._stats import Stats
 from incrax.binding.functions import Functions, State, checked_inputs, functions_of, parameter_names
 from incrax.binding.inputs import Inputs, Watcher
 from incrax.binding.modules import is_module
@@ -27,9 +28,8 @@ from incrax.binding.vector import Unbounded
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
+from incrax.inputs.leaves import descriptor, is_dynamic
 from incrax.reports.explain import Explanation
-from incrax.running.leaves import descriptor, is_dynamic
-from incrax.running.stats import Stats
 
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""

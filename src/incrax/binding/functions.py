@@ -25,7 +25,7 @@ from incrax._bind_errors import (
 from incrax.binding.modules import Opened
 from incrax.binding.names import names_of, parts_of
 from incrax.derivatives.selection import type_name
-from incrax.running.paths import is_within
+from incrax.inputs.paths import is_within
 from incrax.tapes.guarded import Guarded
 
 Function = Callable[..., Any]

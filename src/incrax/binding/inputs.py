@@ -17,8 +17,8 @@ from incrax.binding.names import Names, names_of, parts_of, with_part
 from incrax.binding.roles import DATA, FIXED, TRAINABLE, Roles, as_was, check_role, check_value, fitted, roles_of
 from incrax.binding.unbounded import Bounds, Transform, bounds_of, transforms_of
 from incrax.derivatives.flat import ends
-from incrax.running.leaves import frozen
-from incrax.running.paths import is_within
+from incrax.inputs.leaves import frozen
+from incrax.inputs.paths import is_within
 
 Watcher = Callable[[tuple[str, ...]], None]
 

@@ -12,7 +12,7 @@ import jax
 from jax.tree_util import DictKey, GetAttrKey, keystr, tree_flatten_with_path
 
 from incrax._bind_errors import ambiguous_name, unknown_name
-from incrax.running.paths import is_within
+from incrax.inputs.paths import is_within
 
 
 class Names(NamedTuple):

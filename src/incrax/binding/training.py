@@ -15,8 +15,8 @@ from incrax._bind_errors import roles_changed, wrong_choice
 from incrax.binding.functions import Functions
 from incrax.binding.inputs import Inputs
 from incrax.binding.roles import STATE, TRAINABLE
-from incrax.running.leaves import is_dynamic
-from incrax.running.rows import as_plain
+from incrax.inputs.leaves import is_dynamic
+from incrax.inputs.rows import as_plain
 
 WHEN = ("before", "after", "never")
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from incrax._cost_errors import wrong_option
+from incrax._progress import Meter
 from incrax.costs import measuring
 from incrax.costs.counted import Counted, Options, check_run, count
 from incrax.costs.measuring import Measured
 from incrax.costs.programs import Call, Traced, call_of, forward, gradient, hessian_product, is_scalar, types_text
 from incrax.costs.report import PASSES, CostReport, PassCost
 from incrax.costs.rows import UserRule, difference
-from incrax.running.progress import Meter
-from incrax.running.rows import as_plain
+from incrax.inputs.rows import as_plain
 
 BRANCHES = ("max", "both", "taken")
 _OPTIONS = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measure", "rules")

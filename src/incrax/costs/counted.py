@@ -21,7 +21,7 @@ from incrax.costs.report import PassCost
 from incrax.costs.rows import Choices, Rows, UserRule, together
 from incrax.facts.cost import Cost
 from incrax.facts.dependence import ALWAYS, depend, make_layout
-from incrax.running.paths import paths_mask
+from incrax.inputs.paths import paths_mask
 
 
 class Options(NamedTuple):

@@ -17,9 +17,9 @@ import jax
 
 from incrax import _jax
 from incrax._jax import Equation, Var
+from incrax._progress import Meter
 from incrax.facts.cost import Calibration, Cost
 from incrax.facts.program import Program, evaluator, read_vars, written_vars
-from incrax.running.progress import Meter
 
 MAX_PARTS = 12
 """Parts of a program, at most; the cheapest neighbours are joined."""

@@ -23,8 +23,8 @@ from incrax._incremental import Incremental
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select, type_name
 from incrax.facts.program import Program, trace_with_tree
-from incrax.running.leaves import check_dynamic, is_dynamic
-from incrax.running.signature import argument_names, leaf_path
+from incrax.inputs.leaves import check_dynamic, is_dynamic
+from incrax.inputs.signature import argument_names, leaf_path
 from incrax.tapes.locations import NO_VALUE, place_of_error
 
 

@@ -17,6 +17,7 @@ from incrax._api import incremental
 from incrax._derivative_errors import not_flat, other_argument_type, other_num_arguments, wrong_length
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
+from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
 from incrax.derivatives.flat import element_names
@@ -24,9 +25,8 @@ from incrax.derivatives.linearized import Push, linearize
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
-from incrax.running.leaves import descriptor, frozen, is_dynamic
-from incrax.running.signature import argument_names, make_signature, same_static, same_type, type_text
-from incrax.running.stats import Stats
+from incrax.inputs.leaves import descriptor, frozen, is_dynamic
+from incrax.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
 
 Function = Callable[..., Any]
 

@@ -32,7 +32,7 @@ from incrax.binding.bound import Bound
 from incrax.binding.names import parts_of, with_part
 from incrax.binding.roles import STATE
 from incrax.derivatives.selection import type_name
-from incrax.running.paths import is_within
+from incrax.inputs.paths import is_within
 
 
 class Constraint(NamedTuple):

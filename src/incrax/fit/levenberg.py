@@ -17,6 +17,7 @@ import numpy as np
 from incrax._errors import wrong_option
 from incrax._fit_errors import SQUARES
 from incrax._incremental import Incremental
+from incrax._progress import Meter
 from incrax.binding.bound import Bound
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
@@ -37,7 +38,6 @@ from incrax.fit.problem import (
 )
 from incrax.fit.result import LeastSquaresResult, status_of
 from incrax.fit.steps import Found, Settings
-from incrax.running.progress import Meter
 
 Function = Callable[..., Any]
 Bounds = Mapping[str, tuple[Any, Any]]

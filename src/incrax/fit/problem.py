@@ -27,9 +27,9 @@ from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Mirror, select, type_name
 from incrax.derivatives.transforms import plain
-from incrax.running.leaves import is_dynamic
-from incrax.running.paths import is_within
-from incrax.running.signature import argument_names
+from incrax.inputs.leaves import is_dynamic
+from incrax.inputs.paths import is_within
+from incrax.inputs.signature import argument_names
 
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""

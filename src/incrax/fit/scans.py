@@ -13,12 +13,12 @@ from scipy.stats import chi2
 
 from incrax._extras import needed
 from incrax._minimize_errors import failed_minuit, not_a_minimum, same_element, wrong_grid
+from incrax._progress import Meter
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.minimize import minimize
 from incrax.fit.minimum import NEAR, FitResult
 from incrax.fit.scanned import Contour, Profile, Scan2D
 from incrax.fit.task import Counted, Work, work_of
-from incrax.running.progress import Meter
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""

@@ -21,7 +21,7 @@ from incrax.binding.bound import Bound
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
-from incrax.running.rows import has_rows
+from incrax.inputs.rows import has_rows
 
 Callback = Callable[[Any, float], "bool | None"]
 

@@ -16,9 +16,9 @@ from rich.table import Table
 from incrax._extras import needed
 from incrax._fit_errors import no_data_sets
 from incrax._minimize_errors import unknown_element
+from incrax._progress import Meter
 from incrax.binding.bound import Bound
 from incrax.fit.minimize import minimize
-from incrax.running.progress import Meter
 
 
 @dataclass(frozen=True, eq=False)

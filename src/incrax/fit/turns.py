@@ -10,10 +10,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from incrax._progress import Meter
 from incrax.fit import steps
 from incrax.fit.problem import Problem
 from incrax.fit.steps import Search, Settings
-from incrax.running.progress import Meter
 
 Callback = Callable[[Any, float], bool | None]
 Look = Callable[[Search], tuple[Search, Any]]

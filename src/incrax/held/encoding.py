@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from incrax._held_errors import no_rows_to_hold, not_rows, other_numbers_of_rows, wrong_representations
-from incrax.running.leaves import check_dynamic
+from incrax.inputs.leaves import check_dynamic
 
 Encoder = Callable[..., Any]
 

@@ -22,7 +22,7 @@ from incrax.derivatives.selection import Selection, select
 from incrax.held.encoding import checked_rows, keys_of, signature_of, split_active, taken
 from incrax.held.kept import Setting, padded, shown
 from incrax.held.programs import Programs, is_plain
-from incrax.running.leaves import has_tracer, is_dynamic
+from incrax.inputs.leaves import has_tracer, is_dynamic
 
 NAME = "value_and_grad"
 

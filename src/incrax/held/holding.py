@@ -18,8 +18,8 @@ from incrax.held.encoding import Encoding, OnSomeRows, checked_rows, keys_of
 from incrax.held.epoch import EpochGradient
 from incrax.held.kept import HoldStats, Kept, Setting
 from incrax.held.row_by_row import check_row_by_row
-from incrax.running.leaves import has_tracer
-from incrax.running.signature import make_signature
+from incrax.inputs.leaves import has_tracer
+from incrax.inputs.signature import make_signature
 
 
 def hold(

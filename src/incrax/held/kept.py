@@ -17,8 +17,8 @@ from incrax._derivative_errors import wrong_tangent
 from incrax._held_errors import other_parameters, stale_representations, without_values, wrong_row_numbers
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.held.encoding import Encoding, OnSomeRows, is_active, taken
-from incrax.running.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
-from incrax.running.signature import same_static
+from incrax.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
+from incrax.inputs.signature import same_static
 
 DENSE_SHARE = 0.75
 """A pass over some rows is worth a program of its own up to this share of all rows."""

@@ -14,8 +14,8 @@ import jax
 
 from incrax import _jax
 from incrax._tuning import is_disabled
-from incrax.running.leaves import LeafValue, has_tracer
-from incrax.running.signature import make_signature
+from incrax.inputs.leaves import LeafValue, has_tracer
+from incrax.inputs.signature import make_signature
 
 MAX_PROGRAMS = 32
 """Signatures whose programs are kept."""

@@ -19,7 +19,7 @@ from incrax.facts.program import Program, trace
 from incrax.facts.row_rules import Reduction, row_rules
 from incrax.facts.rows import FIRST, compare_rows
 from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes
-from incrax.running.leaves import is_dynamic
+from incrax.inputs.leaves import is_dynamic
 
 NUM_TRACED = (5, 7)
 """Rows of the two traces that are compared."""

@@ -1,9 +1,10 @@
 """Sibling reductions as one matrix product, where factors that do not depend on the row hide what they share.
 
 A reverse pass over k scalar parameters ends in reductions R_t = sum_n s_t u[n] r_t[n]: u is dirty and shared, r_t is
-clean, s_t are scalars such as a yield or 1/sigma**2. Each derivative is a sum of some of them, sum_t c_t R_t. With the
-clean factors of c_t s_t put into the rows and the dirty ones d outside, it is d (M u)_k, with M saved: one row for each
-derivative and dirty factor, not one for each place where a parameter occurs.
+clean, s_t are scalars such as a yield or 1/sigma**2; the operand may be a sum of such products (`planning.operands`).
+Each derivative is a sum of some of them, sum_t c_t R_t. With the clean factors of c_t s_t put into the rows and the
+dirty ones d outside, it is d (M u)_k, with M saved: one row for each derivative and dirty factor, not one for each
+place where a parameter occurs.
 
 In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It must not know how the
 product is computed (`planning.products`).
@@ -15,41 +16,20 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
-from incrax._jax import Atom, Equation, Literal, Var
-from incrax.facts.program import written_vars
-from incrax.planning.derived import MIN_ROW_SIZE, MIN_ROWS, DerivedTable, in_order, live, traced_equations
+from incrax._jax import Equation, Literal, Var
+from incrax.planning.derived import MIN_ROWS, DerivedTable, in_order, live, traced_equations
 from incrax.planning.linear import Factor, Term, Terms, linear_sums
+from incrax.planning.operands import EquationOf, IsDirty, Product, Reduction, reductions
 from incrax.planning.products import Entry, Key, Piece, factor_key, is_in_range, multiply, weighted_products
-
-IsDirty: TypeAlias = Callable[[Var], bool]
-
-MAX_FACTORS = 64
 
 MAX_ENTRIES = 1024
 """Terms in the rows of matrices up to which they are made: each has some ten equations to be traced and compiled."""
-
-
-@dataclass
-class _Product:
-    """The factors of one reduction's operand, and the number of the reduction."""
-
-    number: int
-    scalars: list[Factor] = field(default_factory=list)
-    clean: list[Factor] = field(default_factory=list)
-    dirty: list[Factor] = field(default_factory=list)
-    is_negative: bool = False
-
-    @property
-    def size(self) -> int:
-        return len(self.scalars) + len(self.clean) + len(self.dirty)
 
 
 class Factored(NamedTuple):
@@ -64,7 +44,7 @@ def factor_reductions(
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
-    equation_of: Callable[[Var], Equation | None],
+    equation_of: EquationOf,
 ) -> Factored | None:
     """The equations with reductions over one dirty product merged; None where there are none.
 
@@ -73,38 +53,38 @@ def factor_reductions(
     """
     if any(eqn.effects for eqn in eqns):
         return None
-    products = {eqns[p.number].outvars[0]: p for p in _products(eqns, is_dirty, equation_of)}
-    merged = _merged(products.values())
+    sources = {eqns[r.number].outvars[0]: r for r in reductions(eqns, is_dirty, equation_of)}
+    merged = _merged(sources.values())
     if not merged:
         return None
-    sums = linear_sums(eqns, products, targets)
-    alone = {var: (Term(var),) for var in products}
+    sums = linear_sums(eqns, sources, targets)
+    alone = {var: (Term(var),) for var in sources}
     for sinks in (sums, alone):
-        new = _rewritten(eqns, products, merged, sinks, table, is_dirty, targets)
+        new = _rewritten(eqns, sources, merged, sinks, table, is_dirty, targets)
         if new is not None:
             return new
     return None
 
 
-def _merged(products: Iterable[_Product]) -> dict[Key, list[_Product]]:
-    """Products of the same dirty arrays, by these, where the clean ones make several rows."""
-    groups: dict[Key, list[_Product]] = {}
-    for product in products:
-        groups.setdefault(factor_key(product.dirty), []).append(product)
-    return {key: group for key, group in groups.items() if len({factor_key(p.clean) for p in group}) >= MIN_ROWS}
+def _merged(sources: Iterable[Reduction]) -> dict[Key, list[Reduction]]:
+    """Reductions of the same dirty arrays, by these, where the clean ones make several rows."""
+    groups: dict[Key, list[Reduction]] = {}
+    for reduction in sources:
+        groups.setdefault(factor_key(reduction.dirty), []).append(reduction)
+    return {key: group for key, group in groups.items() if len({reduction.row for reduction in group}) >= MIN_ROWS}
 
 
 def _rewritten(
     eqns: Sequence[Equation],
-    products: dict[Var, _Product],
-    merged: dict[Key, list[_Product]],
+    sources: dict[Var, Reduction],
+    merged: dict[Key, list[Reduction]],
     sinks: dict[Var, Terms],
     table: DerivedTable,
     is_dirty: IsDirty,
     targets: Collection[Var],
 ) -> Factored | None:
     """The equations with each sink as a sum of weighted rows; None where that gains nothing or they become cyclic."""
-    pieces, others = _pieces(products, sinks, merged, is_dirty)
+    pieces, others = _pieces(sources, sinks, merged, is_dirty)
     if not 0 < sum(len(piece.row) for of_group in pieces.values() for piece in of_group) <= MAX_ENTRIES:
         return None
     new: list[Equation] = []
@@ -137,7 +117,7 @@ def _rewritten(
 
 
 def _pieces(
-    products: dict[Var, _Product], sinks: dict[Var, Terms], merged: Collection[Key], is_dirty: IsDirty
+    sources: dict[Var, Reduction], sinks: dict[Var, Terms], merged: Collection[Key], is_dirty: IsDirty
 ) -> tuple[dict[Key, list[Piece]], dict[Var, list[Term]]]:
     """The weighted rows of each group that is merged, and the other terms of each sink."""
     pieces: dict[Key, list[Piece]] = {key: [] for key in merged}
@@ -145,21 +125,33 @@ def _pieces(
     for sink, terms in sinks.items():
         buckets: dict[tuple[Key, Key], list[tuple[list[Factor], Entry]]] = {}
         for term in terms:
-            product = None if term.source is None else products[term.source]
-            number = 0.0 if product is None else _number(term, product)
-            if product is None or factor_key(product.dirty) not in pieces or not number or not math.isfinite(number):
+            reduction = None if term.source is None else sources[term.source]
+            group = None if reduction is None else factor_key(reduction.dirty)
+            weighted = None if reduction is None or group not in pieces else _weighted(term, reduction, is_dirty)
+            if group is None or weighted is None:
                 others.setdefault(sink, []).append(term)
                 continue
-            scalars = [f for f in (*term.factors, *product.scalars) if isinstance(f[0], Var)]
-            moving = [f for f in scalars if is_dirty(f[0])]
-            entry = Entry(tuple(f for f in scalars if f not in moving), tuple(product.clean), number)
-            buckets.setdefault((factor_key(product.dirty), factor_key(moving)), []).append((moving, entry))
+            for moving, entry in weighted:
+                buckets.setdefault((group, factor_key(moving)), []).append((moving, entry))
         for (group, _), bucket in buckets.items():
             pieces[group].append(_piece(sink, bucket[0][0], [entry for _, entry in bucket]))
     return pieces, others
 
 
-def _number(term: Term, product: _Product) -> float:
+def _weighted(term: Term, reduction: Reduction, is_dirty: IsDirty) -> list[tuple[list[Factor], Entry]] | None:
+    """The dirty scalars of each product of a term, with the rest of it; None where a number is zero or infinite."""
+    weighted = []
+    for product in reduction.products:
+        number = _number(term, product)
+        if not number or not math.isfinite(number):
+            return None
+        scalars = [f for f in (*term.factors, *product.scalars) if isinstance(f[0], Var)]
+        moving = [f for f in scalars if is_dirty(f[0])]
+        weighted.append((moving, Entry(tuple(f for f in scalars if f not in moving), product.clean, number)))
+    return weighted
+
+
+def _number(term: Term, product: Product) -> float:
     """The literal factors of a term, with its sign."""
     value = -1.0 if term.is_negative ^ product.is_negative else 1.0
     for atom, inverse in (*term.factors, *product.scalars):
@@ -188,64 +180,6 @@ def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor
         else:
             kept.append(factor)
     return tuple(kept)
-
-
-# --- reading products ---------------------------------------------------------------------------------------------
-
-
-def _products(
-    eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: Callable[[Var], Equation | None]
-) -> list[_Product]:
-    written = {var: eqn for eqn in eqns for var in written_vars(eqn)}
-    found = []
-    for number, eqn in enumerate(eqns):
-        if _is_wide_sum(eqn) and is_dirty(eqn.outvars[0]):
-            product = _Product(number)
-            _expand(eqn.invars[0], product, lambda var: written.get(var) or equation_of(var), is_dirty)
-            shape = eqn.invars[0].aval.shape
-            vectors = [atom for atom, _ in (*product.clean, *product.dirty)]
-            if product.dirty and product.size < MAX_FACTORS and all(atom.aval.shape == shape for atom in vectors):
-                found.append(product)
-    return found
-
-
-def _is_wide_sum(eqn: Equation) -> bool:
-    """Whether an equation sums all of a large array of real numbers."""
-    if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var) or eqn.outvars[0].aval.weak_type:
-        return False
-    aval = eqn.invars[0].aval
-    is_real = aval.dtype in (np.dtype(np.float32), np.dtype(np.float64))
-    return is_real and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
-
-
-def _expand(atom: Atom, product: _Product, equation_of: Callable[[Var], Equation | None], is_dirty: IsDirty) -> None:
-    """Add the factors of an atom to a product; clean arrays stay whole, so that they are saved as they are.
-
-    Of a product that has too many, as many are added as show this.
-    """
-    pending: list[Factor] = [(atom, False)]
-    num_factors = 1
-    while pending:
-        if num_factors >= MAX_FACTORS:
-            product.dirty += pending
-            return
-        atom, inverse = pending.pop()
-        if isinstance(atom, Literal) or atom.aval.shape == ():
-            product.scalars.append((atom, inverse))
-            continue
-        eqn = equation_of(atom)
-        name = "" if eqn is None else eqn.primitive.name
-        if eqn is not None and name == "broadcast_in_dim" and eqn.invars[0].aval.shape == ():
-            product.scalars.append((eqn.invars[0], inverse))
-        elif not is_dirty(atom):
-            product.clean.append((atom, inverse))
-        elif eqn is not None and name in ("mul", "div", "neg"):
-            product.is_negative ^= name == "neg"
-            parts = [(part, inverse ^ (name == "div" and k == 1)) for k, part in enumerate(eqn.invars)]
-            pending += reversed(parts)
-            num_factors += len(parts) - 1
-        else:
-            product.dirty.append((atom, inverse))
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
 from incrax.facts import program
 from incrax.facts.program import read_vars, written_vars
+from incrax.inputs.paths import paths_mask
 from incrax.planning.facts import Facts
 from incrax.reports.explain import equations_run
 from incrax.running.engine import Engine
-from incrax.running.paths import paths_mask
 from incrax.running.record import UNCHANGED, Record
 
 NUM_SHOWN = 10

@@ -9,9 +9,9 @@ from dataclasses import fields
 from typing import Any
 
 from incrax._errors import counting_twice
+from incrax._stats import Stats
 from incrax.reports.table import Printable, Table
 from incrax.running.living import Counters, collect, living, stop_collecting
-from incrax.running.stats import Stats
 
 SHOWN = ("calls", "unchanged", "ran", "loaded", "filled", "compiles", "traces", "evicted")
 """Counters that are printed; `as_dict()` has all."""

@@ -9,9 +9,9 @@ from typing import Any
 from incrax._jax import Equation
 from incrax.facts.cost import ZERO, total_cost
 from incrax.facts.dependence import Layout
+from incrax.inputs.paths import paths_mask
 from incrax.reports.table import Printable, Table
 from incrax.running.engine import Engine
-from incrax.running.paths import paths_mask
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from incrax._tuning import is_disabled
 from incrax._version import __version__
 from incrax.facts.cost import calibrate
 from incrax.reports.table import Printable, Table
-from incrax.running.limits import default_budget_bytes
+from incrax.saving.limits import default_budget_bytes
 
 Severity = Literal["error", "warning", "note"]
 

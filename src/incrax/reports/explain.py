@@ -9,16 +9,16 @@ from typing import Any
 from incrax import _jax
 from incrax._errors import not_called
 from incrax._jax import Equation, Var
+from incrax.choosing.choice import Entry
 from incrax.facts.cost import Cost, total_cost
+from incrax.inputs.leaves import is_compared_by_identity
+from incrax.inputs.paths import mask_paths
+from incrax.inputs.rows import Rows
+from incrax.rehearsing.rehearsal import dry_run
 from incrax.reports.table import Printable, Table
-from incrax.running.choice import Entry
+from incrax.rows.engine import RowEngine
 from incrax.running.engine import Engine
-from incrax.running.leaves import is_compared_by_identity
-from incrax.running.paths import mask_paths
 from incrax.running.record import NO_MEMORY, Record
-from incrax.running.rehearsal import dry_run
-from incrax.running.row_engine import RowEngine
-from incrax.running.rows import Rows
 
 NUM_LISTED = 30
 NUM_CONSTANTS = 5

@@ -16,15 +16,15 @@ import jax
 from incrax import _jax
 from incrax._errors import not_called
 from incrax._version import __version__
+from incrax.inputs.rows import has_rows
 from incrax.reports.equations import Equations, Table
 from incrax.reports.explain import equations_run
 from incrax.reports.outlooks import names, outlooks, plans, segments
+from incrax.rows.engine import RowEngine
+from incrax.rows.traces import RowTraces
 from incrax.running.engine import Engine
 from incrax.running.history import Chunks, History, Noted
 from incrax.running.record import NO_MEMORY, Record
-from incrax.running.row_engine import RowEngine
-from incrax.running.row_traces import RowTraces
-from incrax.running.rows import has_rows
 from incrax.running.traces import Traces
 
 FORMAT = 1

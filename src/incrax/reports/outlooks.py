@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from incrax import _jax
+from incrax._progress import Meter
+from incrax.choosing.choice import Entry
 from incrax.facts.cost import ZERO
+from incrax.inputs.paths import mask_paths
+from incrax.rehearsing.rehearsal import outlook
 from incrax.reports.equations import Equations, ranges
 from incrax.reports.explain import candidate_times, equations_run, why
-from incrax.running.choice import Entry
 from incrax.running.engine import Engine
-from incrax.running.paths import mask_paths
-from incrax.running.progress import Meter
 from incrax.running.record import Record
-from incrax.running.rehearsal import outlook
 
 MAX_OUTLOOKS = 400
 MAX_PLANNED = 200_000

@@ -1,1 +1,1 @@
-"""Stages 8 to 11: the inputs compared, plans compiled, values stored. `Store` holds all mutable state."""
+"""One call of one traced function, from its leaves to its outputs, and what is told about it."""

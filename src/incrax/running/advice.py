@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from incrax import _jax
 from incrax._errors import large_unchanged
+from incrax.compiling.timing import Clock
 from incrax.planning.facts import Facts
-from incrax.running.timing import Clock
 
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2

@@ -20,9 +20,9 @@ from incrax.facts.inverses import cancel_inverses
 from incrax.facts.loops import hoist_invariants
 from incrax.facts.program import Program, trace_with_tree
 from incrax.facts.simplify import Pass, drop_dead, fold_constants, inline, inline_but_rules, merge_equal, run_passes
+from incrax.inputs.leaves import LeafValue
+from incrax.inputs.signature import Signature
 from incrax.planning.facts import Algebra, Facts
-from incrax.running.leaves import LeafValue
-from incrax.running.signature import Signature
 from incrax.tapes.locations import NO_VALUE, place_of_error
 
 PASSES = (cancel_inverses, inline, hoist_invariants, fold_constants, merge_equal, drop_dead)

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from incrax.choosing.agreement import difference
+from incrax.choosing.choice import Entry
+from incrax.choosing.chooser import Chooser
 from incrax.planning.plan import Plan
-from incrax.running.agreement import difference
-from incrax.running.choice import Entry
-from incrax.running.chooser import Chooser
 
 logger = logging.getLogger("incrax")
 

@@ -16,30 +16,30 @@ import jax
 from incrax import _jax
 from incrax._errors import deleted_input
 from incrax._jax import Var
+from incrax._stats import Stats
 from incrax._tuning import Tuning
+from incrax.choosing.choice import Candidate, Entry
+from incrax.choosing.chooser import Chooser
+from incrax.choosing.journal import Journal
+from incrax.compiling.compiled import Compiler
+from incrax.compiling.recycling import Pool
 from incrax.facts.dependence import ALWAYS
 from incrax.facts.program import Program
+from incrax.inputs.leaves import LeafValue, as_value
 from incrax.planning.facts import Facts
 from incrax.running.advice import advise_frozen
-from incrax.running.baselines import Baselines, Pairs
-from incrax.running.choice import Candidate, Entry
-from incrax.running.chooser import Chooser
-from incrax.running.comparison import Comparison
-from incrax.running.compiled import Compiler
 from incrax.running.doubts import results_instead
-from incrax.running.eviction import cheapest_first, results_without_saved
 from incrax.running.history import History
-from incrax.running.journal import Journal
-from incrax.running.leaves import LeafValue, as_value
-from incrax.running.limits import Limits
 from incrax.running.record import NO_MEMORY, RESTING, UNCHANGED, Record
-from incrax.running.recycling import Pool
 from incrax.running.repeat import Repeat, repeat_of
-from incrax.running.saved import SavedValues
 from incrax.running.serving import Serving
-from incrax.running.stats import Stats
-from incrax.running.store import State, Store, is_any_deleted
-from incrax.running.succession import culprit, results_of, saveable_outputs, successor
+from incrax.saving.baselines import Baselines, Pairs
+from incrax.saving.comparison import Comparison
+from incrax.saving.eviction import cheapest_first, results_without_saved
+from incrax.saving.limits import Limits
+from incrax.saving.saved import SavedValues
+from incrax.saving.store import State, Store, is_any_deleted
+from incrax.saving.succession import culprit, results_of, saveable_outputs, successor
 
 
 class Engine:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax.facts.dependence import Layout
-from incrax.running.leaves import different_bits
-from incrax.running.paths import path_mask
+from incrax.inputs.leaves import different_bits
+from incrax.inputs.paths import path_mask
 
 
 class Flags:

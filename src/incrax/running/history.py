@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from incrax._jax import Var, aval_bytes
 from incrax.running.record import Record
-from incrax.running.store import Store
+from incrax.saving.store import Store
 
 NUM_WEIGHED = 64
 WEIGHED_EVERY = 16

@@ -10,7 +10,7 @@ import threading
 import weakref
 from typing import Any
 
-from incrax.running.stats import Stats
+from incrax._stats import Stats
 
 Counters = list[tuple[str, Stats]]
 

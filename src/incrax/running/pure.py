@@ -22,17 +22,17 @@ from incrax import _jax
 from incrax._errors import other_frozen, other_statics, other_structure, other_type
 from incrax._jax import Var
 from incrax._tuning import is_disabled
+from incrax.choosing.wants import LARGE_SIZE, lasting_needs
+from incrax.compiling.compiled import device_constants
+from incrax.compiling.host_calls import HostCalls
 from incrax.facts.program import read_vars
+from incrax.inputs.leaves import descriptor, has_tracer, is_frozen
+from incrax.inputs.signature import Signature, same_type, type_text
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
 from incrax.planning.segmentation import Group, Segmentation
 from incrax.running.analysis import Analysis
-from incrax.running.compiled import device_constants
 from incrax.running.flags import Flags, all_set, compared, declared, leaves_set
-from incrax.running.host_calls import HostCalls
-from incrax.running.leaves import descriptor, has_tracer, is_frozen
-from incrax.running.signature import Signature, same_type, type_text
-from incrax.running.wants import LARGE_SIZE, lasting_needs
 
 Leaves = Sequence[Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from incrax._jax import Var
+from incrax.choosing.choice import Entry
 from incrax.planning.plan import Plan
-from incrax.running.choice import Entry
 
 
 class Record(NamedTuple):

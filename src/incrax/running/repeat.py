@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from incrax.choosing.choice import Entry
+from incrax.choosing.chooser import Chooser
+from incrax.compiling.timing import TimedProgram
+from incrax.inputs.leaves import LeafValue
 from incrax.planning.plan import Plan
-from incrax.running.choice import Entry
-from incrax.running.chooser import Chooser
-from incrax.running.comparison import Comparison
-from incrax.running.leaves import LeafValue
 from incrax.running.record import Record
-from incrax.running.store import State, Store, is_any_deleted
-from incrax.running.timing import TimedProgram
+from incrax.saving.comparison import Comparison
+from incrax.saving.store import State, Store, is_any_deleted
 
 LONG_WAY_EVERY = 16
 """Uses of a dirty set of which one goes the long way; those at which programs are timed again are among them."""

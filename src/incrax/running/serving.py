@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from incrax._stats import Stats
+from incrax.choosing.choice import Candidate, Entry
+from incrax.choosing.chooser import Chooser
 from incrax.planning.facts import Facts
 from incrax.planning.plan import Plan
-from incrax.running.choice import Candidate, Entry
-from incrax.running.chooser import Chooser
-from incrax.running.saved import SavedValues, UnusableError
-from incrax.running.stats import Stats
+from incrax.saving.saved import SavedValues, UnusableError
 
 
 class Serving:

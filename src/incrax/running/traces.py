@@ -17,21 +17,21 @@ from incrax import _jax
 from incrax._context import context_key
 from incrax._errors import many_functions, many_signatures, nothing_saved
 from incrax._names import name_of
+from incrax._stats import Stats
 from incrax._tuning import Tuning
+from incrax.choosing.journal import Journal, note_forgotten, note_trace
+from incrax.compiling.compiled import Compiler
+from incrax.compiling.host_calls import HostCalls
+from incrax.compiling.packing import packable
+from incrax.compiling.recycling import can_recycle
+from incrax.inputs.leaves import has_tracer, is_frozen
+from incrax.inputs.rows import has_rows
+from incrax.inputs.signature import Signature, make_signature
 from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
-from incrax.running.compiled import Compiler
 from incrax.running.engine import Engine
-from incrax.running.eviction import check_kept
-from incrax.running.host_calls import HostCalls
-from incrax.running.journal import Journal, note_forgotten, note_trace
-from incrax.running.leaves import has_tracer, is_frozen
-from incrax.running.limits import MAX_DEFAULT_BYTES, Limits, make_limits
-from incrax.running.packing import packable
 from incrax.running.pure import Step, make_step
-from incrax.running.recycling import can_recycle
-from incrax.running.rows import has_rows
-from incrax.running.signature import Signature, make_signature
-from incrax.running.stats import Stats
+from incrax.saving.eviction import check_kept
+from incrax.saving.limits import MAX_DEFAULT_BYTES, Limits, make_limits
 
 MAX_FORGOTTEN = 4096
 """Forgotten signatures of which one keeps a note, to see whether they come back."""

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from incrax._progress import Meter
 from incrax._sampler_errors import wrong_oversample
 from incrax.reports.deps import DependenceTable
 from incrax.reports.table import Printable, Table
-from incrax.running.progress import Meter
 from incrax.samplers.density import Density
 
 SAME_WORK = 1.5

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from incrax._errors import unknown_input
+from incrax._progress import Meter
 from incrax._sampler_errors import (
     bad_start,
     missing_in_blocks,
@@ -21,8 +22,7 @@ from incrax._sampler_errors import (
     wrong_number,
 )
 from incrax.derivatives.transforms import value_and_grad
-from incrax.running.paths import is_within
-from incrax.running.progress import Meter
+from incrax.inputs.paths import is_within
 from incrax.samplers.blocks import Blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.density import Density

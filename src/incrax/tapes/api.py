@@ -9,7 +9,7 @@ import jax
 
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
-from incrax.running.signature import make_signature
+from incrax.inputs.signature import make_signature
 from incrax.tapes.checking import TapeReport, branches_of
 from incrax.tapes.guarded import Guarded
 from incrax.tapes.making import Options

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from incrax.inputs.signature import Signature
 from incrax.reports.table import Printable, Table
-from incrax.running.signature import Signature
 from incrax.tapes.guards import Guard
 from incrax.tapes.making import Options, Subject, observed
 

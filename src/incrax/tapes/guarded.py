@@ -20,9 +20,9 @@ from incrax import _jax
 from incrax._names import reduced
 from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
 from incrax._tuning import is_disabled
+from incrax.inputs.leaves import has_tracer
+from incrax.inputs.signature import Signature, make_signature
 from incrax.loops.ragged import RaggedArguments, exact
-from incrax.running.leaves import has_tracer
-from incrax.running.signature import Signature, make_signature
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.explanation import TapeExplanation, explain, outcomes_of, unmerged
 from incrax.tapes.locations import NO_VALUE, place_of_error

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._tape_errors import TapeError, branch_inside, clock_or_random, float_guard, kept_tracer, no_array
-from incrax.running.signature import Signature
+from incrax.inputs.signature import Signature
 from incrax.tapes.captured import Captured, captured_by
 from incrax.tapes.conversions import placed
 from incrax.tapes.counts import TapeStats

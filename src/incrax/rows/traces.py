@@ -1,0 +1,109 @@
+"""The signatures of one function that was called with `Rows`, each with its engine, in a bounded table.
+
+In: the arguments of calls. Out: the engine that serves them, the rows and the other leaves. It must not know what users
+call it for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from incrax import _jax
+from incrax._errors import nothing_saved
+from incrax._names import name_of
+from incrax._row_errors import many_rows
+from incrax._stats import Stats
+from incrax.choosing.journal import note_forgotten, note_trace
+from incrax.compiling.host_calls import HostCalls
+from incrax.inputs.leaves import LeafValue
+from incrax.inputs.rows import Rows
+from incrax.inputs.signature import argument_names, leaf_path, make_signature
+from incrax.rows.engine import RowEngine
+from incrax.rows.trace import RowTrace
+from incrax.running.traces import Args, Kwargs, Options
+
+
+class RowCall(NamedTuple):
+    """A call taken apart: the engine that serves it, the leaves that are no rows, the rows."""
+
+    engine: RowEngine
+    leaves: Sequence[Any]
+    rows: Rows
+
+
+class RowTraces:
+    """The table; `latest` is the engine that the last call used."""
+
+    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats, calls: HostCalls) -> None:
+        self.fun = fun
+        self.calls = calls
+        self.options = options
+        self.stats = stats
+        self.table: OrderedDict[Hashable, RowEngine] = OrderedDict()
+        self.latest: RowEngine | None = None
+
+    def fork(self, stats: Stats) -> RowTraces:
+        """An independent table with the same traces, values and programs so far."""
+        other = RowTraces(self.fun, self.options, stats, self.calls)
+        for key, engine in self.table.items():
+            other.table[key] = engine.fork(stats)
+            if engine is self.latest:
+                other.latest = other.table[key]
+        return other
+
+    def serving(self, args: Args, kwargs: Kwargs) -> RowCall:
+        """The engine for these arguments.
+
+        Raises:
+            RowsError: there are `Rows` in several places.
+        """
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        rows = self.only_rows(args, kwargs, leaves)
+        leaves = [rows.row_type if x is rows else x for x in leaves]
+        engine = self.latest
+        if engine is None or not engine.trace.signature.serves(leaves, treedef):
+            engine = self.latest = self._looked_up(jax.tree.unflatten(treedef, leaves), leaves, rows)
+        engine.prepare(rows)
+        return RowCall(engine, engine.trace.signature.dynamic_leaves(leaves), rows)
+
+    def _looked_up(self, arguments: tuple[Args, Kwargs], leaves: Sequence[Any], rows: Rows) -> RowEngine:
+        """The engine in the table, or a new one, for arguments with a type for the rows."""
+        signature = make_signature(self.fun, *arguments)
+        dynamic = signature.dynamic_leaves(leaves)
+        found = self.table.get(signature.key)
+        if found is None:
+            if any(map(_jax.is_mutable_array, dynamic)):
+                raise nothing_saved("a call with `Rows`")
+            trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in dynamic])
+            (path,) = [
+                path for path, x in zip(signature.static_paths, signature.statics, strict=True) if x is rows.row_type
+            ]
+            paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
+            found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
+            self.table[signature.key] = found
+            self.stats.traces += 1
+            max_signatures = self.options.tuning.max_signatures
+            known = [engine.trace.signature for engine in self.table.values()]
+            note_trace(name_of(self.fun), signature, known, max_signatures)
+            if len(self.table) > max_signatures:
+                self.table.popitem(last=False)
+                note_forgotten(name_of(self.fun), max_signatures)
+        self.table.move_to_end(signature.key)
+        return found
+
+    def only_rows(self, args: Args, kwargs: Kwargs, leaves: Sequence[Any]) -> Rows:
+        """The `Rows` among the arguments, whose leaves these are.
+
+        Raises:
+            RowsError: there are `Rows` in several places.
+        """
+        found = [leaf for leaf in leaves if type(leaf) is Rows]
+        if len(found) > 1:
+            names = argument_names(self.fun, len(args))
+            with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
+            raise many_rows([leaf_path(names, path) for path, leaf in with_paths if type(leaf) is Rows])
+        return found[0]
