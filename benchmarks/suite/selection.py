@@ -71,7 +71,7 @@ def measured(result: Result) -> str:
     """When and on what, in one sentence."""
     cores = f" x {result.machine['cores']}" if "cores" in result.machine else ""
     on = f"{result.machine.get('cpu', 'unknown processor')}{cores}"
-    used = ", ".join(f"{name} {version}" for name, version in result.versions.items() if name in VERSIONS)
+    used = ", ".join(f"{name} {result.versions[name]}" for name in VERSIONS if name in result.versions)
     commit = f", commit {result.commit}" if result.commit else ""
     return f"Measured {result.date[:10]} on {on}; {used}{commit}; {state(result)}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -203,6 +204,14 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
     shown = page.make(made)[page.PAGE]
     assert "## Other runs" in shown
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
+
+
+def test_versions_are_named_in_one_order():
+    made = result("peers-torch", skipped="why")
+    one, other = ({name: "1" for name in names} for names in (["incrax", "jax", "python"], ["python", "jax", "incrax"]))
+    told = [selection.measured(dataclasses.replace(made, versions=versions)) for versions in (one, other)]
+    assert told[0] == told[1]
+    assert "python 1, jax 1, incrax 1" in told[0]
 
 
 def test_lines_of_one_name_are_told_apart_in_the_plot():

@@ -141,6 +141,12 @@ def test_the_page_says_when_a_call_starts_from_values_of_an_earlier_one(driver, 
     assert "earlier call" not in page.run(why)
 
 
+def test_what_advice_quotes_is_code(driver, tmp_path):
+    page = Page(driver, Report({**reported_product().as_dict(), "worth": "no: call it under `jax.jit`"}), tmp_path)
+    assert page.find("#plans-note").text.endswith("Is saving worth it? No: call it under jax.jit.")
+    assert page.find("#plans-note code").text == "jax.jit"
+
+
 # --- the map ----------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +176,22 @@ def test_a_group_opened_by_the_space_key_keeps_the_focus(driver, many_inputs, tm
     page.press(Keys.SPACE)
     assert page.run("return document.querySelectorAll('#crumbs button').length") == 1
     assert page.run("return document.activeElement.classList.contains('tile')")
+
+
+def test_a_window_that_changes_its_width_keeps_the_focus(driver, many_inputs, tmp_path):
+    page = Page(driver, many_inputs, tmp_path)
+    page.run("document.querySelector('#treemap .tile[tabindex=\"0\"]').focus()")
+    page.press(Keys.ARROW_DOWN)
+    before = page.focused()
+    size = {"width": 900, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        wait = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done(true)));"
+        assert driver.execute_async_script(wait)
+        assert page.run("return map.tiles[map.current].element === document.activeElement")
+        assert page.focused() == before
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_narrow_groups_are_named_by_their_inputs_alone(driver, many_inputs, tmp_path):

@@ -85,7 +85,9 @@ function buildMap() {
   whenChosen(paintMap);
   let width = frame.clientWidth;
   new ResizeObserver(() => {
-    if (frame.clientWidth !== width) { width = frame.clientWidth; drawMap(); }
+    if (frame.clientWidth === width) return;
+    width = frame.clientWidth;
+    drawMap(frame.contains(document.activeElement) ? map.tiles[map.current].data.key : null);
   }).observe(frame);
   fillWhenOpened('map-table', mapTable);
   whenChosen(() => { if (byId('map-table').open) byId('map-table').querySelector('.scroll').replaceChildren(mapTable()); });
