@@ -1,4 +1,7 @@
-"""A table of 1e6 x 64 numbers of which each step reads 64 rows: what a step holds in memory, dense and structured."""
+"""A table of 1e6 x 64 numbers of which each step reads 64 rows: what a step holds in memory, dense and structured.
+
+Run: python examples/embedding_table.py
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ autoregressive spline of FlowJAX, in `bijectors.Flow`, is fitted to two thirds o
 distribution per class on the last third. Samples of the fitted flow remember where they came from, so that scoring them
 takes no inverse. One layer is enough: with 380 rows, more of them fit the rows and not the density.
 
-Usage: python examples/flow_density.py [--plot FILE]
+Run: python examples/flow_density.py [--plot FILE]
 """
 
 import argparse

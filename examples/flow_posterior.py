@@ -5,7 +5,7 @@ Data: 442 patients, ten measurements and the progression of diabetes after a yea
 strongly correlated. Independent normal distributions and a flow of FlowJAX are fitted to it by samples that are scored
 by the pass that makes them, and compared with it by the Kullback-Leibler divergence.
 
-Usage: python examples/flow_posterior.py [--plot FILE]
+Run: python examples/flow_posterior.py [--plot FILE]
 """
 
 import argparse

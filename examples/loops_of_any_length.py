@@ -1,6 +1,6 @@
 """A recurrent network on sequences of many lengths, and an adaptive integrator: neither is compiled again.
 
-python examples/loops_of_any_length.py
+Run: python examples/loops_of_any_length.py
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The residuals are the network's ten outputs minus the digit as a unit vector. Ea
 solves for a step of all weights in the space of the batch's residuals, and hands the damping on to the next batch. The
 model is any pytree: here an Equinox module. After each pass over the data the share of right answers on digits that
 were not shown is printed for both.
+
+Run: python examples/network_least_squares.py
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The polynomial of ninth order of Zygote.jl#323. `wrt` selects one field, or `cut` marks all but one: nothing is computed
 backward for the others. The gradient does not depend on the field itself, so that a new value of it runs no equation.
 Value and gradient together run the polynomial again, but not its powers.
+
+Run: python examples/polynomial_field.py
 """
 
 from __future__ import annotations

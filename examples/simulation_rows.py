@@ -1,6 +1,6 @@
 """A simulation: parameters stay, data arrive in batches; then a file larger than one would like to hold in memory.
 
-python examples/simulation_rows.py
+Run: python examples/simulation_rows.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files beside `docs` on the site: each that a page links to becomes a page under `repository/`.
 
-A hook of mkdocs. Markdown is shown as a page, anything else as code, a folder as the list of its files; links are
-rewritten to lead there. Pages link as they do in the repository, and no address of it is needed.
+A hook of mkdocs. Markdown is shown as a page, anything else as code, a folder as its README or the list of its files;
+links are rewritten to lead there. Pages link as they do in the repository, and no address of it is needed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ PIECE = re.compile(
     rf"(?P<code>{CODE})|(?P<text>{TEXT})\((?P<link>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", re.MULTILINE | re.DOTALL
 )
 """Code, or a link, whichever begins first: what looks like a link inside code is none."""
-NAV = re.compile(rf"{PREFIX}/([\w./-]+)")
+NAV = re.compile(rf"{PREFIX}/[\w./-]+")
+README = "/README.md"
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page for each file outside `docs` that a page, or a page so added, links to."""
-    waiting = NAV.findall((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    waiting = [origin(uri) for uri in NAV.findall((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))]
     for file in files.documentation_pages():
         waiting += outside(f"docs/{file.src_uri}", file.content_string)
     done: set[str] = set()
@@ -49,9 +50,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def address(path: str) -> str:
-    """The place in the site's sources of a file of the repository."""
+    """The place in the site's sources of a file of the repository.
+
+    A README is called after its folder: the theme would take it for the index of its section, and list it nowhere.
+    """
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
+    if path.endswith(README):
+        return f"{PREFIX}/{path.removesuffix(README)}.md"
     suffix = "/index.md" if (ROOT / path).is_dir() else "" if path.endswith(".md") else ".md"
     return f"{PREFIX}/{path}{suffix}"
 
@@ -63,7 +69,8 @@ def origin(src_uri: str) -> str:
     path = src_uri.removeprefix(f"{PREFIX}/")
     if (ROOT / path).exists():
         return path
-    return path.removesuffix("/index.md") if path.endswith("/index.md") else path.removesuffix(".md")
+    path = path.removesuffix("/index.md") if path.endswith("/index.md") else path.removesuffix(".md")
+    return f"{path}{README}" if (ROOT / f"{path}{README}").exists() else path
 
 
 def target(path: str, link: str) -> str | None:
@@ -72,6 +79,8 @@ def target(path: str, link: str) -> str | None:
         return None
     folder = path if (ROOT / path).is_dir() else posixpath.dirname(path)
     found = posixpath.normpath(posixpath.join(folder, link))
+    if (ROOT / f"{found}{README}").exists():
+        return f"{found}{README}"
     return found if (ROOT / found).exists() else None
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import dataclasses
+import importlib
+import inspect
 import re
+import textwrap
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,12 +19,14 @@ import incrax
 import incrax.bijectors
 import incrax.fit
 import incrax.samplers
+from incrax import cli
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SITE = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 NAV = re.findall(r"^ +- (?:[^\n:]*: )?([\w/.-]+\.md)$", SITE[SITE.index("\nnav:") :], re.MULTILINE)
 TUTORIAL = DOCS / "tutorial" / "from_nothing.py"
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 API = "\n".join(path.read_text(encoding="utf-8") for path in sorted((DOCS / "api").glob("*.md")))
 ENTRY = re.compile(r"^::: (incrax[\w.]*)\n(?:    options:\n      heading: (incrax[\w.]*)\n)?", re.MULTILINE)
 OBJECTS = {heading or path: path for path, heading in ENTRY.findall(API)}
@@ -26,13 +35,31 @@ WORDS = re.compile(r"^\|([^|]+)\|", re.MULTILINE)
 
 
 def origin(page: str) -> Path:
-    """The file that a page of the site shows; those under `repository/` are beside `docs`."""
-    return ROOT / page.removeprefix("repository/") if page.startswith("repository/") else DOCS / page
+    """The file that a page shows; those under `repository/` are beside `docs`, and a README is called by its folder."""
+    if not page.startswith("repository/"):
+        return DOCS / page
+    path = ROOT / page.removeprefix("repository/")
+    return path if path.is_file() else path.with_suffix("") / "README.md"
 
 
 def public_names() -> list[str]:
     modules = (incrax, incrax.fit, incrax.samplers, incrax.bijectors)
     return [f"{module.__name__}.{name}" for module in modules for name in module.__all__]
+
+
+def public_object(name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def fields_of(value: object) -> list[str]:
+    """Public fields of a dataclass or a named tuple; of anything else none."""
+    names = [*getattr(value, "_fields", ()), *getattr(value, "__dataclass_fields__", ())]
+    return [name for name in names if inspect.isclass(value) and not name.startswith("_")]
+
+
+def with_fields() -> list[str]:
+    return [name for name in public_names() if fields_of(public_object(name))]
 
 
 def functions_and_classes(path: Path) -> list[str]:
@@ -53,6 +80,13 @@ def test_every_page_is_in_the_navigation_once():
     assert sorted(page for page in NAV if not page.startswith("repository/")) == pages
 
 
+def test_no_page_of_the_navigation_hides_behind_the_title_of_its_section():
+    """The theme lists an index, or a README, as the title of its section alone; only the first page may be one."""
+    sections = re.split(r"^ +- [^\n:]*:$", SITE[SITE.index("\nnav:") :], flags=re.MULTILINE)
+    pages = [page for section in sections for page in re.findall(r"([\w/.-]+\.md)$", section, re.MULTILINE)[1:]]
+    assert [page for page in pages if Path(page).stem in ("index", "README")] == []
+
+
 @pytest.mark.parametrize("name", public_names())
 def test_every_public_name_is_on_an_api_page(name):
     assert name in OBJECTS
@@ -63,6 +97,42 @@ def test_every_name_on_an_api_page_exists():
         value = incrax
         for part in name.split(".")[1:]:
             value = getattr(value, part)
+
+
+@pytest.mark.parametrize("name", with_fields())
+def test_every_field_of_a_public_class_is_described(name):
+    """By the docstring of its class, or by its own: only then an API page lists it."""
+    found = public_object(name)
+    (body,) = [node.body for node in ast.parse(textwrap.dedent(inspect.getsource(found))).body]
+    own = {x.target.id for x, y in pairwise(body) if isinstance(x, ast.AnnAssign) and isinstance(y, ast.Expr)}
+    told = set(re.findall(r"(?:^ +|`)(\w+)(?:`|(?: \(.*\))?:)", found.__doc__ or "", re.MULTILINE))
+    assert [each for each in fields_of(found) if each not in own | told] == []
+
+
+def test_docstrings_have_the_sections_that_the_site_knows():
+    """Any other title would fold what follows into a box, lines joined."""
+    known = {
+        "Args",
+        "Returns",
+        "Raises",
+        "Example",
+        "Fields",
+        "Law",
+        "Cost",
+        "Source",
+        "Not handled",
+        "Shapes",
+        "Units",
+    }
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    titles = {title for text in texts for title in re.findall(r"^ +([A-Z][a-z ]*):$", text, re.MULTILINE)}
+    assert "Args" in titles
+    assert titles <= known
+
+
+def test_every_name_is_on_one_api_page():
+    counted = Counter(heading or path for path, heading in ENTRY.findall(API))
+    assert [name for name, count in counted.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("path", OBJECTS.values())
@@ -80,6 +150,50 @@ def test_the_page_of_the_tutorial_holds_its_program():
 def test_the_tutorial_uses_public_interfaces_of_jax():
     imported = re.findall(r"(?:from|import) (jax[\w.]*)", TUTORIAL.read_text(encoding="utf-8"))
     assert set(imported) == {"jax", "jax.numpy", "jax.extend.core"}
+
+
+def test_every_idea_has_a_page_and_a_line():
+    page = (DOCS / "concepts" / "index.md").read_text(encoding="utf-8")
+    ideas = re.findall(r"^\| \[[^\]]*\]\((\w+\.md)\)", page, re.MULTILINE)
+    assert sorted(ideas) == sorted(p.name for p in (DOCS / "concepts").glob("*.md") if p.name != "index.md")
+    assert page.count("Six ideas") == (len(ideas) == 6)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_says_how_to_run_it_and_is_in_the_list(name):
+    docstring = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text(encoding="utf-8"))) or ""
+    assert f"Run: python examples/{name}" in docstring
+    assert f"| [{name}]({name}) |" in (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_knob_is_on_the_page_on_tuning_with_its_default():
+    page = (DOCS / "tuning.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    told = {}
+    for _, names, defaults, *_ in rows:
+        told |= dict(zip(names.replace("`", "").split(","), defaults.replace("`", "").split(","), strict=True))
+    told = {name.strip(): default.strip().strip('"') for name, default in told.items()}
+    fields = {field.name: str(field.default) for field in dataclasses.fields(incrax.Tuning)}
+    assert {name: told.get(name) for name in fields} == fields
+    assert set(inspect.signature(incrax.incremental).parameters) - {"f"} <= set(told)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_of_a_command_is_on_the_page_on_commands(name):
+    page = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    parser = argparse.ArgumentParser(add_help=False)
+    cli.COMMANDS[name].add_arguments(parser)
+    assert f"`incrax {name}" in page
+    assert {o for o in re.findall(r"--[a-z0-9-]+", parser.format_usage()) if f"`{o}" not in page} - {
+        "--compare"
+    } == set()
+
+
+def test_every_file_that_the_guide_for_contributors_names_exists():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src|tests|docs|scripts|\.ci)/[\w./]+)`", page)
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_words_of_the_glossary_are_in_order():

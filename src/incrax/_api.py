@@ -102,8 +102,8 @@ def incremental(
         tuning: how plans are chosen; see `Tuning`.
 
     Returns:
-        A callable with the signature of `f`, and the methods `explain`, `stats`, `deps`, `warm_up`, `fresh`, `clear`
-        and `fork`. Under another JAX transformation it is `f` itself.
+        A callable with the signature of `f`, and methods that explain, prepare and undo calls: see `Incremental`. Under
+        another JAX transformation it is `f` itself.
 
     Raises:
         UnsupportedLeafError: at a call with an array that JAX has no type for, or a static value without a hash.

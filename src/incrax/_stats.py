@@ -9,11 +9,22 @@ from dataclasses import asdict, dataclass
 class Stats:
     """Counts since the function was made; `clear` keeps them.
 
-    Fields: calls; calls with nothing changed that results depend on; equations run; saved values loaded; equations run
-    to fill missing saved values; programs compiled; saved values evicted; traces; calls under another transformation;
-    calls that raised; races decided; bytes of saved values now. Of `Rows`: chunks evaluated, chunks whose saved results
-    served, and chunks whose results were combined from those of the chunks that they were joined from, each once per
-    pass over the rows.
+    Fields:
+        calls: how often it was called.
+        unchanged: calls in which nothing changed that results depend on.
+        ran: equations run.
+        loaded: saved values loaded.
+        filled: equations run to fill in missing saved values.
+        compiles: programs compiled.
+        evicted: saved values dropped because of the budget.
+        traces: how often it was traced.
+        transparent: calls under another transformation.
+        aborted: calls that raised.
+        races: races decided.
+        saved_bytes: bytes of saved values now.
+        chunks_run: of `Rows`: chunks evaluated; each counts once per pass over the rows, here and in the next two.
+        chunks_reused: chunks whose saved results served.
+        chunks_joined: chunks whose results were combined from those of the chunks that they were joined from.
     """
 
     calls: int = 0

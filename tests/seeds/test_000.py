@@ -1,8 +1,8 @@
 """Seed 000, zfit/zfit-development issue 47 (https://github.com/zfit/zfit-development/issues/47).
 
-Its wishes that today's engine serves: values kept with their dependence tracked, a defined rule for when they become
-stale, derivatives through them, parameters and data as equal inputs, constant parts cut off at their highest point,
-a hook before the fit. What belongs to later issues is in README.md beside this file.
+Its wishes: values kept with their dependence tracked, a defined rule for when they become stale, derivatives through
+them, parameters and data as equal inputs, constant parts cut off at their highest point, a hook before the fit. Wish by
+wish, they are in README.md beside this file.
 """
 
 from __future__ import annotations

@@ -87,9 +87,16 @@ class SourceCost:
 class CostReport(Printable):
     """The cost of a function; made by `incrax.cost`.
 
-    Fields: the function's name; its arguments and their types; the passes (None: not asked for, or there is none, see
-    `notes`); the inputs that change (None: nothing was said of that); `"max"`, `"both"` or `"taken"`; measured
-    programs; what one should know of these numbers.
+    Fields:
+        name: the function's name.
+        arguments: names and types of its arguments.
+        forward: the value.
+        backward: the backward pass; None: not asked for, or there is none, see `notes`.
+        hvp: the Hessian times a vector; None likewise.
+        changing: the inputs that change; None: nothing was said about that.
+        branches: `"max"`, `"both"` or `"taken"`.
+        measured: measured programs; empty without `measure=True`.
+        notes: what one should know about these numbers.
     """
 
     name: str

@@ -42,7 +42,9 @@ class StepState(NamedTuple):
     is_taken: Any
     """Whether the last step lowered the cost of its batch; if not, the parameters are as before."""
     num_steps: Any
+    """Calls so far."""
     num_taken: Any
+    """Those that lowered the cost of their batch."""
 
 
 class LeastSquaresSteps:

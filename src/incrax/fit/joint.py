@@ -39,7 +39,9 @@ class Constraint(NamedTuple):
     """A term of the negative log-likelihood in some inputs: `term` of their values, by name."""
 
     names: tuple[str, ...]
+    """Of the inputs."""
     term: Callable[..., Any]
+    """What it adds, a function of their values in this order."""
 
 
 def gaussian_constraint(

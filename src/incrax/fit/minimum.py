@@ -35,7 +35,9 @@ class FitResult:
     """
 
     status: Status
+    """How the search ended."""
     method: str
+    """Its name."""
     message: str
     """The method's own account."""
     value: float

@@ -75,7 +75,11 @@ def _reasons(found: Any) -> list[tuple[bool, str]]:
 class Interval(NamedTuple):
     """Where the profile of an element has risen by the error definition: distances from the minimum, below and above.
 
-    Fields: distances, lower negative; whether both were found; the confidence level asked for, None for one sigma.
+    Fields:
+        lower: distance to the lower end, negative.
+        upper: distance to the upper end.
+        is_valid: whether both were found.
+        cl: the confidence level asked for; None: one sigma.
     """
 
     lower: float

@@ -68,12 +68,15 @@ class LeastSquaresResult:
     """The end of a fit of m residuals by n free elements. Made by `levenberg_marquardt`."""
 
     status: Status
+    """How the search ended."""
     cost: float
     """Half the sum of squares, weighed and under the loss."""
     names: tuple[str, ...]
     """Of the n free elements, in the order of `values` and `covariance`."""
     num_steps: int
+    """Steps taken."""
     num_jacobians: int
+    """Evaluations of the Jacobian."""
     num_residuals: int
     """Evaluations of the residuals for steps that were tried."""
     num_dof: int

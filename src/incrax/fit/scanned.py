@@ -24,6 +24,7 @@ class Profile:
     """The function along one element, minimised over the others. Made by `profile`."""
 
     name: str
+    """Of the element."""
     names: tuple[str, ...]
     """Of all n free elements, in the order of `free`."""
     grid: np.ndarray
@@ -37,8 +38,11 @@ class Profile:
     minimum: float
     """Of the function, where the profile started."""
     errordef: float
+    """How far the function rises at one standard error."""
     counts: Counts
+    """Evaluations on the way."""
     work: Work
+    """What saved values avoided."""
 
     @property
     def rise(self) -> np.ndarray:
@@ -94,8 +98,11 @@ class Scan2D:
     minimum: float
     """Of the function, where the scan started."""
     errordef: float
+    """How far the function rises at one standard error."""
     counts: Counts
+    """Evaluations on the way."""
     work: Work
+    """What saved values avoided."""
 
     @property
     def rise(self) -> np.ndarray:
@@ -139,12 +146,15 @@ class Contour:
     axes: tuple[str, str]
     """Names of the two."""
     cl: float
+    """The confidence level."""
     rise: float
     """Above the minimum, on the contour."""
     pieces: tuple[np.ndarray, ...]
     """Points, shape (m, 2) each; usually one closed piece."""
     counts: Counts
+    """Evaluations on the way."""
     work: Work
+    """What saved values avoided."""
 
     @property
     def points(self) -> np.ndarray:

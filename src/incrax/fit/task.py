@@ -52,7 +52,9 @@ class Task(NamedTuple):
     fun: Callable[..., Any]
     """Of the arguments, plain."""
     problem: Problem
+    """Start, bounds, and the way between pytrees and vectors."""
     flat: FlatFunction
+    """Value and derivatives of one vector."""
     prepared: Prepared | None = None
     """Whose counters tell of the work avoided; None for other evaluations."""
 
@@ -120,7 +122,11 @@ def _check_scalar(task: Task) -> None:
 class Counts(NamedTuple):
     """Evaluations, one for each point where something had to be evaluated.
 
-    Fields: of the value alone, of value and gradient by one program, of the Hessian, of a Hessian times a vector.
+    Fields:
+        values: of the value alone.
+        gradients: of value and gradient by one program.
+        hessians: of the Hessian.
+        products: of the Hessian times a vector.
     """
 
     values: int = 0
@@ -132,7 +138,9 @@ class Counts(NamedTuple):
 class Work(NamedTuple):
     """What saved values avoided, in equations of the programs called.
 
-    Fields: equations run; those that evaluations from scratch would have run.
+    Fields:
+        ran: equations run.
+        whole: those that evaluations from scratch would have run.
     """
 
     ran: int

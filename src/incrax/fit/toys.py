@@ -26,6 +26,7 @@ class Toys:
     """Fits of k data sets with n free elements. Made by `toys`."""
 
     names: tuple[str, ...]
+    """Of the n free elements."""
     values: np.ndarray
     """Of the free elements at the minima, shape (k, n)."""
     errors: np.ndarray

@@ -28,8 +28,13 @@ DENSE_SHARE = 0.75
 class HoldStats:
     """Counts since `hold`.
 
-    Fields: rows encoded, to be read; rows encoded once more by backward passes; rows of backward passes; reads and
-    additions of batches; uses of representations of older parameters, which `stale="allow"` lets pass.
+    Fields:
+        rows_encoded: rows encoded, to be read.
+        rows_recomputed: rows encoded once more by backward passes.
+        rows_pulled_back: rows of backward passes.
+        batches_read: reads of batches.
+        batches_added: additions of cotangents.
+        stale_uses: uses of representations of older parameters, which `stale="allow"` lets pass.
     """
 
     rows_encoded: int = 0

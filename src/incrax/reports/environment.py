@@ -57,9 +57,15 @@ class Finding:
 class Environment(Printable):
     """What incrax runs on.
 
-    Fields: versions of Python and of packages (None: not installed); the machine; devices; JAX's settings, and
-    variables of the process; bytes that saved values may take by default; measured figures by name, in seconds or
-    seconds per unit of work, empty if none were taken; findings.
+    Fields:
+        versions: of Python and of packages; None: not installed.
+        machine: processor and system.
+        devices: those of JAX.
+        settings: of JAX.
+        variables: of the process, where they matter.
+        budget_bytes: bytes that saved values may take by default.
+        figures: measured figures by name, in seconds or seconds per unit of work; empty if none were taken.
+        findings: what is known not to work together.
     """
 
     versions: Mapping[str, str | None]

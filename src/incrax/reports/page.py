@@ -34,6 +34,7 @@ class Report:
     """
 
     data: Mapping[str, Any]
+    """What the page shows, as plain data."""
 
     @cached_property
     def html(self) -> str:

@@ -127,13 +127,14 @@ class PureFunction:
 class Step:
     """`step(state, *args, changed=None, **kwargs) -> (state, out)`: an incremental call that can be compiled.
 
-    Args of a call:
-        state: what `pure` or the last step returned. Carry the newest one, also after a rejected proposal: values are
-            current by content, and selecting between two states would copy all they hold.
-        *args, **kwargs: arguments of the types for which the form was made.
-        changed: None: inputs are compared with the state's, bit by bit, in the graph. Paths: these inputs (or elements)
-            count as changed and the others as unchanged, without comparison. A mapping from paths to booleans, or to
-            boolean arrays of an input's shape, which may be traced: likewise.
+    A call takes
+
+    - `state`: what `pure` or the last step returned. Carry the newest one, also after a rejected proposal: values are
+      current by content, and selecting between two states would copy all they hold.
+    - `*args`, `**kwargs`: arguments of the types for which the form was made.
+    - `changed`: None: inputs are compared with the state's, bit by bit, inside the program. Paths: these inputs (or
+      elements) count as changed and the others as unchanged, without comparison. A mapping from paths to booleans, or
+      to boolean arrays of an input's shape: likewise; they may be traced.
 
     Raises:
         StepTypeError: arguments have another structure, shape or dtype, or other static values.

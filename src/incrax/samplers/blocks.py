@@ -34,9 +34,11 @@ STEP = 1e-7
 class Blocks(Printable):
     """Blocks of parameters in the order in which they should move, the slow ones first.
 
-    Fields: names of the elements of each block; seconds of one evaluation after a step of each, in which the blocks
-    after it may move as well; how many times as often as the first one each moves, per parameter; whether the seconds
-    were measured, or estimated.
+    Fields:
+        blocks: names of the elements of each block.
+        costs_s: seconds of one evaluation after a step of each block, in which the blocks after it may move as well.
+        oversample: how many times as often as the first one each block moves, per parameter.
+        is_measured: whether the seconds were measured, or estimated.
     """
 
     blocks: tuple[tuple[str, ...], ...]

@@ -15,8 +15,12 @@ from incrax.samplers.density import Density
 class Chain:
     """Samples, one a sweep.
 
-    Fields: samples of shape (sweeps, n); names of their elements; log-densities of shape (sweeps,); the share of
-    accepted steps of each block, by its first name; how many log-densities or gradients were evaluated.
+    Fields:
+        samples: shape (sweeps, n).
+        names: names of the n elements.
+        log_densities: shape (sweeps,).
+        acceptance: the share of accepted steps of each block, by its first name.
+        num_evaluations: how many log-densities or gradients were evaluated.
     """
 
     samples: np.ndarray

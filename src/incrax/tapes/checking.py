@@ -18,6 +18,7 @@ class TapeReport(NamedTuple):
     """Branches that depend on values, and what else a compiled program would freeze; true if there is nothing."""
 
     branches: tuple[Guard, ...]
+    """Branches that depend on values, with file, line and expression."""
     impure: tuple[str, ...]
     """Clocks and random numbers outside JAX."""
     mutable: tuple[str, ...]

@@ -9,10 +9,17 @@ from dataclasses import asdict, dataclass
 class TapeStats:
     """Counts since the function was made.
 
-    Fields: calls; calls that the expected path answered; calls that another recorded path answered, or none; paths
-    recorded; programs compiled; programs of guards alone that ran; calls under another transformation; calls that were
-    evaluated operation by operation because there were too many paths; calls that raised; branches that
-    became a `lax.cond` while recording.
+    Fields:
+        calls: how often it was called.
+        hits: calls that the expected path answered.
+        misses: calls that another recorded path answered, or none.
+        recordings: paths recorded.
+        compiles: programs compiled.
+        checks: programs of guards alone that ran.
+        transparent: calls under another transformation.
+        eager: calls evaluated operation by operation because there were too many paths.
+        aborted: calls that raised.
+        merged: branches that became a `lax.cond` while recording.
     """
 
     calls: int = 0

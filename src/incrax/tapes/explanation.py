@@ -18,8 +18,11 @@ class TapeExplanation(NamedTuple):
     """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it to programs."""
 
     stats: dict[str, int]
+    """The counters of `TapeStats`."""
     paths: tuple[dict[str, Any], ...]
+    """Each recorded path: types, hits, misses, seconds of recording and compiling, guards."""
     guards: tuple[dict[str, Any], ...]
+    """Each place where Python asked, and the outcomes that it got there."""
     branches: tuple[dict[str, Any], ...] = ()
     """Of `fallback="cond"`, beyond `max_paths`: each branch, whether it is a `lax.cond`, and why not everywhere."""
 
