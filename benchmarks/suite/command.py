@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.suite import catalogue, comparing, importing, peers, running, schema, turns
 from benchmarks.suite.catalogue import Benchmark
 from benchmarks.suite.running import Outcome, Wish
+from benchmarks.suite.text import as_text
 
 RESULTS = catalogue.FOLDER / "results"
 BAD_USAGE = 2
@@ -33,6 +34,20 @@ USAGE_ERRORS = (
     catalogue.UnknownBenchmarkError,
     importing.ImportingError,
 )
+
+COMMANDS = {"list": "list", "run": "run", "compare": "compare", "peers": "peers", "page": "page", "texts": "import"}
+OPTIONS = {
+    "quick": ("run", "peers"),
+    "rounds": ("run", "peers"),
+    "only": ("run", "peers"),
+    "limit": ("run", "peers"),
+    "label": ("run", "peers"),
+    "output": ("run", "peers", "page", "texts"),
+    "cache": ("peers",),
+    "check": ("page",),
+    "json": ("list", "run", "compare", "peers"),
+}
+"""The commands that each option goes with."""
 
 EPILOG = """\
 examples:
@@ -78,6 +93,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return _bad("--rounds must be at least 1")
     if given.limit is not None and given.limit <= 0:
         return _bad("--limit must be above 0 seconds")
+    wrong = _without_meaning(given) or _wrong_place(given)
+    if wrong:
+        return _bad(wrong)
     try:
         with _ended_on_request():
             return _chosen(given)(given)
@@ -89,6 +107,33 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("interrupted; the running benchmark was ended, finished ones are recorded")
         return 1
+
+
+def _without_meaning(given: argparse.Namespace) -> str:
+    """What is said of an option that the command does not have; empty where all is well."""
+    command = next(name for name in COMMANDS if getattr(given, name))
+    for option, allowed in OPTIONS.items():
+        if getattr(given, option) not in (None, False, "") and command not in allowed:
+            with_these = ", ".join(f"--{COMMANDS[name]}" for name in allowed)
+            return f"--{option} says nothing with --{COMMANDS[command]}; it goes with {with_these}"
+    return ""
+
+
+def _wrong_place(given: argparse.Namespace) -> str:
+    """Why results cannot be written, found out before anything runs; empty where they can."""
+    if "/" in given.label or os.sep in given.label:
+        return f"--label becomes a part of the name of a file; {given.label!r} has a separator of folders"
+    is_written = given.texts or ((given.run or given.peers) and (given.output or not given.quick))
+    if not is_written:
+        return ""
+    folder = given.output or RESULTS
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{folder}: results cannot be written there ({error.strerror}); --output names another folder"
+    if not os.access(folder, os.W_OK):
+        return f"{folder}: results cannot be written there (no permission); --output names another folder"
+    return ""
 
 
 @contextlib.contextmanager
@@ -127,15 +172,6 @@ def _bad(message: str) -> int:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def print_rows(rows: Sequence[Sequence[str]]) -> None:
-    """A table of text."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for number, row in enumerate(rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        if number == 0:
-            print("  ".join("-" * width for width in widths))
 
 
 # --- list ------------------------------------------------------------------------------------------------------------
@@ -206,11 +242,16 @@ def _progress(name: str) -> running.Say:
 
 
 def _record(outcome: Outcome, given: argparse.Namespace) -> Path | None:
-    """Write the result. Quick runs have no valid figures and are written only where a folder is named."""
+    """Write the result. Quick runs have no valid figures and are written only where a folder is named.
+
+    That a library could not be had does not replace figures of the same day.
+    """
     if outcome.result is None or (given.quick and given.output is None):
         return None
     parts = [outcome.result.date[:10], outcome.name.replace("_", "-"), *([given.label] if given.label else [])]
     path = (given.output or RESULTS) / f"{'-'.join(parts)}.json"
+    if outcome.result.skipped is not None and path.exists():
+        return None
     schema.save(outcome.result, path)
     return path
 
@@ -231,7 +272,9 @@ def _finish(outcomes: Sequence[Outcome], given: argparse.Namespace) -> int:
         print(json.dumps([_as_dict(each) for each in outcomes], indent=1))
     elif len(outcomes) > 1:
         rows = [[each.name, each.status, f"{each.seconds:.0f}", _told(each).partition("\n")[0]] for each in outcomes]
-        print_rows([["name", "status", "seconds", ""], *rows])
+        print("\n".join(as_text([["name", "status", "seconds", ""], *rows])))
+    if given.only and all(outcome.reason == running.no_case(given.only) for outcome in outcomes):
+        return _bad(f"{running.no_case(given.only)}; the same with --quick and without --only shows the names")
     return int(any(outcome.status in ("failed", "timed out") for outcome in outcomes))
 
 
@@ -250,7 +293,7 @@ def _compare(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps({"remarks": comparing.remarks(first, second), "lines": comparing.as_dicts(lines)}, indent=1))
     else:
-        print_rows(comparing.as_rows(lines))
+        print("\n".join(as_text(comparing.as_rows(lines))))
         for remark in comparing.remarks(first, second):
             _say(f"note: {remark}")
     worse = sum(line.is_worse_target for line in lines)

@@ -102,6 +102,8 @@ def _compare_two(old: Result, new: Result) -> list[Compared]:
     made = []
     for key in [*after, *(key for key in before if key not in after)]:
         if key not in before or key not in after:
+            if (new if key in before else old).only:
+                continue  # a run of some cases says nothing of the others
             line, status = (after[key], NEW) if key in after else (before[key], GONE)
             made.append(Compared(new.benchmark, *key, status, bool(line.checks), []))
         else:
@@ -194,6 +196,10 @@ def remarks(first: Sequence[Result], second: Sequence[Result]) -> list[str]:
         busy = sorted({each.benchmark for each in results if each.conditions == "busy"})
         if busy:
             found.append(f"the {name} was measured on a busy machine: {', '.join(busy)}")
+    for name, results in (("first", first), ("second", second)):
+        parts = sorted({f"{each.benchmark} ({each.only!r})" for each in results if each.only})
+        if parts:
+            found.append(f"the {name} has some cases only (--only), others are not compared: {', '.join(parts)}")
     if any(each.options.quick for each in (*first, *second)):
         found.append("quick runs: the sizes are small, the figures mean nothing")
     return found

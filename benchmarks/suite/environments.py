@@ -65,7 +65,7 @@ def environment(peer: Peer, cache: Path, limit_s: float, say: Say) -> Path:
     folder = cache / "peers" / peer.name
     python, mark = folder / "bin" / "python", folder / MARK
     wanted = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()
-    if mark.exists() and mark.read_text() == wanted:
+    if python.is_file() and mark.is_file() and mark.read_text() == wanted:
         return python
     base = find_python(peer.pythons)
     if base is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.suite import schema
 from benchmarks.suite.schema import Check, Line, Table, Timing
+from benchmarks.suite.text import as_text
 
 NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
 TIMED = re.compile(rf"({NUMBER}) (us|ms) \[({NUMBER})-({NUMBER})\]")
@@ -125,7 +126,7 @@ def _take_table(found: _Found, lines: Sequence[str], number: int, name: str) -> 
     while end < len(lines) and lines[end].strip() and not SUMMARY.match(lines[end]):
         end += 1
     header, *rows = [_cells(line, starts) for line in (lines[number], *lines[number + 2 : end])]
-    if _printed([header, *rows]) != [line.rstrip() for line in lines[number:end]]:
+    if as_text([header, *rows]) != [line.rstrip() for line in lines[number:end]]:
         raise ImportingError(f"{name}, line {number + 1}: the table does not print as it was read.")
     made = [_line(dict(zip(header, row, strict=True)), f"{name}, {row[0]!r}") for row in rows]
     found.tables.append(Table(found.title, made))
@@ -134,13 +135,6 @@ def _take_table(found: _Found, lines: Sequence[str], number: int, name: str) -> 
 
 def _cells(line: str, starts: Sequence[int]) -> list[str]:
     return [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
-
-
-def _printed(rows: Sequence[Sequence[str]]) -> list[str]:
-    """As `harness.report` prints them."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [shown[0], "  ".join("-" * width for width in widths), *shown[1:]]
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -115,7 +116,9 @@ def _gains(chosen: Iterable[Result], files: dict[str, str]) -> str:
     text = f"## What a change gains\n\n{num} lines have a target, {num_short} of them are short of one. "
     if not found:
         return text + "No result has a gain as its target.\n"
-    bars = [plots.Bar(_label(each), each.ratio, each.check.is_met) for each in found]
+    names = Counter(map(_label, found))
+    again = lambda each: f", table {each.table}" if names[_label(each)] > 1 else ""
+    bars = [plots.Bar(_label(each) + again(each), each.ratio, each.check.is_met) for each in found]
     missed = sum(not each.check.is_met for each in found)
     largest = max(found, key=lambda each: each.ratio)
     told = (
@@ -258,7 +261,7 @@ def _source(result: Result) -> str:
 
 
 def _command(result: Result) -> str:
-    words = ["python -m benchmarks --run", result.benchmark]
+    words = ["python -m benchmarks --run", result.benchmark, *([f'--only "{result.only}"'] if result.only else [])]
     if result.source == "run" and result.options.rounds and "--rounds" in result.options.arguments:
         words += ["--rounds", str(result.options.rounds)]
     return " ".join(words)

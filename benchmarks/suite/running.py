@@ -87,7 +87,7 @@ def run(benchmark: Benchmark, wish: Wish, say: Say) -> Outcome:
         tables = read_tables(record)
     if not tables:
         return Outcome(
-            benchmark.name, "skipped", seconds, _only_line(ended.output) or "no case was run", text=ended.output
+            benchmark.name, "skipped", seconds, _only_line(ended.output) or no_case(wish.only), text=ended.output
         )
     shares = [share for share in (before, machine.busy_share()) if share is not None]
     result = schema.Result(
@@ -126,6 +126,11 @@ def read_tables(path: Path) -> list[dict[str, Any]]:
 
 def _only_line(text: str) -> str:
     return next((line.removeprefix("skipped: ") for line in text.splitlines() if line.startswith("skipped: ")), "")
+
+
+def no_case(only: str) -> str:
+    """Why nothing was run, where nothing failed."""
+    return f"no case's name contains {only!r}" if only else "no case was run"
 
 
 def today() -> str:

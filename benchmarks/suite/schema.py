@@ -103,6 +103,12 @@ class Result:
     """Why nothing could be measured; the tables are empty then."""
 
     @property
+    def only(self) -> str:
+        """What the names of cases had to contain; empty where all were run."""
+        words = self.options.arguments
+        return words[words.index("--only") + 1] if "--only" in words[:-1] else ""
+
+    @property
     def lines(self) -> list[tuple[str, Line]]:
         """(title, line) of all tables."""
         return [(table.title, line) for table in self.tables for line in table.lines]

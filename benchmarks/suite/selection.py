@@ -16,16 +16,17 @@ VERSIONS = ("python", "jax", "incrax")
 
 @dataclass(frozen=True)
 class Gain:
-    """A line whose target is a gain, and what was reached."""
+    """A line whose target is a gain, what was reached, and in which of the result's tables it is."""
 
     result: Result
+    table: int
     line: Line
     check: Check
     ratio: float
 
 
 def best(results: Iterable[Result]) -> dict[str, Result]:
-    """By benchmark the newest of a quiet machine, or else the newest; what was skipped only where nothing else is."""
+    """By benchmark the newest of a quiet machine, or else the newest; parts and skipped ones where nothing else is."""
     found: dict[str, Result] = {}
     for result in results:
         if not result.options.quick:
@@ -36,18 +37,19 @@ def best(results: Iterable[Result]) -> dict[str, Result]:
     return {name: found[name] for name in sorted(found, key=place)}
 
 
-def _rank(result: Result) -> tuple[bool, bool, str]:
-    return result.skipped is None, result.conditions == "quiet", result.date
+def _rank(result: Result) -> tuple[bool, bool, bool, str]:
+    return result.skipped is None, not result.only, result.conditions == "quiet", result.date
 
 
 def gains(chosen: Iterable[Result]) -> list[Gain]:
     """Lines whose target is to be faster than another form by a factor, the first such target of each."""
     made = []
     for result in chosen:
-        for _, line in result.lines:
-            aims = [check for check in line.checks if check.target.startswith(">=") and check.ratio in line.ratios]
-            if aims:
-                made.append(Gain(result, line, aims[0], line.ratios[aims[0].ratio]))
+        for number, table in enumerate(result.tables, 1):
+            for line in table.lines:
+                aims = [check for check in line.checks if check.target.startswith(">=") and check.ratio in line.ratios]
+                if aims:
+                    made.append(Gain(result, number, line, aims[0], line.ratios[aims[0].ratio]))
     return made
 
 
@@ -69,7 +71,7 @@ def measured(result: Result) -> str:
     """When and on what, in one sentence."""
     cores = f" x {result.machine['cores']}" if "cores" in result.machine else ""
     on = f"{result.machine.get('cpu', 'unknown processor')}{cores}"
-    used = ", ".join(f"{name} {version}" for name, version in result.versions.items() if name in VERSIONS)
+    used = ", ".join(f"{name} {result.versions[name]}" for name in VERSIONS if name in result.versions)
     commit = f", commit {result.commit}" if result.commit else ""
     return f"Measured {result.date[:10]} on {on}; {used}{commit}; {state(result)}."
 

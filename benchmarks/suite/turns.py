@@ -24,8 +24,9 @@ from benchmarks.suite import schema
 from benchmarks.suite.catalogue import FOLDER
 from benchmarks.suite.environments import UnavailableError, cache_folder, environment
 from benchmarks.suite.peers import HOME, Peer
-from benchmarks.suite.running import Outcome, Say, Wish, grouped, today
+from benchmarks.suite.running import Outcome, Say, Wish, grouped, no_case, today
 from benchmarks.suite.schema import Check, Line, Timing
+from benchmarks.suite.text import as_text
 
 OURS = "incrax"
 INSTALL_LIMIT_S = 1800.0
@@ -39,6 +40,10 @@ MOST_CALLS = 40
 
 class PeerError(RuntimeError):
     """A side that could not go on; the message is its own."""
+
+
+class LateError(PeerError):
+    """A side that did not answer before the time limit."""
 
 
 class Side:
@@ -75,7 +80,7 @@ class Side:
         try:
             line = self._replies.get(timeout=max(self._deadline - time.perf_counter(), 0.01))
         except queue.Empty:
-            raise PeerError(f"{self.name}: no answer before the time limit") from None
+            raise LateError(f"{self.name}: no answer before the time limit; --limit SECONDS gives more") from None
         if line is None:
             raise PeerError(f"{self.name}: its process ended; what it said last is in {self._process.log}")
         answer = json.loads(line)
@@ -97,7 +102,8 @@ def started(command: list[str], name: str, folder: Path, deadline: float) -> Ite
             yield Side(made, name, deadline)
         except PeerError as error:
             said = log.read_text(errors="replace").strip().splitlines()[-4:]
-            raise PeerError("\n".join([str(error).removesuffix(f"; what it said last is in {log}"), *said])) from None
+            told = str(error).removesuffix(f"; what it said last is in {log}")
+            raise type(error)("\n".join([told, *said])) from None
 
 
 def run(peer: Peer, wish: Wish, say: Say, cache: Path | None = None) -> Outcome:
@@ -113,9 +119,10 @@ def run(peer: Peer, wish: Wish, say: Say, cache: Path | None = None) -> Outcome:
         with tempfile.TemporaryDirectory(prefix="incrax-peers-") as folder:
             lines, versions = _measured(peer, python, Path(folder), wish, say)
     except PeerError as error:
-        return Outcome(name, "failed", time.perf_counter() - begin, str(error))
+        status = "timed out" if isinstance(error, LateError) else "failed"
+        return Outcome(name, status, time.perf_counter() - begin, str(error))
     if not lines:
-        return Outcome(name, "skipped", time.perf_counter() - begin, "no case was run")
+        return Outcome(name, "skipped", time.perf_counter() - begin, no_case(wish.only))
     shares = [share for share in (before, machine.busy_share()) if share is not None]
     title = f"incrax and {peer.name}"
     result = schema.Result(
@@ -124,7 +131,7 @@ def run(peer: Peer, wish: Wish, say: Say, cache: Path | None = None) -> Outcome:
         date=today(),
         machine=machine.describe() | {"device": "cpu"},
         versions=versions,
-        options=schema.Options(wish.quick, wish.rounds or (QUICK_ROUNDS if wish.quick else ROUNDS), []),
+        options=schema.Options(wish.quick, _rounds(wish), ["--only", wish.only] if wish.only else []),
         tables=[schema.Table(title, lines)],
         commit=machine.commit(FOLDER.parent),
         load=load,
@@ -159,7 +166,7 @@ def _measured(peer: Peer, python: Path, folder: Path, wish: Wish, say: Say) -> t
             lines = []
             for case in cases:
                 lines.append(measured_line(peer, case, (ours, theirs), wish))
-                say(f"{case}: {lines[-1].cells[f'{peer.name} / {OURS}']} of our time")
+                say(f"{case}: {lines[-1].cells[f'{peer.name} / {OURS}']} times our time")
             versions = {OURS: ours.greeting["versions"], peer.name: theirs.greeting["versions"]}
     flat = {**versions[OURS], **{f"{peer.name}: {key}": value for key, value in versions[peer.name].items()}}
     return lines, flat
@@ -176,8 +183,8 @@ def measured_line(peer: Peer, case: str, sides: tuple[Side, Side], wish: Wish) -
         seconds = side.ask(do="time", first=1, calls=3 if wish.quick else WARM)["seconds"]
         calls[side] = min(max(int(TURN_S / max(seconds[-1], 1e-9)), 1), 2 if wish.quick else MOST_CALLS)
     found: dict[Side, list[float]] = {side: [] for side in sides}
-    rounds, number = wish.rounds or (QUICK_ROUNDS if wish.quick else ROUNDS), WARM + 1
-    for turn in range(rounds):
+    number = WARM + 1
+    for turn in range(_rounds(wish)):
         for side in sides if turn % 2 == 0 else sides[::-1]:
             found[side] += side.ask(do="time", first=number, calls=calls[side])["seconds"]
         number += max(calls.values())
@@ -189,6 +196,10 @@ def measured_line(peer: Peer, case: str, sides: tuple[Side, Side], wish: Wish) -
         checks = [Check(f">={factor:.3g}x {peer.name}", f"{ratio:.2f}x {peer.name}", ratio >= factor, name)]
     cells = {form: shown(timing) for form, timing in timings.items()} | {name: f"{ratio:.2f}"}
     return Line(case, cells, timings, {name: ratio}, {}, checks)
+
+
+def _rounds(wish: Wish) -> int:
+    return wish.rounds or (QUICK_ROUNDS if wish.quick else ROUNDS)
 
 
 def _check_agreement(peer: Peer, case: str, sides: tuple[Side, Side]) -> None:
@@ -226,6 +237,4 @@ def shown(timing: Timing) -> str:
 
 def printed(lines: list[Line]) -> str:
     """The lines as a table."""
-    rows = [["case", *lines[0].cells], *([line.case, *line.cells.values()] for line in lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(as_text([["case", *lines[0].cells], *([line.case, *line.cells.values()] for line in lines)]))

@@ -28,7 +28,7 @@ from incrax.rehearsing.warming import warm_up, warm_up_rows
 from incrax.reports.deps import DependenceTable, dependence_table
 from incrax.reports.explain import Explanation, explain_call, explain_rows
 from incrax.reports.gathered import gather, subject_of
-from incrax.reports.page import Report
+from incrax.reports.page import Report, checked_path
 from incrax.rows.traces import RowTraces
 from incrax.running.living import living, register
 from incrax.running.pure import PureState, Step
@@ -217,13 +217,13 @@ class Incremental(Generic[P, R]):
 
         Raises:
             NotCalledError: without arguments before the first call.
-            OSError: the file cannot be written.
+            OSError: the file cannot be written; ReportError: `path` is no path.
         """
+        target = checked_path(path)
         with self._locked():
-            stats = self.stats.as_dict()
-            page = Report(gather(subject_of(self._name, self._traces, self._rows, stats, args, kwargs)))
-        if path is not None:
-            page.save(path)
+            page = Report(gather(subject_of(self._name, self._traces, self._rows, self.stats.as_dict(), args, kwargs)))
+        if target is not None:
+            page.save(target)
         return page
 
     # --- control -------------------------------------------------------------------------------------------------

@@ -25,3 +25,12 @@ def no_report_of_guarded() -> ReportError:
         "compiled as a whole: there are no saved values to show. Nothing was evaluated. `f.explain()` lists its paths "
         "and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for each path."
     )
+
+
+def no_file_to_write_to(kind: str) -> ReportError:
+    """Something else where the name of a file belongs."""
+    return ReportError(
+        f"`report` got an object of type {kind} for the file to write to, which must be a name or a path. Usually the "
+        "arguments of a call were given first, as for `f.explain(*args)`. Nothing was evaluated or written. Call "
+        "`f.report(None, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
+    )

@@ -129,3 +129,15 @@ def test_bad_usage_has_exit_code_2(files, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         command.main([])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_of_some_cases_says_nothing_of_the_others(is_first):
+    whole = result(line("a", 2.0), line("b", 2.0))
+    part = result(line("a", 2.0))
+    part.options.arguments.extend(["--only", "a"])
+    pair = (part, whole) if is_first else (whole, part)
+    assert statuses(*pair) == {"a": "same"}
+    name = "first" if is_first else "second"
+    expected = f"the {name} has some cases only (--only), others are not compared: mixture ('a')"
+    assert comparing.remarks([pair[0]], [pair[1]]) == [expected]

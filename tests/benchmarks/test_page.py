@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -30,7 +31,8 @@ def line(case: str, ratio: float, aim: float | None = 2.0, size: float = 1.0) ->
 
 def result(benchmark: str, *tables: Table, date: str = "2026-11-22", **more) -> schema.Result:
     machine, versions = {"cpu": "Abacus", "cores": "2"}, {"python": "3.11", "jax": "0.10", "incrax": "0.1"}
-    return schema.Result(1, benchmark, date, machine, versions, schema.Options(rounds=9), list(tables), **more)
+    options = more.pop("options", schema.Options(rounds=9))
+    return schema.Result(1, benchmark, date, machine, versions, options, list(tables), **more)
 
 
 def curves() -> schema.Result:
@@ -202,6 +204,37 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
     shown = page.make(made)[page.PAGE]
     assert "## Other runs" in shown
     assert "| pure | 2026-11-21 | Abacus | busy |" in shown
+
+
+def test_versions_are_named_in_one_order():
+    made = result("peers-torch", skipped="why")
+    one, other = ({name: "1" for name in names} for names in (["incrax", "jax", "python"], ["python", "jax", "incrax"]))
+    told = [selection.measured(dataclasses.replace(made, versions=versions)) for versions in (one, other)]
+    assert told[0] == told[1]
+    assert "python 1, jax 1, incrax 1" in told[0]
+
+
+def test_lines_of_one_name_are_told_apart_in_the_plot():
+    twice = [Table("one", [line("value", 3.0)]), Table("once more", [line("value", 4.0), line("other", 5.0)])]
+    drawn = page.make([result("pure", *twice)])[f"{page.ASSETS}/gains.svg"]
+    for label in ("pure: value, table 1", "pure: value, table 2", "pure: other<"):
+        assert label in drawn
+
+
+def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
+    part = {"options": schema.Options(arguments=["--rounds", "3", "--only", "value, one"], rounds=3)}
+    made = [
+        result("pure", Table("one", []), date="2026-11-20", conditions="busy"),
+        result("pure", Table("one", []), date="2026-11-22", conditions="quiet", **part),
+        result("exact", Table("one", []), date="2026-11-22", **part),
+    ]
+    assert {name: each.date for name, each in selection.best(made).items()} == {
+        "pure": "2026-11-20",
+        "exact": "2026-11-22",
+    }
+    shown = page.make(made)[page.PAGE]
+    assert '`python -m benchmarks --run exact --only "value, one" --rounds 3`' in shown
+    assert "`python -m benchmarks --run pure`" in shown
 
 
 # --- the page that is kept -------------------------------------------------------------------------------------------

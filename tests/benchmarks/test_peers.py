@@ -123,7 +123,8 @@ def pip(monkeypatch):
     def run_process(command, limit_s, say, *, with_output):
         calls.append([Path(command[0]).name, *command[1:]])
         if command[1:3] == ["-m", "venv"]:
-            Path(command[3]).mkdir(parents=True)
+            (Path(command[3]) / "bin").mkdir(parents=True)
+            (Path(command[3]) / "bin" / "python").touch()
         return answers.pop(0) if answers else Ended(0, is_late=False, output="", errors="")
 
     monkeypatch.setattr(environments, "run_process", run_process)
@@ -148,6 +149,9 @@ def test_an_environment_is_made_once_and_again_when_its_requirements_change(pip,
     (tmp_path / "peers" / "torch" / environments.MARK).write_text("of another list")
     environments.environment(torch(), tmp_path, 9.0, said.append)
     assert len(pip.calls) == 4
+    python.unlink()  # the Python that it was made with is gone
+    environments.environment(torch(), tmp_path, 9.0, said.append)
+    assert len(pip.calls) == 6
 
 
 @pytest.mark.parametrize(
@@ -175,6 +179,27 @@ def vars_of(result: schema.Result) -> object:
     import json
 
     return json.loads(schema.dumps(result))
+
+
+@pytest.mark.parametrize(("error", "status"), [(turns.LateError, "timed out"), (PeerError, "failed")])
+def test_a_side_that_is_late_is_told_from_one_that_fails(monkeypatch, tmp_path, error, status):
+    def raising(*args):
+        raise error("why")
+
+    monkeypatch.setattr(turns, "environment", lambda *args: Path(sys.executable))
+    monkeypatch.setattr(turns, "_measured", raising)
+    outcome = turns.run(torch(), Wish(), lambda text: None, tmp_path)
+    assert (outcome.status, outcome.reason) == (status, "why")
+
+
+def test_a_run_of_some_cases_says_so_in_its_result(monkeypatch, tmp_path):
+    line = schema.Line("table", {"incrax": "1 us"})
+    monkeypatch.setattr(turns, "environment", lambda *args: Path(sys.executable))
+    monkeypatch.setattr(turns, "_measured", lambda *args: ([line], {}))
+    outcome = turns.run(torch(), Wish(only="tab"), lambda text: None, tmp_path)
+    assert outcome.result is not None
+    assert outcome.result.only == "tab"
+    assert outcome.result.options.rounds == turns.ROUNDS
 
 
 def test_a_peer_without_a_python_is_skipped(monkeypatch, tmp_path, capsys):

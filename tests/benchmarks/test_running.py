@@ -182,3 +182,59 @@ def test_a_quick_run_is_recorded_only_where_a_folder_is_named(tmp_path, monkeypa
 )
 def test_a_machine_is_quiet_where_others_take_next_to_nothing(shares, expected):
     assert machine.conditions(shares) == expected
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--list", "--quick"], "--quick says nothing with --list; it goes with --run, --peers"),
+        (["--run", "pure", "--check"], "--check says nothing with --run; it goes with --page"),
+        (["--page", "--json"], "--json says nothing with --page; it goes with --list, --run, --compare, --peers"),
+        (["--run", "pure", "--cache", "here"], "--cache says nothing with --run; it goes with --peers"),
+        (
+            ["--run", "pure", "--label", "a/b"],
+            "--label becomes a part of the name of a file; 'a/b' has a separator of folders",
+        ),
+    ],
+)
+def test_options_that_would_be_ignored_are_bad_usage(words, message, capsys):
+    assert command.main(words) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+@pytest.mark.parametrize("words", [["--run", "pure"], ["--run", "pure", "--quick"], ["--peers", "torch"]])
+def test_a_folder_that_cannot_be_written_to_is_found_out_before_anything_runs(words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(running, "run", None)
+    assert command.main([*words, "--output", str(tmp_path / "file")]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {tmp_path / 'file'}: results cannot be written there (")
+    assert shown.endswith("); --output names another folder\n")
+
+
+def test_a_folder_without_permission_is_found_out_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert command.main(["--run", "pure", "--output", str(tmp_path)]) == 2
+    assert "results cannot be written there (no permission)" in capsys.readouterr().err
+
+
+def test_a_case_that_no_benchmark_has_is_bad_usage(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(catalogue, "BENCHMARKS", (made(tmp_path, "print('no table')"),))
+    assert command.main(["--run", "mixture", "--quick", "--only", "no such case"]) == 2
+    assert "error: no case's name contains 'no such case'; the same with --quick" in capsys.readouterr().err
+    assert command.main(["--run", "mixture", "--quick"]) == 0
+
+
+def test_a_library_that_is_skipped_leaves_the_figures_of_the_day(tmp_path):
+    measured = schema.Result(1, "peers-torch", "2026-11-22", {}, {}, schema.Options(), [schema.Table("one", [])])
+    skipped = schema.Result(1, "peers-torch", "2026-11-22", {}, {}, schema.Options(), [], skipped="why")
+    given = command.parser().parse_args(["--peers", "torch", "--output", str(tmp_path)])
+    path = command._record(running.Outcome("peers-torch", "ok", 1.0, result=measured), given)
+    assert command._record(running.Outcome("peers-torch", "skipped", 1.0, "why", skipped), given) is None
+    assert path is not None
+    assert schema.load(path) == measured
+    path.unlink()
+    assert command._record(running.Outcome("peers-torch", "skipped", 1.0, "why", skipped), given) == path

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import FAST, MINIMAL
+from page_reader import Page
 
 import incrax
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+Keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": 1.0, "b": 2.0, "c": 3.0, "t": np.array([1.0, 2.0, 3.0])}
 MAX_TILES = 420
@@ -58,77 +54,6 @@ def many_equations(params, x):
     for k in range(900):
         total = total + jnp.sum(jnp.sin(x * params["w"][k % 40] + k)) * params["c"]
     return total
-
-
-class Page:
-    """A page in a browser: what a reader does, and what is there then."""
-
-    def __init__(self, driver, report, folder):
-        self.driver = driver
-        driver.get_log("browser")
-        driver.get_log("performance")
-        driver.get(report.save(Path(folder) / "page.html").as_uri())
-
-    def run(self, script, *args):
-        return self.driver.execute_script(script, *args)
-
-    def find(self, selector):
-        return self.driver.find_element("css selector", selector)
-
-    def click(self, selector):
-        self.run("document.querySelector(arguments[0]).click()", selector)
-
-    def choose(self, *paths):
-        """Only these inputs change."""
-        self.click("#choose-none")
-        for path in paths:
-            self.run(
-                "const label = [...document.querySelectorAll('#leaves input')].find(box =>"
-                " (box.ariaLabel || box.parentElement.querySelector('.path').textContent) === arguments[0]);"
-                "label.click();",
-                path,
-            )
-
-    def numbers(self):
-        """The rows of the table, by name: (it reaches, the engine would run)."""
-        return self.run(
-            "return Object.fromEntries([...document.querySelectorAll('#numbers tbody tr')].map(row =>"
-            " [row.dataset.name, [...row.querySelectorAll('td')].map(cell => cell.dataset.value)]))"
-        )
-
-    def states(self):
-        """How many tiles of equations are in each state."""
-        return self.run(
-            "const found = {}; for (const tile of document.querySelectorAll('#treemap .tile'))"
-            " if (tile.dataset.state) found[tile.dataset.state] = (found[tile.dataset.state] || 0) + 1; return found;"
-        )
-
-    def press(self, *keys):
-        """Keys for what has the focus."""
-        for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
-
-    def focused(self):
-        return self.run("return document.activeElement.textContent")
-
-    def errors(self):
-        return [entry["message"] for entry in self.driver.get_log("browser")]
-
-
-@pytest.fixture(scope="module")
-def driver():
-    binary = next(filter(None, map(shutil.which, BROWSERS)), None)
-    service = shutil.which("chromedriver")
-    if binary is None or service is None:
-        pytest.skip("no Chromium with its chromedriver is installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1400"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(service))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from importlib import resources
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from helpers import FAST, MINIMAL
 
 import incrax
 from incrax.rehearsing import rehearsal
+from incrax.reports import outlooks
 from incrax.reports.equations import Equations
 from incrax.reports.outlooks import described
 
@@ -149,12 +151,71 @@ def test_measured_programs_scale_the_seconds_of_their_equations():
         assert sum(in_whole) == pytest.approx(engine.chooser.whole.seconds, rel=1e-2)
 
 
+def test_of_two_programs_of_one_size_the_whole_function_gives_the_times(monkeypatch):
+    """The sum of all equations is then the time that is shown for the whole function."""
+    f = made("cost", changes=())
+    engine = f._traces.latest.engine
+    segments, eqns = engine.chooser.segments, engine.facts.program.eqns
+    monkeypatch.setattr(type(segments), "measured_s", lambda self, group: 5.0)
+    monkeypatch.setattr(type(segments), "top_plan", lambda self: SimpleNamespace(eqns=eqns))
+    monkeypatch.setattr(segments, "groups", {})
+    monkeypatch.setattr(segments, "wanted", [eqns[0].outvars[0]])
+    engine.chooser.whole.seconds = 3.0
+    seconds, how = Equations(engine)._seconds()
+    assert sum(seconds) == pytest.approx(3.0)
+    assert set(how) == {1}
+
+
 def test_plans_are_listed_with_their_candidates():
     f = made("cost", changes=("c",) * 6)
     plans = f.report().as_dict()["plans"]
     assert plans[0]["changed"]["names"] == ["params['c']"]
     assert plans[0]["why"] == f._traces.latest.engine.chooser.seen(int(plans[0]["mask"], 16)).reason
     assert all({"name", "seconds", "is_measured"} == set(c) for plan in plans for c in plan["candidates"])
+
+
+def test_plans_say_how_many_of_their_equations_are_derived():
+    f = incrax.incremental(jax.grad(lambda p, x: jnp.sum(jnp.log(p["a"] * x + p["b"] * x**2))), tuning=MINIMAL)
+    f(PARAMS, X)
+    f({**PARAMS, "a": np.float64(7)}, X)
+    data, engine = f.report().as_dict(), f._traces.latest.engine
+    numbers = Equations(engine).numbers
+    for plan in data["plans"]:
+        entry = engine.chooser.seen(int(plan["mask"], 16))
+        eqns = entry.program.plan.eqns
+        assert plan["num_ran"] == len(eqns)
+        assert plan["num_derived"] == sum(id(eqn) not in numbers for eqn in eqns)
+
+
+def test_an_outlook_says_from_which_values_it_starts():
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(PARAMS, X)
+    f(changed("a"), X)
+    found = outlook(f.report().as_dict(), "params['b']")
+    record = rehearsal.outlook(f._traces.latest.engine, int(found["mask"], 16))
+    assert found["differs"] == hex(record.dirty)
+
+
+def test_sets_that_calls_had_are_looked_out_for_before_inputs_that_they_did_not_change(monkeypatch):
+    f = incrax.incremental(lambda p: sum(map(jnp.exp, p)), tuning=MINIMAL)
+    p = np.arange(20.0)
+    f(list(p))
+    for _ in range(2):
+        p[17:19] += 1.0
+        f(list(p))
+    monkeypatch.setattr(outlooks, "MAX_OUTLOOKS", 5)
+    data = f.report().as_dict()
+    assert len(data["outlooks"]) == 5
+    assert outlook(data, "p[17]", "p[18]")["count"] == 2
+    assert {plan["mask"] for plan in data["plans"]} <= {found["mask"] for found in data["outlooks"]}
+
+
+def test_a_first_run_that_was_not_is_none():
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(PARAMS, X)
+    assert f.report().as_dict()["whole"]["first_s"] is None
+    g = made("cost")
+    assert g._traces.latest.engine.chooser.whole.first_s > 0.0
 
 
 def test_saved_values_are_listed_with_what_made_them():
@@ -302,6 +363,26 @@ def test_a_page_is_written_where_it_is_asked_for(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "three.html", "two.html"]
     assert str(report) == f"report of model: {report.as_dict()['function']['num_equations']} equations, 6 calls"
     assert repr(report) == f"<{report}>"
+
+
+def test_one_equation_is_one_equation():
+    f = incrax.incremental(jnp.exp, tuning=MINIMAL)
+    f(1.0)
+    assert str(f.report()) == "report of exp: 1 equation, 1 call"
+
+
+@pytest.mark.parametrize("make", [lambda f: f.report(PARAMS, X), lambda f: incrax.report(f, PARAMS, X, path=PARAMS)])
+def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done(make):
+    f = made()
+    before = f.stats.as_dict()
+    with pytest.raises(incrax.ReportError) as caught:
+        make(f)
+    assert str(caught.value) == (
+        "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "
+        "arguments of a call were given first, as for `f.explain(*args)`. Nothing was evaluated or written. Call "
+        "`f.report(None, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
+    )
+    assert f.stats.as_dict() == before
 
 
 def test_a_page_in_a_frame_is_escaped():

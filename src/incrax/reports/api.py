@@ -34,7 +34,7 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
 
     Raises:
         NotCalledError: without arguments before the first call.
-        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing.
+        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing; or `path` is no path.
         OSError: the file cannot be written.
 
     Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the latest

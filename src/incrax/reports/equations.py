@@ -60,6 +60,10 @@ class Equations:
         number = self.numbers.get(id(eqn))
         return equation_cost(eqn) if number is None else self.costs[number]
 
+    def num_derived(self, eqns: Sequence[Equation]) -> int:
+        """How many of some equations the program does not have."""
+        return sum(id(eqn) not in self.numbers for eqn in eqns)
+
     def writers(self, variables: Iterable[Var]) -> list[int]:
         """Numbers of the equations that write some variables; -1 for a derived one, each number once."""
         writer = self.facts.listing.writer
@@ -100,7 +104,10 @@ class Equations:
         return found
 
     def _seconds(self) -> tuple[list[float], list[int]]:
-        """Seconds of each equation, estimated, then scaled to the smallest timed program that holds it; and how."""
+        """Seconds of each equation, estimated, then scaled to the smallest timed program that holds it; and how.
+
+        Of two programs of one size the whole function counts, so that the sum is the time that is shown for it.
+        """
         chooser, segments = self.engine.chooser, self.engine.chooser.segments
         seconds, how = [self.facts.seconds(eqn) for eqn in self.eqns], [0] * len(self.eqns)
         whole_s = chooser.whole.seconds
@@ -110,7 +117,7 @@ class Equations:
             if measured_s is not None:
                 plan = segments.top_plan() if group is None else segments.plan(group)
                 timed.append((plan.eqns, measured_s, 2))
-        for eqns, measured_s, kind in sorted(timed, key=lambda item: -len(item[0])):
+        for eqns, measured_s, kind in sorted(timed, key=lambda item: (-len(item[0]), -item[2])):
             factor = measured_s / max(sum(map(self.facts.seconds, eqns)), 1e-12)
             for number in [self.numbers[id(eqn)] for eqn in eqns if id(eqn) in self.numbers]:
                 seconds[number], how[number] = factor * self.facts.seconds(self.eqns[number]), kind

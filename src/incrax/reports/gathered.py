@@ -5,6 +5,8 @@ In: an engine and its history. Out: a dictionary of lists, numbers and text. It 
 
 from __future__ import annotations
 
+import functools
+import operator
 import platform
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -77,7 +79,7 @@ def gather(subject: Subject) -> dict[str, Any]:
         "equations": equations.columns(),
         "outlooks": outlooks(equations),
         "last": None if engine.last is None else hex(engine.last.dirty & ~engine.always),
-        "plans": plans(engine),
+        "plans": plans(equations),
         "whole": _whole(engine),
         "worth": engine.chooser.watch.worth.sentence if engine.chooser.is_timed else "",
         "segments": segments(engine),
@@ -127,7 +129,7 @@ def _whole(engine: Engine) -> dict[str, Any]:
     return {
         "seconds": chooser.whole_s,
         "is_measured": chooser.whole.seconds is not None,
-        "first_s": chooser.whole.first_s,
+        "first_s": (chooser.whole.first_s or None) if chooser.clock.is_running else None,
         "lost_s": chooser.race.lost_s,
         "compiling_s": chooser.clock.compiling_s,
     }
@@ -141,7 +143,6 @@ def _calls(subject: Subject, equations: Equations) -> dict[str, Any]:
     kinds, whys, changes = Table(), Table(), Table()
     calls = list(subject.history.calls())
     did = {id(call.record): _did(equations, call.record) for call in calls}
-    changed = [_changed(subject.engine, call) for call in calls]
     return {
         "first": calls[0].number if calls else 0,
         "num": subject.history.num_calls,
@@ -149,7 +150,7 @@ def _calls(subject: Subject, equations: Equations) -> dict[str, Any]:
         "at_s": [round(call.start_s - calls[0].start_s, 7) for call in calls],
         "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
         "kind": [kinds.number(did[id(call.record)][0]) for call in calls],
-        "changed": [changes.number((what["num"], *what["names"])) for what in changed],
+        "changed": [changes.number(_changed(subject.engine, call)) for call in calls],
         "ran": [did[id(call.record)][1] for call in calls],
         "filled": [did[id(call.record)][2] for call in calls],
         "loaded": [did[id(call.record)][3] for call in calls],
@@ -157,7 +158,7 @@ def _calls(subject: Subject, equations: Equations) -> dict[str, Any]:
         "saved_bytes": [call.saved_bytes for call in calls],
         "kinds": kinds.listed(),
         "whys": whys.listed(),
-        "changes": changes.listed(lambda value: {"num": value[0], "names": list(value[1:])}),
+        "changes": changes.listed(lambda mask: _named(subject.engine, mask)),
     }
 
 
@@ -171,14 +172,18 @@ def _did(equations: Equations, record: Record | Chunks | None) -> tuple[str, int
     return kind, len(equations_run(equations.engine, record)), len(record.filled), len(record.loads)
 
 
-def _changed(engine: Engine, call: Noted) -> dict[str, Any]:
-    """The inputs that changed, as far as the call found out."""
+def _changed(engine: Engine, call: Noted) -> int | None:
+    """The inputs that changed, as far as the call found out; None where it counted chunks."""
     if isinstance(call.record, Chunks):
-        return {"num": -1, "names": []}
+        return None
     if call.record is None:
-        found = [engine.paths[index] for index in call.rested or ()]
-        return {"names": found[:12], "num": len(found)}
-    return names(engine, call.record.dirty & ~engine.always)
+        return functools.reduce(operator.or_, map(engine.layout.leaf_mask, call.rested or ()), 0)
+    return call.record.dirty & ~engine.always
+
+
+def _named(engine: Engine, mask: int | None) -> dict[str, Any]:
+    """What changed, as bits and by name."""
+    return {"mask": None, "num": -1, "names": []} if mask is None else {"mask": hex(mask), **names(engine, mask)}
 
 
 def _why(call: Noted) -> str:

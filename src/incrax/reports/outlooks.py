@@ -53,17 +53,22 @@ def _masks(engine: Engine) -> Iterable[int]:
     if last is not None:
         yield last.dirty & ~engine.always
     yield from (0, layout.full)
+    yield from (entry.dirty & ~engine.always for entry in _seen(engine))
     yield from (layout.leaf_mask(index) for index in range(len(layout.widths)))
-    seen = sorted(engine.chooser.entries.values(), key=lambda entry: -entry.count)
-    yield from (entry.dirty & ~engine.always for entry in seen)
     for index, width in enumerate(layout.widths):
         yield from (1 << layout.offsets[index] + k for k in range(width) if width > 1)
 
 
+def _seen(engine: Engine) -> list[Entry]:
+    """The dirty sets that calls had, the most frequent first."""
+    return sorted(engine.chooser.entries.values(), key=lambda entry: -entry.count)[:MAX_PLANS]
+
+
 def described(equations: Equations, record: Record) -> dict[str, Any]:
-    """A record as data: the numbers are those of `explain`."""
+    """A record as data: the numbers are those of `explain`; what differs from the values that it starts from."""
     return {
         "served_by": record.candidate,
+        "differs": hex(record.dirty & ~equations.engine.always),
         "why": why(record),
         "num_loaded": len(record.loads),
         "loaded_bytes": sum(_jax.aval_bytes(var.aval) for var in record.loads),
@@ -87,7 +92,7 @@ def _work(equations: Equations, record: Record) -> dict[str, Any]:
         numbers = [equations.numbers.get(id(eqn), -1) for eqn in ran]
         work = {
             "num_ran": len(ran),
-            "num_derived": numbers.count(-1),
+            "num_derived": equations.num_derived(ran),
             "ran": ranges(number for number in numbers if number >= 0),
             "flops_ran": cost.flops,
             "flops_avoided": avoided.flops,
@@ -101,13 +106,13 @@ def _work(equations: Equations, record: Record) -> dict[str, Any]:
 # --- plans --------------------------------------------------------------------------------------------------------
 
 
-def plans(engine: Engine) -> list[dict[str, Any]]:
+def plans(equations: Equations) -> list[dict[str, Any]]:
     """The dirty sets seen, the most frequent first, with their candidates and how they were chosen."""
-    entries = sorted(engine.chooser.entries.values(), key=lambda entry: -entry.count)
-    return [_plan(engine, entry) for entry in entries[:MAX_PLANS]]
+    return [_plan(equations, entry) for entry in _seen(equations.engine)]
 
 
-def _plan(engine: Engine, entry: Entry) -> dict[str, Any]:
+def _plan(equations: Equations, entry: Entry) -> dict[str, Any]:
+    engine = equations.engine
     plan = engine.serving.plan_of(entry.candidate, entry)
     own = entry.program.plan if entry.program is not None else None
     return {
@@ -119,7 +124,8 @@ def _plan(engine: Engine, entry: Entry) -> dict[str, Any]:
         "is_final": entry.is_final,
         "candidates": _candidates(entry),
         "promise_s": entry.promise_s if math.isfinite(entry.promise_s) else None,
-        "num_ran": len(engine.facts.program.eqns if plan is None else plan.eqns),
+        "num_ran": len(equations.eqns if plan is None else plan.eqns),
+        "num_derived": 0 if plan is None else equations.num_derived(plan.eqns),
         "num_loaded": 0 if plan is None else len(plan.loads),
         "loaded_bytes": 0 if plan is None else sum(_jax.aval_bytes(var.aval) for var in plan.loads),
         "statistics": [] if own is None or own.statistics is None else list(own.statistics.lines),

@@ -18,6 +18,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from incrax._report_errors import no_file_to_write_to
+
 SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "charts.js", "tables.js", "main.js")
 NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
@@ -36,7 +38,7 @@ class Report:
 
     @cached_property
     def html(self) -> str:
-        """The page as text: one HTML document of about 0.3 MB and 0.1 kB per equation."""
+        """The page as text: one HTML document of about 0.35 MB and 0.1 to 1 kB per equation."""
         library, style = _asset("d3.min.js"), _asset("page.css")
         script = "\n".join(["'use strict';", *map(_asset, SCRIPTS)])
         policy = [
@@ -80,10 +82,28 @@ class Report:
 
     def __str__(self) -> str:
         function, calls = self.data["function"], self.data["calls"]
-        return f"report of {function['name']}: {function['num_equations']} equations, {calls['num']} calls"
+        counts = _many(function["num_equations"], "equation"), _many(calls["num"], "call")
+        return f"report of {function['name']}: {', '.join(counts)}"
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+
+def checked_path(path: str | os.PathLike[str] | None) -> Path | None:
+    """Where a page is to be written, if anywhere.
+
+    Raises:
+        ReportError: it is something else, usually an argument of the function.
+    """
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise no_file_to_write_to(type(path).__name__)
+    return Path(path)
+
+
+def _many(num: int, word: str) -> str:
+    return f"{num} {word}{'' if num == 1 else 's'}"
 
 
 @cache

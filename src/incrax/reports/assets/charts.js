@@ -6,16 +6,23 @@ const KIND_CLASSES = { 'plan': 'plan', 'segments': 'segments', 'whole': 'whole',
 const cursor = { call: numCalls - 1, lines: [], sliders: [] };
 
 function buildCharts() {
-  const note = calls.num > numCalls
-    ? `The latest ${exactly(numCalls)} of ${many(calls.num, 'call')}; Tuning(history=${calls.limit}) says how many are remembered. `
-    : calls.limit ? `${many(calls.num, 'call')}. ` : 'No calls are remembered: Tuning(history=0). ';
-  byId('calls-note').textContent = numCalls ? `${note}Time until each call returned; results may have been ready later.` : note;
+  byId('calls-note').textContent = callsNote();
   memoryNote();
+  for (const id of ['timeline', 'call', 'calls-table', 'memory-chart']) byId(id).hidden = !numCalls;
   if (!numCalls) return;
   timeline();
   memoryChart();
   fillWhenOpened('calls-table', callsTable);
   moveCursor(numCalls - 1, false);
+}
+
+function callsNote() {
+  const { num_signatures: signatures } = data.function, { aborted } = data.stats;
+  const num = many(calls.num, 'call') + (signatures > 1 ? ' with this signature' : '');
+  const note = calls.num > numCalls ? `The latest ${exactly(numCalls)} of ${num}; Tuning(history=${calls.limit}) says how many are remembered.`
+    : numCalls ? `${num}.` : calls.limit ? 'No call has returned yet.' : 'No calls are remembered: Tuning(history=0).';
+  return note + (numCalls ? ' Time until each call returned; results may have been ready later.' : '')
+    + (aborted && calls.limit ? ` Calls that raised an error have no row; ${exactly(aborted)} did${signatures > 1 ? ', of all signatures' : ''}.` : '');
 }
 
 function kindOf(n) {
@@ -26,7 +33,7 @@ function changedText(n) {
   const { num, names } = calls.changes[calls.changed[n]];
   if (num < 0) return 'rows or other inputs';
   if (!num) return 'nothing';
-  return names.slice(0, 4).join(', ') + (num > 4 ? ` and ${exactly(num - 4)} more` : '');
+  return names.slice(0, 4).map(shortened).join(', ') + (num > 4 ? ` and ${exactly(num - 4)} more` : '');
 }
 
 const WIDTH = Math.min(Math.max(byId('timeline').clientWidth, 320), 1180), LEFT = 64, RIGHT = 10;
@@ -68,13 +75,18 @@ function addCursor(svg, y0, y1) {
   cursor.lines.push(svg.append('line').attr('class', 'cursor').attr('y1', y0).attr('y2', y1));
 }
 
+/** Ticks that keep apart: powers of ten, or those times 1, 2 and 5, or few round numbers. */
+function logTicks(low, high) {
+  const within = factors => d3.range(-8, 7).flatMap(p => factors.map(k => Number(`${k}e${p}`))).filter(t => t >= low && t <= high);
+  return [within([1]), within([1, 2, 5])].find(ticks => ticks.length > 1) || d3.ticks(low, high, 3);
+}
+
 /** Seconds on a logarithmic axis, and below them how many equations ran. */
 function timeline() {
   const svg = frame('#timeline', 300, 'Calls: left and right arrows move from call to call, Enter shows one in the map');
   const times = calls.seconds.map(s => Math.max(s, 1e-7));
   const y = d3.scaleLog([d3.min(times) / 1.5, d3.max(times) * 1.2], [170, 24]).clamp(true);
-  const powers = d3.range(-7, 4).map(p => 10 ** p).filter(t => t >= y.domain()[0] && t <= y.domain()[1]);
-  axis(svg, y, 24, 'time of the call', duration, powers.length > 1 ? powers : y.ticks(3));
+  axis(svg, y, 24, 'time of the call', duration, logTicks(...y.domain()));
   const width = Math.max((WIDTH - LEFT - RIGHT) / numCalls - (numCalls > 300 ? 0 : 1), 0.8);
   const bars = svg.append('g').selectAll('rect').data(d3.range(numCalls)).join('rect')
     .attr('class', n => `k-${KIND_CLASSES[kindOf(n)] || 'outputs'}`).attr('x', n => place(n) - width / 2).attr('width', width);
@@ -109,7 +121,7 @@ function memoryChart() {
   svg.append('path').attr('class', 'area').attr('d', steps(calls.saved_bytes));
   svg.append('path').attr('class', 'line').attr('d', d3.line().x((_, n) => place(n)).y(y).curve(d3.curveStepAfter)(calls.saved_bytes));
   if (isNear) svg.append('line').attr('class', 'budget').attr('x1', LEFT).attr('x2', WIDTH - RIGHT).attr('y1', y(budget)).attr('y2', y(budget));
-  svg.append('text').attr('x', WIDTH - RIGHT).attr('y', isNear ? y(budget) - 5 : 20).attr('text-anchor', 'end')
+  svg.append('text').attr('x', WIDTH - RIGHT).attr('y', isNear ? y(budget) - 5 : 14).attr('text-anchor', 'end')
     .text(isNear ? 'budget' : `budget ${byteCount(budget)}, far above`);
   callAxis(svg, 182);
   addCursor(svg, 20, 164);
@@ -134,20 +146,11 @@ function moveCursor(n, isKey) {
 /** Show what a call changed in the map. */
 function useCall(n) {
   moveCursor(n, true);
-  const { num, names } = calls.changes[calls.changed[n]];
-  if (num < 0 || num > names.length) return;
-  choose({ change: names.reduce((mask, name) => mask | maskNamed(name), 0n) });
-}
-
-function maskNamed(name) {
-  for (const leaf of data.leaves) {
-    if (leaf.path === name) return leafMask(leaf);
-    if (leaf.width > 1 && name.startsWith(`${leaf.path}[`)) {
-      const k = Number(name.slice(leaf.path.length + 1, -1));
-      if (Number.isInteger(k)) return elementMask(leaf, k);
-    }
-  }
-  return 0n;
+  const { mask } = calls.changes[calls.changed[n]];
+  if (mask === null) return;
+  choose({ change: BigInt(mask) & full });
+  byId('call').append(make('div', {}, 'The map shows this change. ',
+    make('button', { type: 'button', className: 'link', onclick: () => showChange(BigInt(mask)) }, 'See what the engine would run')));
 }
 
 function callsTable() {

@@ -80,7 +80,7 @@ function showNumbers() {
   const subject = chosen.change ? shownNames(chosen.change) : 'nothing';
   byId('sentence').replaceChildren('Changing ', make('b', {}, subject),
     ` reaches ${exactly(reached.num)} of ${many(numEquations, 'equation')}; served by `, make('b', {}, outlook.served_by),
-    `, which runs ${exactly(outlook.num_ran)}.`);
+    `, which runs ${exactly(outlook.num_ran)}${derivedText(outlook)}.`);
   const whole = everything.seconds;
   const rows = [
     ['equations', cell(reached.num, `${exactly(reached.num)} of ${exactly(numEquations)}`),
@@ -94,8 +94,8 @@ function showNumbers() {
       cell(outlook.num_loaded, `${exactly(outlook.num_loaded)} (${byteCount(outlook.loaded_bytes)})`)],
     ['saved values filled', cell(0, ''), cell(outlook.num_filled, exactly(outlook.num_filled))],
     ['time', cell(reached.seconds, `${duration(reached.seconds)} of ${duration(whole)}`),
-      make('td', {}, Object.entries(outlook.seconds).map(([name, s]) => make('div', {}, `${name}: ${duration(s)}`)))],
-    ['why', cell('', 'by dependence'), cell('', outlook.why)],
+      make('td', {}, timesText(outlook))],
+    ['why', cell('', 'by dependence'), cell('', whyText(outlook))],
   ];
   byId('numbers').tBodies[0].replaceChildren(...rows.map(([name, ...cells]) => {
     const row = make('tr', {}, make('th', { scope: 'row' }, name), cells);
@@ -111,9 +111,25 @@ function showNumbers() {
 }
 
 /** Equations run: those that fill values come on top, and a plan may have equations that the program has not. */
-function ranText({ num_ran: num, num_filled: filled, num_derived: derived }) {
-  const notes = [filled ? 'fills included' : '', derived ? `${exactly(derived)} derived` : ''].filter(Boolean).join(', ');
-  return `${exactly(num)} of ${exactly(numEquations)}${notes ? ` (${notes})` : ''}`;
+function ranText(outlook) {
+  const { num_ran: num, num_filled: filled, num_derived: derived } = outlook;
+  const isPart = !filled && !derived;
+  return `${exactly(num)}${isPart ? ` of ${exactly(numEquations)}` : ''}${filled ? ', fills included' : ''}${derivedText(outlook)}`;
+}
+
+function derivedText({ num_derived: derived }) {
+  return derived ? `, ${exactly(derived)} of them derived` : '';
+}
+
+function timesText({ seconds }) {
+  const found = Object.entries(seconds);
+  return found.length ? found.map(([name, s]) => make('div', {}, `${name}: ${duration(s)}`)) : 'not timed';
+}
+
+/** A call starts from the saved values that suit it best, which need not be those of the call before. */
+function whyText({ why, differs }) {
+  const mask = differs === undefined ? chosen.change : BigInt(differs) & full;
+  return mask === chosen.change ? why : `${why}; it starts from values of an earlier call, against which ${shownNames(mask)} changed`;
 }
 
 function cell(value, text) {

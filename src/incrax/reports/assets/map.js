@@ -17,6 +17,8 @@ const LEVELS = {
 const ORDERS = { set: ['set', 'source', 'line', 'primitive'], source: ['source', 'line', 'set', 'primitive'] };
 const MANY = 60;
 const CHUNK = 40;
+const MAX_GROUPS = 150;
+const MIN_WORDS = 200;
 
 /** The tree of equations; a level with one member is left out. */
 function grown(numbers, levels, key, label, kind) {
@@ -30,11 +32,21 @@ function grown(numbers, levels, key, label, kind) {
     rest = rest.slice(1);
   }
   if (!parts || parts.size === 1) {
-    node.children = numbers.length > MANY ? chunks(numbers, key) : numbers.map(n => equationNode(n, key));
+    node.children = numbers.length > MANY ? folded(chunks(numbers, key), key) : numbers.map(n => equationNode(n, key));
     return node;
   }
-  node.children = [...parts].map(([part, members]) => grown(members, rest, `${key}/${part}`, level.label(members[0]), level.kind));
+  node.children = folded([...parts].map(([part, members]) => grown(members, rest, `${key}/${part}`, level.label(members[0]), level.kind)), key);
   return node;
+}
+
+/** As many groups as can be told apart; the smallest share one, which opens. */
+function folded(groups, key) {
+  if (groups.length <= MAX_GROUPS) return groups;
+  const sizes = new Map(groups.map(group => [group, d3.sum(group.numbers, sizeOf)]));
+  const sorted = d3.sort(groups, (a, b) => sizes.get(b) - sizes.get(a));
+  const rest = sorted.splice(MAX_GROUPS - 1), restKey = `${key}/rest`;
+  const label = `${exactly(rest.length)} smaller groups`;
+  return [...sorted, { key: restKey, label, kind: '', numbers: rest.flatMap(group => group.numbers), children: folded(rest, restKey) }];
 }
 
 function equationNode(n, key) {
@@ -73,7 +85,9 @@ function buildMap() {
   whenChosen(paintMap);
   let width = frame.clientWidth;
   new ResizeObserver(() => {
-    if (frame.clientWidth !== width) { width = frame.clientWidth; drawMap(); }
+    if (frame.clientWidth === width) return;
+    width = frame.clientWidth;
+    drawMap(frame.contains(document.activeElement) ? map.tiles[map.current].data.key : null);
   }).observe(frame);
   fillWhenOpened('map-table', mapTable);
   whenChosen(() => { if (byId('map-table').open) byId('map-table').querySelector('.scroll').replaceChildren(mapTable()); });
@@ -89,7 +103,9 @@ function plantMap() {
   zoomTo(map.root);
   const hows = d3.rollup(d3.range(numEquations), part => part.length, n => eqs.how[n]);
   const texts = [...hows].map(([how, num]) => `${exactly(num)} ${eqs.hows[how]}`);
-  byId('areas').textContent = chosen.area === 'seconds' ? `seconds of ${texts.join(', ')}.` : `${byId('area').selectedOptions[0].text}.`;
+  const num = total ? d3.sum(d3.range(numEquations), n => sizeOf(n) ? 0 : 1) : 0;
+  byId('areas').textContent = (chosen.area === 'seconds' ? `seconds of ${texts.join(', ')}.` : `${byId('area').selectedOptions[0].text}.`)
+    + (num ? ` ${many(num, 'equation')} without any ${num === 1 ? 'is' : 'are'} not drawn.` : '');
 }
 
 function zoomTo(node, focusKey = null) {
@@ -148,7 +164,10 @@ function area(node) {
 function tileOf({ node, isOpen, origin }, index) {
   const element = make('button', { type: 'button', className: 'tile', tabIndex: -1 });
   const tile = { element, data: node.data, origin, isOpen, box: node, value: node.value };
-  element.addEventListener('click', () => { setCurrent(map.tiles.indexOf(tile), false); if (node.children) zoomTo(origin); });
+  element.addEventListener('click', event => {
+    setCurrent(map.tiles.indexOf(tile), false);
+    if (node.children) zoomTo(origin, event.detail ? null : '');  // a click without a pointer is a key, which keeps the focus
+  });
   element.addEventListener('focus', () => setCurrent(map.tiles.indexOf(tile), false));
   element.addEventListener('pointerenter', () => showDetails(tile, true));
   return tile;
@@ -165,7 +184,8 @@ function paintMap() {
     tile.counts = isEquation ? null : d3.range(4).map(s => d3.sum(node.numbers, n => states[n] === s ? 1 : 0));
     element.className = `tile ${isEquation ? state.name : isOpen ? 'group' : 'fold'}`;
     element.dataset.state = isEquation ? state.name : '';
-    const room = { any: width >= 26 && height >= 13, two: !isOpen && width >= 26 && height > 34, three: !isOpen && width >= 26 && height > 52 };
+    const room = { any: width >= 26 && height >= 13, two: !isOpen && width >= 26 && height > 34, three: !isOpen && width >= 26 && height > 52,
+      words: width >= MIN_WORDS };
     element.replaceChildren(...(isEquation ? equationText(node.equation, state, room) : groupText(tile, room)));
     if (!isEquation && !isOpen) element.append(mix(node, states, !room.any || height < 24 ? 0 : height > 60 ? 36 : 18));
   }
@@ -215,10 +235,10 @@ const SHORT = { run: 'run', extra: 'run unreached', load: 'loaded', clean: 'clea
 function groupText({ data: node, isOpen, counts }, room) {
   const text = [many(node.numbers.length, 'equation'), sizeText(node.numbers)].filter(Boolean).join(', ');
   const parts = STATES.map((state, s) => counts[s] ? `${exactly(counts[s])} ${SHORT[state.name]}` : '').filter(Boolean).join(', ');
-  const label = (node.kind === 'depends on' ? 'depends on ' : '') + node.label;
+  const label = node.kind === 'depends on' ? [make('span', { className: room.words ? '' : 'visually-hidden' }, 'depends on '), node.label] : [node.label];
   const isSeen = room.any && (isOpen || room.three);
   return [
-    make('b', { className: room.any ? (node.kind === 'line' ? 'mono' : '') : 'visually-hidden' }, label,
+    make('b', { className: room.any ? (node.kind === 'line' ? 'mono' : '') : 'visually-hidden' }, ...label,
       isOpen ? make('small', {}, ` · ${text}`) : ''), ' ',
     isOpen ? '' : make('span', { className: isSeen ? '' : 'visually-hidden' }, text),
     make('span', { className: 'visually-hidden' }, `; ${parts}. Opens.`),
@@ -304,7 +324,7 @@ function groupDetails(tile) {
   const total = name => d3.sum(numbers, n => eqs[name][n]);
   const head = kind === 'line' || kind === 'function' ? ` · ${place.file}${kind === 'line' ? `:${place.line} (${place.function})` : ''}` : '';
   return [
-    make('div', {}, `${kind} `, make('b', { className: kind === 'line' ? 'mono' : '' }, label), head),
+    make('div', {}, kind ? `${kind} ` : '', make('b', { className: kind === 'line' ? 'mono' : '' }, label), head),
     terms([
       ['equations', exactly(numbers.length)], ['FLOPs', count(total('flops'))], ['transcendentals', count(total('transcendentals'))],
       ['time', duration(total('seconds'))], ['bytes of results', byteCount(total('bytes'))],

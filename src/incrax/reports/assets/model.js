@@ -33,10 +33,17 @@ function namesOf(mask) {
   return found;
 }
 
+const MAX_NAME = 64;
+
+/** A long name without its middle; the list of inputs has it whole. */
+function shortened(name) {
+  return name.length > MAX_NAME ? `${name.slice(0, MAX_NAME / 2)}…${name.slice(1 - MAX_NAME / 2)}` : name;
+}
+
 /** The same as text, cut after a few. */
 function shownNames(mask, limit = 3) {
   if (mask && mask === full && data.leaves.length > 1) return 'all inputs';
-  const names = namesOf(mask);
+  const names = namesOf(mask).map(shortened);
   if (!names.length) return 'no input';
   return names.length > limit ? `${names.slice(0, limit).join(', ')} and ${names.length - limit} more` : names.join(', ');
 }
@@ -87,8 +94,8 @@ function marksOf(ranges) {
 function outlookOf(change) {
   const known = outlooks.get(change);
   if (known) return { ...known, ranMarks: marksOf(known.ran), loadedMarks: marksOf(known.loaded), isKnown: true };
-  if (!change || (!sums(reach(change)).num && outlooks.size)) return certain('saved outputs', 'no input changed that a result depends on', new Uint8Array(numEquations));
   if (!outlooks.size) return certain('whole', 'first call with this signature', new Uint8Array(numEquations).fill(1));
+  if (!sums(reach(change)).num) return certain('saved outputs', 'no input changed that a result depends on', new Uint8Array(numEquations));
   if (data.function.planner === 'cost planner') {
     return certain('whole', 'seen for the first time', new Uint8Array(numEquations).fill(1));
   }

@@ -12,25 +12,22 @@ function buildTables() {
 
 function plansTable() {
   const whole = data.whole;
-  byId('plans-note').textContent = `The whole function takes ${duration(whole.seconds)} (${whole.is_measured ? 'measured' : 'estimated'}); `
-    + `its first run, with compilation, took ${duration(whole.first_s)}. Trying candidates has cost ${duration(whole.lost_s)} so far.`
+  byId('plans-note').replaceChildren(...coded(`The whole ${data.function.has_rows ? 'function of one chunk' : 'function'} takes ${duration(whole.seconds)} (${whole.is_measured ? 'measured' : 'estimated'}); `
+    + (whole.first_s ? `its first run, with compilation, took ${duration(whole.first_s)}. ` : 'it has not run by itself yet. ')
+    + `Trying candidates has cost ${whole.lost_s ? duration(whole.lost_s) : 'nothing'} so far.`
     + (data.worth ? ` Is saving worth it? ${data.worth[0].toUpperCase()}${data.worth.slice(1)}.` : '')
-    + (data.function.is_resting ? ' The engine rests: the whole function serves all calls for a while, since saving did not pay.' : '');
+    + (data.function.is_resting ? ' The engine rests: the whole function serves all calls for a while, since saving did not pay.' : '')));
   if (!data.plans.length) {
     byId('plans-table').replaceChildren(make('p', {}, 'No change has been seen yet.'));
     return;
   }
   const most = d3.max(data.plans.flatMap(plan => plan.candidates), c => c.seconds) || whole.seconds || 1;
   byId('plans-table').replaceChildren(table('Plans', ['change', 'seen', 'served by', 'race', 'equations run', 'loaded', 'why'], data.plans.map(plan => [
-    make('button', { type: 'button', className: 'link', onclick: () => showChange(BigInt(plan.mask)) }, planName(plan)),
+    make('button', { type: 'button', className: 'link', onclick: () => showChange(BigInt(plan.mask)) }, shownNames(BigInt(plan.mask), 4)),
     { number: exactly(plan.count) }, plan.candidate, race(plan, most),
-    { number: `${exactly(plan.num_ran)} of ${exactly(numEquations)}` }, { number: plan.num_loaded ? `${exactly(plan.num_loaded)} (${byteCount(plan.loaded_bytes)})` : '0' },
+    { number: plan.num_derived ? `${exactly(plan.num_ran)} (${exactly(plan.num_derived)} derived)` : `${exactly(plan.num_ran)} of ${exactly(numEquations)}` }, { number: plan.num_loaded ? `${exactly(plan.num_loaded)} (${byteCount(plan.loaded_bytes)})` : '0' },
     make('span', {}, [plan.why, ...plan.statistics].join('; ')),
   ])));
-}
-
-function planName(plan) {
-  return BigInt(plan.mask) === full ? 'all inputs' : shownNames(BigInt(plan.mask), 4);
 }
 
 /** The candidates as bars of their seconds. */
@@ -74,7 +71,7 @@ function savedTable() {
     const { names, num: numNames } = value.depends_on;
     return [make('code', {}, value.name ? `${value.name} ${value.type}` : value.type), { number: byteCount(value.bytes) },
       n < 0 ? 'a plan (derived)' : primitive(n), place ? placeText(place) : '',
-      names.slice(0, 4).join(', ') + (numNames > 4 ? ` and ${numNames - 4} more` : '') || 'no input'];
+      names.slice(0, 4).map(shortened).join(', ') + (numNames > 4 ? ` and ${numNames - 4} more` : '') || 'no input'];
   })));
   if (num > saved.length) byId('saved-table').append(make('p', { className: 'note' }, `... and ${exactly(num - saved.length)} smaller ones`));
 }
@@ -94,7 +91,7 @@ function workTable() {
   const header = ['input', 'reaches', ...columns.map(s => `${shownNames(sets[s] & ~1n, 2)} (${many(costs[s].num, 'equation')})`), ...(rest.length ? ['other groups'] : [])];
   const rows = works.slice(0, MAX_ROWS).map(({ leaf, mask, total }) => [
     make('button', { type: 'button', className: 'link mono', onclick: () => showChange(mask) }, leaf.path),
-    { number: `${exactly(total.num)} eq., ${duration(total.seconds)} (${share(total.seconds, everything.seconds)})` },
+    `${many(total.num, 'equation')}, ${duration(total.seconds)} (${share(total.seconds, everything.seconds)})`,
     ...columns.map(s => sets[s] & mask ? workCell(costs[s].seconds, most) : ''),
     ...(rest.length ? [workCell(d3.sum(rest, s => sets[s] & mask ? costs[s].seconds : 0), most)] : []),
   ]);

@@ -42,6 +42,11 @@ function make(tag, properties = {}, ...children) {
   return node;
 }
 
+/** Text with code between backticks. */
+function coded(text) {
+  return text.split('`').map((part, n) => n % 2 ? make('code', {}, part) : part);
+}
+
 function byId(id) {
   return document.getElementById(id);
 }
