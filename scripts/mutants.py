@@ -197,13 +197,13 @@ MUTANTS = [
     ),
     Mutant(
         "a step of a block leaves those after it, although they are correlated",
-        "samplers/gibbs.py",
+        "samplers/sweeping.py",
         "x[order] += columns @ rng.normal(size=size)",
         "x[block.places] += columns[end - size : end] @ rng.normal(size=size)",
     ),
     Mutant(
         "blocks move in any order",
-        "samplers/blocks.py",
+        "samplers/blocking.py",
         "key=lambda found: found[1][0])",
         "key=lambda found: 0)",
     ),
@@ -1006,7 +1006,7 @@ MUTANTS = [
     ),
     Mutant(
         "a late log-determinant of a coupling calls the conditioner",
-        "bijectors/coupling.py",
+        "bijectors/couplings.py",
         "        parameters = self._parameters(x, context) if intermediates is None else intermediates\n",
         "        parameters = self._parameters(x, context)\n",
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import incrax
+from incrax import bijectors, fit, samplers
 
 ROOT = Path(incrax.__file__).parent
 
@@ -55,15 +56,15 @@ loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
 bijectors.switches bijectors.places bijectors.state bijectors.protocol bijectors.adapters
 bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transformers bijectors.networks
-bijectors.coupling bijectors.chains bijectors.residual bijectors.programs
+bijectors.couplings bijectors.chains bijectors.residual bijectors.programs
 bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
 bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
 fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.turns fit.records fit.result fit.hosted
 fit.normal fit.free fit.large fit.levenberg
-fit.joint fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covariance fit.minimum fit.minimize
-fit.following fit.scanned fit.scans fit.toys
-samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocks
-samplers.gibbs
+fit.joint fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covariance fit.minimum fit.minimizing
+fit.following fit.scanned fit.scans fit.simulating
+samplers.random samplers.density samplers.chain samplers.compiled samplers.ensembles samplers.updates samplers.blocking
+samplers.sweeping
 costs.regions costs.rows costs.counting costs.models costs.plain costs.programs costs.places costs.measuring
 costs.cells costs.report costs.counted costs.api
 """.split()
@@ -104,6 +105,14 @@ def imports(path: Path) -> list[tuple[str, bool]]:
 def test_the_folders_of_the_pipeline_come_one_after_another():
     folders = [name.split(".")[0] for name in ORDER if name.split(".")[0] in PIPELINE]
     assert [folder for folder, _ in itertools.groupby(folders)] == PIPELINE
+
+
+@pytest.mark.parametrize("package", [incrax, samplers, fit, bijectors])
+def test_no_module_has_the_name_of_something_public_beside_it(package):
+    """Which of the two `package.name` is would depend on who imported what."""
+    folder = module_name(Path(package.__file__)).removesuffix("__init__")
+    modules = {name.removeprefix(folder) for name in FILES if name.startswith(folder)}
+    assert not modules & set(package.__all__)
 
 
 def test_every_file_has_a_layer():

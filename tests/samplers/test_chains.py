@@ -233,7 +233,7 @@ def test_parts_of_the_data_that_have_parameters_of_their_own_are_blocks():
 
 def test_measured_costs_decide_the_order(monkeypatch):
     """The clock is replaced: seconds by which parameters moved."""
-    module = sys.modules["incrax.samplers.blocks"]
+    module = sys.modules["incrax.samplers.blocking"]
 
     def seconds(function, density, x):
         function(*density.flat.arguments(x))
@@ -255,7 +255,7 @@ def test_measured_costs_decide_the_order(monkeypatch):
 
 def test_a_cheaper_block_of_few_parameters_may_come_first():
     """Ten parameters at 1 s and one at 0.9 s that share nothing: 10 * 1.9 + 0.9 against 1.9 + 10 * 1."""
-    module = sys.modules["incrax.samplers.blocks"]
+    module = sys.modules["incrax.samplers.blocking"]
     alone = [1.0, 0.9]
     order, costs, times = module._ordered([10, 1], alone, lambda tail: sum(alone[k] for k in tail), 0.0)
     assert (order, times) == ([1, 0], [1, 1])

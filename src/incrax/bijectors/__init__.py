@@ -11,7 +11,7 @@ from incrax.bijectors.bases import Normal
 from incrax.bijectors.bijection import Bijection
 from incrax.bijectors.chains import Compose, Invert
 from incrax.bijectors.compiled import cancel, jit
-from incrax.bijectors.coupling import Autoregressive, Coupling, autoregressive, coupling
+from incrax.bijectors.couplings import Autoregressive, Coupling, autoregressive, coupling
 from incrax.bijectors.distributions import Flow
 from incrax.bijectors.elementwise import ELU, AffineFixed, LeakyReLU
 from incrax.bijectors.guides import as_numpyro, numpyro_guide

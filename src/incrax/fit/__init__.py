@@ -5,14 +5,14 @@ from incrax._minimize_errors import MethodError, MinimumError
 from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
-from incrax.fit.minimize import minimize
+from incrax.fit.minimizing import minimize
 from incrax.fit.minimum import FitResult
 from incrax.fit.minuit import Interval
 from incrax.fit.result import LeastSquaresResult, Status
 from incrax.fit.scanned import Contour, Profile, Scan2D
 from incrax.fit.scans import contour, profile, scan2d
+from incrax.fit.simulating import Toys, toys
 from incrax.fit.task import Counts, Task, Work, make_task
-from incrax.fit.toys import Toys, toys
 
 __all__ = [
     "BoundsError",

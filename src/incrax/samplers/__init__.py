@@ -1,11 +1,11 @@
 """Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains block by block."""
 
 from incrax._sampler_errors import BlockError, PositionError, ProposalError, StartError
-from incrax.samplers.blocks import Blocks, blocks
+from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.compiled import logdensity, numpyro_potential
 from incrax.samplers.ensembles import Ensemble, ensemble
-from incrax.samplers.gibbs import gibbs, metropolis
+from incrax.samplers.sweeping import gibbs, metropolis
 from incrax.samplers.updates import Conditional, Hamiltonian, Walk
 
 __all__ = [

@@ -18,7 +18,7 @@ from incrax._fit_errors import no_data_sets
 from incrax._minimize_errors import unknown_element
 from incrax._progress import Meter
 from incrax.binding.bound import Bound
-from incrax.fit.minimize import minimize
+from incrax.fit.minimizing import minimize
 
 
 @dataclass(frozen=True, eq=False)

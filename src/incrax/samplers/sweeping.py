@@ -23,7 +23,7 @@ from incrax._sampler_errors import (
 )
 from incrax.derivatives.transforms import value_and_grad
 from incrax.inputs.paths import is_within
-from incrax.samplers.blocks import Blocks
+from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.density import Density
 from incrax.samplers.random import generator
