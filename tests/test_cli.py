@@ -377,6 +377,37 @@ def test_an_error_of_the_module_itself_passes_through(model):
         loading.load("broken_model:f")
 
 
+BOUND = """
+import incrax
+from some_model import X, nll
+
+model = incrax.bind(
+    nll, params={"mu": 0.5, "scale": 2.0}, x=X, roles={"x": "data"}, bounds={"scale": (1.0, 2.0)}
+)
+"""
+
+GUARDED = """
+import incrax
+import numpy as np
+
+
+@incrax.guarded
+def f(x, a):
+    return (x * a).sum() if a > 0 else (x + a).sum()
+
+
+example = (np.linspace(0.0, 1.0, 64), 2.0)
+"""
+
+
+@pytest.fixture
+def bound(model):
+    """The place of a model."""
+    (model / "bound.py").write_text(BOUND)
+    yield "bound.py:model"
+    sys.modules.pop("bound", None)
+
+
 # --- cost and report --------------------------------------------------------------------------------------------------
 
 NAMED = ("some_model:nll", "--example", "some_model:example", "--x64")
@@ -443,8 +474,44 @@ def test_a_function_that_is_not_there_is_one_line(capsys, model, command):
     check_refused(capsys, f"incrax {command}: error: {problem}", command, "some_model:NLL", "--example", "m:x")
 
 
-def test_the_example_must_be_given(capsys):
-    check_refused(capsys, "incrax cost: error: the following arguments are required: --example", "cost", "m:f")
+@pytest.mark.parametrize("command", ["cost", "report"])
+def test_the_example_must_be_given_for_a_function_and_not_for_a_model(capsys, model, bound, command):
+    problem = "some_model:nll is a function; name its arguments by --example MODULE:ARGS"
+    check_refused(capsys, f"incrax {command}: error: {problem}", command, "some_model:nll")
+    problem = "bound.py:model is a model, which holds its inputs; leave --example out"
+    check_refused(capsys, f"incrax {command}: error: {problem}", command, bound, "--example", "some_model:example")
+
+
+def test_cost_of_a_model_is_that_of_its_function(capsys, bound):
+    assert exit_code("cost", bound, "--x64", "--json", "--changing", "mu", "--wrt", "mu") == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = incrax.cost(loading.load(bound), changing="mu", wrt="mu")
+    assert found["passes"] == json.loads(json.dumps(expected.as_dict()["passes"]))
+
+
+@pytest.mark.parametrize("extra", [[], ["--grad"]])
+def test_report_of_a_model_changes_its_inputs_within_their_bounds(capsys, bound, extra):
+    assert exit_code("report", bound, "--x64", "--output", "page.html", "--rounds", "2", *extra) == 0
+    # The first call, and two for each of `x` and `mu`; `scale` is at its upper bound.
+    assert capsys.readouterr().out == "page.html: 5 calls\n"
+    model = loading.load(bound)
+    assert model["mu"] == 0.5
+    assert list(model.functions) == ["value_and_grad" if extra else "value"]
+
+
+def test_a_model_says_itself_what_is_trainable(capsys, bound):
+    problem = "bound.py:model is a model, whose roles say what is trainable; give --grad for --wrt"
+    check_refused(capsys, f"incrax report: error: {problem}", "report", bound, "--x64", "--wrt", "mu")
+
+
+def test_a_guarded_function_has_costs_and_a_page(capsys, model):
+    (model / "guarded_model.py").write_text(GUARDED)
+    named = ("guarded_model.py:f", "--example", "guarded_model.py:example", "--x64")
+    assert exit_code("cost", *named) == 0
+    assert "guard" in capsys.readouterr().out
+    assert exit_code("report", *named, "--output", "page.html", "--rounds", "2") == 0
+    assert "calls" in capsys.readouterr().out
+    sys.modules.pop("guarded_model")
 
 
 # --- doctor -----------------------------------------------------------------------------------------------------------

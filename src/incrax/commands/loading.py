@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+import incrax
 from incrax.commands.usage import UsageError
 
 _MISSING = object()
@@ -27,27 +28,35 @@ WHERE = "`module:name`, or `file.py:name`"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name a function and its arguments."""
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help=f"the function, as {WHERE}")
+    parser.add_argument(
+        "function", metavar="MODULE:FUNCTION", help=f"the function, or a model made by bind, as {WHERE}"
+    )
     parser.add_argument(
         "--example",
         metavar="MODULE:ARGS",
-        required=True,
-        help="its arguments: a tuple of them, a single one that is no tuple, or a function that returns these",
+        help="its arguments: a tuple of them, a single one that is no tuple, or a function that returns these; "
+        "a model has its own",
     )
     parser.add_argument("--x64", action="store_true", help="switch JAX to double precision first")
 
 
-def function_and_arguments(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What the options name.
+def function_and_arguments(options: argparse.Namespace) -> tuple[Callable[..., Any] | incrax.Bound, tuple[Any, ...]]:
+    """What the options name; a model has no arguments.
 
     Raises:
-        UsageError: it is not there, or no function.
+        UsageError: it is not there, or no function; or arguments are missing, or there is no use for them.
     """
     if options.x64:
         jax.config.update("jax_enable_x64", True)
     function = load(options.function)
+    if isinstance(function, incrax.Bound):
+        if options.example is not None:
+            raise UsageError(f"{options.function} is a model, which holds its inputs; leave --example out")
+        return function, ()
     if not callable(function):
         raise UsageError(f"{options.function} is a {type(function).__name__}, no function")
+    if options.example is None:
+        raise UsageError(f"{options.function} is a function; name its arguments by --example MODULE:ARGS")
     example = load(options.example)
     if inspect.isroutine(example) or isinstance(example, functools.partial):
         example = example()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def check_arguments(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Call the function and write its page."""
     function, arguments = loading.function_and_arguments(options)
+    if isinstance(function, incrax.Bound):
+        return _show(_report_of_model(function, options), options)
     if options.grad or options.wrt:
         function = incrax.value_and_grad(function, wrt=tuple(options.wrt) or None)
     ours = function if isinstance(function, incrax.Incremental) else incrax.incremental(function)
@@ -57,12 +60,31 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(" ".join(str(error).split())) from None
     for changed in _changed(arguments, options.rounds):
         jax.block_until_ready(ours(*changed))
-    found = incrax.report(ours)
-    found.save(options.output)
+    return _show(incrax.report(ours), options)
+
+
+def _report_of_model(model: incrax.Bound, options: argparse.Namespace) -> incrax.Report:
+    """After calls in which one input after the other changes, within its bounds."""
+    if options.wrt:
+        raise UsageError(f"{options.function} is a model, whose roles say what is trainable; give --grad for --wrt")
+    evaluate = model.value_and_grad if options.grad else model.value
+    jax.block_until_ready(evaluate())
+    paths = tuple(model.roles)
+    start = tuple(model[path] for path in paths)
+    for changed in _changed(start, options.rounds):
+        moved = {path: new for path, old, new in zip(paths, start, changed, strict=True) if new is not old}
+        with contextlib.suppress(incrax.InputValueError), model.at(moved):
+            jax.block_until_ready(evaluate())
+    return incrax.report(model)
+
+
+def _show(page: incrax.Report, options: argparse.Namespace) -> int:
+    page.save(options.output)
+    found = page.as_dict()
     if options.json:
-        print_json(found.as_dict())
+        print_json(found)
     else:
-        print(f"{options.output}: {ours.stats.calls} calls")
+        print(f"{options.output}: {found['stats']['calls']} calls")
     return 0
 
 
@@ -87,5 +109,5 @@ def _stepped(leaf: Any, turn: int) -> Any:
     if isinstance(leaf, float):
         return leaf + STEP * turn * (abs(leaf) or 1.0)
     step = max(STEP, 8.0 * float(jnp.finfo(leaf.dtype).eps)) * turn
-    x = jnp.asarray(leaf)
-    return (x + step * jnp.where(x == 0, 1, jnp.abs(x))).astype(leaf.dtype)
+    library = jnp if isinstance(leaf, jax.Array) else np
+    return (leaf + step * library.where(leaf == 0, 1, abs(leaf))).astype(leaf.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 
 from incrax._cost_errors import wrong_option
 from incrax._progress import Meter
+from incrax.binding.bound import Bound
 from incrax.costs import measuring
 from incrax.costs.counted import Counted, Options, check_run, count
 from incrax.costs.measuring import Measured
@@ -26,7 +27,7 @@ _OPTIONS = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measur
 
 
 def cost(
-    fun: Callable[..., Any],
+    fun: Callable[..., Any] | Bound,
     *args: Any,
     changing: Iterable[str] | None = None,
     wrt: Any = None,

@@ -70,4 +70,5 @@ def _path_of(f: Guarded[..., Any], args: Any, kwargs: Any) -> tuple[Incremental[
 
 def _most_called(model: Bound) -> Incremental[..., Any]:
     """The method of a bound model that was called most; its value, if none was."""
-    return max(model.functions.values(), key=lambda function: function.stats.calls, default=model.function)
+    functions = model.functions.values()
+    return max(functions, key=lambda function: function.stats.calls) if functions else model.function
