@@ -23,7 +23,7 @@ MAX_PROGRAMS = 400
 def forgotten_programs():
     """Between modules, drop what JAX keeps compiled, and leave what is left out of collections of garbage.
 
-    Each living program makes the next compilation, and each `gc.collect()` of a test, slower: thousands double the time.
+    Each living program makes compilations, and what a test collects, slower: thousands double the time.
     """
     yield
     if len(jax.devices()[0].client.live_executables()) > MAX_PROGRAMS:
