@@ -611,7 +611,7 @@ MUTANTS = [
     Mutant(
         "products of other dirty arrays are added up in one row",
         "planning/operands.py",
-        "is_one_row = len(products) == 1 or (len(shared) == 1 and () not in shared)",
+        "is_one_row = len(shared) == 1 and () not in shared",
         "is_one_row = True",
     ),
     Mutant(

@@ -6,6 +6,7 @@ not know what is counted.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -34,17 +35,11 @@ class Unbound(NamedTuple):
         Raises:
             UnknownInputError: it stands for nothing, or for several things.
         """
-        try:
-            return self.model.path(name)
-        except UnknownInputError:
-            base, bracket, element = name.rpartition("[")
-            if not base:
-                raise
-            try:
-                return self.model.path(base) + bracket + element
-            except UnknownInputError:
-                pass
-            raise
+        base, bracket, element = name.rpartition("[")
+        for known, rest in ((name, ""), (base, bracket + element)):
+            with contextlib.suppress(UnknownInputError):
+                return self.model.path(known) + rest
+        return self.model.path(name)
 
     def selected(self, wrt: Any) -> Any:
         """What is differentiated: what names stand for; without any what is trainable."""

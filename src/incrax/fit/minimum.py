@@ -5,7 +5,7 @@ In: the end of a search and its task. Out: a `FitResult`: values, errors, interv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,17 @@ NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about another point."""
 PRECISE = 1e-4
 """Of the error definition: an estimated distance to the minimum below this ends in rounding errors, not in a stall."""
+
+
+def element_number(name: str, names: Sequence[str]) -> int:
+    """The place of a free element among the names of all.
+
+    Raises:
+        MinimumError: none has this name.
+    """
+    if name not in names:
+        raise unknown_element(name, names)
+    return names.index(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +105,7 @@ class FitResult:
         Raises:
             MinimumError: none has this name.
         """
-        if name not in self.names:
-            raise unknown_element(name, self.names)
-        return self.names.index(name)
+        return element_number(name, self.names)
 
     # --- derivatives and errors ----------------------------------------------------------------------------------
 

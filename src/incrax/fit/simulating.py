@@ -15,10 +15,10 @@ from rich.table import Table
 
 from incrax._extras import needed
 from incrax._fit_errors import no_data_sets
-from incrax._minimize_errors import unknown_element
 from incrax._progress import Meter
 from incrax.binding.bound import Bound
 from incrax.fit.minimizing import minimize
+from incrax.fit.minimum import element_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +49,7 @@ class Toys:
         Raises:
             MinimumError: none has this name.
         """
-        if name not in self.names:
-            raise unknown_element(name, self.names)
-        return self.names.index(name)
+        return element_number(name, self.names)
 
     def plot(self, truth: Any = None) -> Any:
         """A histogram of the pulls of each element beside a standard normal density; matplotlib axes, shape (n,).

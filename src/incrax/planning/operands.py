@@ -142,8 +142,10 @@ class _Reader:
         rule = _of_filled if _is_filled(eqn) else _RULES.get(eqn.primitive.name)
         if rule is None:
             return None
-        whole = [p if len(p) == 1 else _whole(atom) for p, atom in zip(operands, eqn.invars, strict=True)]
-        return rule(operands) or rule(whole)
+        products = rule(operands)
+        if products is not None or all(len(operand) == 1 for operand in operands):
+            return products
+        return rule([p if len(p) == 1 else _whole(atom) for p, atom in zip(operands, eqn.invars, strict=True)])
 
 
 def _is_filled(eqn: Equation) -> bool:
@@ -183,8 +185,10 @@ def _of_sub(operands: Sequence[Products]) -> Products | None:
 
 def _summed(products: Sequence[Product]) -> Products | None:
     """The products, if they may be added up row by row before they meet what is dirty."""
+    if len(products) == 1:
+        return tuple(products)
     shared = {factor_key(product.dirty) for product in products}
-    is_one_row = len(products) == 1 or (len(shared) == 1 and () not in shared)
+    is_one_row = len(shared) == 1 and () not in shared
     return tuple(products) if is_one_row and len(products) <= MAX_PRODUCTS else None
 
 
