@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loop_cases import counted_compiles
 
 import incrax
 from incrax.inputs import leaves
@@ -301,6 +302,16 @@ def test_settling_keeps_the_type_of_python_scalars():
         seen = jax.jit(lambda x: x)(x)
         assert (value.feed.dtype, value.feed.weak_type) == (seen.dtype, seen.weak_type)
         assert same_value(value, LeafValue(x))
+
+
+def test_settling_compiles_nothing():
+    with counted_compiles() as count:
+        for x in (1, 1.5, True, 1j, np.float32(2.0), np.zeros((3, 1, 5)), np.zeros(7, np.int8)):
+            value = LeafValue(x)
+            value.settle(1)
+            value.settle(2)
+            assert isinstance(value.feed, jax.Array)
+    assert count.num == 0
 
 
 def test_byte_swapped_arrays_are_fed_in_native_order():

@@ -208,7 +208,7 @@ class LeafValue:
     def settle(self, now: int) -> None:
         """Move a host value that stays in use to the device, so that it is not transferred at every call."""
         if self._seen_at is not None and self._seen_at != now and not isinstance(self.feed, jax.Array):
-            self.feed = jnp.asarray(self.feed)
+            self.feed = jax.device_put(self.feed)  # `jnp.asarray` would compile a program for its type
         self._seen_at = now
 
 
