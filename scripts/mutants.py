@@ -362,8 +362,8 @@ MUTANTS = [
     Mutant(
         "a repeated call that ignores its guard",
         "running/repeat.py",
-        "self.plan.guard is not None and not results.pop()",
-        "self.plan.guard is not None and results.pop() is None",
+        "not self.chooser.clock.read(results.pop())",
+        "results.pop() is None",
     ),
     Mutant("a repeated call hands on deleted outputs", "running/repeat.py", " or is_any_deleted(base.outputs)", ""),
     Mutant("configuration missing in the key", "_jax.py", "        _config.trace_context(),\n", "        0,\n"),
@@ -479,7 +479,7 @@ MUTANTS = [
     Mutant(
         "results used although their guard is false",
         "running/doubts.py",
-        "    if not guard:\n",
+        "    if not chooser.clock.read(guard):\n",
         "    if False:\n",
     ),
     Mutant(
@@ -631,6 +631,18 @@ MUTANTS = [
         "planning/facts.py",
         "if self.dependence.of(atom) & dirty)",
         "if i and self.dependence.of(atom) & dirty)",
+    ),
+    Mutant(
+        "waiting for a guard counted as overhead",
+        "compiling/timing.py",
+        "        is_true = bool(np.asarray(guard))\n        self.passed_s += self.now() - start\n",
+        "        is_true = bool(np.asarray(guard))\n",
+    ),
+    Mutant(
+        "a slow timed run counts as long as it took",
+        "compiling/timing.py",
+        "self.clock.spent_s += self.seconds\n",
+        "self.clock.spent_s += elapsed\n",
     ),
     Mutant(
         "compilations reckoned by the clock where it must not decide",

@@ -10,8 +10,8 @@ from incrax.choosing.watch import (
     FIRST_WINDOW,
     IDLE,
     LOOK_EVERY,
-    MAX_LOSS,
     MAX_REST,
+    MAX_SHARE,
     NUM_LOOKS,
     WINDOW,
     Watch,
@@ -66,8 +66,8 @@ def test_a_gain_after_a_doubt_is_a_gain():
     assert calls(watch, FIRST_WINDOW, 1.2)[-1] is True
 
 
-@pytest.mark.parametrize(("share", "rests"), [(MAX_LOSS - 0.01, False), (MAX_LOSS + 0.01, True)])
-def test_a_small_loss_is_borne(share, rests):
+@pytest.mark.parametrize(("share", "rests"), [(MAX_SHARE - 0.01, False), (MAX_SHARE + 0.01, True)])
+def test_a_small_gain_is_not_worth_it(share, rests):
     watch = Watch()
     calls(watch, FIRST_WINDOW, share)
     assert bool(watch.rest) is rests
@@ -109,6 +109,6 @@ def test_calls_that_the_whole_program_serves_by_choice_lead_to_a_rest():
 
 def test_a_function_too_cheap_to_save_anything_rests_soon():
     ours = incrax.incremental(lambda *leaves: sum(leaves))
-    for number in range(4 * IDLE):
+    for number in range(FIRST_WINDOW + 2 * IDLE):
         ours(float(number), 2.0, 3.0)
     assert ours._traces.latest.engine.chooser.watch.rest

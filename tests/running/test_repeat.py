@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import incrax
 from incrax.running.repeat import LONG_WAY_EVERY
 
-X = np.linspace(0.1, 2.0, 200_000)
+X = jnp.linspace(0.1, 2.0, 200_000)
 NUMBERS = st.sampled_from([1.0, 2.0, -0.0, 0.0, float("nan")])
 
 
@@ -139,10 +139,40 @@ def test_cleared_values_are_free(end):
     assert all(ref() is None for ref in saved)
 
 
-def test_a_false_guard_goes_the_long_way():
-    def squares(p, s, x):
-        return jnp.sum((x - p) ** 2) / s
+def squares(p, s, x):
+    """With algebra a plan with a guard serves changes of `p` and `s`."""
+    return jnp.sum((x - p) ** 2) / s
 
+
+def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
+    at = lambda k: (0.5 + 0.01 * k, 1.0 + k, X)
+    ours, engine = settled(squares, at, algebra=True)
+    program, spent, now_s = engine.repeat.program, [], [0.0]
+    executable, note = program.executable, type(engine.chooser).note_call
+
+    class Late:
+        """A guard that is there when the program has ended."""
+
+        def __array__(self, dtype=None, copy=None):
+            now_s[0] += 5.0
+            return np.asarray(True)
+
+    class Slow:
+        donated = ()
+
+        def __call__(self, *args):
+            return [*executable(*args)[:-1], Late()]
+
+    monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
+    monkeypatch.setattr(program, "executable", Slow())
+    monkeypatch.setattr(program, "num_runs", 1)  # not one that is timed
+    monkeypatch.setattr(type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args))
+    ours(*at(engine.stats.calls))
+    assert now_s == [5.0]
+    assert spent == [program.seconds]
+
+
+def test_a_false_guard_goes_the_long_way():
     ours, engine = settled(squares, lambda k: (0.5 + 0.01 * k, 1.0 + k, X), algebra=True)
     assert engine.repeat.plan.guard is not None
     assert engine.last.candidate == "plan"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from incrax._profiling import annotated
 from incrax.compiling.compiled import Executable
@@ -59,6 +60,19 @@ class Clock:
         other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
         other.unproven = list(self.unproven)
         return other
+
+    def wait(self, results: Any) -> None:
+        """Wait for results of programs: their seconds count as spent already, and these are no overhead."""
+        start = self.now()
+        jax.block_until_ready(results)
+        self.passed_s += self.now() - start
+
+    def read(self, guard: Any) -> bool:
+        """Wait for a result that is true or false, and read it; `bool` of a JAX array takes several times as long."""
+        start = self.now()
+        is_true = bool(np.asarray(guard))
+        self.passed_s += self.now() - start
+        return is_true
 
 
 class TimedProgram:
@@ -120,7 +134,7 @@ class TimedProgram:
             self.times.append(elapsed)
             self.seconds = sorted(self.times)[len(self.times) // 4]
             self.clock.ticks += 1
-            self.clock.spent_s += elapsed
+            self.clock.spent_s += self.seconds
         else:
             self.first_s = elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
             self.clock.compiling_s += self.first_s if self.plan is not None else 0.0

@@ -24,7 +24,7 @@ def results_instead(
 
     The first result of a plan with algebra over rows is compared with the direct one.
     """
-    if not guard:
+    if not chooser.clock.read(guard):
         chooser.note_unusable(entry)
         return run_whole()
     if plan.statistics is None or entry.is_compared:

@@ -278,7 +278,7 @@ class Engine:
         run_s = clock.now()
         candidate, results, guard = self.serving.run(candidate, entry, saved)
         if self.must_wait or is_try:
-            jax.block_until_ready(results)
+            clock.wait(results)
         elapsed_s = clock.now() - run_s
         state = self._new_state(values, base, dirty, candidate, entry, saved, results)
         self._account(candidate, entry, saved, is_first=base is None)

@@ -53,7 +53,7 @@ class Repeat:
         if base is None or is_any_deleted(base.outputs):
             return None
         results = self.program([value.feed for value in values], self.loads)
-        if self.plan.guard is not None and not results.pop():
+        if self.plan.guard is not None and not self.chooser.clock.read(results.pop()):
             return None
         outputs = list(base.outputs)
         for position, result in zip(self.plan.outputs, results, strict=True):
