@@ -2,9 +2,9 @@
 
 One input changes, call after call, against jax.jit and the form hoisted by hand: the mixture with one yield changed for
 1e3 to 1e6 rows and a sum of normals with one mean changed for 3 to 192 inputs, value and gradient; a chain of
-operations whose last input changes for 16 to 512 operations, value. Timed after 100 calls, when plans have been timed
-against the whole program; with --quick, and in bench_growth.py, from the start. Targets: never above 1.05x of jax.jit's
-time; with the most rows >= 1.25x, with the most inputs and with the longest chain >= 5x.
+operations whose last input changes for 16 to 512 operations, value. Timed after 100 calls, in which plans are timed
+against the whole program. Targets: never above 1.05x of jax.jit's time; with the most rows >= 1.25x, with the most
+inputs and with the longest chain >= 5x.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Incremental(Generic[P, R]):
                 if traced is None:
                     return self._plain(args, kwargs)
                 dynamic = traced.signature.dynamic_leaves(leaves)
-                call = traced.engine.call
-                outputs = profiled(self._name, call, dynamic, changed) if is_profiled() else call(dynamic, changed)
+                call, given = traced.engine.call, (dynamic, changed, start_s)
+                outputs = profiled(self._name, call, *given) if is_profiled() else call(*given)
                 traced.engine.note(start_s)
                 settings = due_verification()
                 if settings is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 import incrax
+from incrax.choosing.choice import Entry
 from incrax.choosing.watch import (
     FIRST_REST,
     FIRST_WINDOW,
     IDLE,
     LOOK_EVERY,
+    MAX_LOSS,
     MAX_REST,
-    MAX_SHARE,
     NUM_LOOKS,
     WINDOW,
     Watch,
@@ -66,8 +67,8 @@ def test_a_gain_after_a_doubt_is_a_gain():
     assert calls(watch, FIRST_WINDOW, 1.2)[-1] is True
 
 
-@pytest.mark.parametrize(("share", "rests"), [(MAX_SHARE - 0.01, False), (MAX_SHARE + 0.01, True)])
-def test_a_small_gain_is_not_worth_it(share, rests):
+@pytest.mark.parametrize(("share", "rests"), [(MAX_LOSS - 0.01, False), (MAX_LOSS + 0.01, True)])
+def test_a_small_loss_is_borne(share, rests):
     watch = Watch()
     calls(watch, FIRST_WINDOW, share)
     assert bool(watch.rest) is rests
@@ -107,8 +108,21 @@ def test_calls_that_the_whole_program_serves_by_choice_lead_to_a_rest():
     assert watch.usual == 3.0
 
 
-def test_a_function_too_cheap_to_save_anything_rests_soon():
+def test_a_function_too_cheap_to_save_anything_rests():
     ours = incrax.incremental(lambda *leaves: sum(leaves))
     for number in range(FIRST_WINDOW + 2 * IDLE):
         ours(float(number), 2.0, 3.0)
     assert ours._traces.latest.engine.chooser.watch.rest
+
+
+@pytest.mark.parametrize(("candidate", "is_final", "rests"), [("whole", True, True), ("whole", False, False)])
+def test_calls_count_as_idle_where_the_whole_program_was_chosen(candidate, is_final, rests):
+    ours = incrax.incremental(lambda *leaves: sum(leaves))
+    for number in range(IDLE):
+        ours(float(number), 2.0, 3.0)
+    chooser = ours._traces.latest.engine.chooser
+    entry = Entry(1, candidate=candidate, is_final=is_final)
+    chooser.watch = Watch()
+    for _ in range(IDLE):
+        chooser.note_call(entry, candidate, chooser.whole_s)
+    assert bool(chooser.watch.rest) is rests

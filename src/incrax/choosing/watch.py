@@ -14,10 +14,9 @@ FIRST_WINDOW = 64
 WINDOW = 32
 """Calls over which the ledger is kept: at first, and after a rest."""
 
-MAX_SHARE = 0.95
-"""Seconds spent relative to the whole program's from which on the engine rests: less is not worth the memory, and part
-of what a call costs is not seen. After a gain, only if the next window, with all programs timed anew, says so too: the
-machine may have become busier between the times that are compared."""
+MAX_LOSS = 1.02
+"""Seconds spent relative to the whole program's from which on the engine rests; after a gain, only if the next window,
+with all programs timed anew, says so too: the machine may have become busier between the times that are compared."""
 
 IDLE = 16
 """Calls in a row that the whole program serves by choice from which on the engine rests: it compares less."""
@@ -134,7 +133,7 @@ class Watch:
         self.idle = self.idle + 1 if is_idle else 0
         if self.idle >= IDLE:
             return self._settle(has_lost=True, is_doubtful=False)
-        has_lost = self.spent_s > MAX_SHARE * self.baseline_s
+        has_lost = self.spent_s > MAX_LOSS * self.baseline_s
         return self.calls >= self.window and self._settle(has_lost=has_lost, is_doubtful=has_lost and self.has_gained)
 
     @property

@@ -8,6 +8,7 @@ In: a plan and its executable. Out: results, and `seconds`. It must not know wha
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,9 +39,9 @@ class Clock:
 
     Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
     changes of the wanted values); what tells the time; whether measured seconds may decide anything; seconds spent in
-    programs so far, measured or as measured before; seconds that passed in calls of programs, which need not wait for
-    results; seconds of first runs of plans, most of it compilation; a result of each run that was not waited for, by
-    which one sees whether it failed.
+    programs so far, each run as long as it usually takes; seconds that passed in calls of programs and in waiting for
+    their results; seconds of first runs of plans, most of it compilation; a result of each run that was not waited for,
+    by which one sees whether it failed.
     """
 
     __slots__ = ("compiling_s", "is_running", "now", "passed_s", "rounds", "spent_s", "ticks", "unproven")
@@ -60,6 +61,10 @@ class Clock:
         other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
         other.unproven = list(self.unproven)
         return other
+
+    def began(self, begin_s: float | None) -> float:
+        """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for now."""
+        return self.now() - (0.0 if begin_s is None else time.perf_counter() - begin_s)
 
     def wait(self, results: Any) -> None:
         """Wait for results of programs: their seconds count as spent already, and these are no overhead."""

@@ -104,8 +104,8 @@ class Engine:
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.chooser.segments, state.values, state.saved)
 
-    def call(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> list[Any]:
-        """Outputs at these leaves; `changed` lists the leaves that are not the latest state's objects, if known."""
+    def call(self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None) -> list[Any]:
+        """Outputs at these leaves; `changed`: those that are other objects than before, if known (since `begin_s`)."""
         if self.comparison.unchanged_s and not self.has_advised:
             self.has_advised = advise_frozen(self.comparison.unchanged_s, self.chooser.clock, self.paths, self.facts)
         watch, clock = self.chooser.watch, self.chooser.clock
@@ -114,8 +114,8 @@ class Engine:
             return self._rest(leaves, resting)
         if clock.unproven and self.store.prove(clock.unproven):
             changed = resting = None
-        start_s = clock.now()
         values = self.comparison.resolve(leaves, changed)
+        start_s = clock.began(begin_s) + self.comparison.waited_s(values, changed, clock.now)
         self.check_alive(values)
         try:
             if self.repeat is not None and resting is None:
