@@ -57,6 +57,15 @@ def long_ways(monkeypatch, engine):
     return seen
 
 
+def ledger(monkeypatch, engine):
+    """The seconds that are entered from now on, and the time in a list, which stands still; no run is timed."""
+    spent, now_s, note = [], [0.0], type(engine.chooser).note_call
+    monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
+    monkeypatch.setattr(engine.repeat.program, "num_runs", 1)
+    monkeypatch.setattr(type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args))
+    return spent, now_s
+
+
 def test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one(monkeypatch):
     ours, engine = settled()
     seen, ran, entry = long_ways(monkeypatch, engine), engine.stats.ran, engine.repeat.entry
@@ -155,8 +164,8 @@ def squares(p, s, x):
 def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
     at = lambda k: (0.5 + 0.01 * k, 1.0 + k, X)
     ours, engine = settled(squares, at, algebra=True)
-    program, spent, now_s = engine.repeat.program, [], [0.0]
-    executable, note = program.executable, type(engine.chooser).note_call
+    program = engine.repeat.program
+    executable, (spent, now_s) = program.executable, ledger(monkeypatch, engine)
 
     class Late:
         """A guard that is there when the program has ended."""
@@ -171,10 +180,7 @@ def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
         def __call__(self, *args):
             return [*executable(*args)[:-1], Late()]
 
-    monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
     monkeypatch.setattr(program, "executable", Slow())
-    monkeypatch.setattr(program, "num_runs", 1)  # not one that is timed
-    monkeypatch.setattr(type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args))
     ours(*at(engine.stats.calls))
     assert now_s == [5.0]
     assert len(spent) == 1
@@ -184,16 +190,13 @@ def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
 def test_waiting_for_an_input_is_no_overhead(monkeypatch):
     at = lambda k: (jnp.asarray(1.0 + k), 0.5, X)
     ours, engine = settled(at=at)
-    program, spent, now_s, note = engine.repeat.program, [], [0.0], type(engine.chooser).note_call
+    program, (spent, now_s) = engine.repeat.program, ledger(monkeypatch, engine)
 
     def wait(value):
         assert value.array is not None
         now_s[0] += 5.0  # the program of the call before takes as long
 
     monkeypatch.setattr(comparison, "_wait", wait)
-    monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
-    monkeypatch.setattr(program, "num_runs", 1)  # not one that is timed
-    monkeypatch.setattr(type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args))
     ours(*at(engine.stats.calls))
     assert now_s == [5.0]
     assert len(spent) == 1

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax import _jax
 from incrax._profiling import annotated
 from incrax.facts.dependence import Layout
 from incrax.inputs.leaves import (
@@ -22,7 +21,7 @@ from incrax.inputs.leaves import (
     as_value,
     changed_elements,
     has_bits_of,
-    is_frozen,
+    is_compared_by_identity,
     same_floats,
     same_value,
 )
@@ -153,7 +152,7 @@ def _same_entry(old: Any, new: Any) -> bool:
 def _wait(value: LeafValue) -> None:
     """Wait for an array whose bits are to be compared; if what computes it failed, it equals nothing."""
     x = value.array
-    if x is None or x.is_deleted() or is_frozen(x) or not _jax.is_held_whole(x):
+    if x is None or x.is_deleted() or is_compared_by_identity(x):
         return
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         x.block_until_ready()
