@@ -14,7 +14,7 @@ from incrax import bijectors, fit, samplers
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
+_interrupts _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
 _held_errors _sampler_errors _minimize_errors _cost_errors _report_errors
 _names _version _profiling _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses
