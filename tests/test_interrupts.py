@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command with exit code 130, and with neither a traceback nor a crash, whatever runs at that moment."""
+"""Ctrl-C ends every command with exit code 130, without a traceback or a crash, whatever runs at that moment."""
 
 from __future__ import annotations
 
