@@ -50,6 +50,19 @@ def stubborn(x):
             pass
 
 
+class Dropped:
+    def __del__(self):
+        while True:
+            time.sleep(0.1)
+
+
+def dropping(x):
+    print("traced", flush=True)
+    Dropped()
+    while True:
+        time.sleep(0.1)
+
+
 def careful(x):
     try:
         print("traced", flush=True)
@@ -129,9 +142,9 @@ COMMANDS = {"report": ("report",), "cost": ("cost", "--measure")}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["endless", "stubborn"])
+@pytest.mark.parametrize("name", ["endless", "stubborn", "dropping"])
 def test_what_does_not_let_itself_be_interrupted_is_ended(model, command, name):
-    """`endless`: the main thread waits in native code for a result that never comes."""
+    """`endless` waits in native code for a result that never comes; `dropping` is in a finaliser, which drops errors."""
     named = ("some_model:" + name, "--example", "some_model:example")
     check(interrupted(*COMMANDS[command], *named, when="traced", after_s=3.0, where=model))
 

@@ -115,7 +115,7 @@ RESULTS = {
     "scan2d": "fit.scan2d(minimum, \"p['a']\", \"p['b']\", num_points=3)",
     "toys": "fit.toys(model, [{'x': x + 0.1}, {'x': x - 0.1}])",
     "blocks": "samplers.blocks(log_density, p, x)",
-    "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1, 0.1], key=0, num_sweeps=20)",
+    "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
     "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
     "ensemble": "samplers.ensemble(log_density, p, x)",
 }
@@ -144,7 +144,7 @@ def notebook(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = nbclient.NotebookClient(
-        written, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": folder}}
+        written, timeout=LIMIT_S, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": folder}}
     )
     source = Path(incrax.__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 EXIT_CODE = 130
 GRACE_S = 1.0
@@ -51,6 +51,7 @@ def watch() -> None:
     # The one thing that happens at once even if the main thread is in native code.
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_wait, args=(reader, writer), name="incrax-interrupts", daemon=True).start()
+    sys.unraisablehook = _report_no_interrupt
     _Watch.is_on = True
 
 
@@ -79,6 +80,12 @@ def end() -> None:
 
 def _do_nothing(number: int, frame: object) -> None:
     """The signal still wakes the thread."""
+
+
+def _report_no_interrupt(unraisable: Any) -> None:
+    """Python drops what is raised in a finaliser or a callback of native code, and reports it; the thread still ends."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
 
 
 def _wait(reader: socket.socket, writer: socket.socket) -> NoReturn:
