@@ -144,7 +144,7 @@ COMMANDS = {"report": ("report",), "cost": ("cost", "--measure")}
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["endless", "stubborn", "dropping"])
 def test_what_does_not_let_itself_be_interrupted_is_ended(model, command, name):
-    """`endless` waits in native code for a result that never comes; `dropping` is in a finaliser, which drops errors."""
+    """`endless` waits in native code for a result that never comes; in `dropping` a finaliser drops errors."""
     named = ("some_model:" + name, "--example", "some_model:example")
     check(interrupted(*COMMANDS[command], *named, when="traced", after_s=3.0, where=model))
 

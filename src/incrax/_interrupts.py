@@ -83,7 +83,7 @@ def _do_nothing(number: int, frame: object) -> None:
 
 
 def _report_no_interrupt(unraisable: Any) -> None:
-    """Python drops what is raised in a finaliser or a callback of native code, and reports it; the thread still ends."""
+    """Python drops what is raised in a finaliser or a callback of native code, and reports it; the thread ends all."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
 
