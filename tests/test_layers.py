@@ -14,7 +14,7 @@ from incrax import bijectors, fit, samplers
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
+_interrupts _errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
 _held_errors _sampler_errors _minimize_errors _cost_errors _report_errors
 _names _version _profiling _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses
@@ -26,7 +26,7 @@ planning.forms planning.statistics
 planning.algebra planning.facts planning.plan planning.segmentation planning.sizes planning.phases
 sparsity.patterns sparsity.known sparsity.moves sparsity.products sparsity.rules sparsity.nested
 sparsity.search sparsity.coloring sparsity.compressed
-_stats _progress
+_stats _console _progress
 inputs.placement inputs.leaves inputs.paths inputs.sources inputs.chunks inputs.rows inputs.signature
 compiling.packing compiling.recycling compiling.host_calls compiling.compiled compiling.timing
 choosing.agreement choosing.watch choosing.choice choosing.wants choosing.segments choosing.racing choosing.credit

@@ -3,6 +3,7 @@
 A call runs through one pipeline: trace, simplify, depend, plan, compile, store, run.
 """
 
+from incrax import _interrupts as _interrupts  # before JAX, an interrupt of whose import crashes the process
 from incrax._api import incremental
 from incrax._bind_errors import BindError, InputValueError
 from incrax._cost_errors import CostError

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import incrax
+from incrax import _interrupts
 from incrax.commands import cost, doctor, report
 from incrax.commands.usage import UsageError
 from incrax.demo import main as demo
@@ -48,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command in CHECKS:
             CHECKS[options.command](options)
-        return COMMANDS[options.command].run(options)
+        with _interrupts.raised():
+            return COMMANDS[options.command].run(options)
     except UsageError as error:
         sys.stderr.write(f"{name}: error: {error}\n")
         return 2
@@ -60,4 +62,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")
-        return 130
+        _interrupts.end()
+        return _interrupts.EXIT_CODE

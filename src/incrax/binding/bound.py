@@ -15,6 +15,7 @@ import numpy as np
 
 from incrax._api import incremental
 from incrax._bind_errors import no_state, nothing_to_train
+from incrax._console import ShownAsText
 from incrax._errors import not_called
 from incrax._incremental import Incremental
 from incrax._stats import Stats
@@ -37,7 +38,7 @@ MODULE = "model"
 """What a module is called that is bound itself."""
 
 
-class Bound:
+class Bound(ShownAsText):
     """A function with values for its inputs. Made by `bind`.
 
     Methods that evaluate are incremental: they pay for what was set since they were last called. What they return by

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from incrax._console import as_text
 from incrax.binding.inputs import Inputs
 from incrax.binding.roles import is_floating
 from incrax.derivatives.selection import type_name
@@ -18,10 +18,7 @@ def shown(inputs: Inputs) -> str:
         bounds = inputs.bounds.get(path)
         value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
         table.add_row(path, role, value, "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}")
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
+    return as_text(table)
 
 
 def _range(bound: np.ndarray) -> str:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
+from incrax._console import ShownAsText
 from incrax._minimize_errors import not_a_minimum, other_function, unknown_element, without_function
 from incrax.fit import records
 from incrax.fit.covariance import Curvature, curvature, is_held_by
@@ -39,7 +40,7 @@ def element_number(name: str, names: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class FitResult:
+class FitResult(ShownAsText):
     """The end of a search for the minimum of a function of n free elements. Made by `minimize`.
 
     Errors come from the Hessian at the end, which is evaluated when the first of them is asked for.
@@ -225,9 +226,6 @@ class FitResult:
 
     def __str__(self) -> str:
         return records.printed(self._head(), self.table())
-
-    def _repr_html_(self) -> str:
-        return records.as_html(self._head(), self.table())
 
     def plot(self, axes: Any = None) -> Any:
         """Draw relative errors, those of MINOS where there are some, and the correlations.

@@ -5,16 +5,15 @@ In: names and numbers. Out: tables, text, axes. It must not know where numbers c
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import incrax
+from incrax._console import as_text
 from incrax._extras import needed
 from incrax._minimize_errors import other_record
 
@@ -35,18 +34,7 @@ def element_table(names: Sequence[str], columns: Mapping[str, Sequence[Any]]) ->
 
 def printed(head: str, table: Table) -> str:
     """A line and a table as plain text."""
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return f"{head}\n{captured.get()}"
-
-
-def as_html(head: str, table: Table) -> str:
-    """The same for a notebook."""
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(head, markup=False)
-    console.print(table)
-    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    return f"{head}\n{as_text(table)}"
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
+from incrax._console import ShownAsText
 from incrax._fit_errors import CovarianceError, unrecorded_covariance
 from incrax._minimize_errors import without_function
 from incrax.fit import records, steps
@@ -64,7 +65,7 @@ def status_of(code: int, num_residuals: int, num_params: int) -> Status:
 
 
 @dataclass(frozen=True, eq=False)
-class LeastSquaresResult:
+class LeastSquaresResult(ShownAsText):
     """The end of a fit of m residuals by n free elements. Made by `levenberg_marquardt`."""
 
     status: Status
@@ -161,9 +162,6 @@ class LeastSquaresResult:
 
     def __str__(self) -> str:
         return records.printed(self._head(), self.table())
-
-    def _repr_html_(self) -> str:
-        return records.as_html(self._head(), self.table())
 
     def plot(self, axes: Any = None) -> Any:
         """Draw relative errors and correlations into two matplotlib axes, new ones if None; returns them.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._fit_errors import no_data_sets
 from incrax._progress import Meter
@@ -22,7 +22,7 @@ from incrax.fit.minimum import element_number
 
 
 @dataclass(frozen=True, eq=False)
-class Toys:
+class Toys(ShownAsText):
     """Fits of k data sets with n free elements. Made by `toys`."""
 
     names: tuple[str, ...]
@@ -75,10 +75,7 @@ class Toys:
         for k, name in enumerate(self.names):
             columns = (self.values[done, k].mean(), self.values[done, k].std(), self.errors[done, k].mean())
             table.add_row(name, *(f"{x:.4g}" for x in (*columns, pulls[:, k].mean(), pulls[:, k].std())))
-        console = Console(width=100, color_system=None)
-        with console.capture() as captured:
-            console.print(table)
-        return f"{done.sum()} of {done.size} fits converged\n{captured.get()}"
+        return f"{done.sum()} of {done.size} fits converged\n{as_text(table)}"
 
 
 def toys(

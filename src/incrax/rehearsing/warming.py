@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
+from incrax._progress import Meter
 from incrax.inputs.paths import paths_mask
 from incrax.rehearsing.rehearsal import prepare
 from incrax.running.engine import Engine
@@ -18,9 +16,7 @@ def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequ
     changing = [changing] if isinstance(changing, str) else changing
     groups = [(name,) if isinstance(name, str) else tuple(name) for name in changing]
     masks = [paths_mask(engine.paths, engine.layout, group) for group in groups]
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("incrax: compiling plans", total=len(masks))
+    with Meter("incrax: compiling plans", len(masks)) as meter:
         for mask in masks:
             prepare(engine, leaves, mask)
-            progress.advance(task)
+            meter.advance()

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table as RichTable
+
+from incrax._console import as_text
 
 
 class Table(NamedTuple):
@@ -31,10 +33,7 @@ class Printable:
 
     def __str__(self) -> str:
         """The report as plain text."""
-        console = Console(width=140, color_system=None, force_terminal=False)
-        with console.capture() as capture:
-            console.print(self.__rich__())
-        return "\n".join(line.rstrip() for line in capture.get().splitlines()).rstrip()
+        return as_text(self.__rich__(), width=140)
 
     def _repr_html_(self) -> str:
         """The report for notebooks."""

@@ -1,0 +1,191 @@
+"""What a notebook shows: a result as the last expression of a cell once, printed once as text, made not at all."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import pkgutil
+from html import unescape
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import incrax
+from incrax._console import ShownAsText
+from incrax.reports.table import Printable
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("ipykernel")
+
+LIMIT_S = 600
+
+SETUP = """
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import incrax
+from incrax import _progress, fit, samplers
+
+_progress.PATIENCE_S = -1.0  # whatever can show progress wants to from the start
+
+
+def loss(p, x):
+    return jnp.sum((x - p["a"]) ** 2 / jnp.exp(p["b"]) + p["b"])
+
+
+def log_density(p, x):
+    return -loss(p, x)
+
+
+def residuals(p, x, y):
+    return p["a"] + p["b"] * x - y
+
+
+def branching(x):
+    return jnp.sum(x) ** 3 if jnp.sum(x) > 1 else jnp.sum(x) ** 2
+
+
+def step(table, ids):
+    return table - 0.1 * jax.grad(lambda t: jnp.sum(t[ids] ** 2))(table)
+
+
+p, x = {"a": 0.5, "b": 0.1}, np.linspace(-1.0, 2.0, 50)
+f = incrax.incremental(loss)
+f(p, x)
+f({"a": 0.6, "b": 0.1}, x)
+g = incrax.guarded(branching)
+g(jnp.ones(2))
+s = incrax.structured(step)
+with incrax.totals() as counted:
+    f({"a": 0.7, "b": 0.1}, x)
+model = incrax.bind(loss, p=p, x=x, roles={"x": "data"})
+minimum = fit.minimize(model)
+least = fit.levenberg_marquardt(residuals, {"a": 0.0, "b": 0.0}, np.arange(4.0), np.array([1.0, 3.0, 5.0, 7.5]))
+held = incrax.hold(lambda w, x: x @ w)
+kept = held(jnp.ones(2), jnp.ones((3, 2)))
+made = {}
+"""
+
+RESULTS = {
+    "incremental": "f",
+    "explain": "f.explain()",
+    "stats": "f.stats",
+    "deps": "f.deps()",
+    "warm_up": "f.warm_up(p, x, changing=['x', \"p['a']\"]) or 'compiled'",
+    "report": "incrax.report(f)",
+    "cost": "incrax.cost(loss, p, x)",
+    "cost measured": "incrax.cost(loss, p, x, measure=True)",
+    "totals": "counted",
+    "environment": "incrax.environment(measure=False)",
+    "tuning": "incrax.Tuning()",
+    "guarded": "g",
+    "explain guarded": "g.explain()",
+    "stats guarded": "g.stats",
+    "check_tape": "incrax.check_tape(branching, jnp.ones(2))",
+    "explain rows": "s.explain(jnp.ones((1000, 4)), jnp.array([3]))",
+    "row-sparse": "incrax.RowSparse(jnp.array([2, 0]), jnp.ones((2, 2)), (4, 2))",
+    "prepared": "incrax.prepare(loss, p, x)",
+    "pullback": "incrax.vjp(loss, p, x)[1]",
+    "pushforward": "incrax.linearize(loss, p, x, wrt='p')[1]",
+    "held": "held",
+    "held stats": "held.stats",
+    "kept": "kept",
+    "rows": "incrax.Rows(np.ones(5000), chunk_rows=2048)",
+    "streamed rows": "float(f(p, incrax.Rows.from_memmap(np.ones(5000), chunk_rows=2048)))",
+    "padded": "incrax.Padded(jnp.ones(4), 3)",
+    "model": "model",
+    "model's stats": "model.stats",
+    "model's roles": "model.roles",
+    "model's explain": "(model.value(), model.explain())[1]",
+    "model's report": "incrax.report(model)",
+    "minimum": "minimum",
+    "table of minimum": "minimum.table()",
+    "minos": "minimum.minos(\"p['a']\")",
+    "minimum without model": "fit.FitResult.from_json(minimum.to_json())",
+    "least squares": "least",
+    "table of least squares": "least.table()",
+    "profile": "fit.profile((loss, p, x), \"p['a']\", grid=[0.4, 0.5, 0.6])",
+    "contour": "fit.contour(minimum, \"p['a']\", \"p['b']\", num_points=8)",
+    "scan2d": "fit.scan2d(minimum, \"p['a']\", \"p['b']\", num_points=3)",
+    "toys": "fit.toys(model, [{'x': x + 0.1}, {'x': x - 0.1}])",
+    "blocks": "samplers.blocks(log_density, p, x)",
+    "chain": "samplers.metropolis(log_density, p, x, blocks=made['blocks'], covariance=[0.1] * 2, key=0, num_sweeps=9)",
+    "gibbs": "samplers.gibbs(log_density, p, x, updates={'p': samplers.Walk(0.5)}, key=1, num_sweeps=5)",
+    "ensemble": "samplers.ensemble(log_density, p, x)",
+}
+"""What makes each kind of result."""
+
+
+def public_modules():
+    names = [info.name for info in pkgutil.walk_packages(incrax.__path__, "incrax.") if "__main__" not in info.name]
+    return [import_module(name) for name in names if "assets" not in name]
+
+
+def with_tables():
+    """Every class of incrax that has its own way to be shown."""
+    found = {kind for module in public_modules() for _, kind in inspect.getmembers(module, inspect.isclass)}
+    ours = {kind for kind in found if kind.__module__.startswith("incrax") and hasattr(kind, "_repr_html_")}
+    return {kind.__name__ for kind in ours - {Printable, ShownAsText} if not kind.__name__.startswith("_")}
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """Three cells for each result: made, last expression, printed; and one with the types of all."""
+    cells = [SETUP]
+    for name, code in RESULTS.items():
+        cells += [f"made[{name!r}] = {code}", f"made[{name!r}]", f"print(made[{name!r}])"]
+    cells.append("print(json.dumps({name: type(x).__name__ for name, x in made.items()}))")
+    folder = tmp_path_factory.mktemp("notebook")
+    written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = nbclient.NotebookClient(
+        written, timeout=LIMIT_S, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": folder}}
+    )
+    source = Path(incrax.__file__).parents[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("IPYTHONDIR", str(folder))  # no profile of the user's
+        client.execute()
+    return [cell.outputs for cell in written.cells]
+
+
+@pytest.fixture(params=list(RESULTS))
+def shown(notebook, request):
+    at = 1 + 3 * list(RESULTS).index(request.param)
+    return notebook[at : at + 3]
+
+
+def test_nothing_is_shown_before_it_is_asked_for(notebook):
+    assert notebook[0] == []
+
+
+def test_what_is_made_is_not_shown(shown):
+    assert shown[0] == []
+
+
+def test_the_last_expression_of_a_cell_is_shown_once(shown):
+    (output,) = shown[1]
+    assert output.output_type == "execute_result"
+    assert output.data["text/plain"]
+
+
+def test_what_is_printed_is_shown_once_as_text(shown):
+    (output,) = shown[2]
+    assert (output.output_type, output.name) == ("stream", "stdout")
+    assert output.text.strip()
+
+
+def test_what_a_notebook_frames_is_what_is_printed(shown):
+    framed = shown[1][0].data.get("text/html", "")
+    if framed.startswith("<pre>"):
+        assert unescape(framed.removeprefix("<pre>").removesuffix("</pre>")) == shown[2][0].text.strip("\n")
+
+
+def test_all_that_has_tables_is_among_these(notebook):
+    (output,) = notebook[-1]
+    assert with_tables() <= set(json.loads(output.text).values())
