@@ -58,6 +58,54 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
+        "what a saved value is worth is divided by its bytes, also by none",
+        "saving/eviction.py",
+        "seconds / max(num_bytes, 1)",
+        "seconds / min(num_bytes, 1)",
+    ),
+    Mutant(
+        "large saved values are worth as much as small ones of the same seconds",
+        "saving/eviction.py",
+        "seconds / max(num_bytes, 1)",
+        "seconds",
+    ),
+    Mutant(
+        "keys of all rows are split from one",
+        "held/row_by_row.py",
+        '"random_split", ',
+        "",
+    ),
+    Mutant(
+        "numbers of rows beside a key are taken for keys of rows",
+        "held/row_by_row.py",
+        "not ins[0] and any(outs)",
+        "not any(ins) and any(outs)",
+    ),
+    Mutant(
+        "all steps of a search used up is no limit",
+        "fit/stepped.py",
+        'int(num_steps) >= given["max_steps"]',
+        'int(num_steps) > given["max_steps"]',
+    ),
+    Mutant(
+        "what costs nothing is joined with what costs something",
+        "samplers/blocking.py",
+        "(1.0 if not together else np.inf)",
+        "(1.0 if together else np.inf)",
+    ),
+    Mutant(
+        "the table of branches shows where one is instead of what it was",
+        "tapes/checking.py",
+        'str(g).rpartition(" is ")[2]',
+        'str(g).rpartition(" is ")[0]',
+    ),
+    Mutant(
+        "a dirty factor counts once in the bound of a product",
+        "planning/products.py",
+        "shared = shared ** max(map(dirty.count, dirty))",
+        "pass",
+    ),
+    Mutant(
         "a convolution counts its padding",
         "facts/matrices.py",
         "(where >= 0) & (where % holes == 0) & (where < size * holes)",
@@ -1116,12 +1164,17 @@ CORE = frozenset("choosing compiling facts inputs planning running saving".split
 
 
 class Place(NamedTuple):
-    """A node of a file, and the text that stands there instead."""
+    """A node of a file, and the node or the text that stands there instead."""
 
     file: str
     kind: str
     node: ast.expr | ast.stmt
-    new: str
+    changed: ast.AST | str
+
+    @property
+    def new(self) -> str:
+        """The text that stands there instead."""
+        return self.changed if isinstance(self.changed, str) else f"({ast.unparse(self.changed)})"
 
 
 def places(file: str) -> Iterator[Place]:
@@ -1129,8 +1182,8 @@ def places(file: str) -> Iterator[Place]:
     todo: list[tuple[ast.AST, bool]] = [(ast.parse((PACKAGE / file).read_text()), True)]
     while todo:
         node, is_outside = todo.pop()
-        for kind, new in _changes(node, is_outside):
-            yield Place(file, kind, node, new)
+        for kind, changed in _changes(node, is_outside):
+            yield Place(file, kind, node, changed)
         is_outside = is_outside and not isinstance(node, ast.FunctionDef | ast.Lambda | ast.Subscript)
         todo += [(child, is_outside) for child in _children(node)]
 
@@ -1143,8 +1196,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         yield from (x for x in (value if isinstance(value, list) else [value]) if isinstance(x, ast.AST))
 
 
-def _changes(node: ast.AST, is_outside: bool) -> Iterator[tuple[str, str]]:
-    """Kinds and texts of what a node may become."""
+def _changes(node: ast.AST, is_outside: bool) -> Iterator[tuple[str, ast.AST | str]]:
+    """Kinds, and what a node may become."""
     yield from _other_operators(node)
     if isinstance(node, STATEMENTS) or (isinstance(node, ast.If) and not node.orelse):
         yield "statement", "pass"
@@ -1154,7 +1207,7 @@ def _changes(node: ast.AST, is_outside: bool) -> Iterator[tuple[str, str]]:
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.Expr(value=ast.Call()):
             yield "statement", "pass"
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
-            yield "negation", _text(node.operand)
+            yield "negation", node.operand
         case ast.Constant(value=bool() | int() | float() as value):
             yield "constant", repr(not value if isinstance(value, bool) else value + 1)
         case ast.Name(id=name) | ast.Attribute(attr=name) if name in SWAPPED:
@@ -1165,27 +1218,27 @@ def _changes(node: ast.AST, is_outside: bool) -> Iterator[tuple[str, str]]:
             yield from (("argument", _without(node, "keywords", k)) for k in kept)
 
 
-def _other_operators(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _other_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST | str]]:
     for kind, others in OPERATORS.items():
         if isinstance(node, ast.Compare):
             for k, op in enumerate(node.ops):
                 if type(op) in others:
-                    changed = copy.deepcopy(node)
-                    changed.ops[k] = others[type(op)]()
-                    yield kind, _text(changed)
+                    changed = copy.copy(node)
+                    changed.ops = [*node.ops[:k], others[type(op)](), *node.ops[k + 1 :]]
+                    yield kind, changed
         elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in others:
             changed = copy.copy(node)
             changed.op = others[type(node.op)]()
-            yield kind, _text(changed)
+            yield kind, changed
 
 
-def _without_entries(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _without_entries(node: ast.AST) -> Iterator[tuple[str, ast.AST | str]]:
     """Tables of a module with one entry less."""
     match node:
         case ast.Dict():
             for k in range(len(node.keys)):
                 fewer = ast.Dict([*node.keys[:k], *node.keys[k + 1 :]], [*node.values[:k], *node.values[k + 1 :]])
-                yield "entry", _text(fewer)
+                yield "entry", fewer
         case ast.Set(elts=[_, _, *_]) | ast.List(elts=[_, _, *_]) | ast.Tuple(elts=[_, _, *_], ctx=ast.Load()):
             yield from (("entry", _without(node, "elts", k)) for k in range(len(node.elts)))
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(words)), attr="split"), args=[]):
@@ -1194,14 +1247,10 @@ def _without_entries(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "entry", f'"{" ".join([*entries[:k], *entries[k + 1 :]])}".split()'
 
 
-def _without(node: ast.AST, field: str, k: int) -> str:
+def _without(node: ast.AST, field: str, k: int) -> ast.AST:
     fewer = copy.copy(node)
     setattr(fewer, field, [x for i, x in enumerate(getattr(node, field)) if i != k])
-    return _text(fewer)
-
-
-def _text(node: ast.AST) -> str:
-    return f"({ast.unparse(node)})"
+    return fewer
 
 
 def at_place(place: Place) -> Mutant:
@@ -1246,7 +1295,9 @@ def drawn(number: int, seed: int, *, package: str = "", kind: str = "") -> list[
 def tests_of(file: str) -> str:
     """The tests of the package of a file, those that are likely to tell first."""
     package = file.rpartition("/")[0].partition("/")[0]
-    own = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob(f"test_{Path(file).stem}.py")]
+    tests = ROOT / "tests"
+    near = [folder / f"test_{Path(file).stem}.py" for folder in (tests / package, tests)]
+    own = [str(path.relative_to(ROOT)) for path in near if path.exists()][:1]
     every_call = ["tests/test_incremental.py"] if package in CORE else []
     return " ".join([*own, *every_call, TESTS_OF.get(package, f"tests/{package}")])
 
