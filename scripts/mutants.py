@@ -1155,6 +1155,7 @@ SWAPPED |= {new: old for old, new in SWAPPED.items()}
 KINDS = (*OPERATORS, "negation", "constant", "statement", "argument", "entry", "swapped")
 TESTS_OF = {
     "": "tests/test_incremental.py tests/test_marks.py tests/test_bad_input.py tests/test_hatches.py",
+    "commands": "tests/test_cli.py",
     "demo": "tests/test_demo.py",
     "rehearsing": "tests/test_hatches.py tests/test_catalogue.py",
 }
