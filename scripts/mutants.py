@@ -1,25 +1,37 @@
 """Break the engine on purpose, one way at a time, and see whether the tests notice.
 
-Each mutant replaces one piece of source. The tests run against a copy of the package; a mutant that they let live is a
-hole in the suite, and the exit code is 1. `tests/test_mutants.py` holds that every piece still occurs in the source.
+Each mutant replaces one piece of source. The tests run against a copy of the package, the checkout is never modified. A
+mutant that they let live is a hole in the suite, or computes the same; the exit code is 1.
+
+Some are a list, each a mistake that could be made; `tests/test_mutants.py` holds that every piece still occurs in the
+source. Others are drawn at random from all places where an operator, a number, an entry of a table ... can be another
+one. They show what the list forgot. Those run against the tests of their package alone, and with `--wide` against those
+of the list too.
 
 Usage: python scripts/mutants.py [--only TEXT] [--jobs 2]
+       python scripts/mutants.py --random 40 --seed 1 [--package saving] [--kind comparison] [--wide] [--dry]
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import copy
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "incrax"
 LIMIT_S = 900
 TESTS = (
     "tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py "
@@ -45,6 +57,54 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    Mutant(
+        "what a saved value is worth is divided by its bytes, also by none",
+        "saving/eviction.py",
+        "seconds / max(num_bytes, 1)",
+        "seconds / min(num_bytes, 1)",
+    ),
+    Mutant(
+        "large saved values are worth as much as small ones of the same seconds",
+        "saving/eviction.py",
+        "seconds / max(num_bytes, 1)",
+        "seconds",
+    ),
+    Mutant(
+        "keys of all rows are split from one",
+        "held/row_by_row.py",
+        '"random_split", ',
+        "",
+    ),
+    Mutant(
+        "numbers of rows beside a key are taken for keys of rows",
+        "held/row_by_row.py",
+        "not ins[0] and any(outs)",
+        "not any(ins) and any(outs)",
+    ),
+    Mutant(
+        "all steps of a search used up is no limit",
+        "fit/stepped.py",
+        'int(num_steps) >= given["max_steps"]',
+        'int(num_steps) > given["max_steps"]',
+    ),
+    Mutant(
+        "what costs nothing is joined with what costs something",
+        "samplers/blocking.py",
+        "(1.0 if not together else np.inf)",
+        "(1.0 if together else np.inf)",
+    ),
+    Mutant(
+        "the table of branches shows where one is instead of what it was",
+        "tapes/checking.py",
+        'str(g).rpartition(" is ")[2]',
+        'str(g).rpartition(" is ")[0]',
+    ),
+    Mutant(
+        "a dirty factor counts once in the bound of a product",
+        "planning/products.py",
+        "shared = shared ** max(map(dirty.count, dirty))",
+        "pass",
+    ),
     Mutant(
         "a convolution counts its padding",
         "facts/matrices.py",
@@ -1073,37 +1133,248 @@ MUTANTS = [
 ]
 
 
-def survives(mutant: Mutant) -> tuple[bool, float]:
-    """Whether the tests pass with a mutant, and the seconds that it took to know."""
+# --- at random --------------------------------------------------------------------------------------------------------
+
+OPERATORS: dict[str, dict[type, type]] = {
+    "boundary": {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
+    "comparison": {
+        ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+        ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    },
+    "arithmetic": {
+        ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+        ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    },
+    "boolean": {ast.And: ast.Or, ast.Or: ast.And},
+}  # fmt: skip
+"""What an operator becomes, by kind."""
+STATEMENTS = (ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
+"""Statements that may be missing, beside calls, assignments to parts of objects, and `if` without `else`."""
+SWAPPED = {"min": "max", "any": "all", "minimum": "maximum", "floor": "ceil", "append": "extend", "argmin": "argmax"}
+SWAPPED |= {new: old for old, new in SWAPPED.items()}
+KINDS = (*OPERATORS, "negation", "constant", "statement", "argument", "entry", "swapped")
+TESTS_OF = {
+    "": "tests/test_incremental.py tests/test_marks.py tests/test_bad_input.py tests/test_hatches.py",
+    "commands": "tests/test_cli.py",
+    "demo": "tests/test_demo.py",
+    "rehearsing": "tests/test_hatches.py tests/test_catalogue.py",
+}
+"""Tests of packages that have no folder of that name among the tests, and of modules outside of packages."""
+CORE = frozenset("choosing compiling facts inputs planning running saving".split())
+"""Packages that every call goes through."""
+
+
+class Place(NamedTuple):
+    """A node of a file, and the node or the text that stands there instead."""
+
+    file: str
+    kind: str
+    node: ast.expr | ast.stmt
+    changed: ast.AST | str
+
+    @property
+    def new(self) -> str:
+        """The text that stands there instead."""
+        return self.changed if isinstance(self.changed, str) else f"({ast.unparse(self.changed)})"
+
+
+def places(file: str) -> Iterator[Place]:
+    """All that can be changed in a file of the package."""
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse((PACKAGE / file).read_text()), True)]
+    while todo:
+        node, is_outside = todo.pop()
+        for kind, changed in _changes(node, is_outside):
+            yield Place(file, kind, node, changed)
+        is_outside = is_outside and not isinstance(node, ast.FunctionDef | ast.Lambda | ast.Subscript)
+        todo += [(child, is_outside) for child in _children(node)]
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Without annotations, which do nothing, and parts of formatted text, whose places Python 3.11 does not know."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns") or isinstance(node, ast.JoinedStr):
+            continue
+        yield from (x for x in (value if isinstance(value, list) else [value]) if isinstance(x, ast.AST))
+
+
+def _changes(node: ast.AST, is_outside: bool) -> Iterator[tuple[str, ast.AST | str]]:
+    """Kinds, and what a node may become."""
+    yield from _other_operators(node)
+    if isinstance(node, STATEMENTS) or (isinstance(node, ast.If) and not node.orelse):
+        yield "statement", "pass"
+    if is_outside:
+        yield from _without_entries(node)
+    match node:
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.Expr(value=ast.Call()):
+            yield "statement", "pass"
+        case ast.UnaryOp(op=ast.Not() | ast.USub()):
+            yield "negation", node.operand
+        case ast.Constant(value=bool() | int() | float() as value):
+            yield "constant", repr(not value if isinstance(value, bool) else value + 1)
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name in SWAPPED:
+            yield "swapped", re.sub(rf"\b{name}$", SWAPPED[name], ast.unparse(node))
+        case ast.Call(keywords=[_, *_] as keywords):
+            # `strict` is a check alone.
+            kept = [k for k, keyword in enumerate(keywords) if keyword.arg != "strict"]
+            yield from (("argument", _without(node, "keywords", k)) for k in kept)
+
+
+def _other_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST | str]]:
+    for kind, others in OPERATORS.items():
+        if isinstance(node, ast.Compare):
+            for k, op in enumerate(node.ops):
+                if type(op) in others:
+                    changed = copy.copy(node)
+                    changed.ops = [*node.ops[:k], others[type(op)](), *node.ops[k + 1 :]]
+                    yield kind, changed
+        elif isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in others:
+            changed = copy.copy(node)
+            changed.op = others[type(node.op)]()
+            yield kind, changed
+
+
+def _without_entries(node: ast.AST) -> Iterator[tuple[str, ast.AST | str]]:
+    """Tables of a module with one entry less."""
+    match node:
+        case ast.Dict():
+            for k in range(len(node.keys)):
+                fewer = ast.Dict([*node.keys[:k], *node.keys[k + 1 :]], [*node.values[:k], *node.values[k + 1 :]])
+                yield "entry", fewer
+        case ast.Set(elts=[_, _, *_]) | ast.List(elts=[_, _, *_]) | ast.Tuple(elts=[_, _, *_], ctx=ast.Load()):
+            yield from (("entry", _without(node, "elts", k)) for k in range(len(node.elts)))
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(words)), attr="split"), args=[]):
+            entries = words.split()
+            for k in range(len(entries)):
+                yield "entry", f'"{" ".join([*entries[:k], *entries[k + 1 :]])}".split()'
+
+
+def _without(node: ast.AST, field: str, k: int) -> ast.AST:
+    fewer = copy.copy(node)
+    setattr(fewer, field, [x for i, x in enumerate(getattr(node, field)) if i != k])
+    return fewer
+
+
+def at_place(place: Place) -> Mutant:
+    """The mutant of a place."""
+    old = (PACKAGE / place.file).read_text()
+    node = place.node
+    starts = [0]
+    for line in old.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    # Columns count bytes.
+    start = starts[node.lineno - 1] + node.col_offset
+    end = starts[node.end_lineno - 1] + node.end_col_offset
+    before = old.encode()[start:end].decode()
+    new = old.encode()[:start].decode() + place.new + old.encode()[end:].decode()
+    shown = f"`{_line(before)}` -> `{_line(place.new)}`"
+    return Mutant(f"{place.file}:{node.lineno} {place.kind}: {shown}", place.file, old, new)
+
+
+def _line(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def drawn(number: int, seed: int, *, package: str = "", kind: str = "") -> list[Mutant]:
+    """Places at random: the kind first, so that rare ones occur, then a place of it. Mutants that compile."""
+    by_kind: dict[str, list[Place]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file = path.relative_to(PACKAGE).as_posix()
+        if file.startswith(package):
+            for place in places(file):
+                by_kind.setdefault(place.kind, []).append(place)
+    generator = random.Random(seed)
+    kinds = [name for name in KINDS if name in by_kind and name.startswith(kind)]
+    found: list[Mutant] = []
+    while kinds and len(found) < number:
+        name = generator.choice(kinds)
+        places_of = by_kind[name]
+        found.append(at_place(places_of.pop(generator.randrange(len(places_of)))))
+        kinds = [name for name in kinds if by_kind[name]]
+    return found
+
+
+def tests_of(file: str) -> str:
+    """The tests of the package of a file, those that are likely to tell first."""
+    package = file.rpartition("/")[0].partition("/")[0]
+    tests = ROOT / "tests"
+    near = [folder / f"test_{Path(file).stem}.py" for folder in (tests / package, tests)]
+    own = [str(path.relative_to(ROOT)) for path in near if path.exists()][:1]
+    every_call = ["tests/test_incremental.py"] if package in CORE else []
+    return " ".join([*own, *every_call, TESTS_OF.get(package, f"tests/{package}")])
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant, the seconds that it took to know, and the test that told."""
+
+    word: str
+    """`killed`, `ALIVE`, or `late` where the time was over."""
+    seconds: float
+    by: str
+
+
+def outcome(mutant: Mutant, tests: str, limit: float) -> Verdict:
+    """Run tests with a mutant, up to the first that fails."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(ROOT / "src" / "incrax", Path(folder) / "incrax")
+        shutil.copytree(PACKAGE, Path(folder) / "incrax")
         path = Path(folder) / "incrax" / mutant.file
         path.write_text(path.read_text().replace(mutant.old, mutant.new))
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS.split()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=LIMIT_S)
+            run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=limit)
         except subprocess.TimeoutExpired:
-            return False, time.perf_counter() - start
-    if run.returncode not in (0, 1):
-        raise RuntimeError(f"{mutant.name}: the tests did not run\n{run.stdout.decode()[-2000:]}")
-    return run.returncode == 0, time.perf_counter() - start
+            return Verdict("late", time.perf_counter() - start, "")
+    output = run.stdout.decode() + run.stderr.decode()
+    if run.returncode not in (0, 1) and "Error" not in output:
+        raise RuntimeError(f"{mutant.name}: the tests did not run\n{output[-2000:]}")
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    by = failed[0] if failed else "an import"
+    seconds = time.perf_counter() - start
+    return Verdict("ALIVE", seconds, "") if run.returncode == 0 else Verdict("killed", seconds, by)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="so many random ones instead of the list")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--package", default="", help="random ones of this package or file")
+    parser.add_argument("--kind", default="", help=f"random ones of this kind: {', '.join(KINDS)}")
+    parser.add_argument("--wide", action="store_true", help="random ones meet the tests of the list as well")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for the tests of one mutant")
+    parser.add_argument("--dry", action="store_true", help="print the mutants")
     options = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
-    alive = []
+    is_random = options.random > 0
+    made = drawn(options.random, options.seed, package=options.package, kind=options.kind) if is_random else MUTANTS
+    chosen = [mutant for mutant in made if options.only in mutant.name]
+    if options.dry:
+        print("\n".join(mutant.name for mutant in chosen))
+        return 0
+
+    def verdict(mutant: Mutant) -> Verdict:
+        stages: Sequence[str] = [TESTS]
+        if is_random:
+            stages = [tests_of(mutant.file), *([TESTS] if options.wide else [])]
+        found = outcome(mutant, stages[0], options.limit)
+        for tests in stages[1:]:
+            found = outcome(mutant, tests, options.limit) if found.word == "ALIVE" else found
+        return found
+
+    words: list[str] = []
     with ThreadPoolExecutor(options.jobs) as executor:
-        for mutant, (lives, seconds) in zip(chosen, executor.map(survives, chosen), strict=True):
-            print(f"{'ALIVE ' if lives else 'killed'} {seconds:5.0f} s  {mutant.name}", flush=True)
-            alive += [mutant.name] if lives else []
-    print(f"{len(chosen) - len(alive)} of {len(chosen)} mutants killed")
-    return 1 if alive else 0
+        running = {executor.submit(verdict, mutant): mutant for mutant in chosen}
+        for future in as_completed(running):
+            found, mutant = future.result(), running[future]
+            print(f"{found.word} {found.seconds:6.0f} s  {mutant.name}  {found.by}".rstrip(), flush=True)
+            words.append(found.word)
+    counts = ", ".join(f"{words.count(word)} {word}" for word in ("killed", "ALIVE", "late"))
+    print(f"{len(words)} mutants: {counts}")
+    return 1 if "ALIVE" in words else 0
 
 
 if __name__ == "__main__":

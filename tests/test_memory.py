@@ -113,6 +113,33 @@ def test_values_whose_segment_takes_longest_per_byte_outlive_others():
     assert "sqrt" not in saved_primitives(ours)
 
 
+def test_seconds_per_byte_decide_and_not_seconds():
+    """The long segment takes more seconds in all, the short one more for each of its bytes."""
+
+    def f(a, b, c, long, short):
+        return jnp.sum(a * jnp.tanh(jnp.tan(b * long))) + jnp.sum(a * jnp.sinh(jnp.cosh(jnp.tan(c * short))))
+
+    ours = incrax.incremental(f, tuning=MINIMAL, memory=40 * BLOCK_BYTES + 100)
+    for a in (1.0, 2.0, 3.0):
+        ours(a, 1.5, 0.5, np.linspace(0.0, 1.0, 40 * SIZE), np.linspace(0.0, 1.0, 10 * SIZE))
+    assert "sinh" in saved_primitives(ours)
+    assert "tanh" not in saved_primitives(ours)
+
+
+def test_saved_values_of_no_bytes_are_ordered_too():
+    """Their seconds per byte have no bytes to be divided by."""
+
+    def f(a, b, data):
+        return jnp.sum(a * jnp.exp(b * data)), a * jnp.sin(b * data[:0])
+
+    ours = incrax.incremental(f, tuning=MINIMAL, memory=100)
+    data = np.linspace(0.0, 1.0, SIZE)
+    for a, b in [(1.0, 2.0), (2.0, 2.0), (2.0, 3.0), (3.0, 3.0)]:
+        same(ours(a, b, data), jax.jit(f)(a, b, data))
+        check(ours)
+    assert ours.stats.evicted
+
+
 def test_marked_values_outlive_all_others():
     def f(a, b, c, data):
         cheap = incrax.keep(jnp.sqrt(b * data), "cheap")

@@ -209,6 +209,20 @@ def test_a_limit_of_steps_of_the_method():
         assert solve(**options).status is fit.Status.MAX_STEPS
 
 
+def test_why_a_search_of_optimistix_ended():
+    """All steps used up is a limit, unless the last of them converged; a search that gives up before has stalled."""
+    descent = optimistix.BFGS(1e-9, 1e-9)
+    free = solve(method=descent)
+    ends = [solve(method=descent, max_steps=num) for num in (3, free.num_steps)]
+    assert [found.message for found in ends] == ["step limit reached", "converged"]
+    assert [found.num_steps for found in ends] == [3, free.num_steps]
+    assert ends[0].status is fit.Status.MAX_STEPS
+    assert ends[1].is_converged
+    given_up = fit.minimize(lambda p: jnp.log(p), 1.0, method=optimistix.NelderMead(1e-9, 1e-9), progress=False)
+    assert given_up.message == "the minimiser gave up"
+    assert given_up.status not in (fit.Status.MAX_STEPS, fit.Status.CONVERGED)
+
+
 @pytest.mark.parametrize("method", ["migrad", "L-BFGS-B", "Powell"])
 def test_a_callback_sees_better_points_and_ends_the_search(method):
     seen = []

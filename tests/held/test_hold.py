@@ -405,13 +405,35 @@ def masked_by_one_key(params, x):
     return dense(params, x) * jax.random.bernoulli(jax.random.key(7), 0.5, (x.shape[0], SIZE))
 
 
+def gamma(params, x):
+    """Its shapes are numbers of the rows, and its key is one for all of them."""
+    z = dense(params, x)
+    return z * jax.random.gamma(jax.random.key(7), 1 + z**2)
+
+
+def by_split_keys(params, x):
+    keys = jax.random.split(jax.random.key(7), x.shape[0])
+    return dense(params, x) * jax.vmap(lambda key: jax.random.uniform(key, (SIZE,)))(keys)
+
+
+def by_bit_generator(params, x):
+    bits = lax.rng_bit_generator(jnp.zeros(4, "uint32"), (x.shape[0], SIZE))[1]
+    return dense(params, x) * (bits % 2)
+
+
+DRAWN = {
+    "noise of a fixed key": masked_by_one_key,
+    "of keys split from a fixed one": by_split_keys,
+    "gamma": gamma,
+    "of a bit generator": by_bit_generator,
+}
 MIXING = {
+    **DRAWN,
     "accumulated": lambda params, x: jnp.cumsum(dense(params, x), axis=0),
     "averaged": averaged,
     "from the first row": lambda params, x: dense(params, x - x[:1]),
     "numbered": lambda params, x: dense(params, x) * jnp.arange(1, x.shape[0] + 1)[:, None],
     "numbered far away": lambda params, x: dense(params, x) * (1 + (jnp.arange(x.shape[0]) > 50))[:, None],
-    "noise of a fixed key": masked_by_one_key,
     "from the largest": lambda params, x: dense(params, x - x.max(0)),
     "convolved": lambda params, x: jax.vmap(lambda c: jnp.convolve(c, jnp.ones(3), "same"), 1, 1)(dense(params, x)),
     "of the neighbour": lambda params, x: jnp.concatenate([x[1:], x[:1]]) @ params["w"],
@@ -433,7 +455,7 @@ def test_an_encoder_that_mixes_rows_is_refused_everywhere(name):
         held.value_and_grad(contrast)(PARAMS, x, BATCHES)
 
 
-@pytest.mark.parametrize("name", ["accumulated", "numbered", "noise of a fixed key", "from the largest", "pairs"])
+@pytest.mark.parametrize("name", ["accumulated", "numbered", *DRAWN, "from the largest", "pairs"])
 def test_what_shapes_tell_is_refused_under_transformations(name):
     epoch = incrax.hold(MIXING[name]).value_and_grad(contrast)
     for transformed in (jax.jit, jax.grad):
@@ -471,6 +493,20 @@ def test_an_encoder_that_keeps_rows_apart_is_taken(name):
     encoder = TAKEN[name]
     kept = incrax.hold(encoder, chunk_rows=10)(PARAMS, X)
     close(kept.representations, encoder(PARAMS, X))
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_an_encoder_that_draws_by_a_key_of_each_row_is_taken(transform):
+    def encoder(params, x, keys):
+        z = dense(params, x)
+        drawn = jax.vmap(lambda key, row: jax.random.gamma(jax.random.split(key)[0], 1 + row**2))(keys, z)
+        return z * drawn
+
+    key = jax.random.key(3)
+    epoch = incrax.hold(encoder).value_and_grad(contrast)
+    value = transform(lambda params: epoch(params, X, BATCHES, key=key)[0])(PARAMS)
+    encoded = encoder(PARAMS, X, jax.random.split(key, len(X)))
+    close(value, sum(contrast(encoded[np.asarray(rows)]) for rows in BATCHES))
 
 
 # --- batches of all kinds ---------------------------------------------------------------------------------------------

@@ -112,6 +112,23 @@ def test_extreme_factors_give_what_the_direct_form_gives_or_are_refused(n, size)
     assert is_usable == (n in (1.0, -2.5) and size in (1.0, 1e-300, 0.0))
 
 
+def test_a_factor_that_occurs_twice_counts_twice_in_the_bound():
+    """`w * low` underflows in the direct form, and `v` twice with `high` brings the loss back: one `v` would not."""
+
+    def fun(v, w, low, high, other):
+        return jnp.sum(w * low * v * v * high), jnp.sum(w * v * v * other)
+
+    v, w, low, high, other = (np.full(2048, size) for size in (1e38, 1e-200, 1e-112, 1e107, 1.0))
+    facts = facts_of(fun, v, w, low, high, other)
+    direct, safe = np.array(jax.jit(fun)(v, w, low, high, other))
+    results, is_usable = evaluate(facts, factored(facts, 0b110), v, w, low, high, other)
+    np.testing.assert_allclose(results[1], safe, rtol=1e-12)
+    assert not np.isclose(results[0], direct, rtol=1e-12, atol=0)
+    assert not is_usable
+    mild = (v / 1e37, w * 1e200, low * 1e112, high / 1e107, other)
+    assert check_law(facts, 0b110, fun, *mild)
+
+
 def fisher(w, mu, x):
     """Observed information of mixture weights, sum_n s_i s_j: rows N_i N_j, shared 1/p**2."""
     shapes = [jnp.exp(-0.5 * (x - m) ** 2) for m in (0.0, 0.1, mu)]

@@ -262,6 +262,26 @@ def test_a_cheaper_block_of_few_parameters_may_come_first():
     np.testing.assert_allclose(costs, [1.9, 1.0])
 
 
+def test_parameters_that_nothing_depends_on_are_a_block_of_their_own():
+    """Joining what costs nothing with what costs something is infinite waste, joining two such is none."""
+    f = lambda p, x: jnp.sum(jnp.exp(-p["rate"] * x))
+    found = samplers.blocks(f, {"rate": 1.0, "idle": 1.0, "rest": 2.0}, X, measure=False)
+    assert found.blocks == (("p['rate']",), ("p['idle']", "p['rest']"))
+
+
+def test_blocks_that_cost_nothing_are_joined():
+    """Two groups that reach other equations, none of which takes time, and one that does."""
+
+    class Reach:
+        rows = ()
+        reach = staticmethod(frozenset)
+        seconds = staticmethod(lambda keys: 1.0 * ("slow" in keys))
+
+    module = sys.modules["incrax.samplers.blocking"]
+    units = [((name,), (name,)) for name in ("slow", "free", "idle")]
+    assert module._grouped(units, Reach) == [units[0], (("free", "idle"), ("free", "idle"))]
+
+
 def test_a_step_takes_the_blocks_after_it_along():
     """A slow step moves what is correlated with it by as much; a fast step leaves the slow block alone."""
     points = []

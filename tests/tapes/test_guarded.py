@@ -653,6 +653,17 @@ def test_check_tape_lists_branches_that_depend_on_values():
     assert incrax.check_tape(lambda x: jnp.where(x > 0, x, 0.0), LOW)
 
 
+def test_the_table_of_check_tape_tells_which_way_each_branch_went():
+    def f(x, n, flag=None):
+        y = 2 * x if jnp.sum(x) > (1 if flag is None else 2) else x
+        return y * int(n)
+
+    cells = lambda line: [cell.strip() for cell in line.split("│")[2:-1]]
+    told = lambda x, n: [cells(line) for line in str(incrax.check_tape(f, x, n)).splitlines() if "test_guarded" in line]
+    assert told(HIGH, np.int64(3)) == [["jnp.sum(x) > (1 if flag is None else 2)", "True"], ["int(n)", "3"]]
+    assert told(LOW, np.int64(4)) == [["jnp.sum(x) > (1 if flag is None else 2)", "False"], ["int(n)", "4"]]
+
+
 def test_check_tape_names_clocks_and_what_can_change_in_place():
     weights = [1.0]
     report = incrax.check_tape(lambda x: x * weights[0] * np.random.uniform(), 1.0)

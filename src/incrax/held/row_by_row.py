@@ -34,8 +34,8 @@ TELLING = frozenset(
 )
 """Primitives that mix rows wherever their rule does not say that they keep them apart; after others, such as a reshape
 that merges rows with something else, they may be apart again."""
-DRAWS = ("random_bits", "random_split", "random_gamma", "rng_bit_generator", "threefry2x32")
-"""Primitives that make numbers by their place."""
+DRAWS = ("random_bits", "random_split", "random_gamma", "rng_bit_generator")
+"""Primitives that make numbers by their place from a key, their first operand."""
 
 
 def check_row_by_row(encoder: Any, params: Any, data: tuple[Any, ...], *, has_values: bool = True) -> None:
@@ -108,7 +108,7 @@ def _reason(eqn: Equation, other: Equation) -> str:
     name = eqn.primitive.name
     ins = [_row_axes(a, b) for a, b in zip(eqn.invars, other.invars, strict=False)]
     outs = [_row_axes(a, b) for a, b in zip(eqn.outvars, other.outvars, strict=False)]
-    if name in DRAWS and not any(ins) and any(outs):
+    if name in DRAWS and not ins[0] and any(outs):
         return "draws the random numbers of all rows from one key (take `keys`, one a row, as third argument)"
     checked = ins if name == "dot_general" else [*ins, *outs]  # rows by rows are pairs
     is_told = all(axis >= 0 and len(axes) == 1 for axes in checked for axis in axes)
