@@ -27,7 +27,7 @@ planning.algebra planning.facts planning.plan planning.segmentation planning.siz
 sparsity.patterns sparsity.known sparsity.moves sparsity.products sparsity.rules sparsity.nested
 sparsity.search sparsity.coloring sparsity.compressed
 _stats _progress
-inputs.placement inputs.leaves inputs.paths inputs.sources inputs.chunks inputs.rows inputs.signature
+inputs.placement inputs.mutable inputs.leaves inputs.paths inputs.sources inputs.chunks inputs.rows inputs.signature
 compiling.packing compiling.recycling compiling.host_calls compiling.compiled compiling.timing
 choosing.agreement choosing.watch choosing.choice choosing.wants choosing.segments choosing.racing choosing.credit
 choosing.journal choosing.chooser
