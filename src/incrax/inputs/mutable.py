@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextvars
+import datetime
+import decimal
 import functools
 import itertools
+import mmap
 import struct
 import threading
 import types
@@ -23,8 +27,11 @@ _POINTER_BYTES = struct.calcsize("P")
 
 _READABLE = {x for x in vars(builtins).values() if isinstance(x, type)}
 _READABLE |= {collections.deque, collections.OrderedDict, collections.defaultdict, types.MappingProxyType}
-_READABLE |= {weakref.ref, threading.local, np.ndarray}
+_READABLE |= {weakref.ref, threading.local, contextvars.ContextVar, mmap.mmap, np.ndarray}
 """Types whose fields in C are their items, their arguments, or cannot change."""
+
+_IMMUTABLE = (np.generic, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
+"""Types whose fields in C cannot change; objects of subclasses have attributes beside them."""
 
 _FUNCTIONS = (types.FunctionType, np.ufunc, type, types.ModuleType)
 _FUNCTIONS += (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
@@ -103,7 +110,8 @@ def has_fields_in_c(cls: type) -> bool:
     An object is as large as one of its base class, and a pointer more for each slot, for its dictionary, and for
     its weak references. What is larger has fields that are declared in C.
     """
-    return any(base not in _READABLE and _has_own_fields(base) for base in cls.__mro__)
+    unread = [base for base in cls.__mro__ if base not in _READABLE and not issubclass(base, _IMMUTABLE)]
+    return any(map(_has_own_fields, unread))
 
 
 def _has_own_fields(cls: type) -> bool:

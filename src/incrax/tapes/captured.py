@@ -9,16 +9,18 @@ installed packages, which is taken as constant.
 from __future__ import annotations
 
 import datetime
-import dis
 import functools
+import logging
 import operator
 import os
 import random
 import sys
 import threading
 import types
+import weakref
+from _abc import _get_dump
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple
@@ -28,27 +30,34 @@ import numpy as np
 
 from incrax import _jax
 from incrax._tape_errors import not_comparable
+from incrax.tapes.codes import Names, all_codes, names_read
 from incrax.tapes.images import Container, same_image
 from incrax.tapes.locations import is_installed
+from incrax.tapes.process import DECIMAL, ProcessState, is_decimal
 
 MISSING = object()
 _SCOPES = frozenset(("globals", "vars", "eval", "exec"))
 """Functions that read globals by names which code does not show."""
-
-_BY_TEXT = frozenset("getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split())
-"""Functions and attributes by which code reads modules, or attributes of them, that it names in text."""
 
 MAX_VALUES = 20_000
 """Values inside captured objects that are compared at each call, at most."""
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic, np.dtype, Enum)
 _SCALARS += (datetime.date, datetime.time, datetime.timedelta, datetime.timezone, Decimal)
+_STATEFUL = (threading.local, threading.Event, logging.Logger)
+_LRU_CACHE = type(functools.lru_cache(len))
+_CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+"""Of installed functions, not compared: what they remember, which they look at whether it is current."""
+
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
 _BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
 _BUILT_IN += (type(vars(NamedTuple("Fields", [("field", int)]))["field"]),)
-_TRUSTED = frozenset("jax jaxlib incrax logging re threading _thread _abc typing functools".split())
-"""Packages whose objects are compared by identity."""
+_PLAIN = (*_SCALARS, list, tuple, dict, set, frozenset, deque, bytearray, np.ndarray)
+"""What is compared where code reads it as an attribute of an installed module; functions and classes are constant."""
+
+_TRUSTED = frozenset("jax jaxlib logging re threading _thread _abc typing".split())
+"""Packages whose objects are compared by identity; of compiled functions also what they were made of."""
 
 
 class Code(NamedTuple):
@@ -74,6 +83,10 @@ class Captured:
         self._waiting: deque[tuple[str, Any]] = deque()
         self._modules: dict[int, tuple[str, types.ModuleType]] = {}
         self._attributes: dict[str, None] = {}
+        self._texts: dict[str, None] = {}
+        """Captured text, which may name an attribute."""
+        self._reads_by_text = False
+        self._states: set[str] = set()
         self._read: set[tuple[int, str]] = set()
 
     # --- comparison -----------------------------------------------------------------------------------------------
@@ -103,10 +116,26 @@ class Captured:
 
     def visit(self, name: str, value: Any) -> None:
         """Note a value that code can read, and what can be read from it."""
-        if name in self.constant or value is MISSING or _is_scalar(value) or id(value) in self.seen:
+        if name in self.constant or value is MISSING:
+            return
+        if is_decimal(value):
+            self.visit_process(DECIMAL)
+        if isinstance(value, str):
+            self._texts[value] = None
+        if _is_scalar(value) or id(value) in self.seen:
             return
         self.seen[id(value)] = value
         self._waiting.append((name, value))
+
+    def visit_process(self, state: ProcessState) -> None:
+        """Note state of the process."""
+        if state.name not in self._states and state.name not in self.constant:
+            self._states.add(state.name)
+            self.containers.append(Container(state.name, lambda: (state.read(), ())))
+
+    def knows(self, root: Any) -> bool:
+        """Whether a state of the process, or an object, was noted."""
+        return root.name in self._states if isinstance(root, ProcessState) else id(root) in self.seen
 
     def walk(self) -> None:
         """Follow what was noted, until nothing is new; no recursion, as values may be nested deeply."""
@@ -141,10 +170,16 @@ class Captured:
             self.visit(name, value.__reduce__())
         elif isinstance(value, (property, staticmethod, classmethod, functools.cached_property)):
             self._visit_descriptor(name, value)
+        elif hasattr(value, "_captured") and _package(value) == "incrax":
+            self._add(Container(name, lambda: ((), value._captured())))
+        elif isinstance(value, _LRU_CACHE):
+            self.visit(name, value.__wrapped__)
         elif not _is_trusted(value):
             self._add_container(name, value)
-        elif hasattr(value, "__wrapped__"):
-            self.visit(name, value.__wrapped__)
+        elif callable(value) and getattr(value, "__dict__", None):
+            self._add(Container(name, lambda: _functions_of(value)))
+        elif isinstance(value, logging.LoggerAdapter):
+            self.visit(name, value.logger)
 
     def _visit_descriptor(self, name: str, value: Any) -> None:
         for part in ("fget", "fset", "__func__", "func"):
@@ -152,11 +187,16 @@ class Captured:
 
     def _add_container(self, name: str, value: Any) -> None:
         for container in Container.all_of(self.name, name, value):
-            self.containers.append(container)
-            for child_name, child in container.children:
-                self.visit(child_name, child)
+            self._add(container)
+
+    def _add(self, container: Container) -> None:
+        self.containers.append(container)
+        for child_name, child in container.children:
+            self.visit(child_name, child)
 
     def _visit_class(self, name: str, cls: type) -> None:
+        if "_abc_impl" in vars(cls):
+            self.containers.append(Container(f"{name}.register", lambda: (frozenset(_get_dump(cls)[0]), ())))
         module = defining_file(cls)
         if module is None or is_installed(module):
             return
@@ -169,17 +209,18 @@ class Captured:
                 self.visit(f"{name}.{member_name}", member)
 
     def _visit_function(self, name: str, fun: types.FunctionType) -> None:
-        if is_installed(fun.__code__.co_filename):
-            return
-        self.visit_code(fun.__code__, fun.__globals__)
+        is_own = not is_installed(fun.__code__.co_filename)
+        if is_own:
+            self.visit_code(fun.__code__, fun.__globals__)
+            self.visit(f"{name}.__defaults__", fun.__defaults__)
+            self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
         for variable, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-            if variable not in self.constant:
+            if variable not in self.constant and (is_own or not isinstance(contents(cell), _CACHES)):
                 self.cells.append((variable, cell, contents(cell)))
                 self.visit(variable, contents(cell))
                 self._visit_module(variable, contents(cell), names_read(fun.__code__).attributes)
-        self.functions.append((fun, _parts(fun)))
-        self.visit(f"{name}.__defaults__", fun.__defaults__)
-        self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
+        if is_own or vars(fun):
+            self.functions.append((fun, _parts(fun)))
         if vars(fun):
             self.visit(f"{name}.__dict__", vars(fun))
 
@@ -188,6 +229,11 @@ class Captured:
         self.codes.update(all_codes(code))
         read = names_read(code)
         self._attributes.update(dict.fromkeys(read.attributes + read.texts))
+        self._reads_by_text |= read.reads_by_text
+        if read.reads_any_module:
+            for name, module in list(sys.modules.items()):
+                if isinstance(module, types.ModuleType) and _is_own_module(module):
+                    self.visit(name, module)
         for text in read.texts:
             self.visit(text, sys.modules.get(text))
         for name in read.imports:
@@ -217,11 +263,14 @@ class Captured:
         self.visit(name, module)
         is_own = _is_own_module(module)
         for attribute in attributes:
+            value = vars(module).get(attribute, MISSING)
             if module is os and attribute in ("environ", "getenv"):
                 self.visit("os.environ", os.environ)
-            elif is_own and (id(module), attribute) not in self._read:
+            elif (id(module), attribute) in self._read or value is sys.modules:
+                continue
+            elif is_own or isinstance(value, _PLAIN):
                 self._visit_attribute(name, module, attribute)
-                self._visit_module(f"{name}.{attribute}", vars(module).get(attribute), attributes)
+                self._visit_module(f"{name}.{attribute}", value, attributes)
 
     def _visit_attribute(self, name: str, module: types.ModuleType, attribute: str) -> None:
         """Note one attribute of a module of the user."""
@@ -237,7 +286,8 @@ class Captured:
         for name, module in list(self._modules.values()):
             if not _is_own_module(module):
                 continue
-            for attribute in self._attributes.keys() & vars(module).keys():
+            named = {**self._attributes, **self._texts} if self._reads_by_text else self._attributes
+            for attribute in named.keys() & vars(module).keys():
                 if (id(module), attribute) not in self._read:
                     self._visit_attribute(name, module, attribute)
         return bool(self._waiting)
@@ -253,6 +303,8 @@ def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Cap
     for root in roots:
         if isinstance(root, Code):
             found.visit_code(root.code, root.globals)
+        elif isinstance(root, ProcessState):
+            found.visit_process(root)
         else:
             found.visit(getattr(root, "__name__", name), root)
     found.walk()
@@ -272,53 +324,6 @@ def contents(cell: Any) -> Any:
         return MISSING
 
 
-class Names(NamedTuple):
-    """What code, and functions inside it, may read: globals, attributes, modules that it imports, names in text."""
-
-    names: tuple[str, ...]
-    attributes: tuple[str, ...]
-    imports: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
-_READING = {
-    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME"), 0),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), 1),
-    "IMPORT_NAME": 2,
-}
-
-
-@functools.lru_cache(maxsize=4096)
-def names_read(code: types.CodeType) -> Names:
-    """What the instructions of code name."""
-    found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
-    for part in all_codes(code):
-        for instruction in dis.get_instructions(part):
-            kind = _READING.get(instruction.opname)
-            if kind is not None:
-                found[kind][instruction.argval] = None
-    if not _BY_TEXT.isdisjoint({**found[0], **found[1]}):
-        found[3].update(dict.fromkeys(text for part in all_codes(code) for text in _texts(part.co_consts)))
-    return Names(*map(tuple, found))
-
-
-def _texts(consts: Iterable[Any]) -> Iterator[str]:
-    """Names of attributes and modules among constants."""
-    for const in consts:
-        if isinstance(const, str) and const.replace(".", "_").isidentifier():
-            yield const
-        elif isinstance(const, tuple):
-            yield from _texts(const)
-
-
-def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Code and the code of functions defined in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from all_codes(const)
-
-
 def defining_file(cls: type) -> str | None:
     """The file that defines a class; None for built-in ones."""
     for member in vars(cls).values():
@@ -335,13 +340,23 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _is_own_module(module: types.ModuleType) -> bool:
+    """Whether a module is of the user: by its file, or made by a program, or what a notebook runs."""
     file = getattr(module, "__file__", None)
-    return bool(file) and not is_installed(file)
+    return not is_installed(file) if file else getattr(module, "__spec__", None) is None
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.split(".")[0]
 
 
 def _is_trusted(value: Any) -> bool:
     """Whether an object of a package is compared by identity."""
-    package = type(value).__module__.split(".")[0]
-    if package == "numpy":
+    if _package(value) == "numpy":
         return callable(value) and not getattr(value, "__dict__", None)
-    return package in _TRUSTED and not isinstance(value, (threading.local, threading.Event))
+    return _package(value) in _TRUSTED and not isinstance(value, _STATEFUL)
+
+
+def _functions_of(value: Any) -> tuple[Any, Sequence[Any]]:
+    """The functions that a compiled function, or one with a derivative of its own, was made of."""
+    found = {name: part for name, part in vars(value).items() if callable(part)}
+    return (".", *found), list(found.values())

@@ -5,7 +5,12 @@ In: objects. Out: containers that remember their children. It must not know abou
 
 from __future__ import annotations
 
+import contextvars
+import io
+import logging
+import mmap
 import os
+import pickle
 import threading
 import types
 import weakref
@@ -19,13 +24,16 @@ import numpy as np
 
 from incrax import _jax
 from incrax._tape_errors import not_comparable
+from incrax.inputs.mutable import has_fields_in_c, slots_of
+from incrax.tapes.process import level_of
 
 Reader = Callable[[], tuple[Any, Sequence[Any]]]
 """Gives keys, compared by `==`, and values, which are watched on their own."""
 
+_UNSET = object()
 _NONE: Mapping[str, Any] = types.MappingProxyType({})
 _WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)
-_WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, *_WEAK)
+_WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, logging.Logger, *_WEAK)
 """Types whose attributes tell nothing that their items do not."""
 
 
@@ -55,6 +63,8 @@ class Container:
             CapturedStateError: it has content that cannot be read.
         """
         items, attributes = _item_reader(value), _attribute_reader(value)
+        if has_fields_in_c(type(value)) or (items is None and attributes is None):
+            items, attributes = _pickled_reader(value), None
         if items is None and (attributes is None or hasattr(type(value), "__next__")):
             raise not_comparable(function, name, f"of type {type(value).__name__}, whose content cannot be compared")
         is_mutable = not isinstance(value, (tuple, frozenset))
@@ -75,7 +85,7 @@ def _shown(keys: Any, number: int) -> str:
 def _item_reader(value: Any) -> Reader | None:
     """How to read an object's items and their keys; None for one without items that can be read."""
     if isinstance(value, np.ndarray):
-        return None if value.dtype.hasobject else lambda: (_bits(value), ())
+        return _object_reader(value) if value.dtype.hasobject else lambda: (_bits(value), ())
     if isinstance(value, (list, tuple, deque)):
         return lambda: (len(value), list(value))
     if isinstance(value, (set, frozenset)):
@@ -86,13 +96,50 @@ def _item_reader(value: Any) -> Reader | None:
         return lambda: ("()", (value(),))
     if isinstance(value, threading.Event):
         return lambda: (value.is_set(), ())
-    if type(value) is object:
-        return lambda: ((), ())
+    if isinstance(value, logging.Logger):
+        return lambda: (level_of(value), ())
+    if isinstance(value, contextvars.ContextVar):
+        return lambda: ("get()", (value.get(_UNSET),))
+    if isinstance(value, (bytearray, memoryview, mmap.mmap)):
+        return lambda: (memoryview(value).tobytes(), ())
+    return (lambda: ((), ())) if type(value) is object else None
+
+
+def _object_reader(value: np.ndarray) -> Reader | None:
+    """Items of an array of objects; None for one with fields, some of which are objects."""
+    return (lambda: (value.shape, value.ravel().tolist())) if value.dtype == object else None
+
+
+class _Pickled(pickle.Pickler):
+    """Bytes that hold all that an object is made of, but for functions, classes, modules and arrays: `apart`."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.apart: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """The number of an object that is watched on its own."""
+        if not isinstance(obj, (types.FunctionType, type, types.ModuleType, jax.Array)):
+            return None
+        self.apart.append(obj)
+        return len(self.apart) - 1
+
+
+def _pickled(value: Any) -> tuple[Any, Sequence[Any]]:
+    file = io.BytesIO()
+    pickler = _Pickled(file)
     try:
-        memoryview(value)
-    except (TypeError, ValueError, BufferError):
+        pickler.dump(value)
+    except Exception:  # noqa: BLE001 - any class may say in its own way that it cannot be pickled
+        return None, ()
+    return file.getvalue(), pickler.apart
+
+
+def _pickled_reader(value: Any) -> Reader | None:
+    """What an object with fields in C holds, as it says itself where it is copied; None for iterators and the like."""
+    if hasattr(type(value), "__next__") or _pickled(value)[0] is None:
         return None
-    return lambda: (memoryview(value).tobytes(), ())
+    return lambda: _pickled(value)
 
 
 def _bits(value: np.ndarray) -> tuple[Any, ...]:
@@ -101,7 +148,7 @@ def _bits(value: np.ndarray) -> tuple[Any, ...]:
 
 def _attribute_reader(value: Any) -> Reader | None:
     """How to read an object's class and attributes; None for one that has none of its own."""
-    slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
+    slots = [name for cls in type(value).__mro__ for name in slots_of(cls)]
     slots += ["default_factory"] if isinstance(value, defaultdict) else []
     slots += ["args"] if isinstance(value, BaseException) else []
     if isinstance(value, _WITHOUT_ATTRIBUTES) or (not slots and getattr(value, "__dict__", None) is None):
@@ -116,15 +163,6 @@ def _attribute_reader(value: Any) -> Reader | None:
         return (".", *attributes), list(attributes.values())
 
     return read
-
-
-def _slots(cls: type) -> list[str]:
-    """The names of a class's slots, private ones as Python stores them."""
-    slots = vars(cls).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    private = f"_{cls.__name__.lstrip('_')}"
-    names = [f"{private}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _class_content(cls: type) -> tuple[Any, Sequence[Any]]:
