@@ -18,7 +18,6 @@ import sys
 import threading
 import types
 import weakref
-from _abc import _get_dump
 from collections import deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -30,9 +29,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._tape_errors import not_comparable
-from incrax.tapes.codes import Names, all_codes, names_read
+from incrax.tapes.codes import all_codes, names_read
 from incrax.tapes.images import Container, same_image
-from incrax.tapes.locations import is_installed
+from incrax.tapes.locations import defining_file, is_installed, is_own_module
 from incrax.tapes.process import DECIMAL, ProcessState, is_decimal
 
 MISSING = object()
@@ -44,7 +43,9 @@ MAX_VALUES = 20_000
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic, np.dtype, Enum)
 _SCALARS += (datetime.date, datetime.time, datetime.timedelta, datetime.timezone, Decimal)
-_STATEFUL = (threading.local, threading.Event, logging.Logger)
+_WITH_STATE = (threading.local, threading.Event, logging.Logger, logging.LoggerAdapter)
+"""Types of trusted packages whose objects hold what code reads."""
+
 _LRU_CACHE = type(functools.lru_cache(len))
 _CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 """Of installed functions, not compared: what they remember, which they look at whether it is current."""
@@ -170,16 +171,21 @@ class Captured:
             self.visit(name, value.__reduce__())
         elif isinstance(value, (property, staticmethod, classmethod, functools.cached_property)):
             self._visit_descriptor(name, value)
-        elif hasattr(value, "_captured") and _package(value) == "incrax":
-            self._add(Container(name, lambda: ((), value._captured())))
-        elif isinstance(value, _LRU_CACHE):
-            self.visit(name, value.__wrapped__)
+        elif _package(value) == "incrax" or isinstance(value, _LRU_CACHE):
+            self._visit_compiled(name, value)
         elif not _is_trusted(value):
             self._add_container(name, value)
         elif callable(value) and getattr(value, "__dict__", None):
-            self._add(Container(name, lambda: _functions_of(value)))
-        elif isinstance(value, logging.LoggerAdapter):
-            self.visit(name, value.logger)
+            self._add(Container.of_functions(name, value))
+
+    def _visit_compiled(self, name: str, value: Any) -> None:
+        """Note an object that may save what it computes: that changes, and what it returns does not."""
+        if hasattr(type(value), "_captured"):
+            self._add(Container(name, lambda: ((), value._captured())))
+        elif hasattr(value, "__wrapped__"):
+            self.visit(name, value.__wrapped__)
+        else:
+            self._add_container(name, value)
 
     def _visit_descriptor(self, name: str, value: Any) -> None:
         for part in ("fget", "fset", "__func__", "func"):
@@ -196,7 +202,7 @@ class Captured:
 
     def _visit_class(self, name: str, cls: type) -> None:
         if "_abc_impl" in vars(cls):
-            self.containers.append(Container(f"{name}.register", lambda: (frozenset(_get_dump(cls)[0]), ())))
+            self.containers.append(Container.of_register(name, cls))
         module = defining_file(cls)
         if module is None or is_installed(module):
             return
@@ -232,7 +238,7 @@ class Captured:
         self._reads_by_text |= read.reads_by_text
         if read.reads_any_module:
             for name, module in list(sys.modules.items()):
-                if isinstance(module, types.ModuleType) and _is_own_module(module):
+                if isinstance(module, types.ModuleType) and is_own_module(module):
                     self.visit(name, module)
         for text in read.texts:
             self.visit(text, sys.modules.get(text))
@@ -261,7 +267,7 @@ class Captured:
         if not isinstance(module, types.ModuleType):
             return
         self.visit(name, module)
-        is_own = _is_own_module(module)
+        is_own = is_own_module(module)
         for attribute in attributes:
             value = vars(module).get(attribute, MISSING)
             if module is os and attribute in ("environ", "getenv"):
@@ -284,7 +290,7 @@ class Captured:
     def _visit_attributes_of_modules(self) -> bool:
         """Note attributes that any code names of any module that it may hold; whether there is more to follow."""
         for name, module in list(self._modules.values()):
-            if not _is_own_module(module):
+            if not is_own_module(module):
                 continue
             named = {**self._attributes, **self._texts} if self._reads_by_text else self._attributes
             for attribute in named.keys() & vars(module).keys():
@@ -324,25 +330,9 @@ def contents(cell: Any) -> Any:
         return MISSING
 
 
-def defining_file(cls: type) -> str | None:
-    """The file that defines a class; None for built-in ones."""
-    for member in vars(cls).values():
-        if isinstance(member, types.FunctionType) and member.__module__ == cls.__module__:
-            return member.__code__.co_filename
-    import_name = cls.__module__
-    module = sys.modules.get(import_name)
-    return getattr(module, "__file__", None) or ("<main>" if import_name == "__main__" else None)
-
-
 def _is_scalar(value: Any) -> bool:
     """Whether a value cannot change, nor anything that is read from it."""
     return isinstance(value, _SCALARS) and not getattr(value, "__dict__", None)
-
-
-def _is_own_module(module: types.ModuleType) -> bool:
-    """Whether a module is of the user: by its file, or made by a program, or what a notebook runs."""
-    file = getattr(module, "__file__", None)
-    return not is_installed(file) if file else getattr(module, "__spec__", None) is None
 
 
 def _package(value: Any) -> str:
@@ -353,10 +343,4 @@ def _is_trusted(value: Any) -> bool:
     """Whether an object of a package is compared by identity."""
     if _package(value) == "numpy":
         return callable(value) and not getattr(value, "__dict__", None)
-    return _package(value) in _TRUSTED and not isinstance(value, _STATEFUL)
-
-
-def _functions_of(value: Any) -> tuple[Any, Sequence[Any]]:
-    """The functions that a compiled function, or one with a derivative of its own, was made of."""
-    found = {name: part for name, part in vars(value).items() if callable(part)}
-    return (".", *found), list(found.values())
+    return _package(value) in _TRUSTED and not isinstance(value, _WITH_STATE)

@@ -9,7 +9,7 @@ import dis
 import functools
 import types
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _BY_TEXT = frozenset("getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split())
 """Functions and attributes by which code reads modules, or attributes of them, that it names in text."""

@@ -5,6 +5,7 @@ In: objects. Out: containers that remember their children. It must not know abou
 
 from __future__ import annotations
 
+import abc
 import contextvars
 import io
 import logging
@@ -74,6 +75,22 @@ class Container:
     def of_class(name: str, cls: type) -> Container:
         """The container of a class: its attributes and methods."""
         return Container(name, lambda: _class_content(cls), is_mutable=False)
+
+    @staticmethod
+    def of_functions(name: str, value: Any) -> Container:
+        """The container of what a compiled function, or one with a derivative of its own, was made of."""
+
+        def read() -> tuple[Any, Sequence[Any]]:
+            found = {key: part for key, part in vars(value).items() if callable(part)}
+            return (".", *found), list(found.values())
+
+        return Container(name, read)
+
+    @staticmethod
+    def of_register(name: str, cls: type) -> Container:
+        """The container of the classes that were registered with an abstract one."""
+        dump: Any = abc._get_dump  # pyright: ignore[reportAttributeAccessIssue]
+        return Container(f"{name}.register", lambda: (frozenset(dump(cls)[0]), ()))
 
 
 def _shown(keys: Any, number: int) -> str:

@@ -50,6 +50,24 @@ class Seen:
         self.impure: list[tuple[str, str]] = []
         """Clocks, randomness, files: what, and where."""
 
+    def note_call(self, frame: Any) -> None:
+        """Note a function that begins to run."""
+        code = frame.f_code
+        if code not in self.codes and is_of_user(frame) and not _is_told_of_events(frame):
+            self.codes[code] = frame.f_globals
+        elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
+            self.impure.append(("the randomness of the system", _line(frame)))
+        elif (state := read_by_frame(frame)) is not None and _is_asked_by_user(frame.f_back):
+            self.states.append(state)
+
+    def note_built_in(self, frame: Any, function: Any) -> None:
+        """Note a built-in function that a frame calls."""
+        source, state = _source_of(function), read_by_built_in(function)
+        if source is not None and _is_for_user(frame):
+            self.impure.append((source, _line(frame)))
+        elif state is not None and _is_asked_by_user(frame):
+            self.states.append(state)
+
     def rename(self, origins: dict[types.CodeType, types.CodeType]) -> None:
         """Take code as the code that it was rewritten from."""
         self.codes = {origins.get(code, code): scope for code, scope in self.codes.items()}
@@ -81,19 +99,9 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
         if forward is not None:
             forward(frame, event, arg)
         if event == "call":
-            code = frame.f_code
-            if code not in seen.codes and is_of_user(frame) and not _is_told_of_events(frame):
-                seen.codes[code] = frame.f_globals
-            elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
-                seen.impure.append(("the randomness of the system", _line(frame)))
-            elif (state := read_by_frame(frame)) is not None and _is_asked_by_user(frame.f_back):
-                seen.states.append(state)
+            seen.note_call(frame)
         elif event == "c_call":
-            source, state = _source_of(arg), read_by_built_in(arg)
-            if source is not None and _is_for_user(frame):
-                seen.impure.append((source, _line(frame)))
-            elif state is not None and _is_asked_by_user(frame):
-                seen.states.append(state)
+            seen.note_built_in(frame, arg)
 
     sys.setprofile(note)
     try:
