@@ -27,7 +27,7 @@ _POINTER_BYTES = struct.calcsize("P")
 
 _READABLE = {x for x in vars(builtins).values() if isinstance(x, type)}
 _READABLE |= {collections.deque, collections.OrderedDict, collections.defaultdict, types.MappingProxyType}
-_READABLE |= {weakref.ref, threading.local, contextvars.ContextVar, mmap.mmap, np.ndarray}
+_READABLE |= {weakref.ref, threading.local, contextvars.ContextVar, decimal.Context, mmap.mmap, np.ndarray}
 """Types whose fields in C are their items, their arguments, or cannot change."""
 
 _IMMUTABLE = (np.generic, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)

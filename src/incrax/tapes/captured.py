@@ -8,6 +8,7 @@ installed packages, which is taken as constant.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import functools
 import logging
@@ -17,7 +18,6 @@ import random
 import sys
 import threading
 import types
-import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -30,7 +30,7 @@ import numpy as np
 from incrax import _jax
 from incrax._tape_errors import not_comparable
 from incrax.tapes.codes import all_codes, names_read
-from incrax.tapes.images import Container, same_image
+from incrax.tapes.images import Container, is_memory, same_image
 from incrax.tapes.locations import defining_file, is_installed, is_own_module
 from incrax.tapes.process import DECIMAL, ProcessState, is_decimal
 
@@ -47,17 +47,15 @@ _WITH_STATE = (threading.local, threading.Event, logging.Logger, logging.LoggerA
 """Types of trusted packages whose objects hold what code reads."""
 
 _LRU_CACHE = type(functools.lru_cache(len))
-_CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-"""Of installed functions, not compared: what they remember, which they look at whether it is current."""
-
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
 _BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
 _BUILT_IN += (type(vars(NamedTuple("Fields", [("field", int)]))["field"]),)
+_BUILT_IN += (ctypes._CFuncPtr,)
 _PLAIN = (*_SCALARS, list, tuple, dict, set, frozenset, deque, bytearray, np.ndarray)
 """What is compared where code reads it as an attribute of an installed module; functions and classes are constant."""
 
-_TRUSTED = frozenset("jax jaxlib logging re threading _thread _abc typing".split())
+_TRUSTED = frozenset("jax jaxlib logging re threading _thread _abc _ctypes typing".split())
 """Packages whose objects are compared by identity; of compiled functions also what they were made of."""
 
 
@@ -221,14 +219,14 @@ class Captured:
             self.visit(f"{name}.__defaults__", fun.__defaults__)
             self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
         for variable, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-            if variable not in self.constant and (is_own or not isinstance(contents(cell), _CACHES)):
+            if variable not in self.constant and (is_own or not is_memory(contents(cell))):
                 self.cells.append((variable, cell, contents(cell)))
                 self.visit(variable, contents(cell))
                 self._visit_module(variable, contents(cell), names_read(fun.__code__).attributes)
-        if is_own or vars(fun):
+        if is_own:
             self.functions.append((fun, _parts(fun)))
         if vars(fun):
-            self.visit(f"{name}.__dict__", vars(fun))
+            self._add(Container.of_attributes(name, fun))
 
     def visit_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Note the globals that code can read, and the attributes of the user's modules."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import contextvars
+import decimal
 import io
 import logging
 import mmap
@@ -26,7 +27,7 @@ import numpy as np
 from incrax import _jax
 from incrax._tape_errors import not_comparable
 from incrax.inputs.mutable import has_fields_in_c, slots_of
-from incrax.tapes.process import level_of
+from incrax.tapes.process import level_of, settings_of
 
 Reader = Callable[[], tuple[Any, Sequence[Any]]]
 """Gives keys, compared by `==`, and values, which are watched on their own."""
@@ -36,6 +37,15 @@ _NONE: Mapping[str, Any] = types.MappingProxyType({})
 _WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)
 _WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, logging.Logger, *_WEAK)
 """Types whose attributes tell nothing that their items do not."""
+
+
+_STATES: Sequence[tuple[Any, Callable[[Any], Any]]] = (
+    (threading.Event, lambda event: event.is_set()),
+    (logging.Logger, level_of),
+    (decimal.Context, settings_of),
+    ((bytearray, memoryview, mmap.mmap), lambda buffer: memoryview(buffer).tobytes()),
+)
+"""Types with state that is compared by `==`."""
 
 
 class Container:
@@ -64,6 +74,8 @@ class Container:
             CapturedStateError: it has content that cannot be read.
         """
         items, attributes = _item_reader(value), _attribute_reader(value)
+        if type(value) is object:
+            return []
         if has_fields_in_c(type(value)) or (items is None and attributes is None):
             items, attributes = _pickled_reader(value), None
         if items is None and (attributes is None or hasattr(type(value), "__next__")):
@@ -87,10 +99,28 @@ class Container:
         return Container(name, read)
 
     @staticmethod
+    def of_attributes(name: str, fun: types.FunctionType) -> Container:
+        """The container of a function's attributes."""
+
+        def read() -> tuple[Any, Sequence[Any]]:
+            found = {key: value for key, value in vars(fun).items() if not is_memory(value)}
+            return (".", *found), list(found.values())
+
+        return Container(name, read)
+
+    @staticmethod
     def of_register(name: str, cls: type) -> Container:
         """The container of the classes that were registered with an abstract one."""
         dump: Any = abc._get_dump  # pyright: ignore[reportAttributeAccessIssue]
         return Container(f"{name}.register", lambda: (frozenset(dump(cls)[0]), ()))
+
+
+def is_memory(value: Any) -> bool:
+    """Whether a value is, or belongs to, what a function remembers of objects for as long as they live.
+
+    That follows from all else that it reads, and needs no comparison where the function is of an installed package.
+    """
+    return isinstance(getattr(value, "__self__", value), _WEAK)
 
 
 def _shown(keys: Any, number: int) -> str:
@@ -111,15 +141,12 @@ def _item_reader(value: Any) -> Reader | None:
         return lambda: ([(type(key), key) for key in list(value)], list(value.values()))
     if isinstance(value, weakref.ref):
         return lambda: ("()", (value(),))
-    if isinstance(value, threading.Event):
-        return lambda: (value.is_set(), ())
-    if isinstance(value, logging.Logger):
-        return lambda: (level_of(value), ())
     if isinstance(value, contextvars.ContextVar):
         return lambda: ("get()", (value.get(_UNSET),))
-    if isinstance(value, (bytearray, memoryview, mmap.mmap)):
-        return lambda: (memoryview(value).tobytes(), ())
-    return (lambda: ((), ())) if type(value) is object else None
+    for kinds, state_of in _STATES:
+        if isinstance(value, kinds):
+            return lambda: (state_of(value), ())
+    return None
 
 
 def _object_reader(value: np.ndarray) -> Reader | None:

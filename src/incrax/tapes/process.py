@@ -25,14 +25,13 @@ class ProcessState(NamedTuple):
     """Gives a value that is compared by `==`."""
 
 
-def _decimal_context() -> Any:
-    """The context of decimal numbers, without its flags, which computing sets."""
-    context = decimal.getcontext()
+def settings_of(context: decimal.Context) -> Any:
+    """A context of decimal numbers, without its flags, which computing sets."""
     traps = tuple(signal for signal, is_set in context.traps.items() if is_set)
     return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
 
 
-DECIMAL = ProcessState("the context of `decimal`", _decimal_context)
+DECIMAL = ProcessState("the context of `decimal`", lambda: settings_of(decimal.getcontext()))
 _ENVIRONMENT = ProcessState("os.environ", lambda: dict(os.environ))
 
 _BUILT_IN: dict[int, ProcessState] = {
