@@ -41,7 +41,7 @@ row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_spar
 row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
 _incremental reports.counting reports.asserting
 loops.lengths loops.padded loops.ragged
-tapes.guards tapes.conversions tapes.recording tapes.oracle tapes.mechanism tapes.codes tapes.images tapes.process
+tapes.guards tapes.conversions tapes.recording tapes.oracle tapes.mechanism tapes.codes tapes.process tapes.images
 tapes.captured tapes.sources
 tapes.counts tapes.syntax tapes.rewriting tapes.reading tapes.sides
 tapes.paths tapes.tree tapes.tape tapes.statics tapes.explanation tapes.making tapes.checking tapes.guarded

@@ -48,9 +48,8 @@ def frozen(tree: T) -> T:
     """Promise that data will not change: a private, immutable copy that is compared by pointer only.
 
     Args:
-        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes. Leaves that are no arrays or numbers stay as they
-            are; an object with attributes, which incremental functions refuse as it could change in place, they take
-            from then on as a static value.
+        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes. Other leaves stay as they are; objects that could
+            change in place, which incremental functions refuse, they take from then on as static values.
 
     Returns:
         The same pytree of `jax.Array`s, each copied once. Pass these objects to incremental functions: an unchanged
