@@ -159,11 +159,10 @@ def mutable_static(path: str, value: Any, part: Any) -> UnsupportedLeafError:
     """A static leaf that can change without being another value."""
     held = "" if part is value else f", which holds a {type(part).__name__}"
     return UnsupportedLeafError(
-        f"`incremental(f)` got `{path}` of type {type(value).__name__}{held}: an object that is no array, has state and "
-        "is hashed by its identity, usually a configuration or the `self` of a method. If an attribute changed, it would "
-        "be the same static value, and the answer that of before. Nothing was evaluated or stored. Pass what can change "
-        "as arguments; make it a registered pytree, a frozen dataclass, or a class with `__eq__` and `__hash__` of its "
-        "content; or promise by `incrax.frozen(object)` that it never changes."
+        f"`incremental(f)` got `{path}` of type {type(value).__name__}{held}: no array, with state, and hashed by its "
+        "identity. This is usually a configuration or the `self` of a method. If it changed, it would be the same static "
+        "value, and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make it "
+        "a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
     )
 
 
