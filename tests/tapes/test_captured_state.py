@@ -302,6 +302,7 @@ KINDS = {
     "a guarded function": guarded_function,
 }
 REMEMBERS = {kind for kind in KINDS if "frame" in kind or "series" in kind or "column" in kind or "rows" in kind}
+REMEMBERS |= {"a method that dispatches"}
 """Where the first call leaves something in the object that the second takes for a change, as pandas does."""
 
 

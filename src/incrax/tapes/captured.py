@@ -51,7 +51,7 @@ _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
 _BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
 _BUILT_IN += (type(vars(NamedTuple("Fields", [("field", int)]))["field"]),)
-_BUILT_IN += (ctypes._CFuncPtr,)
+_BUILT_IN += (ctypes._CFuncPtr,)  # pyright: ignore[reportAttributeAccessIssue]
 _PLAIN = (*_SCALARS, list, tuple, dict, set, frozenset, deque, bytearray, np.ndarray)
 """What is compared where code reads it as an attribute of an installed module; functions and classes are constant."""
 
