@@ -380,6 +380,7 @@ def test_as_a_method():
     class Model:
         def __init__(self, scale):
             self.scale = scale
+            incrax.frozen(self)  # a promise: `self` is a static value
 
         @incrax.incremental(tuning=MINIMAL)
         def value(self, x):

@@ -27,7 +27,7 @@ planning.algebra planning.facts planning.plan planning.segmentation planning.siz
 sparsity.patterns sparsity.known sparsity.moves sparsity.products sparsity.rules sparsity.nested
 sparsity.search sparsity.coloring sparsity.compressed
 _stats _console _progress
-inputs.placement inputs.leaves inputs.paths inputs.sources inputs.chunks inputs.rows inputs.signature
+inputs.placement inputs.mutable inputs.leaves inputs.paths inputs.sources inputs.chunks inputs.rows inputs.signature
 compiling.packing compiling.recycling compiling.host_calls compiling.compiled compiling.timing
 choosing.agreement choosing.watch choosing.choice choosing.wants choosing.segments choosing.racing choosing.credit
 choosing.journal choosing.chooser
@@ -41,7 +41,8 @@ row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_spar
 row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
 _incremental reports.counting reports.asserting
 loops.lengths loops.padded loops.ragged
-tapes.guards tapes.conversions tapes.recording tapes.oracle tapes.mechanism tapes.images tapes.captured tapes.sources
+tapes.guards tapes.conversions tapes.recording tapes.oracle tapes.mechanism tapes.codes tapes.process tapes.images
+tapes.captured tapes.sources
 tapes.counts tapes.syntax tapes.rewriting tapes.reading tapes.sides
 tapes.paths tapes.tree tapes.tape tapes.statics tapes.explanation tapes.making tapes.checking tapes.guarded
 tapes.alone

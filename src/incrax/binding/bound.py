@@ -82,6 +82,11 @@ class Bound(ShownAsText):
         self._made = {method: self._made[method] for method in ("value", "updates") if method in self._made}
         self._prepared.clear()
 
+    def _captured(self) -> tuple[Any, ...]:
+        """What counts where a guarded function captures this: what it compiled, and who watches, does not."""
+        held = self._inputs
+        return self._fun, self._options, held.names, held.leaves, held.roles, held.bounds, held.transforms
+
     # --- evaluation ----------------------------------------------------------------------------------------------
 
     def value(self) -> Any:

@@ -82,6 +82,10 @@ class Prepared:
         self._selection = select("prepare", fun, wrt, args, {})
         self._made: dict[str, Incremental[..., Any]] = {}
 
+    def _captured(self) -> tuple[Any, ...]:
+        """What counts where a guarded function captures this: what it compiled does not."""
+        return self._fun, self._args, self._wrt, self._options
+
     def value(self, *args: Any) -> Any:
         """What the function returns."""
         return self._called("value", args)

@@ -90,6 +90,10 @@ class Held:
         self._setting = setting
         self._proven: set[Any] = set()
 
+    def _captured(self) -> tuple[Any, ...]:
+        """What counts where a guarded function captures this: counters do not."""
+        return self._setting.encoding, self._setting.wrt
+
     def __call__(self, params: Any, rows: Any, *, key: Any = None) -> Kept:
         """Encode all rows: one forward pass.
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._errors import masked_array, unsupported_dtype
+from incrax.inputs.mutable import declare, mutable_part
 from incrax.inputs.placement import plain_sharding
 
 T = TypeVar("T")
@@ -47,8 +48,8 @@ def frozen(tree: T) -> T:
     """Promise that data will not change: a private, immutable copy that is compared by pointer only.
 
     Args:
-        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes; leaves that are no arrays or numbers stay as they
-            are.
+        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes. Other leaves stay as they are; objects that could
+            change in place, which incremental functions refuse, they take from then on as static values.
 
     Returns:
         The same pytree of `jax.Array`s, each copied once. Pass these objects to incremental functions: an unchanged
@@ -65,6 +66,8 @@ def frozen(tree: T) -> T:
 
     def freeze(leaf: Any) -> Any:
         if not is_dynamic(leaf):
+            while (part := mutable_part(leaf)) is not None:
+                declare(part)
             return leaf
         array = jnp.array(leaf, copy=True)
         _frozen[id(array)] = weakref.ref(array, lambda _, key=id(array): _frozen.pop(key, None))

@@ -199,6 +199,10 @@ class Rows:
         columns = [jnp.asarray(np.concatenate(column)) for column in zip(*parts, strict=True)]
         return jax.tree.unflatten(self._type.treedef, columns)
 
+    def _captured(self) -> tuple[Any, ...]:
+        """What a guarded function that captures rows compares beside the object: nothing, as they do not change."""
+        return ()
+
     def __reduce__(self) -> Any:
         """Rows that are copied or pickled are other chunks."""
         return _rebuild, (jax.tree.map(np.asarray, self.tree()), self.chunk_rows)

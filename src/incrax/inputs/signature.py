@@ -15,8 +15,9 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._errors import unhashable_static
+from incrax._errors import mutable_static, unhashable_static
 from incrax.inputs.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
+from incrax.inputs.mutable import mutable_part
 from incrax.inputs.placement import Placed
 
 
@@ -28,6 +29,8 @@ class Signature:
     is_dynamic: tuple[bool, ...]
     descriptors: tuple[Hashable, ...]
     statics: tuple[Any, ...]
+    hashes: tuple[int, ...]
+    """Of the static leaves, as they were first."""
     paths: tuple[str, ...]
     config: Hashable
 
@@ -55,7 +58,8 @@ class Signature:
         if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
             return False
         statics = [x for x, is_value in zip(leaves, self.is_dynamic, strict=True) if not is_value]
-        return all(same_static(x, y) for x, y in zip(statics, self.statics, strict=True))
+        # the hash tells of an object that changed in place, which equals itself
+        return all(map(same_static, statics, self.statics)) and tuple(map(hash, statics)) == self.hashes
 
     def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
         """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
@@ -125,11 +129,14 @@ def type_text(known: Any) -> str:
     return f"{dtype}{list(shape)}" if isinstance(shape, tuple) else f"an array that is {shape}"
 
 
-def make_signature(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-    """The signature of a call.
+def make_signature(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_watched: bool = False
+) -> Signature:
+    """The signature of a call; `is_watched`: static values are compared at each call by all that they hold.
 
     Raises:
-        UnsupportedLeafError: a leaf is an array of a dtype without JAX type, or a static value without a hash.
+        UnsupportedLeafError: a leaf is an array of a dtype without JAX type, or a static value without a hash, or one
+            that can change without being another value.
     """
     with_paths, treedef = jax.tree.flatten_with_path((args, kwargs))
     names = argument_names(fun, len(args))
@@ -142,15 +149,19 @@ def make_signature(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
             descriptors.append(descriptor(leaf))
         else:
             descriptors.append(None)
-            statics.append(_checked_static(leaf, path))
-    return Signature(treedef, tuple(flags), tuple(descriptors), tuple(statics), paths, context_key())
+            statics.append(_checked_static(leaf, path, is_watched=is_watched))
+    hashes = tuple(map(hash, statics))
+    return Signature(treedef, tuple(flags), tuple(descriptors), tuple(statics), hashes, paths, context_key())
 
 
-def _checked_static(leaf: Any, path: str) -> Any:
+def _checked_static(leaf: Any, path: str, *, is_watched: bool) -> Any:
     try:
         hash(leaf)
     except TypeError:
         raise unhashable_static(path, leaf) from None
+    part = None if is_watched else mutable_part(leaf)
+    if part is not None:
+        raise mutable_static(path, leaf, part)
     return leaf
 
 

@@ -41,7 +41,7 @@ def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         return _of_rows(f, args, kwargs)
     if f._statics:
         return _of_statics(f, args, kwargs)
-    signature = make_signature(f._fun, args, kwargs)
+    signature = make_signature(f._fun, args, kwargs, is_watched=True)
     leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
     subject = f._subject._replace(roots=list(f._subject.roots))  # recording adds to them
     path, _ = make_path(subject, signature, leaves, TapeStats())
@@ -94,7 +94,7 @@ def incremental_of(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str
     if f._statics:
         parts = split(f._fun, f._statics, args, kwargs)
         return incremental_of(f._static_kin(parts), parts.args, parts.kwargs)
-    signature = make_signature(f._fun, args, kwargs)
+    signature = make_signature(f._fun, args, kwargs, is_watched=True)
     leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
     path = f._path_at(signature, leaves)
     return None if path is None else path.incremental, leaves

@@ -192,5 +192,5 @@ def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
     """
     fun = _plain(f)
     leaves = jax.tree_util.tree_leaves((args, kwargs))
-    signature = make_signature(fun, args, kwargs)
+    signature = make_signature(fun, args, kwargs, is_watched=True)
     return branches_of(fun, signature, signature.dynamic_leaves(leaves))

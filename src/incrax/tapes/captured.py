@@ -8,9 +8,10 @@ installed packages, which is taken as constant.
 
 from __future__ import annotations
 
+import ctypes
 import datetime
-import dis
 import functools
+import logging
 import operator
 import os
 import random
@@ -18,7 +19,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple
@@ -28,27 +29,34 @@ import numpy as np
 
 from incrax import _jax
 from incrax._tape_errors import not_comparable
-from incrax.tapes.images import Container, same_image
-from incrax.tapes.locations import is_installed
+from incrax.tapes.codes import all_codes, names_read
+from incrax.tapes.images import Container, is_memory, same_image
+from incrax.tapes.locations import defining_file, is_installed, is_own_module
+from incrax.tapes.process import DECIMAL, ProcessState, is_decimal
 
 MISSING = object()
 _SCOPES = frozenset(("globals", "vars", "eval", "exec"))
 """Functions that read globals by names which code does not show."""
-
-_BY_TEXT = frozenset("getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split())
-"""Functions and attributes by which code reads modules, or attributes of them, that it names in text."""
 
 MAX_VALUES = 20_000
 """Values inside captured objects that are compared at each call, at most."""
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic, np.dtype, Enum)
 _SCALARS += (datetime.date, datetime.time, datetime.timedelta, datetime.timezone, Decimal)
+_WITH_STATE = (threading.local, threading.Event, logging.Logger, logging.LoggerAdapter)
+"""Types of trusted packages whose objects hold what code reads."""
+
+_LRU_CACHE = type(functools.lru_cache(len))
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
 _BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
 _BUILT_IN += (type(vars(NamedTuple("Fields", [("field", int)]))["field"]),)
-_TRUSTED = frozenset("jax jaxlib incrax logging re threading _thread _abc typing functools".split())
-"""Packages whose objects are compared by identity."""
+_BUILT_IN += (ctypes._CFuncPtr,)  # pyright: ignore[reportAttributeAccessIssue]
+_PLAIN = (*_SCALARS, list, tuple, dict, set, frozenset, deque, bytearray, np.ndarray)
+"""What is compared where code reads it as an attribute of an installed module; functions and classes are constant."""
+
+_TRUSTED = frozenset("jax jaxlib logging re threading _thread _abc _ctypes typing".split())
+"""Packages whose objects are compared by identity; of compiled functions also what they were made of."""
 
 
 class Code(NamedTuple):
@@ -74,6 +82,10 @@ class Captured:
         self._waiting: deque[tuple[str, Any]] = deque()
         self._modules: dict[int, tuple[str, types.ModuleType]] = {}
         self._attributes: dict[str, None] = {}
+        self._texts: dict[str, None] = {}
+        """Captured text, which may name an attribute."""
+        self._reads_by_text = False
+        self._states: set[str] = set()
         self._read: set[tuple[int, str]] = set()
 
     # --- comparison -----------------------------------------------------------------------------------------------
@@ -103,10 +115,26 @@ class Captured:
 
     def visit(self, name: str, value: Any) -> None:
         """Note a value that code can read, and what can be read from it."""
-        if name in self.constant or value is MISSING or _is_scalar(value) or id(value) in self.seen:
+        if name in self.constant or value is MISSING:
+            return
+        if is_decimal(value):
+            self.visit_process(DECIMAL)
+        if isinstance(value, str):
+            self._texts[value] = None
+        if _is_scalar(value) or id(value) in self.seen:
             return
         self.seen[id(value)] = value
         self._waiting.append((name, value))
+
+    def visit_process(self, state: ProcessState) -> None:
+        """Note state of the process."""
+        if state.name not in self._states and state.name not in self.constant:
+            self._states.add(state.name)
+            self.containers.append(Container(state.name, lambda: (state.read(), ())))
+
+    def knows(self, root: Any) -> bool:
+        """Whether a state of the process, or an object, was noted."""
+        return root.name in self._states if isinstance(root, ProcessState) else id(root) in self.seen
 
     def walk(self) -> None:
         """Follow what was noted, until nothing is new; no recursion, as values may be nested deeply."""
@@ -141,10 +169,21 @@ class Captured:
             self.visit(name, value.__reduce__())
         elif isinstance(value, (property, staticmethod, classmethod, functools.cached_property)):
             self._visit_descriptor(name, value)
+        elif _package(value) == "incrax" or isinstance(value, _LRU_CACHE):
+            self._visit_compiled(name, value)
         elif not _is_trusted(value):
             self._add_container(name, value)
+        elif callable(value) and getattr(value, "__dict__", None):
+            self._add(Container.of_functions(name, value))
+
+    def _visit_compiled(self, name: str, value: Any) -> None:
+        """Note an object that may save what it computes: that changes, and what it returns does not."""
+        if hasattr(type(value), "_captured"):
+            self._add(Container(name, lambda: ((), value._captured())))
         elif hasattr(value, "__wrapped__"):
             self.visit(name, value.__wrapped__)
+        else:
+            self._add_container(name, value)
 
     def _visit_descriptor(self, name: str, value: Any) -> None:
         for part in ("fget", "fset", "__func__", "func"):
@@ -152,11 +191,16 @@ class Captured:
 
     def _add_container(self, name: str, value: Any) -> None:
         for container in Container.all_of(self.name, name, value):
-            self.containers.append(container)
-            for child_name, child in container.children:
-                self.visit(child_name, child)
+            self._add(container)
+
+    def _add(self, container: Container) -> None:
+        self.containers.append(container)
+        for child_name, child in container.children:
+            self.visit(child_name, child)
 
     def _visit_class(self, name: str, cls: type) -> None:
+        if "_abc_impl" in vars(cls):
+            self.containers.append(Container.of_register(name, cls))
         module = defining_file(cls)
         if module is None or is_installed(module):
             return
@@ -169,25 +213,31 @@ class Captured:
                 self.visit(f"{name}.{member_name}", member)
 
     def _visit_function(self, name: str, fun: types.FunctionType) -> None:
-        if is_installed(fun.__code__.co_filename):
-            return
-        self.visit_code(fun.__code__, fun.__globals__)
+        is_own = not is_installed(fun.__code__.co_filename)
+        if is_own:
+            self.visit_code(fun.__code__, fun.__globals__)
+            self.visit(f"{name}.__defaults__", fun.__defaults__)
+            self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
         for variable, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-            if variable not in self.constant:
+            if variable not in self.constant and (is_own or not is_memory(contents(cell))):
                 self.cells.append((variable, cell, contents(cell)))
                 self.visit(variable, contents(cell))
                 self._visit_module(variable, contents(cell), names_read(fun.__code__).attributes)
-        self.functions.append((fun, _parts(fun)))
-        self.visit(f"{name}.__defaults__", fun.__defaults__)
-        self.visit(f"{name}.__kwdefaults__", fun.__kwdefaults__)
+        if is_own:
+            self.functions.append((fun, _parts(fun)))
         if vars(fun):
-            self.visit(f"{name}.__dict__", vars(fun))
+            self._add(Container.of_attributes(name, fun))
 
     def visit_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Note the globals that code can read, and the attributes of the user's modules."""
         self.codes.update(all_codes(code))
         read = names_read(code)
         self._attributes.update(dict.fromkeys(read.attributes + read.texts))
+        self._reads_by_text |= read.reads_by_text
+        if read.reads_any_module:
+            for name, module in list(sys.modules.items()):
+                if isinstance(module, types.ModuleType) and is_own_module(module):
+                    self.visit(name, module)
         for text in read.texts:
             self.visit(text, sys.modules.get(text))
         for name in read.imports:
@@ -215,13 +265,16 @@ class Captured:
         if not isinstance(module, types.ModuleType):
             return
         self.visit(name, module)
-        is_own = _is_own_module(module)
+        is_own = is_own_module(module)
         for attribute in attributes:
+            value = vars(module).get(attribute, MISSING)
             if module is os and attribute in ("environ", "getenv"):
                 self.visit("os.environ", os.environ)
-            elif is_own and (id(module), attribute) not in self._read:
+            elif (id(module), attribute) in self._read or value is sys.modules:
+                continue
+            elif is_own or isinstance(value, _PLAIN):
                 self._visit_attribute(name, module, attribute)
-                self._visit_module(f"{name}.{attribute}", vars(module).get(attribute), attributes)
+                self._visit_module(f"{name}.{attribute}", value, attributes)
 
     def _visit_attribute(self, name: str, module: types.ModuleType, attribute: str) -> None:
         """Note one attribute of a module of the user."""
@@ -235,9 +288,10 @@ class Captured:
     def _visit_attributes_of_modules(self) -> bool:
         """Note attributes that any code names of any module that it may hold; whether there is more to follow."""
         for name, module in list(self._modules.values()):
-            if not _is_own_module(module):
+            if not is_own_module(module):
                 continue
-            for attribute in self._attributes.keys() & vars(module).keys():
+            named = {**self._attributes, **self._texts} if self._reads_by_text else self._attributes
+            for attribute in named.keys() & vars(module).keys():
                 if (id(module), attribute) not in self._read:
                     self._visit_attribute(name, module, attribute)
         return bool(self._waiting)
@@ -253,6 +307,8 @@ def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Cap
     for root in roots:
         if isinstance(root, Code):
             found.visit_code(root.code, root.globals)
+        elif isinstance(root, ProcessState):
+            found.visit_process(root)
         else:
             found.visit(getattr(root, "__name__", name), root)
     found.walk()
@@ -272,76 +328,17 @@ def contents(cell: Any) -> Any:
         return MISSING
 
 
-class Names(NamedTuple):
-    """What code, and functions inside it, may read: globals, attributes, modules that it imports, names in text."""
-
-    names: tuple[str, ...]
-    attributes: tuple[str, ...]
-    imports: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
-_READING = {
-    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME"), 0),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"), 1),
-    "IMPORT_NAME": 2,
-}
-
-
-@functools.lru_cache(maxsize=4096)
-def names_read(code: types.CodeType) -> Names:
-    """What the instructions of code name."""
-    found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
-    for part in all_codes(code):
-        for instruction in dis.get_instructions(part):
-            kind = _READING.get(instruction.opname)
-            if kind is not None:
-                found[kind][instruction.argval] = None
-    if not _BY_TEXT.isdisjoint({**found[0], **found[1]}):
-        found[3].update(dict.fromkeys(text for part in all_codes(code) for text in _texts(part.co_consts)))
-    return Names(*map(tuple, found))
-
-
-def _texts(consts: Iterable[Any]) -> Iterator[str]:
-    """Names of attributes and modules among constants."""
-    for const in consts:
-        if isinstance(const, str) and const.replace(".", "_").isidentifier():
-            yield const
-        elif isinstance(const, tuple):
-            yield from _texts(const)
-
-
-def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Code and the code of functions defined in it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from all_codes(const)
-
-
-def defining_file(cls: type) -> str | None:
-    """The file that defines a class; None for built-in ones."""
-    for member in vars(cls).values():
-        if isinstance(member, types.FunctionType) and member.__module__ == cls.__module__:
-            return member.__code__.co_filename
-    import_name = cls.__module__
-    module = sys.modules.get(import_name)
-    return getattr(module, "__file__", None) or ("<main>" if import_name == "__main__" else None)
-
-
 def _is_scalar(value: Any) -> bool:
     """Whether a value cannot change, nor anything that is read from it."""
     return isinstance(value, _SCALARS) and not getattr(value, "__dict__", None)
 
 
-def _is_own_module(module: types.ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    return bool(file) and not is_installed(file)
+def _package(value: Any) -> str:
+    return type(value).__module__.split(".")[0]
 
 
 def _is_trusted(value: Any) -> bool:
     """Whether an object of a package is compared by identity."""
-    package = type(value).__module__.split(".")[0]
-    if package == "numpy":
+    if _package(value) == "numpy":
         return callable(value) and not getattr(value, "__dict__", None)
-    return package in _TRUSTED and not isinstance(value, (threading.local, threading.Event))
+    return _package(value) in _TRUSTED and not isinstance(value, _WITH_STATE)

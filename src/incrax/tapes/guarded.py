@@ -105,7 +105,7 @@ class Guarded(Generic[P, R]):
         if _jax.is_jit_disabled() or self._is_disabled:
             self._stats.transparent += 1
             return self._plain(args, kwargs)
-        signature = make_signature(self._fun, args, kwargs)
+        signature = make_signature(self._fun, args, kwargs, is_watched=True)
         dynamic = signature.dynamic_leaves(leaves)
         tape = self._tape_for(signature)
         if tape is None:
@@ -281,7 +281,7 @@ class Guarded(Generic[P, R]):
             except NO_VALUE as error:
                 raise unknown_branch(self._subject.name, place_of_error(error)) from error
         known = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((args, kwargs)), concrete)
-        signature = make_signature(self._fun, *known)
+        signature = make_signature(self._fun, *known, is_watched=True)
         path = self._path_at(signature, signature.dynamic_leaves(concrete))
         if path is None:
             return self._plain(args, kwargs)

@@ -5,7 +5,14 @@ In: objects. Out: containers that remember their children. It must not know abou
 
 from __future__ import annotations
 
+import abc
+import contextvars
+import decimal
+import io
+import logging
+import mmap
 import os
+import pickle
 import threading
 import types
 import weakref
@@ -19,14 +26,26 @@ import numpy as np
 
 from incrax import _jax
 from incrax._tape_errors import not_comparable
+from incrax.inputs.mutable import has_fields_in_c, slots_of
+from incrax.tapes.process import level_of, settings_of
 
 Reader = Callable[[], tuple[Any, Sequence[Any]]]
 """Gives keys, compared by `==`, and values, which are watched on their own."""
 
+_UNSET = object()
 _NONE: Mapping[str, Any] = types.MappingProxyType({})
 _WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary)
-_WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, *_WEAK)
+_WITHOUT_ATTRIBUTES = (os._Environ, weakref.ref, threading.Event, logging.Logger, *_WEAK)
 """Types whose attributes tell nothing that their items do not."""
+
+
+_STATES: Sequence[tuple[Any, Callable[[Any], Any]]] = (
+    (threading.Event, lambda event: event.is_set()),
+    (logging.Logger, level_of),
+    (decimal.Context, settings_of),
+    ((bytearray, memoryview, mmap.mmap), lambda buffer: memoryview(buffer).tobytes()),
+)
+"""Types with state that is compared by `==`."""
 
 
 class Container:
@@ -55,6 +74,10 @@ class Container:
             CapturedStateError: it has content that cannot be read.
         """
         items, attributes = _item_reader(value), _attribute_reader(value)
+        if type(value) is object:
+            return []
+        if has_fields_in_c(type(value)) or (items is None and attributes is None):
+            items, attributes = _pickled_reader(value), None
         if items is None and (attributes is None or hasattr(type(value), "__next__")):
             raise not_comparable(function, name, f"of type {type(value).__name__}, whose content cannot be compared")
         is_mutable = not isinstance(value, (tuple, frozenset))
@@ -64,6 +87,40 @@ class Container:
     def of_class(name: str, cls: type) -> Container:
         """The container of a class: its attributes and methods."""
         return Container(name, lambda: _class_content(cls), is_mutable=False)
+
+    @staticmethod
+    def of_functions(name: str, value: Any) -> Container:
+        """The container of what a compiled function, or one with a derivative of its own, was made of."""
+
+        def read() -> tuple[Any, Sequence[Any]]:
+            found = {key: part for key, part in vars(value).items() if callable(part)}
+            return (".", *found), list(found.values())
+
+        return Container(name, read)
+
+    @staticmethod
+    def of_attributes(name: str, fun: types.FunctionType) -> Container:
+        """The container of a function's attributes."""
+
+        def read() -> tuple[Any, Sequence[Any]]:
+            found = {key: value for key, value in vars(fun).items() if not is_memory(value)}
+            return (".", *found), list(found.values())
+
+        return Container(name, read)
+
+    @staticmethod
+    def of_register(name: str, cls: type) -> Container:
+        """The container of the classes that were registered with an abstract one."""
+        dump: Any = abc._get_dump  # pyright: ignore[reportAttributeAccessIssue]
+        return Container(f"{name}.register", lambda: (frozenset(dump(cls)[0]), ()))
+
+
+def is_memory(value: Any) -> bool:
+    """Whether a value is, or belongs to, what a function remembers of objects for as long as they live.
+
+    That follows from all else that it reads, and needs no comparison where the function is of an installed package.
+    """
+    return isinstance(getattr(value, "__self__", value), _WEAK)
 
 
 def _shown(keys: Any, number: int) -> str:
@@ -75,7 +132,7 @@ def _shown(keys: Any, number: int) -> str:
 def _item_reader(value: Any) -> Reader | None:
     """How to read an object's items and their keys; None for one without items that can be read."""
     if isinstance(value, np.ndarray):
-        return None if value.dtype.hasobject else lambda: (_bits(value), ())
+        return _object_reader(value) if value.dtype.hasobject else lambda: (_bits(value), ())
     if isinstance(value, (list, tuple, deque)):
         return lambda: (len(value), list(value))
     if isinstance(value, (set, frozenset)):
@@ -84,15 +141,49 @@ def _item_reader(value: Any) -> Reader | None:
         return lambda: ([(type(key), key) for key in list(value)], list(value.values()))
     if isinstance(value, weakref.ref):
         return lambda: ("()", (value(),))
-    if isinstance(value, threading.Event):
-        return lambda: (value.is_set(), ())
-    if type(value) is object:
-        return lambda: ((), ())
+    if isinstance(value, contextvars.ContextVar):
+        return lambda: ("get()", (value.get(_UNSET),))
+    for kinds, state_of in _STATES:
+        if isinstance(value, kinds):
+            return lambda: (state_of(value), ())
+    return None
+
+
+def _object_reader(value: np.ndarray) -> Reader | None:
+    """Items of an array of objects; None for one with fields, some of which are objects."""
+    return (lambda: (value.shape, value.ravel().tolist())) if value.dtype == object else None
+
+
+class _Pickled(pickle.Pickler):
+    """Bytes that hold all that an object is made of, but for functions, classes, modules and arrays: `apart`."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.apart: list[Any] = []
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """The number of an object that is watched on its own."""
+        if not isinstance(obj, (types.FunctionType, type, types.ModuleType, jax.Array)):
+            return None
+        self.apart.append(obj)
+        return len(self.apart) - 1
+
+
+def _pickled(value: Any) -> tuple[Any, Sequence[Any]]:
+    file = io.BytesIO()
+    pickler = _Pickled(file)
     try:
-        memoryview(value)
-    except (TypeError, ValueError, BufferError):
+        pickler.dump(value)
+    except Exception:  # noqa: BLE001 - any class may say in its own way that it cannot be pickled
+        return None, ()
+    return file.getvalue(), pickler.apart
+
+
+def _pickled_reader(value: Any) -> Reader | None:
+    """What an object with fields in C holds, as it says itself where it is copied; None for iterators and the like."""
+    if hasattr(type(value), "__next__") or _pickled(value)[0] is None:
         return None
-    return lambda: (memoryview(value).tobytes(), ())
+    return lambda: _pickled(value)
 
 
 def _bits(value: np.ndarray) -> tuple[Any, ...]:
@@ -101,7 +192,7 @@ def _bits(value: np.ndarray) -> tuple[Any, ...]:
 
 def _attribute_reader(value: Any) -> Reader | None:
     """How to read an object's class and attributes; None for one that has none of its own."""
-    slots = [name for cls in type(value).__mro__ for name in _slots(cls)]
+    slots = [name for cls in type(value).__mro__ for name in slots_of(cls)]
     slots += ["default_factory"] if isinstance(value, defaultdict) else []
     slots += ["args"] if isinstance(value, BaseException) else []
     if isinstance(value, _WITHOUT_ATTRIBUTES) or (not slots and getattr(value, "__dict__", None) is None):
@@ -116,15 +207,6 @@ def _attribute_reader(value: Any) -> Reader | None:
         return (".", *attributes), list(attributes.values())
 
     return read
-
-
-def _slots(cls: type) -> list[str]:
-    """The names of a class's slots, private ones as Python stores them."""
-    slots = vars(cls).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    private = f"_{cls.__name__.lstrip('_')}"
-    names = [f"{private}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _class_content(cls: type) -> tuple[Any, Sequence[Any]]:

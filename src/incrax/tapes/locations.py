@@ -13,7 +13,7 @@ import os
 import site
 import sys
 import sysconfig
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -53,6 +53,22 @@ def is_installed(filename: str) -> bool:
     """Whether a file is of Python, of an installed package, or of incrax, and not of the user."""
     path = os.path.realpath(filename)
     return path.startswith(_STANDARD + _INSTALLED + _OURS) or filename.startswith("<frozen")
+
+
+def defining_file(cls: type) -> str | None:
+    """The file that defines a class; None for built-in ones."""
+    for member in vars(cls).values():
+        if isinstance(member, FunctionType) and member.__module__ == cls.__module__:
+            return member.__code__.co_filename
+    import_name = cls.__module__
+    module = sys.modules.get(import_name)
+    return getattr(module, "__file__", None) or ("<main>" if import_name == "__main__" else None)
+
+
+def is_own_module(module: ModuleType) -> bool:
+    """Whether a module is of the user: by its file, or made by a program, or what a notebook runs."""
+    file = getattr(module, "__file__", None)
+    return not is_installed(file) if file else getattr(module, "__spec__", None) is None
 
 
 def is_of_user(frame: FrameType) -> bool:

@@ -25,7 +25,7 @@ from jax import lax
 from incrax import _jax
 from incrax.facts.program import STATEFUL, Program, from_jaxpr
 from incrax.facts.simplify import needed_equations
-from incrax.tapes.captured import all_codes
+from incrax.tapes.codes import all_codes
 from incrax.tapes.conversions import is_without_values, without_values
 from incrax.tapes.counts import TapeStats
 from incrax.tapes.locations import NO_VALUE, is_installed

@@ -22,6 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax.tapes.captured import Captured, Code, contents
 from incrax.tapes.locations import is_logged, is_of_user, user_frame
+from incrax.tapes.process import read_by_built_in, read_by_frame
 
 _IMPURE = {
     id(getattr(time, name)): f"the clock `time.{name}`"
@@ -44,22 +45,43 @@ class Seen:
 
     def __init__(self) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
+        self.states: list[Any] = []
+        """State of the process, and loggers, that were asked."""
         self.impure: list[tuple[str, str]] = []
         """Clocks, randomness, files: what, and where."""
+
+    def note_call(self, frame: Any) -> None:
+        """Note a function that begins to run."""
+        code = frame.f_code
+        if code not in self.codes and is_of_user(frame) and not _is_told_of_events(frame):
+            self.codes[code] = frame.f_globals
+        elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
+            self.impure.append(("the randomness of the system", _line(frame)))
+        elif (state := read_by_frame(frame)) is not None and _is_asked_by_user(frame.f_back):
+            self.states.append(state)
+
+    def note_built_in(self, frame: Any, function: Any) -> None:
+        """Note a built-in function that a frame calls."""
+        source, state = _source_of(function), read_by_built_in(function)
+        if source is not None and _is_for_user(frame):
+            self.impure.append((source, _line(frame)))
+        elif state is not None and _is_asked_by_user(frame):
+            self.states.append(state)
 
     def rename(self, origins: dict[types.CodeType, types.CodeType]) -> None:
         """Take code as the code that it was rewritten from."""
         self.codes = {origins.get(code, code): scope for code, scope in self.codes.items()}
 
     def new_roots(self, captured: Captured) -> list[Any]:
-        """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
+        """Functions, or bare code, of the user that ran, and state that was asked, which the walk had not found."""
+        states = [state for state in self.states if not captured.knows(state)]
         codes = [code for code in self.codes if code not in captured.codes and code.co_name != "<module>"]
         if not codes:
-            return []
+            return states
         functions = [f for f in gc.get_referrers(*codes) if isinstance(f, types.FunctionType) and f.__code__ in codes]
         functions = [f for f in functions if not _is_of_this_run(f)]
         found = {f.__code__ for f in functions}
-        return [*functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
+        return [*states, *functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
 
 
 def _is_of_this_run(function: types.FunctionType) -> bool:
@@ -77,15 +99,9 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
         if forward is not None:
             forward(frame, event, arg)
         if event == "call":
-            code = frame.f_code
-            if code not in seen.codes and is_of_user(frame) and not _is_told_of_events(frame):
-                seen.codes[code] = frame.f_globals
-            elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
-                seen.impure.append(("the randomness of the system", _line(frame)))
+            seen.note_call(frame)
         elif event == "c_call":
-            source = _source_of(arg)
-            if source is not None and _is_for_user(frame):
-                seen.impure.append((source, _line(frame)))
+            seen.note_built_in(frame, arg)
 
     sys.setprofile(note)
     try:
@@ -136,8 +152,11 @@ def _is_told_of_events(frame: Any) -> bool:
 
 def _is_for_user(frame: Any) -> bool:
     """Whether the user's code asked, itself or through Python's library other than logging."""
-    if is_logged(frame, user_frame(frame)):
-        return False
+    return not is_logged(frame, user_frame(frame)) and _is_asked_by_user(frame)
+
+
+def _is_asked_by_user(frame: Any) -> bool:
+    """Whether the user's code asked, itself or through Python's library."""
     while frame is not None and _is_standard(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None and is_of_user(frame)

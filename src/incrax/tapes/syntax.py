@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from incrax.tapes.captured import all_codes
+from incrax.tapes.codes import all_codes
 from incrax.tapes.locations import shortened
 
 OURS = "_incrax"
