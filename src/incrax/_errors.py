@@ -250,8 +250,9 @@ def not_called(method: str) -> NotCalledError:
 def nothing_saved(method: str) -> NotCalledError:
     """A report on a call that is not tracked."""
     return NotCalledError(
-        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, for "
-        "which the function is called as it is and nothing is saved. Give arguments without one."
+        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, or the "
+        "function closes over a mutable array. Then it is called as it is and nothing is saved. Give arguments without "
+        "one, or pass the array's value."
     )
 
 

@@ -6,6 +6,7 @@ import functools
 import sys
 from typing import Any
 
+
 def name_of(fun: Any) -> str:
     """What messages, reports and compiled programs call a function: the same in every process.
 

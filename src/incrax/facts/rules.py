@@ -6,8 +6,8 @@ costs speed, never correctness: the walk's default is that every output depends 
 
 from __future__ import annotations
 
-import math
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias

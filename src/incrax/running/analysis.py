@@ -11,6 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._collection import uncollected
+from incrax._names import name_of
 from incrax._profiling import annotated
 from incrax._tape_errors import branch_in_incremental
 from incrax._tuning import Tuning
@@ -91,7 +92,7 @@ def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) 
     try:
         return trace_with_tree(evaluate, *args, **kwargs)
     except NO_VALUE as error:
-        raise branch_in_incremental(getattr(fun, "__name__", repr(fun)), place_of_error(error)) from error
+        raise branch_in_incremental(name_of(fun), place_of_error(error)) from error
 
 
 def trace_for(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> Program:

@@ -275,8 +275,10 @@ def _weak_types(values: Sequence[Any]) -> tuple[bool, ...]:
 def _computed_types(eqns: Sequence[Equation]) -> Iterator[tuple[Any, ...]]:
     """What is computed in which dtypes, in order; conversions that only take a weak type away are left out."""
     for eqn in eqns:
-        avals = [(str(x.aval.shape), str(x.aval.dtype)) for x in (*eqn.invars, *eqn.outvars) if hasattr(x.aval, "dtype")]
-        if eqn.primitive.name == "convert_element_type" and avals[0] == avals[1]:
+        avals = [
+            (str(x.aval.shape), str(x.aval.dtype)) for x in (*eqn.invars, *eqn.outvars) if hasattr(x.aval, "dtype")
+        ]
+        if eqn.primitive.name == "convert_element_type" and avals[0] == avals[-1]:
             continue
         yield eqn.primitive.name, tuple(avals)
         for body in _jax.sub_bodies(eqn):
