@@ -429,20 +429,17 @@ def test_flags_compare_bits(twins):
 # --- weak types -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_x64", [True, False])
-@pytest.mark.parametrize("example", [1.0, jnp.array(1.0), np.float32(1.0), jnp.float32(1.0)], ids=str)
-def test_results_of_a_step_have_the_weak_types_of_the_function_at_its_arguments(example, is_x64):
+@pytest.mark.parametrize("example", [1.0, jnp.array(1.0), np.float64(1.0)], ids=["number", "weak array", "strong"])
+def test_results_of_a_step_have_the_weak_types_of_the_function_at_its_arguments(example):
     f = lambda a, b: (1 / a, a + b, jnp.sin(b), a * 2)
-    with jax.enable_x64(is_x64):
-        example = float(example) if is_x64 and not isinstance(example, float) else example
-        state, step = incrax.incremental(f).pure(example, 1.0)
-        strong = jnp.array([0.5, 2.0])[0]
-        weak = jnp.asarray(0.25)
-        assert weak.weak_type
-        for args in [(strong, strong), (weak, strong), (strong, weak), (weak, weak), (0.5, 2.0)]:
-            _, out = jax.jit(step)(state, *args)
-            same(out, jax.jit(f)(*args))
-            same(step(state, *args)[1], jax.jit(f)(*args))
+    state, step = incrax.incremental(f).pure(example, 1.0)
+    compiled = jax.jit(step)
+    strong = jnp.array([0.5, 2.0])[0]
+    weak = jnp.asarray(0.25)
+    assert weak.weak_type
+    assert not strong.weak_type
+    for args in [(strong, strong), (weak, strong), (strong, weak), (0.5, 2.0)]:
+        same(compiled(state, *args)[1], jax.jit(f)(*args))
 
 
 def test_a_step_is_carried_by_a_scan_from_a_python_number():
