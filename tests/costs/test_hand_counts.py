@@ -328,7 +328,7 @@ def test_work_that_is_split_by_hand_counts_on_each_device(manual, times):
     assert incrax.cost(f, array(N, D), passes="forward").forward.total.transcendentals == times * N * D / 2
 
 
-# --- products without sums ---------------------------------------------------------------------------------------------
+# --- products without sums ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
