@@ -318,8 +318,9 @@ def test_text_for_a_masked_array():
 @pytest.mark.parametrize("method", ["explain", "deps"])
 def test_text_of_a_report_on_what_is_not_saved(method):
     text = (
-        f"`{method}()` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, for "
-        "which the function is called as it is and nothing is saved. Give arguments without one."
+        f"`{method}()` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, or "
+        "the function closes over a mutable array. Then it is called as it is and nothing is saved. Give arguments "
+        "without one, or pass the array's value."
     )
     f = incrax.incremental(lambda ref: ref[...] * 2, tuning=MINIMAL)
     check_text(incrax.NotCalledError, text, getattr(f, method), jax.new_ref(jnp.ones(2)))

@@ -241,7 +241,10 @@ class Incremental(Generic[P, R]):
                 warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
 
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Evaluate from scratch; saved values are neither read nor written."""
+        """Evaluate from scratch; saved values are neither read nor written.
+
+        With `policy="exact"` the result has the bits of a call.
+        """
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         if has_rows(leaves):
             return cast(Any, self.fresh)(*as_plain(args), **as_plain(kwargs))
@@ -249,7 +252,13 @@ class Incremental(Generic[P, R]):
             traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
             return self._fun(*args, **kwargs)
-        outputs = profiled(self._name, traced.engine.fresh, traced.signature.dynamic_leaves(leaves))
+        engine = traced.engine
+        dynamic = traced.signature.dynamic_leaves(leaves)
+        if self._is_disabled or not self._traces.options.is_exact:
+            outputs = profiled(self._name, engine.fresh, dynamic)
+        else:
+            with self._locked():  # segments are compiled, and their buffers taken, as in a call
+                outputs = profiled(self._name, engine.anew, dynamic)
         return jax.tree_util.tree_unflatten(traced.analysis.out_tree, outputs)
 
     def checkpoint(self) -> None:

@@ -610,6 +610,18 @@ concrete_value = _core.to_concrete_value
 # --- devices ------------------------------------------------------------------------------------------------------
 
 
+def first_buffer(results: Iterable[Any]) -> list[ArrayImpl]:
+    """The first array with a buffer among results, by which one sees whether a program has ended; none if all lack it.
+
+    A key does not tell, the array of its words does; `float0` results are arrays of NumPy, and come from no device.
+    """
+    for x in results:
+        buffer = getattr(x, "_base_array", x)
+        if type(buffer) is ArrayImpl:
+            return [buffer]
+    return []
+
+
 def is_held_whole(x: Any) -> bool:
     """Whether a device of this process holds all of an array, and no other process any: reading it gathers nothing."""
     return x.is_fully_addressable and (type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated)

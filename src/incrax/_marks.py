@@ -19,6 +19,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._errors import unknown_dependency, wrong_option
+from incrax._names import name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -142,7 +143,7 @@ def _leaves_at(fun: Callable[..., Any], path: str, args: Any, kwargs: Any) -> li
             return [(value, steps[-1][1])]
         value = value if not steps else _part(value, *steps[-1])
     except (KeyError, AttributeError, IndexError, TypeError):
-        raise unknown_dependency(path, getattr(fun, "__name__", repr(fun)), list(bound.arguments)) from None
+        raise unknown_dependency(path, name_of(fun), list(bound.arguments)) from None
     return [(leaf, None) for leaf in jax.tree.leaves(value) if _is_traced(leaf)]
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 
 def name_of(fun: Any) -> str:
-    """What messages and reports call a function."""
-    return getattr(fun, "__name__", None) or repr(fun)
+    """What messages, reports and compiled programs call a function: the same in every process.
+
+    Not by `repr`, which has an address, or whole arrays: JAX names programs, and finds them in its cache, by this.
+    """
+    if isinstance(fun, functools.partial):
+        return name_of(fun.func)
+    return getattr(fun, "__name__", None) or type(fun).__name__
 
 
 def is_global(x: Any) -> bool:

@@ -328,6 +328,24 @@ def test_work_that_is_split_by_hand_counts_on_each_device(manual, times):
     assert incrax.cost(f, array(N, D), passes="forward").forward.total.transcendentals == times * N * D / 2
 
 
+# --- products without sums ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (jnp.outer, 5 * 7),
+        (lambda a, b: jnp.einsum("i,j->ij", a, b), 5 * 7),
+        (lambda a, b: jnp.tensordot(a, b, 0), 5 * 7),
+        (lambda a, b: a[:, None] @ b[None, :], 5 * 7),
+        (lambda a, b: jax.lax.dot_general(a, b, (((), ()), ((), ()))), 5 * 7),
+        (lambda a, b: jnp.einsum("ik,kj->ij", a[:, None] * jnp.ones((1, 2)), jnp.ones((2, 1)) * b), 2 * 35 * 2 + 24),
+    ],
+)
+def test_an_outer_product_has_one_flop_per_element(fun, expected):
+    assert incrax.cost(fun, array(5), array(7), passes="forward").forward.total.flops == expected
+
+
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 

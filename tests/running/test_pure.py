@@ -424,3 +424,48 @@ def test_flags_compare_bits(twins):
     assert compared(layout, [old], [new]).values[0].tolist() == [False, True, False]
     assert compared(layout, [old], [old]).reach(layout.full) is False
     assert declared(layout, ["v"], ["v[2]"]).values[0].tolist() == [False, False, True]
+
+
+# --- weak types -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", [1.0, jnp.array(1.0), np.float64(1.0)], ids=["number", "weak array", "strong"])
+def test_results_of_a_step_have_the_weak_types_of_the_function_at_its_arguments(example):
+    f = lambda a, b: (1 / a, a + b, jnp.sin(b), a * 2)
+    state, step = incrax.incremental(f).pure(example, 1.0)
+    compiled = jax.jit(step)
+    strong = jnp.array([0.5, 2.0])[0]
+    weak = jnp.asarray(0.25)
+    assert weak.weak_type
+    assert not strong.weak_type
+    for args in [(strong, strong), (weak, strong), (strong, weak), (0.5, 2.0)]:
+        same(compiled(state, *args)[1], jax.jit(f)(*args))
+
+
+def test_a_step_is_carried_by_a_scan_from_a_python_number():
+    f = lambda a, x: jnp.sum(x) * a
+    state, step = incrax.incremental(f).pure(1.0, X[:7])
+
+    def body(carry, _):
+        state, a = carry
+        state, out = step(state, a, X[:7])
+        return (state, 0.5 * a), out
+
+    start = jnp.asarray([1.0, 2.0])[0]
+    _, found = jax.lax.scan(body, (state, start), length=3)
+    same(found, f(jnp.asarray([1.0, 0.5, 0.25]), X[:7]))
+
+
+def test_text_where_a_weak_type_changes_the_arithmetic():
+    """A number leaves bfloat16 as it is; an array of single precision does not."""
+    x = jnp.ones(3, jnp.bfloat16)
+    with jax.enable_x64(False):
+        _, step = incrax.incremental(lambda a, x: jnp.sum(a * x)).pure(1.0, x)
+        state, _ = incrax.incremental(lambda a, x: jnp.sum(a * x)).pure(1.0, x)
+        with pytest.raises(incrax.StepTypeError) as caught:
+            step(state, jnp.ones(2)[0], x)
+    assert str(caught.value) == (
+        "`step` got `a` as a Python number where the pure form was made with an array, or the other way round. JAX "
+        "gives numbers and arrays different types here: the function computes with other dtypes than those that the "
+        "state has. Make the form with the same kind, such as `jnp.float32(1.0)` for an array."
+    )

@@ -27,6 +27,9 @@ from incrax.planning.plan import Plan
 EMBED_BYTES = 4096
 """Bytes up to which a constant is written into the program; larger ones are arguments (compile time)."""
 
+NAME_LENGTH = 80
+"""Characters of a program's name, with which JAX begins the name of a file in its cache: that has up to 255 bytes."""
+
 
 @dataclass(frozen=True)
 class Executable:
@@ -76,7 +79,7 @@ class Compiler:
     ) -> None:
         self.facts = facts
         self.calls = calls
-        self.name = name
+        self.name = name.encode("ascii", "replace").decode()[:NAME_LENGTH]
         self.now = calls.now if facts.calls_host else time.perf_counter
         self.on_host = on_host
         self.constants = device_constants(facts.program)

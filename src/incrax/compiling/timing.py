@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from incrax._jax import first_buffer
 from incrax._profiling import annotated
 from incrax.compiling.compiled import Executable
 from incrax.compiling.recycling import Pool
@@ -153,6 +154,6 @@ class TimedProgram:
         results = self.executable(feeds, loads, donated)
         self.clock.passed_s += self.clock.now() - start
         self.clock.spent_s += self.seconds or 0.0
-        self.clock.unproven += results[:1]
+        self.clock.unproven += first_buffer(results)
         self.num_runs += 1
         return results

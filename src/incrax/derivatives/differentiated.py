@@ -19,6 +19,7 @@ import numpy as np
 
 from incrax._derivative_errors import taken_name, wrong_tangent
 from incrax._errors import not_called
+from incrax._names import name_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.facts.program import type_of
@@ -43,7 +44,7 @@ class Derivative:
 
     def __post_init__(self) -> None:
         functools.update_wrapper(self, self.fun, updated=())
-        object.__setattr__(self, "__name__", f"{self.name} of {getattr(self.fun, '__name__', repr(self.fun))}")
+        object.__setattr__(self, "__name__", f"{self.name} of {name_of(self.fun)}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
@@ -290,7 +291,7 @@ def _check_names(name: str, fun: Callable[..., Any], num_args: int) -> None:
     if parameter is None or parameter.kind is parameter.VAR_KEYWORD or parameter.default is not parameter.empty:
         return
     if "tangent" not in argument_names(fun, num_args):
-        raise taken_name(name, getattr(fun, "__name__", repr(fun)))
+        raise taken_name(name, name_of(fun))
 
 
 def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:

@@ -13,6 +13,7 @@ import jax
 
 from incrax import _jax
 from incrax._errors import wrong_option
+from incrax._names import name_of
 from incrax.derivatives.differentiated import tangents_of
 from incrax.derivatives.linear_maps import PUSH, Part, Point, at_point
 from incrax.derivatives.pullback import outline
@@ -61,7 +62,7 @@ class Push:
     """The linear map from tangents of arguments to those of outputs, at a point. Made by `linearize`."""
 
     def __init__(self, fun: Callable[..., Any], selection: Selection, point: Point) -> None:
-        self._name = getattr(fun, "__name__", repr(fun))
+        self._name = name_of(fun)
         self._selection = dataclasses.replace(selection, leaves=tuple(map(outline, selection.leaves)))
         self._types = point.types
         self._part: Part = point.linear.part(tuple(range(len(point.types.active))))

@@ -17,6 +17,7 @@ from incrax._api import incremental
 from incrax._derivative_errors import not_flat, other_argument_type, other_num_arguments, wrong_length
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
+from incrax._names import name_of
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
@@ -156,7 +157,7 @@ class Prepared:
 
     def __repr__(self) -> str:
         """What it is of, and by what it differentiates."""
-        return f"prepared {getattr(self._fun, '__name__', repr(self._fun))}, derivatives by {', '.join(self.paths)}"
+        return f"prepared {name_of(self._fun)}, derivatives by {', '.join(self.paths)}"
 
     # --- inner ---------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import numpy as np
 from incrax import _jax
 from incrax._derivative_errors import freed_residuals, not_in_pullback, wrong_tangent
 from incrax._errors import wrong_option
+from incrax._names import name_of
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.linear_maps import PULL, LinearProgram, OutputTypes, Part, Point, at_point
 from incrax.derivatives.selection import Selection, select
@@ -162,7 +163,7 @@ class Pullback:
 
     def __repr__(self) -> str:
         """What it is a pullback of, and what it holds."""
-        name = getattr(self._fun, "__name__", repr(self._fun))
+        name = name_of(self._fun)
         return f"pullback of {name}: {len(self.paths)} cotangents, {self.residual_bytes:,} bytes of residuals"
 
     # --- inner ---------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def _known_atom(atom: Any, known: dict[Var, np.ndarray]) -> np.ndarray:
 
 def _is_small(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or _jax.is_key_dtype(dtype) or np.dtype(dtype).kind not in "biuf":
+    if dtype is None or _jax.is_ref(aval) or _jax.is_key_dtype(dtype) or np.dtype(dtype).kind not in "biuf":
         return False
     return np.dtype(dtype).itemsize in (1, 4, 8) and _jax.aval_size(aval) <= MAX_SIZE
 

@@ -22,9 +22,18 @@ def multiply_adds(eqn: Equation) -> int:
     return _counts[eqn.primitive.name](eqn)
 
 
+def is_outer(eqn: Equation) -> bool:
+    """Whether each element of a product of arrays is one product of two numbers."""
+    return eqn.primitive.name == "dot_general" and _num_summed(eqn) == 1
+
+
 def _dot(eqn: Equation) -> int:
+    return _num_summed(eqn) * _jax.aval_size(eqn.outvars[0].aval)
+
+
+def _num_summed(eqn: Equation) -> int:
     (contract, _), _ = eqn.params["dimension_numbers"]
-    return math.prod(eqn.invars[0].aval.shape[axis] for axis in contract) * _jax.aval_size(eqn.outvars[0].aval)
+    return math.prod(eqn.invars[0].aval.shape[axis] for axis in contract)
 
 
 def _ragged_dot(eqn: Equation) -> int:

@@ -7,6 +7,7 @@ costs speed, never correctness: the walk's default is that every output depends 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -198,8 +199,7 @@ def _reduce(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
     if x.size == 0 or not axes:
         return _as_masks(x) if not axes else 0
     kept = [axis for axis in range(x.ndim) if axis not in axes]
-    rows = np.transpose(x, (*kept, *axes)).reshape(*(x.shape[a] for a in kept), -1)
-    return _as_masks(np.asarray(np.bitwise_or.reduce(rows, axis=-1), object))
+    return _as_masks(_joined_rows(x, kept, axes))
 
 
 def _cumulative(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
@@ -223,10 +223,16 @@ def _dot_general(eqn: Equation, inputs: Sequence[Masks], _: Known) -> Masks:
 
 def _rows(x: np.ndarray, contract: Sequence[int], batch: Sequence[int]) -> np.ndarray:
     free = [axis for axis in range(x.ndim) if axis not in contract and axis not in batch]
-    order = (*batch, *free, *contract)
-    rows = np.transpose(x, order).reshape(*(x.shape[a] for a in (*batch, *free)), -1)
-    if rows.shape[-1] == 0:
-        return as_array(0, np.empty(rows.shape[:-1]))
+    return _joined_rows(x, (*batch, *free), contract)
+
+
+def _joined_rows(x: np.ndarray, kept: Sequence[int], joined: Sequence[int]) -> np.ndarray:
+    """What depends on all elements along some axes; the lengths are given, because -1 means nothing beside a zero."""
+    shape = tuple(x.shape[axis] for axis in kept)
+    length = math.prod(x.shape[axis] for axis in joined)
+    if length == 0:
+        return as_array(0, np.empty(shape))
+    rows = np.transpose(x, (*kept, *joined)).reshape(*shape, length)
     return np.asarray(np.bitwise_or.reduce(rows, axis=-1), object)
 
 

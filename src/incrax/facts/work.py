@@ -272,7 +272,9 @@ def _top_k(eqn: Equation) -> Work:
 
 
 def _product(eqn: Equation) -> Work:
-    return _counted(eqn, 2.0 * matrices.multiply_adds(eqn), COMPLEX_FACTOR)
+    """A multiplication and an addition for each product; an outer product adds nothing up."""
+    count = 1.0 if matrices.is_outer(eqn) else 2.0
+    return _counted(eqn, count * matrices.multiply_adds(eqn), COMPLEX_FACTOR)
 
 
 def _fft(eqn: Equation) -> Work:

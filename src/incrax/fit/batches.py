@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from incrax._errors import wrong_option
 from incrax._fit_errors import not_positive
+from incrax._names import name_of
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.flat import joined
 from incrax.derivatives.transforms import plain
@@ -124,7 +125,7 @@ class LeastSquaresSteps:
 
     def __repr__(self) -> str:
         """Of what."""
-        return f"{NAME}({getattr(self.residuals, '__name__', repr(self.residuals))})"
+        return f"{NAME}({name_of(self.residuals)})"
 
 
 def _made(fun: Callable[..., Any], layout: Layout, least: float | None) -> Any:

@@ -12,6 +12,7 @@ import jax
 
 from incrax import _jax
 from incrax._errors import wrong_option
+from incrax._names import name_of
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.transforms import plain
 from incrax.held.encoding import Encoding, OnSomeRows, checked_rows, keys_of
@@ -168,7 +169,7 @@ class Held:
     def __repr__(self) -> str:
         """What is held."""
         encoder = self._setting.encoding.encoder
-        return f"hold({getattr(encoder, '__name__', repr(encoder))}): {self.stats.rows_encoded} rows encoded"
+        return f"hold({name_of(encoder)}): {self.stats.rows_encoded} rows encoded"
 
     def _prove(self, params: Any, data: tuple[Any, ...]) -> None:
         """Once per types: that each row is treated by itself."""

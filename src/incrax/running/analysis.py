@@ -11,6 +11,7 @@ import jax
 
 from incrax import _jax
 from incrax._collection import uncollected
+from incrax._names import name_of
 from incrax._profiling import annotated
 from incrax._tape_errors import branch_in_incremental
 from incrax._tuning import Tuning
@@ -91,9 +92,15 @@ def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) 
     try:
         return trace_with_tree(evaluate, *args, **kwargs)
     except NO_VALUE as error:
-        raise branch_in_incremental(getattr(fun, "__name__", repr(fun)), place_of_error(error)) from error
+        raise branch_in_incremental(name_of(fun), place_of_error(error)) from error
+
+
+def trace_for(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> Program:
+    """The program of a function for leaves, or types of leaves, that differ from a signature's in weak types."""
+    return _trace(fun, signature, leaves)[0]
 
 
 def has_mutable_inputs(analysis: Analysis) -> bool:
-    """Whether an input is a mutable reference, which no saved value can describe."""
-    return any(_jax.is_ref(var.aval) for var in analysis.traced.invars)
+    """Whether an input, or what is closed over, is a mutable reference, which no saved value can describe."""
+    traced = analysis.traced
+    return any(_jax.is_ref(var.aval) for var in (*traced.invars, *traced.constvars))

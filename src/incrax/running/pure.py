@@ -9,7 +9,7 @@ state that is returned belongs to `args` and has no derivative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,13 +19,13 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from incrax import _jax
-from incrax._errors import other_frozen, other_statics, other_structure, other_type
-from incrax._jax import Var
+from incrax._errors import other_frozen, other_statics, other_structure, other_type, other_weak_type
+from incrax._jax import Equation, Var
 from incrax._tuning import is_disabled
 from incrax.choosing.wants import LARGE_SIZE, lasting_needs
 from incrax.compiling.compiled import device_constants
 from incrax.compiling.host_calls import HostCalls
-from incrax.facts.program import read_vars
+from incrax.facts.program import Program, read_vars, type_of
 from incrax.inputs.leaves import descriptor, has_tracer, is_frozen
 from incrax.inputs.signature import Signature, same_type, type_text
 from incrax.planning.facts import Facts
@@ -35,6 +35,7 @@ from incrax.running.analysis import Analysis
 from incrax.running.flags import Flags, all_set, compared, declared, leaves_set
 
 Leaves = Sequence[Any]
+Retrace = Callable[[Leaves], Program]
 
 
 class PureState(NamedTuple):
@@ -141,10 +142,15 @@ class Step:
         UnknownInputError: a path names no input.
     """
 
-    def __init__(self, function: PureFunction, signature: Signature, leaves: Leaves, out_tree: Any) -> None:
+    def __init__(
+        self, function: PureFunction, signature: Signature, leaves: Leaves, analysis: Analysis, retrace: Retrace
+    ) -> None:
         self._function = function
         self._signature = signature
-        self._out_tree = out_tree
+        self._out_tree = analysis.out_tree
+        self._traced = analysis.traced
+        self._retrace = retrace
+        self._weak_outputs = {_weak_types(leaves): _weak_types(function.facts.program.outvars)}
         self._layout = function.facts.dependence.layout
         self._paths = signature.dynamic_paths
         self._is_disabled = is_disabled()
@@ -164,7 +170,9 @@ class Step:
     def __call__(self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any) -> tuple[PureState, Any]:
         """The state and the result at these arguments; see the class."""
         function, facts = self._function, self._function.facts
-        leaves = self._checked(self._dynamic(args, kwargs))
+        given = self._dynamic(args, kwargs)
+        leaves = self._checked(given)
+        are_weak = self._are_weak(given)
         state, fixed = lax.stop_gradient((state, leaves))
         old = self._all_inputs(state.inputs, fixed)
         flags = self._flags(old, fixed, changed)
@@ -173,13 +181,30 @@ class Step:
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
-        out = [typed(x, atom.aval) for x, atom in zip(outputs, facts.program.outvars, strict=True)]
+        out = [_jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)]
         return PureState(inputs, saved, lax.stop_gradient(outputs)), jax.tree.unflatten(self._out_tree, out)
 
     def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
         if self._is_disabled:
             return all_set(self._layout)
         return compared(self._layout, old, new) if changed is None else declared(self._layout, self._paths, changed)
+
+    def _are_weak(self, leaves: Leaves) -> tuple[bool, ...]:
+        """Which results are of weak type at these leaves, which may be so where the examples were not, and not be.
+
+        Raises:
+            StepTypeError: another type than a weak one makes the function compute with other dtypes.
+        """
+        weak = _weak_types(leaves)
+        known = self._weak_outputs.get(weak)
+        if known is None:
+            traced = self._retrace([type_of(x) for x in leaves])
+            if list(_computed_types(traced.eqns)) != list(_computed_types(self._traced.eqns)):
+                examples = next(flags for flags in self._weak_outputs)
+                other = [path for path, a, b in zip(self._paths, weak, examples, strict=True) if a != b]
+                raise other_weak_type(other)
+            known = self._weak_outputs[weak] = _weak_types(traced.outvars)
+        return known
 
     def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaves:
         """The leaves that are values, if all others are as they were."""
@@ -208,11 +233,13 @@ class Step:
         return [x if i in self._frozen else next(rest) for i, x in enumerate(leaves)]
 
 
-def make_step(analysis: Analysis, signature: Signature, leaves: Leaves, budget_bytes: int, calls: HostCalls) -> Step:
-    """The pure form of an analysed function."""
+def make_step(
+    analysis: Analysis, signature: Signature, leaves: Leaves, budget_bytes: int, calls: HostCalls, retrace: Retrace
+) -> Step:
+    """The pure form of an analysed function; `retrace` gives its program for leaves of other types."""
     segmentation = Segmentation(analysis.facts)
     segmentation.want(lasting_needs(analysis.facts, budget_bytes))
-    return Step(PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis.out_tree)
+    return Step(PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis, retrace)
 
 
 def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
@@ -238,6 +265,24 @@ def _newer(flag: Any, old: Any, new: Any) -> Any:
     if flag is False:
         return old
     return new if flag is True or new.size < LARGE_SIZE else lax.cond(flag, lambda: new, lambda: old)
+
+
+def _weak_types(values: Sequence[Any]) -> tuple[bool, ...]:
+    """Which of some variables, literals or values are of weak type, as what a Python number became is."""
+    return tuple([bool(getattr(type_of(x), "weak_type", False)) for x in values])
+
+
+def _computed_types(eqns: Sequence[Equation]) -> Iterator[tuple[Any, ...]]:
+    """What is computed in which dtypes, in order; conversions that only take a weak type away are left out."""
+    for eqn in eqns:
+        avals = [
+            (str(x.aval.shape), str(x.aval.dtype)) for x in (*eqn.invars, *eqn.outvars) if hasattr(x.aval, "dtype")
+        ]
+        if eqn.primitive.name == "convert_element_type" and avals[0] == avals[-1]:
+            continue
+        yield eqn.primitive.name, tuple(avals)
+        for body in _jax.sub_bodies(eqn):
+            yield from _computed_types(body.eqns)
 
 
 def strong(x: Any) -> jax.Array:

@@ -5,6 +5,7 @@ In: the arguments of calls. Out: the trace that serves them. It must not know wh
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -27,7 +28,7 @@ from incrax.compiling.recycling import can_recycle
 from incrax.inputs.leaves import has_tracer, is_frozen
 from incrax.inputs.rows import has_rows
 from incrax.inputs.signature import Signature, make_signature
-from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
+from incrax.running.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs, trace_for
 from incrax.running.engine import Engine
 from incrax.running.pure import Step, make_step
 from incrax.saving.eviction import check_kept
@@ -239,6 +240,6 @@ class Traces:
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
-        return make_step(
-            analysis, signature, leaves, self.options.limits(signature.num_parts).planned_bytes, self.calls
-        )
+        budget_bytes = self.options.limits(signature.num_parts).planned_bytes
+        retrace = functools.partial(trace_for, self.fun, signature)
+        return make_step(analysis, signature, leaves, budget_bytes, self.calls, retrace)

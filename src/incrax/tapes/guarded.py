@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._names import reduced
+from incrax._names import name_of, reduced
 from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
 from incrax._tuning import is_disabled
 from incrax.inputs.leaves import has_tracer
@@ -49,7 +49,7 @@ class Guarded(Generic[P, R]):
         self, fun: Callable[P, R], options: Options, statics: StaticNames, make: Any = None, roots: Sequence[Any] = ()
     ) -> None:
         self._options, names, options = options, options.dynamic, options._replace(dynamic=())
-        name = getattr(fun, "__name__", repr(fun))
+        name = name_of(fun)
         self._fun, self._statics, self._make = fun, statics, make
         self._subject = Subject(fun, name, options, [fun, *roots, *([options.guard] if options.guard else [])])
         self._stats = TapeStats()
