@@ -289,7 +289,8 @@ class Late:
         fail = lambda x: jax.pure_callback(self._fail, jax.ShapeDtypeStruct((size,), np.float64), x)
         try:
             self.array = jax.jit(fail)(pending)
-        except Exception:
+        except jax.errors.JaxRuntimeError as error:
+            assert "late failure" in str(error)
             pytest.skip("this JAX runs the callback before it returns")
 
     def _fail(self, x):
