@@ -68,7 +68,8 @@ def test_operations_are_those_of_the_dense_array(name, first, second):
     ours, dense = OPERATIONS[name]
     result = ours(a, b)
     result = result.todense() if isinstance(result, RowSparse) else result
-    same(result, dense(a.todense(), b.todense()))
+    # A row that is not stored is 0.0, and so is its negative: the sign of a zero has no place to be.
+    same(result, dense(a.todense(), b.todense()), is_zero_signed=name != "negative")
 
 
 @given(st.lists(st.integers(-14, 14), max_size=300))
