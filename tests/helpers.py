@@ -17,14 +17,12 @@ FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)
 EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
 
 
-def same(
-    actual: Any, expected: Any, *, factor: float = 64.0, terms: float = 0.0, is_zero_signed: bool = True
-) -> None:
-    """Same tree, dtypes, weak types, NaN, infinities and signs of zeros; values within `factor` ulp of their row's size.
+def same(actual: Any, expected: Any, *, factor: float = 64.0, terms: float = 0.0, is_zero_signed: bool = True) -> None:
+    """Same tree, dtypes, weak types, NaN, infinities, signs of zeros; values within `factor` ulp of their row's size.
 
     A row is what one index of the first axis selects: of a vector, one number. A small row is thus compared by its own
-    size, whatever stands beside it. Where a result is what is left of terms that cancel, its error is that of the terms:
-    `terms` is their size. `is_zero_signed=False` is for zeros whose sign XLA itself does not keep from one program to
+    size, whatever stands beside it. Where a result is what is left of terms that cancel, its error is that of the
+    terms: `terms` is their size. `is_zero_signed=False` is for zeros whose sign XLA itself does not keep from one program to
     another (a sum that it reorders, -x and 0 - x).
     """
     left, left_tree = jax.tree.flatten(actual)

@@ -290,7 +290,8 @@ class Late:
         try:
             self.array = jax.jit(fail)(pending)
         except jax.errors.JaxRuntimeError as error:
-            assert "late failure" in str(error)
+            if "late failure" not in str(error):
+                raise
             pytest.skip("this JAX runs the callback before it returns")
 
     def _fail(self, x):

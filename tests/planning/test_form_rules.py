@@ -106,7 +106,7 @@ def agrees(fun, x, **options):
 
 @pytest.mark.parametrize("name", sorted(ACCEPTED))
 def test_a_primitive_of_polynomials_is_one(name):
-    # At a = 0, a b S1 - a S2 is a sum of zeros; with the signs of b and of the sums, another one than plain JAX adds up.
+    # At a = 0 the form is a b S1 - a S2, a sum of zeros whose signs are not those that plain JAX adds up.
     case = agrees(*ACCEPTED[name], is_zero_signed=name != "mul")
     assert name in primitives(case)
 

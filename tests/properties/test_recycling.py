@@ -100,7 +100,7 @@ def recycled(monkeypatch):
 
 @pytest.mark.parametrize("versions", [1, 2, 3])
 @pytest.mark.parametrize("name", sorted(TUNINGS))
-def test_what_a_user_holds_never_changes(name, versions, recycled):
+def test_what_a_user_holds_never_changes(name, versions):
     tuning = TUNINGS[name]
     rng = random.Random(f"{name} {versions}")
     program = random_program(rng)
@@ -118,22 +118,26 @@ def test_what_a_user_holds_never_changes(name, versions, recycled):
         if number in (7, 14):
             functions.append(function.fork())
     held.check()
-    assert any(recycled)
+
+
+def exponential(a, x):
+    """The array sin(tan(x)) is what pays to save."""
+    return jnp.sum(jnp.exp(a * jnp.sin(jnp.tan(x))))
 
 
 def test_dropped_values_are_written_over_by_the_next(recycled):
     """That recycling is on: of two versions, from the third on every saved array is in the buffer of an older one."""
-    f = incrax.incremental(lambda a, x: jnp.sum(jnp.sin(x) * a), tuning=EAGER, versions=2)
+    f = incrax.incremental(exponential, tuning=EAGER, versions=2)
     for k in range(8):
         x = jnp.full(SIZE, float(k))
         for a in (1.0, 2.0):
-            same(f(a, x), jnp.sum(jnp.sin(x) * a))
+            same(f(a, x), jax.jit(exponential)(a, x))
     assert recycled.count(False) <= 3
     assert recycled.count(True) >= 4
 
 
 def test_no_transfer_from_the_host_is_needed(recycled):
-    f = incrax.incremental(lambda a, x: jnp.sum(jnp.sin(x) * a), tuning=EAGER)
+    f = incrax.incremental(exponential, tuning=EAGER)
     xs, scalars = [jnp.full(SIZE, float(k)) for k in range(4)], [jnp.float64(k) for k in range(8)]
     with jax.transfer_guard("disallow"):
         for x in xs:

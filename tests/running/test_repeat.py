@@ -223,7 +223,9 @@ Array.__abstractmethods__ = frozenset()
 
 
 @pytest.mark.parametrize(
-    ("array", "waits"), [(Array(), 1), (Array(is_there=False), 0), (Array(fails=True), 1)], ids=["", "deleted", "failed"]
+    ("array", "waits"),
+    [(Array(), 1), (Array(is_there=False), 0), (Array(fails=True), 1)],
+    ids=["", "deleted", "failed"],
 )
 def test_arrays_that_are_not_there_may_be_waited_for(array, waits, monkeypatch):
     monkeypatch.setattr(comparison, "is_compared_by_identity", lambda x: False)

@@ -227,7 +227,8 @@ def test_inside_a_compiled_function_it_is_the_plain_function():
     f = incrax.incremental(model, tuning=MINIMAL)
     f(PARAMS, DATA)
     same(jax.jit(lambda p: f(p, DATA) * 2)(changed(mu=4.0)), 2 * jax.jit(model)(changed(mu=4.0), DATA))
-    same(jax.jit(jax.grad(lambda p: f(p, DATA)))(PARAMS), jax.grad(model)(PARAMS, DATA))
+    # Under jit as well: plain JAX's own gradients with and without it differ by more than 64 ulp.
+    same(jax.jit(jax.grad(lambda p: f(p, DATA)))(PARAMS), jax.jit(jax.grad(model))(PARAMS, DATA))
 
 
 class CachedTensor:
