@@ -307,7 +307,7 @@ def test_equal_parts_of_a_sum_are_evaluated_once():
 
 
 class Pdf:
-    """A pdf of the thread: its shape does not depend on its yield, though it holds both, and the trace says otherwise."""
+    """A pdf of the thread: its shape does not depend on its yield, and the trace says otherwise."""
 
     def __init__(self, mu, sigma, number):
         self.mu, self.sigma, self.number = mu, sigma, number
