@@ -48,15 +48,111 @@ TESTS = (
 
 
 class Mutant(NamedTuple):
-    """A name, a file of the package, a piece of it, and what replaces the piece."""
+    """A name, a file of the package, a piece of it, what replaces the piece, and the tests that should notice."""
 
     name: str
     file: str
     old: str
     new: str
+    tests: str = TESTS
 
 
+# Each optimisation switched off, and the test that it is on: results stay right without it, so that no other notices.
+OPTIMISATIONS = [
+    Mutant(
+        "partial sums are off",
+        "planning/derived.py",
+        "        clean = [var for var in chain.terms if is_clean(var)]",
+        "        clean = []",
+        "tests/planning/test_derived.py::test_clean_terms_are_added_up_first",
+    ),
+    Mutant(
+        "stacked rows are off",
+        "planning/derived.py",
+        "    if not groups:\n        return tuple(eqns), tuple(loads)",
+        "    if groups or not groups:\n        return tuple(eqns), tuple(loads)",
+        "tests/planning/test_derived.py::test_sums_over_loaded_rows_become_one_product",
+    ),
+    Mutant(
+        "sibling reductions are off",
+        "planning/factors.py",
+        "    if not merged:",
+        "    if merged or not merged:",
+        "tests/planning/test_factors.py::test_reductions_that_share_a_dirty_array_become_one_product",
+    ),
+    Mutant(
+        "algebra is off",
+        "planning/algebra.py",
+        "    if not groups:",
+        "    if groups or not groups:",
+        "tests/test_algebra.py::test_results_are_those_of_the_rows_and_no_row_is_touched",
+    ),
+    Mutant(
+        "polynomial forms are off",
+        "planning/algebra.py",
+        "if _is_handy(group)]",
+        "if False]",
+        "tests/planning/test_form_rules.py::test_a_primitive_of_polynomials_is_one",
+    ),
+    Mutant(
+        "packing is off",
+        "compiling/packing.py",
+        "    return frozenset() if is_longer else found",
+        "    return frozenset()",
+        "tests/compiling/test_packing.py::test_packed_calls_equal_jit_and_keep_weak_types",
+    ),
+    Mutant(
+        "recycling is off",
+        "compiling/recycling.py",
+        '    return jax.default_backend() == "cpu" and jax.device_count() == 1',
+        "    return False",
+        "tests/properties/test_recycling.py::test_dropped_values_are_written_over_by_the_next",
+    ),
+    Mutant(
+        "the short way is off",
+        "running/repeat.py",
+        "    if entry is None or program is None or plan is None or program.plan is not plan:",
+        "    if True:",
+        "tests/running/test_repeat.py::test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one",
+    ),
+    Mutant(
+        "rests are off",
+        "choosing/watch.py",
+        "        if has_lost and not is_doubtful:",
+        "        if False:",
+        "tests/running/test_resting.py::test_a_rest_ends_and_values_are_saved_again",
+    ),
+    Mutant(
+        "hoisting out of loops is off",
+        "facts/loops.py",
+        "    if _jax.checks_values():\n        return program",
+        "    return program",
+        "tests/facts/test_loops.py::test_a_hoisted_value_is_saved_while_its_input_is_unchanged",
+    ),
+    Mutant(
+        "merging of equal equations is off",
+        "facts/simplify.py",
+        "        key = equation_key(eqn)\n        if key is not None and key in seen:",
+        "        key = None\n        if key is not None and key in seen:",
+        "tests/facts/test_simplify.py::test_equal_equations_are_evaluated_once",
+    ),
+    Mutant(
+        "folding is off",
+        "facts/simplify.py",
+        "for var, value in known_values(program).items() if _is_foldable(var, value)}",
+        "for var, value in known_values(program).items() if False}",
+        "tests/facts/test_simplify.py::test_values_that_read_no_input_become_constants",
+    ),
+    Mutant(
+        "dropping of dead equations is off",
+        "facts/simplify.py",
+        "    kept = needed_equations(program.eqns, program.outvars)\n    used",
+        "    kept = program.eqns\n    used",
+        "tests/facts/test_simplify.py::test_the_text_shows_dead_equations_dropped",
+    ),
+]
 MUTANTS = [
+    *OPTIMISATIONS,
     Mutant(
         "what a saved value is worth is divided by its bytes, also by none",
         "saving/eviction.py",
@@ -1357,7 +1453,7 @@ def main() -> int:
         return 0
 
     def verdict(mutant: Mutant) -> Verdict:
-        stages: Sequence[str] = [TESTS]
+        stages: Sequence[str] = [mutant.tests]
         if is_random:
             stages = [tests_of(mutant.file), *([TESTS] if options.wide else [])]
         found = outcome(mutant, stages[0], options.limit)

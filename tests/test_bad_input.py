@@ -617,7 +617,7 @@ def test_a_callback_that_fails_in_mid_update_spoils_nothing(tuning, fails_at):
     host = Host(fails_at)
     f, plain = incrax.incremental(with_theory(host), tuning=tuning), jax.jit(with_theory(Host()))
     messages = []
-    for a, b in [(1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 3.0), (3.0, 3.0), (3.0, 1.0), (1.0, 1.0), (4.0, 2.0)]:
+    for a, b in [(1.0, 1.0), (1.0, 2.0), (2.0, 2.0), (3.0, 2.0), (3.0, 1.0), (4.0, 2.0), (5.0, 1.0), (6.0, 1.0)]:
         try:
             result = f(a, b, X)
         except Exception as error:
@@ -626,8 +626,9 @@ def test_a_callback_that_fails_in_mid_update_spoils_nothing(tuning, fails_at):
             result = f(a, b, X)
         same(result, plain(a, b, X))
         assert all(x is y for x, y in zip(f(a, b, X), f(a, b, X), strict=True))
-    assert all("theory code failed" in message for message in messages)
-    assert f.stats.aborted == len(messages) == (host.uses >= fails_at)
+    (message,) = messages  # six values of `a`: the host is used at least six times
+    assert "theory code failed" in message
+    assert f.stats.aborted == 1
 
 
 def test_a_failed_update_leaves_saved_results_of_former_inputs():

@@ -102,9 +102,14 @@ def test_what_depends_on_frozen_data_alone_outlives_what_changes():
     assert "sqrt" not in left[np.array]
 
 
-def test_values_whose_segment_takes_longest_per_byte_outlive_others():
+@pytest.mark.parametrize("is_dear_first", [True, False])
+def test_values_whose_segment_takes_longest_per_byte_outlive_others(is_dear_first):
+    """Whichever of the two was computed first."""
+
     def f(a, b, c, data):
-        return jnp.sum(a * jnp.sqrt(b * data) * jnp.sinh(jnp.cosh(jnp.tan(c * data))))
+        terms = lambda: jnp.sinh(jnp.cosh(jnp.tan(c * data))), lambda: jnp.sqrt(b * data)
+        first, second = [term() for term in (terms if is_dear_first else terms[::-1])]
+        return jnp.sum(a * first * second)
 
     ours = incrax.incremental(f, tuning=MINIMAL, memory=BLOCK_BYTES + 100)
     for a in (1.0, 2.0, 3.0):

@@ -12,6 +12,7 @@ import incrax
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "mutants.py"
 PACKAGE = Path(incrax.__file__).parent
+TESTS = Path(__file__).parent
 
 
 def loaded():
@@ -28,6 +29,15 @@ MODULE = loaded()
 def test_the_piece_that_a_mutant_replaces_is_there_once(mutant):
     assert (PACKAGE / mutant.file).read_text().count(mutant.old) == 1
     assert mutant.old != mutant.new
+
+
+@pytest.mark.parametrize("mutant", MODULE.MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_tests_that_should_notice_are_there(mutant):
+    for each in mutant.tests.split():
+        path, _, name = each.partition("::")
+        source = TESTS.parent / path
+        assert source.exists(), each
+        assert not name or f"def {name}(" in source.read_text(), each
 
 
 # --- at random --------------------------------------------------------------------------------------------------------

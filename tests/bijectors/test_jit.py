@@ -196,7 +196,14 @@ def test_a_derivative_by_parameters_of_an_inverse_of_data_is_computed():
 
 def test_a_mapped_function_is_that_of_each_row():
     b, xs = sinh(), jnp.stack([X, 2 * X])
-    np.testing.assert_allclose(jax.vmap(forward(), (None, 0))(b, xs), b.forward(xs), rtol=1e-12)
+    ys = jax.vmap(forward(), (None, 0))(b, xs)
+    rows, ladjs = jax.vmap(inverse(), (None, 0))(b, ys + 0)
+    assert ladjs.shape == (2,)  # the log-determinant is a sum over one row
+    for x, y, row, ladj in zip(xs, ys, rows, ladjs, strict=True):
+        expected, forward_ladj = b.bijection.transform_and_log_det(x)
+        np.testing.assert_allclose(y, expected, rtol=1e-12)
+        np.testing.assert_allclose(row, x, rtol=1e-9)
+        np.testing.assert_allclose(ladj, -forward_ladj, rtol=1e-9)
 
     def f(x):
         y = forward()(b, x)

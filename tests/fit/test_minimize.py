@@ -180,7 +180,7 @@ def test_value_and_gradient_of_a_point_are_one_evaluation():
 
 def test_the_strategy_of_minuit_brings_our_hessian():
     found = solve(strategy=1)
-    assert found.counts.hessians > 0
+    assert found.counts.hessians > solve(strategy=0).counts.hessians  # that of the errors at the minimum, both have
     np.testing.assert_allclose(found.values, np.array(BEST.values), rtol=1e-3)
     saddle = fit.minimize(lambda p: jnp.sum(p**4 - p**2), np.array([0.1, 0.2]), strategy=1)
     np.testing.assert_allclose(np.abs(saddle.values), np.sqrt(0.5), rtol=1e-3)

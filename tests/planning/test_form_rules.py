@@ -89,7 +89,7 @@ FILLS = {
 }
 
 
-def agrees(fun, x):
+def agrees(fun, x, **options):
     """The case, if its results are those of plain JAX wherever the guard is true."""
     case, plain = analysed(fun, x), jax.jit(fun)
     assert case.statistics is not None
@@ -99,14 +99,15 @@ def agrees(fun, x):
         actual, guard = results(point, saved)
         num_used += bool(guard)
         if guard:
-            same(actual, [plain(*point, x)], factor=4096.0)
+            same(actual, [plain(*point, x)], factor=4096.0, **options)
     assert num_used > len(POINTS) // 2
     return case
 
 
 @pytest.mark.parametrize("name", sorted(ACCEPTED))
 def test_a_primitive_of_polynomials_is_one(name):
-    case = agrees(*ACCEPTED[name])
+    # At a = 0 the form is a b S1 - a S2, a sum of zeros whose signs are not those that plain JAX adds up.
+    case = agrees(*ACCEPTED[name], is_zero_signed=name != "mul")
     assert name in primitives(case)
 
 

@@ -11,7 +11,7 @@ import pytest
 from helpers import EAGER, MINIMAL, check, same
 
 import incrax
-from incrax.compiling.recycling import MIN_BYTES
+from incrax.compiling.recycling import MIN_BYTES, Pool
 
 SIZE = MIN_BYTES // 8 + 64
 NUM_CALLS = 22
@@ -82,6 +82,22 @@ class Held:
             assert np.asarray(array).tobytes() == np.asarray(copied).tobytes()
 
 
+@pytest.fixture
+def recycled(monkeypatch):
+    """Buffers that programs were given, and whether each had been used before."""
+    seen, take = [], Pool.take
+
+    def counted(pool, avals):
+        avals = list(avals)
+        free = [x for each in pool._free.values() for x in each]
+        taken = take(pool, avals)
+        seen.extend(any(x is other for other in free) for x in taken)
+        return taken
+
+    monkeypatch.setattr(Pool, "take", counted)
+    return seen
+
+
 @pytest.mark.parametrize("versions", [1, 2, 3])
 @pytest.mark.parametrize("name", sorted(TUNINGS))
 def test_what_a_user_holds_never_changes(name, versions):
@@ -104,9 +120,27 @@ def test_what_a_user_holds_never_changes(name, versions):
     held.check()
 
 
-def test_no_transfer_from_the_host_is_needed():
-    f = incrax.incremental(lambda a, x: jnp.sum(jnp.sin(x) * a), tuning=EAGER)
-    x, scalars = jnp.ones(SIZE), [jnp.float64(k) for k in range(8)]
+def exponential(a, x):
+    """The array sin(tan(x)) is what pays to save."""
+    return jnp.sum(jnp.exp(a * jnp.sin(jnp.tan(x))))
+
+
+def test_dropped_values_are_written_over_by_the_next(recycled):
+    """That recycling is on: of two versions, from the third on every saved array is in the buffer of an older one."""
+    f = incrax.incremental(exponential, tuning=EAGER, versions=2)
+    for k in range(8):
+        x = jnp.full(SIZE, float(k))
+        for a in (1.0, 2.0):
+            same(f(a, x), jax.jit(exponential)(a, x))
+    assert recycled.count(False) <= 3
+    assert recycled.count(True) >= 4
+
+
+def test_no_transfer_from_the_host_is_needed(recycled):
+    f = incrax.incremental(exponential, tuning=EAGER)
+    xs, scalars = [jnp.full(SIZE, float(k)) for k in range(4)], [jnp.float64(k) for k in range(8)]
     with jax.transfer_guard("disallow"):
-        for a in scalars:
-            f(a, x)
+        for x in xs:
+            for a in scalars:
+                f(a, x)
+    assert set(recycled) == {True, False}  # new buffers and old ones

@@ -7,31 +7,54 @@ import random
 import jax
 import numpy as np
 
-ACTIONS = ("one", "one", "one", "some", "all", "back", "same", "copy", "twin", "element", "element")
+NO_CHANGES = ("same", "copy")
+ACTIONS = ("one", "one", "one", "some", "all", "back", *NO_CHANGES, "twin", "element", "element")
 
 
 def arguments(start, seed, length):
-    """A list of argument tuples, each a change of an earlier one."""
+    """A list of argument tuples, each a change of an earlier one; only an action of `NO_CHANGES` changes no bit."""
     rng = random.Random(seed)
     history = [start]
     for _ in range(length):
-        action = rng.choice(ACTIONS)
-        base = history[-1] if action != "back" else rng.choice(history)
-        history.append(_apply(action, base, rng))
+        history.append(_apply(rng.choice(ACTIONS), history, rng))
     return history
 
 
-def _apply(action, args, rng):
+def same_bits(left, right):
+    """Whether all leaves have the same bits."""
+    return [bits(x) for x in jax.tree.leaves(left)] == [bits(x) for x in jax.tree.leaves(right)]
+
+
+def bits(x):
+    is_key = isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(x) if is_key else x).tobytes()
+
+
+def _apply(action, history, rng):
+    args = history[-1]
     leaves, tree = jax.tree.flatten(args)
-    if action in ("back", "same") or not leaves:
+    if action == "same":
         return args
     if action == "copy":
         return jax.tree.unflatten(tree, [copy(x) for x in leaves])
-    chosen = {"one": 1, "element": 1, "twin": 1, "some": max(1, len(leaves) // 2), "all": len(leaves)}[action]
-    for index in rng.sample(range(len(leaves)), chosen):
+    former = [each for each in history if not same_bits(each, args)]
+    if action == "back" and former:
+        return rng.choice(former)
+    places = [index for index, x in enumerate(leaves) if bits(x)]  # what has no elements cannot change
+    chosen = {"some": max(1, len(places) // 2), "all": len(places)}.get(action, 1)
+    for index in rng.sample(places, chosen):
         change = {"twin": twin, "element": change_element}.get(action, change_all)
-        leaves[index] = change(leaves[index], rng)
+        leaves[index] = _changed(change, leaves[index], rng)
     return jax.tree.unflatten(tree, leaves)
+
+
+def _changed(change, x, rng):
+    """A draw with other bits. Where `change` has none (half of zero is zero), `fresh` does."""
+    for _ in range(8):
+        y = change(x, rng)
+        if bits(y) != bits(x):
+            return y
+    return fresh(x, rng)
 
 
 def copy(x):
@@ -41,6 +64,11 @@ def copy(x):
     return np.array(x) if isinstance(x, np.ndarray) else jax.numpy.array(x) if isinstance(x, jax.Array) else type(x)(x)
 
 
+def fresh(x, rng):
+    """Values that have nothing to do with the old ones: what is zero or NaN is a number again."""
+    return np.full(x.shape, rng.uniform(0.5, 2.0), x.dtype) if isinstance(x, np.ndarray) else type(x)(rng.uniform(1, 2))
+
+
 def change_all(x, rng):
     """New values of the same type."""
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -48,7 +76,7 @@ def change_all(x, rng):
     if isinstance(x, jax.Array):
         return jax.random.PRNGKey(rng.randrange(100))
     if isinstance(x, np.bool_):
-        return np.bool_(rng.random() < 0.5)
+        return ~x
     if isinstance(x, int):
         return rng.randrange(3)
     factor = rng.choice([0.5, 1.25, 1.5, 2.0])
@@ -70,6 +98,7 @@ def twin(x, rng):
         return rng.choice([0.0, -0.0, np.nextafter(x, 9.0).item(), float("nan")])
     if isinstance(x, np.ndarray) and x.size and x.dtype.kind == "f":
         y = x.copy()
-        y.flat[rng.randrange(y.size)] = rng.choice([0.0, -0.0, np.nextafter(y.flat[0], 9.0), np.nan])
+        place = rng.randrange(y.size)
+        y.flat[place] = rng.choice([0.0, -0.0, np.nextafter(y.flat[place], 9.0), np.nan])
         return y
-    return x
+    return change_all(x, rng)

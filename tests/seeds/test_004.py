@@ -34,18 +34,22 @@ def test_a_new_parameter_runs_nothing_over_a_large_constant(touch):
         f(1.0, *large(n))
         f(2.0, *large(n))
         report = f.explain().as_dict()
-        assert report["flops_ran"] <= 2
-        assert report["loaded_bytes"] <= 8
+        assert report["flops_ran"] == 1  # the new parameter times what is kept
+        assert report["loaded_bytes"] == 8
 
 
 @pytest.mark.parametrize("touch", TOUCHES)
 def test_the_gradient_forms_no_cotangent_of_the_constant(touch):
     """Equations that write as many numbers as the constant has: none."""
-    f = incrax.incremental(jax.grad(TOUCHES[touch]), tuning=MINIMAL)
-    f(1.0, *large(1000))
-    (traced,) = f._traces.table.values()
-    sizes = [np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars]
-    assert max(sizes, default=1) < 1000
+
+    def largest(argnums):
+        f = incrax.incremental(jax.grad(TOUCHES[touch], argnums), tuning=MINIMAL)
+        f(1.0, *large(1000))
+        (traced,) = f._traces.table.values()
+        return max(np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars)
+
+    assert largest(0) == 1
+    assert largest((0, 1)) == 1000
 
 
 def test_a_gradient_that_does_not_depend_on_the_parameter_runs_no_equation():

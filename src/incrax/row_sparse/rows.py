@@ -20,7 +20,8 @@ class RowSparse:
     """An array of zeros to which a few rows are added.
 
     Law: `r.todense()` is `jnp.zeros(shape).at[indices].add(values, mode="drop")`, and every operation here equals the
-    same operation on `todense()` up to rounding.
+    same operation on `todense()` up to rounding. A zero that no stored row adds to has the sign that it has without the
+    row: 0.0 in the array and in its negative.
 
     Args:
         indices: shape `(k,)`, integer: the rows; may repeat (values are added), be negative (counted from the end) or
@@ -147,7 +148,8 @@ class RowSparse:
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        return self + (-other)
+        # 0 - y and not -y for an array: 0.0 - 0.0 is 0.0 where no row is stored, and -0.0 is not.
+        return self + (-other if isinstance(other, RowSparse) else 0 - other)
 
     def __rsub__(self, other: Any) -> Any:
         return (-self) + other
