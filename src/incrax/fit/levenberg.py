@@ -195,8 +195,8 @@ def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
         evaluate = functools.partial(_evaluate, fun, layout, others, roots)
         jacobian = Jacobian(evaluate, None, "jacobian")
         run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, (lower, upper), box[-2])
-        end = run.run(steps.unpacked(search), box[-1])
-        return steps.packed(end.search), steps.found(end.search, end.at, end.is_over)
+        turn = run.run(steps.unpacked(search), box[-1])
+        return steps.packed(turn.search), steps.found(turn.search, turn.at, run.end(turn), turn.is_over)
 
     return search
 
