@@ -5,6 +5,7 @@ In: a scalar function and its arguments. Out: a `FitResult`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from incrax._minimize_errors import no_callback, unknown_method, unknown_options
 from incrax._progress import Meter
 from incrax.binding.bound import Bound
 from incrax.fit import minuit, scipy_methods
+from incrax.fit.covariance import SLOPE, steepest
 from incrax.fit.ended import Ended, Settings
 from incrax.fit.minimum import FitResult
 from incrax.fit.result import Status
@@ -23,7 +25,7 @@ from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
 MIGRAD = "migrad"
 MAX_CALLS = 10_000
 MAX_JUDGED = 256
-"""Elements up to which a search that gave up is judged by a Hessian."""
+"""Elements up to which the end of a search is judged by a Hessian."""
 
 
 def minimize(
@@ -141,11 +143,13 @@ def minimized(
         counted = Counted(task, settings.max_calls, meter.advance)
         counted.callback = callback
         ended = _ended(counted, search)
+    counts = counted.counts
     work = work_of(task.prepared).since(before)
     value = _final(counted, ended)
     is_finite = bool(np.isfinite(value))
-    if not is_finite and counted.best[0] < np.inf:
-        value, ended = counted.best[0], ended._replace(x=counted.best[1], edm=np.nan)
+    if not is_finite:
+        ended = ended._replace(x=counted.best[1])
+        value = counted.value(ended.x)
     found = FitResult(
         status=_status(ended) if is_finite else Status.NOT_FINITE,
         method=name,
@@ -155,14 +159,47 @@ def minimized(
         names=task.problem.names,
         bounds=task.bounds,
         errordef=settings.errordef,
-        counts=counted.counts,
+        counts=counts,
         work=work,
         num_steps=ended.num_steps,
-        _edm=ended.edm,
         _task=task,
     )
-    is_open = found.status is Status.STALLED and len(found.values) <= MAX_JUDGED
-    return found.judged() if is_open else found
+    return _tested(found, counted, ended.metric) if found.status in (Status.CONVERGED, Status.STALLED) else found
+
+
+# --- our own test of an end -------------------------------------------------------------------------------------------
+
+
+def _tested(found: FitResult, counted: Counted, metric: np.ndarray | None) -> FitResult:
+    """The same, where the gradient bears out what the method says; with another status and message where it does not."""
+    try:
+        gradient = counted.gradient(found.values)
+    except _NO_DERIVATIVE:
+        if counted.counts.gradients:
+            raise
+        return found.retold("its gradient, which the function does not have, was not tested")
+    found.keep(gradient=gradient)
+    if not np.all(np.isfinite(gradient)):
+        return found.retold("the gradient is not finite there", Status.NOT_FINITE)
+    if found.status is Status.STALLED:
+        return found.judged() if len(found.values) <= MAX_JUDGED else found
+    left = np.nan if metric is None else found.left(metric)
+    if metric is None and len(found.values) <= MAX_JUDGED:
+        with contextlib.suppress(*_NO_DERIVATIVE):
+            left = found.left(found.hessian)
+    if np.isfinite(left):
+        if left <= found.goal:
+            return found.retold(edm=left)
+        reason = f"by the gradient {left:.3g} is left to gain, and near enough is {found.goal:.3g}"
+        return found.retold(reason, Status.STALLED, left)
+    slope, most = steepest(found.values, gradient, found.bounds), SLOPE * max(abs(found.value), found.errordef)
+    if slope <= most:
+        return found
+    return found.retold(f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED)
+
+
+_NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
+"""What JAX raises for functions that have no derivative, or no second one."""
 
 
 def _ended(counted: Counted, search: Callable[[Counted], Ended]) -> Ended:
