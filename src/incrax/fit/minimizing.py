@@ -51,7 +51,8 @@ def minimize(
             function keeps its options. Or a bound model: what is trainable is free, within the model's bounds, and ends
             at the minimum; programs and saved values are the model's, also for its next fit.
         *args: the function's arguments, at the start of the search; all positional.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed. Integers of
+            Python among it are floats.
         bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
@@ -75,15 +76,15 @@ def minimize(
         `FitResult`. A search that fails is told by its `status`, never by an error.
 
     Raises:
-        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
-        ParameterTypeError: a free leaf is complex.
+        ParameterTypeError: a free leaf is complex, or none has an element.
         MethodError: the method does not exist, or takes no bounds, callback or option that was given, or the function
             returns no real number.
         MissingExtraError: the library of the method is not installed.
 
     Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost one Hessian when they
-        are first read.
+        are first read, or when a method of SciPy, optax or optimistix says that it converged.
 
     Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
 
