@@ -14,7 +14,18 @@ import numpy as np
 from incrax._bind_errors import other_definition, other_structure, overlapping_names, wrong_size
 from incrax.binding.modules import Opened, opened, unwrapped
 from incrax.binding.names import Names, names_of, parts_of, with_part
-from incrax.binding.roles import DATA, FIXED, TRAINABLE, Roles, as_parameter, as_was, check_role, check_value, fitted, roles_of
+from incrax.binding.roles import (
+    DATA,
+    FIXED,
+    TRAINABLE,
+    Roles,
+    as_parameter,
+    as_was,
+    check_role,
+    check_value,
+    fitted,
+    roles_of,
+)
 from incrax.binding.unbounded import Bounds, Transform, bounds_of, transforms_of
 from incrax.derivatives.flat import ends
 from incrax.inputs.leaves import frozen
