@@ -79,8 +79,9 @@ def test_an_array_of_integers_is_refused(name, integer):
         CALLS[name]({"mu": integer, "sigma": 1.0})
     seen = f"{jnp.asarray(integer).dtype}[{','.join(map(str, np.shape(integer)))}]"
     assert str(caught.value) == (
-        f"`{name}` was asked to move `p['mu']` of type {seen}, and integers have no derivative: it would stay where it "
-        "is. This is usually a number without a decimal point. Nothing was evaluated or stored. Write 1.0 instead of 1, "
+        f"`{name}` was asked to move `p['mu']` of type {seen}, and integers have no derivative: it would stay "
+        "where it is. This is usually a number without a decimal point. Nothing was evaluated or stored. Write 1.0 "
+        "instead of 1, "
         "`np.array([1.0, 2.0])`; if it is no parameter, pass it as another argument or leave it out of `wrt`."
     )
 

@@ -14,7 +14,7 @@ RANK_TOLERANCE = 1e-11
 HELD = 1e-2
 """Of the error definition: what may be left to gain between an element and the bound that holds it."""
 SLOPE = 1e-3
-"""Of the value or the error definition: what an element may gain by its own size, where second derivatives are unknown."""
+"""Of the value or the error definition: what an element may gain by its size, where second derivatives are unknown."""
 LONGEST = 1e6
 """Of an element's size: an error larger than that is no unit but a rounding error of a second derivative of zero."""
 SHARE = 1e-6
@@ -72,8 +72,8 @@ def is_held_by(x: np.ndarray, derivatives: tuple[np.ndarray, np.ndarray], bounds
 def left_to_gain(x: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, bounds: Any, errordef: float) -> float:
     """What steps within the bounds may still take off the function: its distance to the minimum, in its units.
 
-    With each element in units of its error, others fixed: g^2 / 2h along a direction that curves up. Along one that does
-    not there is no minimum, and the gain of one unit stands for it. NaN where a derivative is not finite.
+    With each element in units of its error, others fixed: g^2 / 2h along a direction that curves up. Along one that
+    does not there is no minimum, and the gain of one unit stands for it. NaN where a derivative is not finite.
     """
     if not (np.all(np.isfinite(gradient)) and np.all(np.isfinite(hessian))):
         return np.nan

@@ -69,18 +69,18 @@ class Weighed(NamedTuple):
     cost: Any
     """1/2 sum s^2 rho((r / s)^2)."""
     residuals: Any
-    """With these in place of r, and `rows` times J in place of J, the gradient is the cost's, and the Gauss-Newton matrix
-    wherever the loss curves up enough."""
+    """With these in place of r, and `rows` times J in place of J, the gradient is the cost's, and the Gauss-Newton
+    matrix wherever the loss curves up enough."""
     rows: Any
 
 
 def weighed(name: str, residuals: Any, scale: Any) -> Weighed:
     """Residuals of shape (m,) under a loss.
 
-    The curvature of the cost along a residual, rho' + 2 z rho'', is zero or negative for large ones. Epsilon in its place,
-    as SciPy has it, promises steps longer by 1 / epsilon, and a damping that forbids them is far too large where residuals
-    are small again: the search stalls. A share of rho' alone (share 1: reweighted least squares, which never overshoots,
-    but converges slowly) bounds both.
+    The curvature of the cost along a residual, rho' + 2 z rho'', is zero or negative for large ones. Epsilon in its
+    place, as SciPy has it, promises steps longer by 1 / epsilon, and a damping that forbids them is far too large where
+    residuals are small again: the search stalls. A share of rho' (share 1: reweighted least squares, which never
+    overshoots, but converges slowly) bounds both.
 
     Source: B. Triggs et al., Bundle adjustment - a modern synthesis (2000), section 4.3.
     """

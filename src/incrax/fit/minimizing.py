@@ -172,7 +172,7 @@ def minimized(
 
 
 def _tested(found: FitResult, counted: Counted, metric: np.ndarray | None) -> FitResult:
-    """The same, where the gradient bears out what the method says; with another status and message where it does not."""
+    """The same, where the gradient bears out what the method says; else with another status and message."""
     try:
         gradient = counted.gradient(found.values)
     except _NO_DERIVATIVE:

@@ -92,7 +92,7 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
 
 
 class _Watched:
-    """What a method calls, watched: an error of its own after a derivative that is not finite is an end, not an error."""
+    """What a method calls: an error of its own after a derivative that is not finite is an end, not an error."""
 
     def __init__(self) -> None:
         self.is_finite: bool = True

@@ -309,7 +309,7 @@ def polished(search: Search, at: Seen) -> Search:
 
 
 def last(search: Search, at: Seen) -> Any:
-    """Where a search ends: one undamped step further where that is below the tolerance, for the digits that it brings."""
+    """Where a search ends: one undamped step further where that is below the tolerance, for its digits."""
     return jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)
 
 
