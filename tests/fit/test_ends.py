@@ -64,7 +64,7 @@ FALSE_ENDS = {
         "SLSQP",
         ([-10.0, 1e-3], [10.0, 10.0]),
     ),
-    "units": (lambda v: 5e-13 * (v[0] - 1e7) ** 2, [0.0], "BFGS", None),
+    "units": (lambda v: 4e-13 * (v[0] - 1e7) ** 2, [0.0], "BFGS", None),
     "an offset": (lambda v: 1e9 + jnp.sum((v - 9.0) ** 2), [0.0], "optax", None),
 }
 

@@ -90,7 +90,7 @@ def test_integers_of_numpy_stay_data_and_flags_stay_flags():
     counts, seen = np.array([1, 2, 3]), []
 
     def fun(p, n, k):
-        seen.append((n.dtype, k.dtype, p["flag"].dtype))
+        seen.append(tuple(jnp.asarray(each).dtype for each in (n, k, p["flag"])))
         return jnp.sum((p["mu"] - n[k]) ** 2) + 0.0 * p["flag"]
 
     found = fit.minimize(fun, {"mu": 1, "flag": True}, counts, 2, progress=False)

@@ -176,7 +176,7 @@ def _tested(found: FitResult, counted: Counted, metric: np.ndarray | None) -> Fi
     try:
         gradient = counted.gradient(found.values)
     except _NO_DERIVATIVE:
-        if counted.counts.gradients:
+        if found.counts.gradients:
             raise
         return found.retold("its gradient, which the function does not have, was not tested")
     found.keep(gradient=gradient)
