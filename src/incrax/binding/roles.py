@@ -14,8 +14,8 @@ import numpy as np
 
 from incrax._bind_errors import cannot_train, other_type, traced_value, wrong_role, wrong_roles
 from incrax.binding.names import Names
-from incrax.derivatives.selection import type_name
-from incrax.inputs.leaves import has_tracer, is_dynamic, is_python_int
+from incrax.derivatives.selection import is_python_int, type_name
+from incrax.inputs.leaves import has_tracer, is_dynamic
 
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
 

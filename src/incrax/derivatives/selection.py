@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from incrax._derivative_errors import cut_input, integer_parameter, not_differentiable, nothing_selected, wrong_wrt
 from incrax._errors import unknown_input
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
-from incrax.inputs.leaves import is_dynamic, is_python_int
+from incrax.inputs.leaves import is_dynamic
 from incrax.inputs.paths import is_within
 from incrax.inputs.signature import argument_names, leaf_path
 
@@ -128,6 +129,11 @@ def as_parameters(name: str, fun: Callable[..., Any], wrt: Any, args: tuple[Any,
         elif _is_integer(value):
             raise integer_parameter(name, path, type_name(value))
     return jax.tree.unflatten(treedef, leaves)
+
+
+def is_python_int(x: Any) -> bool:
+    """Whether a leaf is an integer of Python; a flag is none."""
+    return isinstance(x, int) and not isinstance(x, (bool, Enum))
 
 
 def _is_integer(x: Any) -> bool:

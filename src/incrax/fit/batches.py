@@ -19,9 +19,9 @@ from incrax._fit_errors import not_positive
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.flat import joined
+from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
 from incrax.fit.problem import Layout, kept_or_made, shaped, weighed_vector
-from incrax.inputs.leaves import is_python_int
 
 NAME = "LeastSquaresSteps"
 NUM_KEPT = 64

@@ -94,11 +94,6 @@ def is_dynamic(x: Any) -> bool:
     return isinstance(x, (jax.Array, np.ndarray, np.generic, *_PYTHON_SCALARS)) or _jax.is_mutable_array(x)
 
 
-def is_python_int(x: Any) -> bool:
-    """Whether a leaf is an integer of Python; a flag is none."""
-    return isinstance(x, int) and not isinstance(x, (bool, Enum))
-
-
 def has_tracer(leaves: Iterable[Any]) -> bool:
     """Whether some leaf has no value yet."""
     return any(isinstance(leaf, _jax.Tracer) for leaf in leaves)
