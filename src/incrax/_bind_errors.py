@@ -96,7 +96,7 @@ def cannot_train(path: str, type_name: str) -> BindError:
     """A leaf without a derivative is to be trained."""
     return BindError(
         f"`{path}` of type {type_name} cannot be trainable, because it has no derivative. This is usually a number "
-        f'without a decimal point. {_UNTOUCHED} Pass a floating number, or give it the role "fixed" or "data".'
+        f'without a decimal point. {_UNTOUCHED} Write 1.0 instead of 1, or give it the role "fixed" or "data".'
     )
 
 

@@ -45,6 +45,15 @@ def not_differentiable(name: str, path: str, type_name: str) -> SelectionError:
     )
 
 
+def integer_parameter(name: str, path: str, type_name: str) -> SelectionError:
+    """An array of integers was offered as a parameter."""
+    return SelectionError(
+        f"`{name}` was asked to move `{path}` of type {type_name}, and integers have no derivative: it would stay "
+        f"where it is. This is usually a number without a decimal point. {_UNTOUCHED} Write 1.0 instead of 1, "
+        "`np.array([1.0, 2.0])`; if it is no parameter, pass it as another argument or leave it out of `wrt`."
+    )
+
+
 def cut_input(name: str, path: str) -> SelectionError:
     """A leaf that is cut was named."""
     return SelectionError(

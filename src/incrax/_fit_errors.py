@@ -60,6 +60,15 @@ def complex_parameter(caller: str, path: str, type_name: str) -> ParameterTypeEr
     )
 
 
+def no_parameters(caller: str, paths: Sequence[str]) -> ParameterTypeError:
+    """Nothing that is free has an element."""
+    shown = ", ".join(f"`{each}`" for each in paths[:NUM_SHOWN])
+    return ParameterTypeError(
+        f"`{caller}` has no parameter to fit: {shown} without any element. This is usually an array that was cut or "
+        f"filtered to nothing. {_UNTOUCHED} Pass at least one number, or name what is free by `wrt`."
+    )
+
+
 def unknown_bound(caller: str, path: str, free: Sequence[str]) -> BoundsError:
     """A bound of what is not free."""
     shown = ", ".join(f"`{each}`" for each in free[:NUM_SHOWN])

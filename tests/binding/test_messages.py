@@ -64,7 +64,7 @@ BINDING = {
         lambda: incrax.bind(lambda n: n, n=3, roles={"n": "trainable"}),
         "`n` of type int64[] cannot be trainable, because it has no derivative. This is usually a number without a "
         "decimal "
-        f'point. {UNTOUCHED} Pass a floating number, or give it the role "fixed" or "data".',
+        f'point. {UNTOUCHED} Write 1.0 instead of 1, or give it the role "fixed" or "data".',
     ),
     "no mapping": (
         lambda: model(bounds=[(0, 1)]),

@@ -35,8 +35,10 @@ def bind(
             value, and a mapping of state inputs to their new values. An Equinox or Flax NNX module is bound whole: its
             leaves are the input `model`, and the inputs are those of its call.
         roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) -> role, None for the
-            default. By default floating leaves are trainable and all others data; parameters of NNX modules are
-            trainable and their other variables state; Python numbers in Equinox modules are settings.
+            default. By default floating leaves are trainable, and integers of Python as floats; all others are data,
+            also arrays of integers. What is trainable or fixed is a float: an index or a count is `"data"`. Parameters
+            of NNX modules are trainable and their other variables state; Python numbers in Equinox modules are
+            settings.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no bound.
         transforms: a mapping of names to pairs of functions, from unbounded space to the input and back. By default
             those of the bounds: exp for one, logistic for two.

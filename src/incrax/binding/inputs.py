@@ -14,7 +14,18 @@ import numpy as np
 from incrax._bind_errors import other_definition, other_structure, overlapping_names, wrong_size
 from incrax.binding.modules import Opened, opened, unwrapped
 from incrax.binding.names import Names, names_of, parts_of, with_part
-from incrax.binding.roles import DATA, FIXED, TRAINABLE, Roles, as_was, check_role, check_value, fitted, roles_of
+from incrax.binding.roles import (
+    DATA,
+    FIXED,
+    TRAINABLE,
+    Roles,
+    as_parameter,
+    as_was,
+    check_role,
+    check_value,
+    fitted,
+    roles_of,
+)
 from incrax.binding.unbounded import Bounds, Transform, bounds_of, transforms_of
 from incrax.derivatives.flat import ends
 from incrax.inputs.leaves import frozen
@@ -33,6 +44,7 @@ class Inputs:
         self.names: Names = names_of(trees)
         leaves = jax.tree.leaves(tuple(trees.values()))
         self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
+        leaves = list(map(as_parameter, leaves, self.roles))
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
         self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms, self.bounds)
         asked = [self.names.path(name) for name in transforms or {}]
@@ -186,13 +198,13 @@ class Inputs:
         """
         numbers = self.names.numbers(self.path(name))
         for number in numbers:
-            path, leaf = self.names.paths[number], self.leaves[number]
+            path, leaf = self.names.paths[number], as_parameter(self.leaves[number], role)
             check_role(path, leaf, role)
             if role in (TRAINABLE, FIXED) and path in self.bounds:
                 check_value(path, self.bounds[path].low, leaf)
                 self.bounds[path].hold(path, leaf)
         for number in numbers:
-            self.leaves[number] = _held(self.names.paths[number], self.leaves[number], role)
+            self.leaves[number] = _held(self.names.paths[number], as_parameter(self.leaves[number], role), role)
         self.roles = tuple(role if number in numbers else each for number, each in enumerate(self.roles))
 
     # --- inner ---------------------------------------------------------------------------------------------------

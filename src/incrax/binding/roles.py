@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax._bind_errors import cannot_train, other_type, traced_value, wrong_role, wrong_roles
 from incrax.binding.names import Names
-from incrax.derivatives.selection import type_name
+from incrax.derivatives.selection import is_python_int, type_name
 from incrax.inputs.leaves import has_tracer, is_dynamic
 
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
@@ -55,7 +55,7 @@ def roles_of(names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, 
         UnknownInputError: a path names nothing.
         BindError: a role does not exist, or a leaf without derivative is to be trained.
     """
-    found = [given.get(path) or (TRAINABLE if is_floating(leaf) else DATA) for path, leaf in _pairs(names, leaves)]
+    found = [given.get(path) or (TRAINABLE if _can_move(leaf) else DATA) for path, leaf in _pairs(names, leaves)]
     if callable(roles):
         said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
         found = [word or role for word, role in zip(said, found, strict=True)]
@@ -83,8 +83,17 @@ def check_role(path: str, leaf: Any, role: Any) -> None:
     """
     if role not in ROLES:
         raise wrong_role(path, role, ROLES)
-    if role == TRAINABLE and not is_floating(leaf):
+    if role == TRAINABLE and not _can_move(leaf):
         raise cannot_train(path, type_name(leaf))
+
+
+def _can_move(leaf: Any) -> bool:
+    return is_floating(leaf) or is_python_int(leaf)
+
+
+def as_parameter(leaf: Any, role: str) -> Any:
+    """A leaf in its role: an integer of Python that is a parameter is a float, `mu=2`."""
+    return float(leaf) if role in (TRAINABLE, FIXED) and is_python_int(leaf) else leaf
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

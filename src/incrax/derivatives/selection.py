@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import cut_input, not_differentiable, nothing_selected, wrong_wrt
+from incrax._derivative_errors import cut_input, integer_parameter, not_differentiable, nothing_selected, wrong_wrt
 from incrax._errors import unknown_input
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
 from incrax.inputs.leaves import is_dynamic
@@ -108,6 +109,35 @@ def select(
     numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
     return Selection(treedef, leaves, numbers, Mirror(mirror_def, positions), tuple(paths[k] for k in numbers))
+
+
+def as_parameters(name: str, fun: Callable[..., Any], wrt: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments in which what `wrt` offers as parameters can move: integers of Python are floats, `{"mu": 2}`.
+
+    Raises:
+        SelectionError: an array of integers is among them, or `wrt` cannot be understood.
+        UnknownInputError: a path names nothing.
+    """
+    leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
+    if not any(_is_integer(_value(leaf)) for leaf in leaves):
+        return args  # nearly always, and faster than to find the selection
+    selection = select(name, fun, wrt, args, {}, allow_int=True)
+    for number, path in zip(selection.numbers, selection.paths, strict=True):
+        value = _value(leaves[number])
+        if is_python_int(value):
+            leaves[number] = float(value)
+        elif _is_integer(value):
+            raise integer_parameter(name, path, type_name(value))
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def is_python_int(x: Any) -> bool:
+    """Whether a leaf is an integer of Python; a flag is none."""
+    return isinstance(x, int) and not isinstance(x, (bool, Enum))
+
+
+def _is_integer(x: Any) -> bool:
+    return is_python_int(x) or (is_dynamic(x) and jnp.issubdtype(getattr(x, "dtype", bool), jnp.integer))
 
 
 def _value(leaf: Any) -> Any:

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 from incrax._errors import wrong_option
 from incrax._fit_errors import not_positive
 from incrax._names import name_of
+from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.flat import joined
+from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
 from incrax.fit.problem import Layout, kept_or_made, shaped, weighed_vector
 
@@ -100,7 +102,7 @@ class LeastSquaresSteps:
 
     def init(self, params: Any) -> StepState:
         """The state before the first step, for parameters in any pytree: an Equinox module, a state of Flax NNX."""
-        shape, _ = shaped(NAME, self.residuals, (params,), None)
+        shape, _ = shaped(NAME, self.residuals, (_as_floats(params),), None)
         number = lambda value: jnp.asarray(value, shape.dtype)
         count = jnp.zeros((), int)
         return StepState(number(self.damping), number(FIRST_GROWTH), number(jnp.inf), jnp.array(False), count, count)
@@ -109,14 +111,15 @@ class LeastSquaresSteps:
         """One step on one batch.
 
         Args:
-            params: where to start; leaves without a derivative (functions, integers) stay as they are.
+            params: where to start; integers of Python are floats, other leaves without a derivative
+                (functions, arrays of integers, keys) stay as they are.
             state: of the last step, or `init`'s.
             *batch: further arguments of the function.
 
         Returns:
             The parameters, in the same structure, and the state.
         """
-        shape, leaves = shaped(NAME, self.residuals, (params, *batch), None)
+        shape, leaves = shaped(NAME, self.residuals, (_as_floats(params), *batch), None)
         free = [leaves[number] for number in shape.layout.numbers]
         others = [leaves[number] for number in shape.other_numbers]
         program = kept_or_made(_kept, self.residuals, shape.layout, self.least_damping)
@@ -126,6 +129,11 @@ class LeastSquaresSteps:
     def __repr__(self) -> str:
         """Of what."""
         return f"{NAME}({name_of(self.residuals)})"
+
+
+def _as_floats(params: Any) -> Any:
+    """Parameters with floats for integers of Python; arrays of integers are counters in the state of a network."""
+    return jax.tree.map(lambda leaf: float(leaf) if is_python_int(leaf) else leaf, params, is_leaf=is_mark)
 
 
 def _made(fun: Callable[..., Any], layout: Layout, least: float | None) -> Any:

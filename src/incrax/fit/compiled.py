@@ -14,7 +14,7 @@ from jax import lax
 
 from incrax.fit import steps
 from incrax.fit.losses import cost
-from incrax.fit.steps import Point, Search, Settings
+from incrax.fit.steps import End, Point, Search, Settings
 
 Residuals = Callable[[Any], Any]
 Jacobian = Callable[[Any], tuple[Any, Any]]
@@ -53,6 +53,12 @@ class Round:
         nothing = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), types)
         first = Turn(search, nothing, jnp.array(True), jnp.array(0), jnp.array(False))
         return lax.while_loop(is_running, self._turned, first)
+
+    def end(self, turn: Turn) -> End:
+        """Where a search is over: residuals and cost belong to the point that is returned."""
+        x = steps.last(turn.search, turn.at)
+        residuals = self.residuals(x)
+        return steps.ended(turn.at, x, residuals, cost(self.settings.loss, residuals, self.loss_scale))
 
     def _turned(self, turn: Turn) -> Turn:
         search, at = lax.cond(turn.is_new, self._begun, lambda *given: given, turn.search, turn.at)

@@ -13,6 +13,10 @@ RANK_TOLERANCE = 1e-11
 """Eigenvalues of the scaled Hessian below this times the greatest are zero: rounding errors of second derivatives."""
 HELD = 1e-2
 """Of the error definition: what may be left to gain between an element and the bound that holds it."""
+SLOPE = 1e-3
+"""Of the value or the error definition: what an element may gain by its size, where second derivatives are unknown."""
+LONGEST = 1e6
+"""Of an element's size: an error larger than that is no unit but a rounding error of a second derivative of zero."""
 SHARE = 1e-6
 """An element is undetermined when a flat direction has at least this much of it, squared."""
 
@@ -63,3 +67,39 @@ def is_held_by(x: np.ndarray, derivatives: tuple[np.ndarray, np.ndarray], bounds
     slope = np.abs(gradient)
     with np.errstate(invalid="ignore"):  # without a bound, 0 inf
         return (slope > 0) & (second * room <= slope) & (slope * room <= HELD * errordef)
+
+
+def left_to_gain(x: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, bounds: Any, errordef: float) -> float:
+    """What steps within the bounds may still take off the function: its distance to the minimum, in its units.
+
+    With each element in units of its error, others fixed: g^2 / 2h along a direction that curves up. Along one that
+    does not there is no minimum, and the gain of one unit stands for it. NaN where a derivative is not finite.
+    """
+    if not (np.all(np.isfinite(gradient)) and np.all(np.isfinite(hessian))):
+        return np.nan
+    free = np.flatnonzero(~_is_pressed(x, gradient, bounds))
+    free = free[~is_held_by(x, (gradient, np.diagonal(hessian)), bounds, errordef)[free]]
+    if not free.size:
+        return 0.0
+    size = np.maximum(np.abs(x[free]), 1.0)
+    second = np.abs(np.diagonal(hessian))[free]
+    with np.errstate(divide="ignore"):
+        error = np.sqrt(2 * errordef / second)
+    unit = np.where(error <= LONGEST * size, error, size)
+    part = hessian[np.ix_(free, free)]
+    found, vectors = np.linalg.eigh(0.5 * (part + part.T) * unit * unit[:, None])
+    along = np.abs((gradient[free] * unit) @ vectors)
+    is_up = found > RANK_TOLERANCE * np.abs(found).max()
+    return float(np.sum(np.divide(along**2, 2 * found, out=along, where=is_up)))
+
+
+def steepest(x: np.ndarray, gradient: np.ndarray, bounds: Any) -> float:
+    """The greatest slope along an element that may move, per size of the element: without second derivatives."""
+    is_free = ~_is_pressed(x, gradient, bounds)
+    return float(np.max(np.abs(gradient) * np.maximum(np.abs(x), 1.0), where=is_free, initial=0.0))
+
+
+def _is_pressed(x: np.ndarray, gradient: np.ndarray, bounds: Any) -> np.ndarray:
+    """Which elements lie at a bound that the function falls towards."""
+    lower, upper = bounds
+    return ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))

@@ -28,8 +28,8 @@ class Ended(NamedTuple):
     x: np.ndarray
     is_done: bool
     message: str
-    edm: float = np.nan
-    """Estimated distance to the minimum, in units of the function; NaN if the method has none."""
+    metric: np.ndarray | None = None
+    """An estimate of the Hessian at the end, shape (n, n), where a method has one that can be relied on."""
     is_limited: bool = False
     """Whether a limit of steps of the method ended it."""
     num_steps: int | None = None

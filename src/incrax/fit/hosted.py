@@ -98,7 +98,9 @@ class Hosted:
     def run(self, callback: Callback | None, *, progress: bool) -> Found:
         """Search to the end."""
         search, at = searched(self._at, self._attempted, self.task, self.settings, callback, progress=progress)
-        return _found(search, at, True)
+        x = steps.last(search, at)
+        residuals = self.functions.residuals(self.task.layout.free_leaves(x), self.task.others, self.roots)
+        return _found(search, at, x, residuals, self.scale, loss=self.settings.loss)
 
     # --- inner ---------------------------------------------------------------------------------------------------
 
@@ -132,4 +134,10 @@ def _judged(search: Search, at: Point, step: Any, residuals: Any, scale: Any, *,
     return steps.answered(search, at, step, cost(loss, residuals, scale))
 
 
-_direction, _trial, _found = jax.jit(steps.direction), jax.jit(steps.trial), jax.jit(steps.found)
+@functools.partial(jax.jit, static_argnames="loss")
+def _found(search: Search, at: Point, x: Any, residuals: Any, scale: Any, *, loss: str) -> Found:
+    end = steps.ended(at, x, residuals, cost(loss, residuals, scale))
+    return steps.found(search, at, end, True)
+
+
+_direction, _trial = jax.jit(steps.direction), jax.jit(steps.trial)

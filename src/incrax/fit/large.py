@@ -223,10 +223,12 @@ class Large:
     def _found(self, search: Search, at: Place) -> Found:
         counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
         rank = at.model.rank()
-        x = at.x + at.newton if int(search.status) == steps.CONVERGED else search.x
-        report = steps.packed((jnp.asarray(x), *Summary(jnp.array(True), *counts, rank=rank, cost=at.cost)))
+        x = steps.last(search, at)
+        residuals, seen = self.programs.values(x, self.given, self.scale)
+        end = steps.ended(at, x, residuals, seen.cost)
+        report = steps.packed((end.x, *Summary(jnp.array(True), *counts, rank=rank, cost=end.cost)))
         is_known = np.full(at.x.shape, rank >= at.is_free.sum())
-        return Found(report, at.residuals, OnDemand(at.model, self.settings.solver), at.is_free, is_known)
+        return Found(report, end.residuals, OnDemand(at.model, self.settings.solver), at.is_free, is_known)
 
 
 class _Nowhere:

@@ -20,6 +20,7 @@ from incrax._incremental import Incremental
 from incrax._progress import Meter
 from incrax.binding.bound import Bound
 from incrax.derivatives.differentiated import Jacobian
+from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.compiled import Round
@@ -76,7 +77,8 @@ def levenberg_marquardt(
             model of residuals: what is trainable is free, within the model's bounds, and ends at the minimum.
         *args: the function's arguments, at the start of the search. Data that change from call to call belong here, not
             into a closure: searches are compiled once per function.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed. Integers of
+            Python among it are floats.
         bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
         weights: of the squares, 1 / sigma^2 for errors sigma: in the structure of the residuals, or one array for all.
@@ -102,10 +104,10 @@ def levenberg_marquardt(
         its `status`, never by an error.
 
     Raises:
-        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         WeightsError: weights do not fit the residuals.
-        ParameterTypeError: a free leaf is complex, or the function returns no residuals.
+        ParameterTypeError: a free leaf is complex, none has an element, or the function returns no residuals.
         ValueError: a loss or a solver does not exist.
         MissingExtraError: the solver is matrix-free and lineax is not installed.
 
@@ -129,6 +131,7 @@ def levenberg_marquardt(
         task, model = problem_of(residuals), residuals
         residuals = model.function if model.options else plain(model.function)
     elif callable(residuals):
+        args = as_parameters(SQUARES, plain(residuals), wrt, args)
         task, model = problem(residuals, args, wrt, bounds), None
     else:
         raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function or a bound model")
@@ -195,8 +198,8 @@ def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
         evaluate = functools.partial(_evaluate, fun, layout, others, roots)
         jacobian = Jacobian(evaluate, None, "jacobian")
         run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, (lower, upper), box[-2])
-        end = run.run(steps.unpacked(search), box[-1])
-        return steps.packed(end.search), steps.found(end.search, end.at, end.is_over)
+        turn = run.run(steps.unpacked(search), box[-1])
+        return steps.packed(turn.search), steps.found(turn.search, turn.at, run.end(turn), turn.is_over)
 
     return search
 

@@ -59,18 +59,28 @@ LOSSES: dict[str, Callable[[Any], Rho]] = {
 """By the names of `scipy.optimize.least_squares`, whose "linear" is "squares" here."""
 
 
+LEAST_CURVATURE = 0.1
+"""Of rho'(z): where a loss curves less than that, or down, this much of it stands for its curvature."""
+
+
 class Weighed(NamedTuple):
     """Residuals as the linear model of a robust cost sees them."""
 
     cost: Any
     """1/2 sum s^2 rho((r / s)^2)."""
     residuals: Any
-    """With these in place of r, and `rows` times J in place of J, gradient and Gauss-Newton matrix are the cost's."""
+    """With these in place of r, and `rows` times J in place of J, the gradient is the cost's, and the Gauss-Newton
+    matrix wherever the loss curves up enough."""
     rows: Any
 
 
 def weighed(name: str, residuals: Any, scale: Any) -> Weighed:
     """Residuals of shape (m,) under a loss.
+
+    The curvature of the cost along a residual, rho' + 2 z rho'', is zero or negative for large ones. Epsilon in its
+    place, as SciPy has it, promises steps longer by 1 / epsilon, and a damping that forbids them is far too large where
+    residuals are small again: the search stalls. A share of rho' (share 1: reweighted least squares, which never
+    overshoots, but converges slowly) bounds both.
 
     Source: B. Triggs et al., Bundle adjustment - a modern synthesis (2000), section 4.3.
     """
@@ -78,7 +88,7 @@ def weighed(name: str, residuals: Any, scale: Any) -> Weighed:
         return Weighed(0.5 * jnp.sum(residuals**2), residuals, jnp.ones_like(residuals))
     z = (residuals / scale) ** 2
     rho = LOSSES[name](z)
-    curvature = jnp.maximum(rho.first + 2 * rho.second * z, jnp.finfo(residuals.dtype).eps)
+    curvature = jnp.maximum(rho.first + 2 * rho.second * z, LEAST_CURVATURE * rho.first)
     rows = jnp.sqrt(curvature)
     return Weighed(0.5 * scale**2 * jnp.sum(rho.value), rho.first / rows * residuals, rows)
 

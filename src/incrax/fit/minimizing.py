@@ -5,6 +5,7 @@ In: a scalar function and its arguments. Out: a `FitResult`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from incrax._minimize_errors import no_callback, unknown_method, unknown_options
 from incrax._progress import Meter
 from incrax.binding.bound import Bound
 from incrax.fit import minuit, scipy_methods
+from incrax.fit.covariance import SLOPE, steepest
 from incrax.fit.ended import Ended, Settings
 from incrax.fit.minimum import FitResult
 from incrax.fit.result import Status
@@ -23,7 +25,7 @@ from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
 MIGRAD = "migrad"
 MAX_CALLS = 10_000
 MAX_JUDGED = 256
-"""Elements up to which a search that gave up is judged by a Hessian."""
+"""Elements up to which the end of a search is judged by a Hessian."""
 
 
 def minimize(
@@ -49,7 +51,8 @@ def minimize(
             function keeps its options. Or a bound model: what is trainable is free, within the model's bounds, and ends
             at the minimum; programs and saved values are the model's, also for its next fit.
         *args: the function's arguments, at the start of the search; all positional.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed. Integers of
+            Python among it are floats.
         bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
             the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
         method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
@@ -73,15 +76,15 @@ def minimize(
         `FitResult`. A search that fails is told by its `status`, never by an error.
 
     Raises:
-        SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
+        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
-        ParameterTypeError: a free leaf is complex.
+        ParameterTypeError: a free leaf is complex, or none has an element.
         MethodError: the method does not exist, or takes no bounds, callback or option that was given, or the function
             returns no real number.
         MissingExtraError: the library of the method is not installed.
 
     Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost one Hessian when they
-        are first read.
+        are first read, or when a method of SciPy, optax or optimistix says that it converged.
 
     Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
 
@@ -141,11 +144,13 @@ def minimized(
         counted = Counted(task, settings.max_calls, meter.advance)
         counted.callback = callback
         ended = _ended(counted, search)
+    counts = counted.counts
     work = work_of(task.prepared).since(before)
     value = _final(counted, ended)
     is_finite = bool(np.isfinite(value))
-    if not is_finite and counted.best[0] < np.inf:
-        value, ended = counted.best[0], ended._replace(x=counted.best[1], edm=np.nan)
+    if not is_finite:
+        ended = ended._replace(x=counted.best[1])
+        value = counted.value(ended.x)
     found = FitResult(
         status=_status(ended) if is_finite else Status.NOT_FINITE,
         method=name,
@@ -155,14 +160,47 @@ def minimized(
         names=task.problem.names,
         bounds=task.bounds,
         errordef=settings.errordef,
-        counts=counted.counts,
+        counts=counts,
         work=work,
         num_steps=ended.num_steps,
-        _edm=ended.edm,
         _task=task,
     )
-    is_open = found.status is Status.STALLED and len(found.values) <= MAX_JUDGED
-    return found.judged() if is_open else found
+    return _tested(found, counted, ended.metric) if found.status in (Status.CONVERGED, Status.STALLED) else found
+
+
+# --- our own test of an end -------------------------------------------------------------------------------------------
+
+
+def _tested(found: FitResult, counted: Counted, metric: np.ndarray | None) -> FitResult:
+    """The same, where the gradient bears out what the method says; else with another status and message."""
+    try:
+        gradient = counted.gradient(found.values)
+    except _NO_DERIVATIVE:
+        if found.counts.gradients:
+            raise
+        return found.retold("its gradient, which the function does not have, was not tested")
+    found.keep(gradient=gradient)
+    if not np.all(np.isfinite(gradient)):
+        return found.retold("the gradient is not finite there", Status.NOT_FINITE)
+    if found.status is Status.STALLED:
+        return found.judged() if len(found.values) <= MAX_JUDGED else found
+    left = np.nan if metric is None else found.left(metric)
+    if metric is None and len(found.values) <= MAX_JUDGED:
+        with contextlib.suppress(*_NO_DERIVATIVE):
+            left = found.left(found.hessian)
+    if np.isfinite(left):
+        if left <= found.goal:
+            return found.retold(edm=left)
+        reason = f"by the gradient {left:.3g} is left to gain, and near enough is {found.goal:.3g}"
+        return found.retold(reason, Status.STALLED, left)
+    slope, most = steepest(found.values, gradient, found.bounds), SLOPE * max(abs(found.value), found.errordef)
+    if slope <= most:
+        return found
+    return found.retold(f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED)
+
+
+_NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
+"""What JAX raises for functions that have no derivative, or no second one."""
 
 
 def _ended(counted: Counted, search: Callable[[Counted], Ended]) -> Ended:

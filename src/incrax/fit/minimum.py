@@ -17,13 +17,17 @@ from rich.table import Table
 from incrax._console import ShownAsText
 from incrax._minimize_errors import not_a_minimum, other_function, unknown_element, without_function
 from incrax.fit import records
-from incrax.fit.covariance import Curvature, curvature, is_held_by
+from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
 from incrax.fit.minuit import Errors, Interval
 from incrax.fit.result import Status
 from incrax.fit.task import Counted, Counts, Task, Work, make_task
 
 NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about another point."""
+ENOUGH = 1e-2
+"""Of the error definition: what may be left to gain at the end of a search that converged, a tenth of an error."""
+NOISE = 10.0
+"""Rounding errors of a value, in units of epsilon times the value."""
 PRECISE = 1e-4
 """Of the error definition: an estimated distance to the minimum below this ends in rounding errors, not in a stall."""
 
@@ -77,7 +81,7 @@ class FitResult(ShownAsText):
 
     @property
     def is_converged(self) -> bool:
-        """Whether the method found a minimum; see `Status`."""
+        """Whether the method ended by its own account, and the gradient bears it out; see `Status` and `is_minimum`."""
         return self.status.is_converged
 
     @cached_property
@@ -145,8 +149,27 @@ class FitResult(ShownAsText):
 
     @property
     def is_minimum(self) -> bool:
-        """Whether the Hessian is positive definite for all that no bound holds."""
-        return self._curvature.is_definite
+        """Whether nothing is left to gain, and the Hessian is positive definite for all that no bound holds."""
+        return self._curvature.is_definite and self._left <= self.goal
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the Hessian is positive definite, and its minimum near enough for intervals and scans from here."""
+        return self._curvature.is_definite and self._left <= max(NEAR * self.errordef, self.goal)
+
+    @property
+    def goal(self) -> float:
+        """What may be left to gain at a minimum, in units of the function: a tenth of an error, or rounding errors."""
+        eps = np.finfo(np.float64 if self._task is None else self._task.problem.x.dtype).eps
+        return max(ENOUGH * self.errordef, NOISE * float(eps) * abs(self.value))
+
+    def left(self, hessian: np.ndarray) -> float:
+        """What is left to gain within the bounds, by a Hessian or an estimate of it."""
+        return left_to_gain(self.values, self.gradient, hessian, self.bounds, self.errordef)
+
+    @cached_property
+    def _left(self) -> float:
+        return self.left(self.hessian)
 
     @cached_property
     def errors(self) -> np.ndarray:
@@ -167,11 +190,11 @@ class FitResult(ShownAsText):
 
     @cached_property
     def edm(self) -> float:
-        """Estimated distance to the minimum, in units of the function: the method's own, or g^T H^-1 g / 2."""
-        if np.isfinite(self._edm):
-            return self._edm
-        step = np.where(self.is_held, 0.0, self.gradient)
-        return float(step @ np.nan_to_num(self.covariance, posinf=0.0) @ step / (4 * self.errordef))
+        """Estimated distance to the minimum, in units of the function: g^T H^-1 g / 2 of what may move.
+
+        Along directions in which the function has no minimum, what it gains by one error or the element's size.
+        """
+        return self._edm if np.isfinite(self._edm) else self._left
 
     def minos(self, *names: str, cl: float | None = None) -> dict[str, Interval]:
         """Asymmetric errors: how far an element goes until the function, minimised over all others, rises by errordef.
@@ -205,7 +228,7 @@ class FitResult(ShownAsText):
         Raises:
             MinimumError: it is no minimum.
         """
-        if not (self.is_minimum and self.edm <= NEAR * self.errordef):
+        if not self.is_near:
             raise not_a_minimum(what, self.status.value)
         return Errors(counted, self.values, None if np.any(self.is_held) else self.hessian, self.errordef)
 
@@ -299,12 +322,21 @@ class FitResult(ShownAsText):
             _edm=float(content["edm"]),
             _task=task,
         )
-        found.__dict__.update(gradient=records.array(content["gradient"]), hessian=records.array(content["hessian"]))
+        found.keep(gradient=records.array(content["gradient"]), hessian=records.array(content["hessian"]))
         return found
 
     def judged(self) -> FitResult:
         """The same, where a search that gave up is at its rounding errors: nothing is left to gain."""
-        bare = replace(self, status=Status.AT_PRECISION, _edm=np.nan)
-        if not (bare.is_minimum and bare.edm <= PRECISE * self.errordef):
-            return self
-        return bare
+        is_done = self.is_minimum and self._left <= PRECISE * self.errordef
+        return self.retold(status=Status.AT_PRECISION) if is_done else self
+
+    def keep(self, **derivatives: np.ndarray) -> None:
+        """Derivatives at the end that are known already."""
+        self.__dict__.update(derivatives)
+
+    def retold(self, reason: str = "", status: Status | None = None, edm: float = np.nan) -> FitResult:
+        """The same point with another status and a reason behind the method's own account."""
+        message = f"{self.message}; {reason}" if reason else self.message
+        found = replace(self, status=status or self.status, message=message, _edm=edm)
+        found.keep(**{name: self.__dict__[name] for name in ("gradient", "hessian") if name in self.__dict__})
+        return found

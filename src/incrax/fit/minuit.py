@@ -16,6 +16,8 @@ from incrax.fit.ended import Ended, Settings
 from incrax.fit.task import Counted
 
 OPTIONS = ("strategy", "step", "precision", "use_simplex", "with_gradient")
+NEAR_BOUND = 3.0
+"""Of an element's error."""
 
 
 def migrad(counted: Counted, settings: Settings) -> Ended:
@@ -35,11 +37,28 @@ def migrad(counted: Counted, settings: Settings) -> Ended:
     minuit.migrad(ncall=max(10 * settings.max_calls, 10_000), use_simplex=use_simplex)
     found = minuit.fmin
     reasons = [text for is_one, text in _reasons(found) if is_one]
-    return Ended(np.array(minuit.values), bool(minuit.valid), "; ".join(reasons) or "valid minimum", float(found.edm))
+    return Ended(np.array(minuit.values), bool(minuit.valid), "; ".join(reasons) or "valid minimum", _metric(minuit))
+
+
+def _metric(minuit: Any) -> np.ndarray | None:
+    """The Hessian as Minuit has learned it; None near bounds, where its inner coordinates say nothing of ours."""
+    if minuit.covariance is None:
+        return None
+    covariance, x = np.array(minuit.covariance), np.array(minuit.values)
+    lower, upper = np.array(minuit.limits).T
+    room = np.minimum(x - lower, upper - x)
+    if not np.all(np.isfinite(covariance)) or np.any(room <= NEAR_BOUND * np.sqrt(np.abs(np.diagonal(covariance)))):
+        return None
+    try:
+        return 2 * minuit.errordef * np.linalg.inv(covariance)
+    except np.linalg.LinAlgError:
+        return None
 
 
 def positive(hessian: np.ndarray) -> np.ndarray:
     """A Hessian with the signs of its eigenvalues turned where they are negative: iminuit has no way out of those."""
+    if not np.all(np.isfinite(hessian)):
+        return np.eye(len(hessian))
     found, vectors = np.linalg.eigh(hessian)
     if found.min() > 0:
         return hessian

@@ -16,6 +16,7 @@ from incrax._fit_errors import (
     SQUARES,
     beside_a_model,
     complex_parameter,
+    no_parameters,
     no_residuals,
     outside_bounds,
     unknown_bound,
@@ -119,7 +120,7 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
-        ParameterTypeError: a free leaf is complex.
+        ParameterTypeError: a free leaf is complex, or none has an element.
     """
     shape, leaves = shaped(caller, fun, args, wrt)
     values = [leaves[number] for number in shape.layout.numbers]
@@ -171,6 +172,8 @@ def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) 
     is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in leaves)
     static = tuple(None if is_one else leaf for is_one, leaf in zip(is_value, leaves, strict=True))
     shapes = ends([np.shape(value) for value in values])
+    if not shapes.size:
+        raise no_parameters(name, selection.paths)
     dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
     layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
     names = element_names(selection.paths, shapes.shapes)

@@ -27,7 +27,9 @@ class Status(enum.Enum):
     """How a search ended."""
 
     CONVERGED = "converged"
-    """Every element's undamped step is below the tolerance times its value, or times its standard error."""
+    """Every element's undamped step is below the tolerance times its value, or times its standard error.
+
+    Of a minimiser: it says so, and the gradient leaves at most a hundredth of the error definition to gain."""
     AT_PRECISION = "converged to rounding errors"
     """What is left to gain is below the rounding errors of the cost; nothing better can be had in this precision."""
     SINGULAR = "converged, not determined"
@@ -35,10 +37,12 @@ class Status(enum.Enum):
     UNDERDETERMINED = "converged, fewer residuals than parameters"
     """A point of least squares among many."""
     STALLED = "stalled"
-    """No step lowers the cost and the cost is not at its rounding errors: a function that jumps, a wrong derivative."""
+    """No step lowers the cost and the cost is not at its rounding errors: a function that jumps, a wrong derivative.
+
+    Of a minimiser: it gave up, or its gradient contradicts what it says of itself."""
     MAX_STEPS = "step limit reached"
     NOT_FINITE = "not finite"
-    """A residual or derivative is NaN or infinite at the start, or at a point that was taken."""
+    """A value, residual or derivative is NaN or infinite at the start, or at a point that was taken."""
 
     @property
     def is_converged(self) -> bool:

@@ -16,7 +16,7 @@ from incrax._minimize_errors import failed_minuit, not_a_minimum, same_element, 
 from incrax._progress import Meter
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import NEAR, FitResult
+from incrax.fit.minimum import FitResult
 from incrax.fit.scanned import Contour, Profile, Scan2D
 from incrax.fit.task import Counted, Work, work_of
 
@@ -199,7 +199,7 @@ def level(cl: float) -> float:
 def _minimum(result: Any, what: str) -> FitResult:
     found = result if isinstance(result, FitResult) else minimize(*result)
     found.task(what)
-    if not (found.is_minimum and found.edm <= NEAR * found.errordef):
+    if not found.is_near:
         raise not_a_minimum(what, found.status.value)
     return found
 

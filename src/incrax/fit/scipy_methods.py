@@ -6,6 +6,7 @@ In: counted functions of a vector. Out: the end of a search.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,12 +63,13 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
     takes, task = METHODS[method], counted.task
     if task.is_bounded and not takes.bounds:
         raise no_bounds(method, ["migrad", *BOUNDED])
+    watched = _Watched()
     given: dict[str, Any] = {"jac": True} if takes.gradient else {}
     if takes.second is not None:
-        given[takes.second] = counted.hessian if takes.second == "hess" else counted.hvp
+        given[takes.second] = watched.of(counted.hessian if takes.second == "hess" else counted.hvp)
     if task.is_bounded:
         given["bounds"] = scipy.optimize.Bounds(*task.bounds, keep_feasible=True)  # pyright: ignore[reportArgumentType]
-    fun = counted.value_and_gradient if takes.gradient else counted.value
+    fun = watched.of(counted.value_and_gradient if takes.gradient else counted.value)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # What they say is told by the status.
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -80,21 +82,33 @@ def search(counted: Counted, method: str, settings: Settings) -> Ended:
         except scipy.optimize.OptimizeWarning as warning:
             names = str(warning).removeprefix(UNKNOWN).strip(": ").split(", ")
             raise unknown_options(method, names, ()) from None
+        except (ValueError, ArithmeticError) as error:
+            if watched.is_finite or watched.failure is error:
+                raise
+            return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
     is_limited = not found.success and any(word in found.message.lower() for word in LIMITS)
     num_steps = getattr(found, "nit", None)
-    return Ended(
-        np.asarray(found.x),
-        bool(found.success),
-        found.message,
-        np.nan if task.is_bounded else _edm(found),
-        is_limited,
-        num_steps,
-    )
+    return Ended(np.asarray(found.x), bool(found.success), found.message, is_limited=is_limited, num_steps=num_steps)
 
 
-def _edm(found: Any) -> float:
-    """g^T H^-1 g / 2 by the method's own inverse of the Hessian, if it has one."""
-    inverse, gradient = getattr(found, "hess_inv", None), getattr(found, "jac", None)
-    if inverse is None or gradient is None:
-        return np.nan
-    return float(0.5 * gradient @ (inverse @ gradient))
+class _Watched:
+    """What a method calls: an error of its own after a derivative that is not finite is an end, not an error."""
+
+    def __init__(self) -> None:
+        self.is_finite: bool = True
+        self.failure: Exception | None = None
+
+    def of(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function."""
+
+        def evaluated(*given: Any) -> Any:
+            try:
+                found = evaluate(*given)
+            except Exception as error:
+                self.failure = error
+                raise
+            parts = found if isinstance(found, tuple) else (found,)
+            self.is_finite &= all(bool(np.all(np.isfinite(part))) for part in parts)
+            return found
+
+        return evaluated

@@ -124,6 +124,7 @@ class Found(NamedTuple):
     report: Any
     """x of shape (n,), and behind it a `Summary`: one array, fetched at once."""
     residuals: Any
+    """At x, as the function gives them, shape (m,)."""
     inverse: Any
     """(J^T J)^-1, shape (n, n)."""
     is_free: Any
@@ -307,12 +308,30 @@ def polished(search: Search, at: Seen) -> Search:
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
 
 
-def found(search: Search, at: Point, is_over: Any) -> Found:
+def last(search: Search, at: Seen) -> Any:
+    """Where a search ends: one undamped step further where that is below the tolerance, for its digits."""
+    return jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)
+
+
+class End(NamedTuple):
+    """The point that a search returns, and what was evaluated there."""
+
+    x: Any
+    residuals: Any
+    cost: Any
+
+
+def ended(at: Any, x: Any, residuals: Any, cost: Any) -> End:
+    """The last point, or the one before it where the last step left the region with values."""
+    is_sound = jnp.isfinite(cost)
+    return End(*(jnp.where(is_sound, new, old) for new, old in ((x, at.x), (residuals, at.residuals), (cost, at.cost))))
+
+
+def found(search: Search, at: Point, end: End, is_over: Any) -> Found:
     """The end of a search, from the linear model where it ended."""
     f = at.jacobian
     share = linear.shares(f)
     is_known = share > 1 - jnp.sqrt(jnp.finfo(share.dtype).eps)
     counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-    summary = Summary(is_over, *counts, f.rank, at.cost)
-    x = jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)  # below the tolerance, and free
-    return Found(packed((x, *summary)), at.residuals, linear.inverse_normal(f), at.is_free, is_known)
+    summary = Summary(is_over, *counts, f.rank, end.cost)
+    return Found(packed((end.x, *summary)), end.residuals, linear.inverse_normal(f), at.is_free, is_known)

@@ -19,6 +19,7 @@ from incrax._incremental import Incremental
 from incrax._minimize_errors import not_scalar
 from incrax.binding.bound import Bound
 from incrax.derivatives.prepared import Prepared, prepare
+from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
 from incrax.inputs.rows import has_rows
@@ -98,6 +99,7 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
         return task
     if not callable(fun):
         raise wrong_option("minimize(fun)", fun, "a function or a bound model")
+    args = as_parameters("minimize", plain(fun), wrt, args)
     found = problem(fun, args, wrt, bounds, caller="minimize")
     prepared = prepare(fun, *args, wrt=wrt, **options_of(fun))
     task = Task(plain(fun), found, prepared.flat, prepared)

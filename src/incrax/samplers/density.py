@@ -22,7 +22,7 @@ from incrax._sampler_errors import not_a_scalar, wrong_position
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import is_mark, without_marks
 from incrax.derivatives.prepared import Flat, prepare
-from incrax.derivatives.selection import Selection, select
+from incrax.derivatives.selection import Selection, as_parameters, select
 from incrax.derivatives.transforms import plain
 from incrax.inputs.leaves import frozen
 
@@ -39,6 +39,7 @@ class Density:
         is_ours = isinstance(log_density, Incremental)
         self.function: Incremental[..., Any] = log_density if is_ours else incremental(log_density)
         self.plain: Callable[..., Any] = plain(log_density)
+        args = as_parameters(name, self.plain, wrt, args)
         self.selection: Selection = select(name, self.plain, wrt, args, {})
         self.flat: Flat = prepare(self.plain, *args, wrt=wrt).flat
         self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))

@@ -1,0 +1,139 @@
+"""Ends of minimisers: never an error of the method's own, and converged only where the gradient says so as well."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optimistix
+import pytest
+
+import incrax
+from incrax import fit
+from incrax.fit.covariance import left_to_gain
+from incrax.fit.scipy_methods import METHODS
+
+NOT_SMOOTH = {
+    "NaN at the start": (lambda v: jnp.sqrt(v[0]) + v[0] ** 2, [-1.0]),
+    "NaN derivative at the start": (lambda v: jnp.sqrt((v[0] - 1) ** 2) + (v[1] - 2) ** 2, [1.0, 0.0]),
+    "infinite second derivative": (lambda v: jnp.abs(v[0]) ** 1.5, [0.0]),
+    "a pole": (lambda v: jnp.log(jnp.abs(v[0])), [1.0]),
+}
+SECOND = [name for name, takes in METHODS.items() if takes.second]
+
+
+@pytest.mark.parametrize("case", NOT_SMOOTH)
+def test_a_derivative_that_is_not_finite_is_told_by_the_status(case):
+    fun, start = NOT_SMOOTH[case]
+    task = fit.make_task(fun, (np.array(start),))
+    for method in (*SECOND, "BFGS", "Powell", "migrad"):
+        found = fit.minimize(task, method=method, max_calls=100, progress=False)
+        slope = np.asarray(jax.grad(fun)(jnp.asarray(found.values)))
+        is_smooth = np.isfinite(found.value) and np.all(np.isfinite(slope))
+        assert found.is_converged <= bool(is_smooth and np.all(np.abs(slope) < 1e-3)), method
+        assert np.all(np.isfinite(found.values)), method
+
+
+def test_strategies_of_minuit_survive_a_hessian_that_is_not_finite():
+    found = fit.minimize(lambda v: jnp.sum(jnp.sqrt(v) + v**2), np.array([-1.0, 1.0]), strategy=2, progress=False)
+    assert found.status is fit.Status.NOT_FINITE
+
+
+def test_an_error_of_the_function_or_the_callback_is_not_taken_for_one_of_the_method():
+    def complain(p, value):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fit.minimize(lambda v: jnp.sum(v**2), np.ones(2), method="trust-exact", callback=complain)
+    with pytest.raises(TypeError):
+        fit.minimize(lambda v: jnp.sum(v**2), np.ones(2), method="trust-exact", initial_trust_radius="far")
+
+
+def corner(v):
+    return (v[0] - 2) ** 2 + (v[1] - 2) ** 2
+
+
+FALSE_ENDS = {
+    "a plane": (lambda v: v[0] + 2 * v[1], [1.0, 1.0], "Newton-CG", None),
+    "absolute values": (lambda v: jnp.abs(v[0] - 0.3) + jnp.abs(v[1]), [1.0, 1.0], "Newton-CG", None),
+    "a corner": (corner, [0.0, 5.0], "trust-constr", ([0.0, -5.0], [4.0, 5.0])),
+    "a narrow peak": (
+        lambda v: jnp.log(v[1]) + 0.5 * ((1.3 - v[0]) / v[1]) ** 2,
+        [0.0, 1.0],
+        "SLSQP",
+        ([-10.0, 1e-3], [10.0, 10.0]),
+    ),
+    "units": (lambda v: 4e-13 * (v[0] - 1e7) ** 2, [0.0], "BFGS", None),
+    "an offset": (lambda v: 1e9 + jnp.sum((v - 9.0) ** 2), [0.0], "optax", None),
+}
+
+
+@pytest.mark.parametrize("case", FALSE_ENDS)
+def test_an_end_on_a_slope_is_no_convergence_and_the_message_says_why(case):
+    fun, start, method, bounds = FALSE_ENDS[case]
+    found = fit.minimize(
+        fun,
+        np.array(start),
+        method=optax.adam(0.1) if method == "optax" else method,
+        bounds=None if bounds is None else {"v": tuple(map(np.array, bounds))},
+        progress=False,
+    )
+    assert found.status is fit.Status.STALLED
+    assert not found.is_converged
+    assert not found.is_minimum
+    assert "left to gain, and near enough is 0.005" in found.message
+    with pytest.raises(fit.MinimumError, match="goes out from a minimum"):
+        fit.profile(found, found.names[0])
+
+
+@pytest.mark.parametrize("method", ["migrad", *[name for name, takes in METHODS.items() if takes.bounds]])
+def test_no_method_says_that_it_converged_in_a_corner_that_is_no_minimum(method):
+    bounds = {"v": (np.array([0.0, -5.0]), np.array([4.0, 5.0]))}
+    found = fit.minimize(corner, np.array([0.0, 5.0]), method=method, bounds=bounds, progress=False)
+    assert found.is_converged <= bool(np.abs(found.values - 2).max() < 0.1)
+
+
+def test_a_bound_model_and_a_minimiser_in_one_program_are_tested_as_well():
+    model = incrax.bind(lambda a, b: a + 2 * b, a=1.0, b=1.0)
+    assert not fit.minimize(model, method="Newton-CG").is_converged
+    flat = lambda v: 1e-9 * jnp.sum((v - 1e6) ** 2)
+    found = fit.minimize(flat, np.zeros(2), method=optimistix.BFGS(1e-2, 1e-2))
+    assert found.is_converged <= bool(np.abs(found.values - 1e6).max() < 0.3 * found.errors.max())
+
+
+def test_many_elements_are_judged_by_the_slope():
+    n = 300
+    task = fit.make_task(lambda v: jnp.sum((v - 2.0) ** 2), (np.zeros(n),))
+    assert fit.minimize(task, method="L-BFGS-B").is_converged
+    tilted = fit.make_task(lambda v: jnp.sum(v), (np.ones(n),))
+    found = fit.minimize(tilted, method="Newton-CG")
+    assert found.status is fit.Status.STALLED
+    assert "per size of an element" in found.message
+    assert "hessian" not in task.prepared.methods
+
+
+def test_a_function_without_a_gradient_keeps_the_account_of_the_method():
+    def outside(v):
+        return jax.pure_callback(lambda x: np.sum((x - 1.0) ** 2), jax.ShapeDtypeStruct((), v.dtype), v)
+
+    found = fit.minimize(outside, np.zeros(2), method="Nelder-Mead")
+    assert found.is_converged
+    assert "was not tested" in found.message
+
+
+def test_the_distance_to_a_minimum_is_that_of_a_quadratic_within_bounds():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 4))
+    hessian, step = root @ root.T + np.eye(4), np.array([0.3, -0.2, 0.1, 0.4])
+    wide = (np.full(4, -np.inf), np.full(4, np.inf))
+    left = left_to_gain(np.zeros(4), hessian @ step, hessian, wide, 0.5)
+    assert left == pytest.approx(0.5 * step @ hessian @ step, rel=1e-12)
+    units = np.array([1e-6, 1.0, 1e5, 1e3])
+    scaled = left_to_gain(np.zeros(4), hessian @ step / units, hessian / units / units[:, None], wide, 0.5)
+    assert scaled == pytest.approx(left, rel=1e-9)
+    pressed = (np.array([0.0, -1, -1, -1]), np.full(4, np.inf))
+    gradient = np.array([5.0, 0.0, 0.0, 0.0])
+    assert left_to_gain(np.zeros(4), gradient, hessian, pressed, 0.5) == 0
+    assert left_to_gain(np.zeros(4), -gradient, hessian, pressed, 0.5) > 1
+    assert np.isnan(left_to_gain(np.zeros(4), gradient, hessian * np.nan, wide, 0.5))
