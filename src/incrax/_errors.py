@@ -160,7 +160,7 @@ def mutable_static(path: str, value: Any, part: Any) -> UnsupportedLeafError:
     held = "" if part is value else f", which holds a {type(part).__name__}"
     return UnsupportedLeafError(
         f"`incremental(f)` got `{path}` of type {type(value).__name__}{held}: no array, with state, and hashed by its "
-        "identity. Usually a configuration, or the `self` of a method. If it changed, it would be the same static value, "
+        "identity. Usually a configuration or a method's `self`. If it changed, it would be the same static value, "
         "and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make it "
         "a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
     )
