@@ -119,16 +119,6 @@ def other_type(path: str, seen: str, expected: str) -> StepTypeError:
     )
 
 
-def other_weak_type(paths: Sequence[str]) -> StepTypeError:
-    """Arguments whose types are weak where the examples' are not, or the other way round, in other arithmetic."""
-    shown = ", ".join(f"`{path}`" for path in paths)
-    return StepTypeError(
-        f"`step` got {shown} as a Python number where the pure form was made with an array, or the other way round. "
-        "JAX gives numbers and arrays different types here: the function computes with other dtypes than those that "
-        "the state has. Make the form with the same kind, such as `jnp.float32(1.0)` for an array."
-    )
-
-
 def other_frozen(path: str) -> StepTypeError:
     """Another object than the frozen one."""
     return StepTypeError(
@@ -170,9 +160,9 @@ def mutable_static(path: str, value: Any, part: Any) -> UnsupportedLeafError:
     held = "" if part is value else f", which holds a {type(part).__name__}"
     return UnsupportedLeafError(
         f"`incremental(f)` got `{path}` of type {type(value).__name__}{held}: no array, with state, and hashed by its "
-        "identity. Usually a configuration, or the `self` of a method. If it changed, it would be the same static "
-        "value, and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make "
-        "it a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
+        "identity. Usually a configuration or a method's `self`. If it changed, it would be the same static value, "
+        "and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make it "
+        "a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
     )
 
 
@@ -261,9 +251,8 @@ def not_called(method: str) -> NotCalledError:
 def nothing_saved(method: str) -> NotCalledError:
     """A report on a call that is not tracked."""
     return NotCalledError(
-        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, or the "
-        "function closes over a mutable array. Then it is called as it is and nothing is saved. Give arguments without "
-        "one, or pass the array's value."
+        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, for "
+        "which the function is called as it is and nothing is saved. Give arguments without one."
     )
 
 

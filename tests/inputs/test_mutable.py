@@ -160,9 +160,9 @@ def test_the_message_says_what_was_seen_why_it_matters_and_what_to_do():
         incrax.incremental(lambda settings, x: x)(Frozen(inner=Config()), X)
     assert str(error.value) == (
         "`incremental(f)` got `settings` of type Frozen, which holds a Config: no array, with state, and hashed by its "
-        "identity. Usually a configuration, or the `self` of a method. If it changed, it would be the same static "
-        "value, and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make "
-        "it a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
+        "identity. Usually a configuration or a method's `self`. If it changed, it would be the same static value, "
+        "and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make it "
+        "a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
     )
 
 

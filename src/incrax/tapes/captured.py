@@ -132,6 +132,14 @@ class Captured:
             self._states.add(state.name)
             self.containers.append(Container(state.name, lambda: (state.read(), ())))
 
+    def add(self, root: Any) -> None:
+        """Note a state of the process, or an object, and what can be read from it."""
+        if isinstance(root, ProcessState):
+            self.visit_process(root)
+        else:
+            self.visit(getattr(root, "__name__", self.name), root)
+            self.walk()
+
     def knows(self, root: Any) -> bool:
         """Whether a state of the process, or an object, was noted."""
         return root.name in self._states if isinstance(root, ProcessState) else id(root) in self.seen
@@ -307,10 +315,8 @@ def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Cap
     for root in roots:
         if isinstance(root, Code):
             found.visit_code(root.code, root.globals)
-        elif isinstance(root, ProcessState):
-            found.visit_process(root)
         else:
-            found.visit(getattr(root, "__name__", name), root)
+            found.add(root)
     found.walk()
     return found
 

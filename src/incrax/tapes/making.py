@@ -93,6 +93,7 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
             raise branch_inside(subject.name, place_of_error(error)) from error
         if subject.sides is not None:
             seen.rename(subject.sides.origins)
+        subject.roots.extend(seen.states)
         found = seen.new_roots(captured)
         is_late = subject.sides is not None and subject.sides.is_late
         if not (found or is_late) or number + 1 == MAX_ROUNDS:

@@ -46,7 +46,8 @@ class Seen:
     def __init__(self) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
         self.states: list[Any] = []
-        """State of the process, and loggers, that were asked."""
+        """State of the process, and loggers, that were asked and that the walk had not found."""
+        self.asked: list[Any] = []
         self.impure: list[tuple[str, str]] = []
         """Clocks, randomness, files: what, and where."""
 
@@ -58,7 +59,7 @@ class Seen:
         elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
             self.impure.append(("the randomness of the system", _line(frame)))
         elif (state := read_by_frame(frame)) is not None and _is_asked_by_user(frame.f_back):
-            self.states.append(state)
+            self.asked.append(state)
 
     def note_built_in(self, frame: Any, function: Any) -> None:
         """Note a built-in function that a frame calls."""
@@ -66,22 +67,21 @@ class Seen:
         if source is not None and _is_for_user(frame):
             self.impure.append((source, _line(frame)))
         elif state is not None and _is_asked_by_user(frame):
-            self.states.append(state)
+            self.asked.append(state)
 
     def rename(self, origins: dict[types.CodeType, types.CodeType]) -> None:
         """Take code as the code that it was rewritten from."""
         self.codes = {origins.get(code, code): scope for code, scope in self.codes.items()}
 
     def new_roots(self, captured: Captured) -> list[Any]:
-        """Functions, or bare code, of the user that ran, and state that was asked, which the walk had not found."""
-        states = [state for state in self.states if not captured.knows(state)]
+        """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
         codes = [code for code in self.codes if code not in captured.codes and code.co_name != "<module>"]
         if not codes:
-            return states
+            return []
         functions = [f for f in gc.get_referrers(*codes) if isinstance(f, types.FunctionType) and f.__code__ in codes]
         functions = [f for f in functions if not _is_of_this_run(f)]
         found = {f.__code__ for f in functions}
-        return [*states, *functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
+        return [*functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
 
 
 def _is_of_this_run(function: types.FunctionType) -> bool:
@@ -102,6 +102,11 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
             seen.note_call(frame)
         elif event == "c_call":
             seen.note_built_in(frame, arg)
+        while seen.asked:  # compared as it is now: the function may change it afterwards
+            state = seen.asked.pop()
+            if not captured.knows(state):
+                seen.states.append(state)
+                captured.add(state)
 
     sys.setprofile(note)
     try:
