@@ -120,7 +120,7 @@ OPTIMISATIONS = [
         "choosing/watch.py",
         "        if has_lost and not is_doubtful:",
         "        if False:",
-        "tests/running/test_resting.py::test_a_rest_ends_and_values_are_saved_again",
+        "tests/choosing/test_watch.py::test_a_loss_in_the_first_window_rests_and_each_rest_is_twice_as_long",
     ),
     Mutant(
         "hoisting out of loops is off",

@@ -23,7 +23,7 @@ def same(actual: Any, expected: Any, *, factor: float = 64.0, terms: float = 0.0
     A row is what one index of the first axis selects: of a vector, one number. A small row is thus compared by its own
     size, whatever stands beside it. Where a result is what is left of terms that cancel, its error is that of the
     terms: `terms` is their size. `is_zero_signed=False` is for zeros whose sign XLA itself does not keep from one
-    program to another (a sum that it reorders, -x and 0 - x).
+    program to another (a sum that it reorders, -x and 0 - x); the reason stands beside the call.
     """
     left, left_tree = jax.tree.flatten(actual)
     right, right_tree = jax.tree.flatten(expected)
