@@ -14,7 +14,7 @@ import pytest
 
 import incrax
 from incrax import _interrupts
-from incrax.demo import main as demo
+from incrax.cli import demo
 
 pytest.importorskip("pty")
 

@@ -14,7 +14,7 @@ import pytest
 
 import incrax
 from incrax._console import ShownAsText
-from incrax.reports.table import Printable
+from incrax._table import Printable
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")

@@ -75,7 +75,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("integer", [np.array(2), np.int32(2), jnp.array([2]), np.array([1, 2], np.uint8)])
 def test_an_array_of_integers_is_refused(name, integer):
-    with pytest.raises(incrax.SelectionError) as caught:
+    with pytest.raises(incrax.errors.SelectionError) as caught:
         CALLS[name]({"mu": integer, "sigma": 1.0})
     seen = f"{jnp.asarray(integer).dtype}[{','.join(map(str, np.shape(integer)))}]"
     assert str(caught.value) == (
@@ -109,7 +109,7 @@ def test_no_parameters_are_refused(name):
         f"`{name}` has no parameter to fit: `p` without any element. This is usually an array that was cut or filtered "
         "to nothing. Nothing was evaluated. Pass at least one number, or name what is free by `wrt`."
     )
-    with pytest.raises(incrax.SelectionError, match="the call has 0 positional arguments"):
+    with pytest.raises(incrax.errors.SelectionError, match="the call has 0 positional arguments"):
         getattr(fit, name)(lambda: jnp.zeros(()))
     with pytest.raises(fit.ParameterTypeError, match="has no parameter to fit: `w`"):
         getattr(fit, name)(incrax.bind(lambda w: jnp.sum(w), w=np.zeros(0)))
@@ -139,7 +139,7 @@ def test_a_fixed_integer_is_a_parameter_and_data_stay_integers():
     model.set_role("mu", "trainable")
     fit.minimize(model, progress=False)
     assert model["mu"] == pytest.approx(4.0, abs=1e-2)
-    with pytest.raises(incrax.BindError, match=r"Write 1\.0 instead of 1"):
+    with pytest.raises(incrax.errors.BindError, match=r"Write 1\.0 instead of 1"):
         model.set_role("x", "trainable")
     model.set_role("n", "trainable")
     assert isinstance(model["n"], float)

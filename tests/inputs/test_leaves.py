@@ -12,8 +12,8 @@ import pytest
 from loop_cases import counted_compiles
 
 import incrax
-from incrax.inputs import leaves
-from incrax.inputs.leaves import (
+from incrax.engine.inputs import leaves
+from incrax.engine.inputs.leaves import (
     NO_ANCHOR,
     SMALL_BYTES,
     LeafValue,
@@ -409,7 +409,7 @@ def test_other_objects_are_static(x):
     ],
 )
 def test_arrays_that_jax_has_no_type_for_are_refused(x):
-    with pytest.raises(incrax.UnsupportedLeafError, match="`params`"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="`params`"):
         check_dynamic(x, "params")
 
 

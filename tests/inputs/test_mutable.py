@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.inputs import mutable
+from incrax.engine.inputs import mutable
 
 X = np.linspace(0.1, 1.0, 5)
 
@@ -125,7 +125,7 @@ VERBS = {
 def test_what_can_change_in_place_is_refused_by_name(kind):
     value, name = MUTABLE[kind]()
     f = incrax.incremental(anything)
-    with pytest.raises(incrax.UnsupportedLeafError, match=rf"`_` of type .*{name}.*incrax.frozen"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match=rf"`_` of type .*{name}.*incrax.frozen"):
         f(value, X)
     assert f.stats.traces == 0
 
@@ -141,7 +141,7 @@ def test_what_is_compared_by_its_content_or_cannot_change_is_accepted(kind):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_refuses_it(verb):
-    with pytest.raises(incrax.UnsupportedLeafError, match="hashed by its identity"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="hashed by its identity"):
         VERBS[verb]()(Config(), X)
 
 
@@ -151,12 +151,12 @@ def test_the_instance_of_a_method_is_refused():
         def value(self, x):
             return self.scale * jnp.sum(x)
 
-    with pytest.raises(incrax.UnsupportedLeafError, match="`self` of type Model"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="`self` of type Model"):
         Model().value(X)
 
 
 def test_the_message_says_what_was_seen_why_it_matters_and_what_to_do():
-    with pytest.raises(incrax.UnsupportedLeafError) as error:
+    with pytest.raises(incrax.errors.UnsupportedLeafError) as error:
         incrax.incremental(lambda settings, x: x)(Frozen(inner=Config()), X)
     assert str(error.value) == (
         "`incremental(f)` got `settings` of type Frozen, which holds a Config: no array, with state, and hashed by its "
@@ -169,7 +169,7 @@ def test_the_message_says_what_was_seen_why_it_matters_and_what_to_do():
 def test_the_store_is_as_it_was_after_a_refusal():
     f = incrax.incremental(anything)
     f("a", X)
-    with pytest.raises(incrax.UnsupportedLeafError):
+    with pytest.raises(incrax.errors.UnsupportedLeafError):
         f(Config(), X)
     f("a", X)
     assert f.stats.traces == 1
@@ -184,7 +184,7 @@ def test_a_promise_makes_it_a_static_value(make):
     f(value, X)
     f(value, 2 * X)
     assert f.stats.traces == 1
-    with pytest.raises(incrax.UnsupportedLeafError):
+    with pytest.raises(incrax.errors.UnsupportedLeafError):
         f(make(), X)
 
 

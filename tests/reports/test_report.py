@@ -14,10 +14,10 @@ import pytest
 from helpers import FAST, MINIMAL
 
 import incrax
-from incrax.rehearsing import rehearsal
-from incrax.reports import outlooks
-from incrax.reports.equations import Equations
-from incrax.reports.outlooks import described
+from incrax.engine.call import rehearsal
+from incrax.inspection import outlooks
+from incrax.inspection.equations import Equations
+from incrax.inspection.outlooks import described
 
 X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
@@ -299,18 +299,18 @@ def test_a_bound_model_is_reported_by_its_most_frequent_method():
 
 
 def test_what_is_no_incremental_function_is_refused():
-    with pytest.raises(incrax.ReportError) as caught:
+    with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(model)
     assert str(caught.value) == (
         "`report(f)` got a function. A page shows what an incremental function saves and runs, and this is none. "
         "Usually the plain function was passed instead of what `incremental` or `grad` returned: calls of it are not "
         "tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
     )
-    assert issubclass(incrax.ReportError, TypeError)
+    assert issubclass(incrax.errors.ReportError, TypeError)
 
 
 def test_a_guarded_function_is_refused():
-    with pytest.raises(incrax.ReportError) as caught:
+    with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(incrax.guarded(lambda x: x))
     assert str(caught.value) == (
         "`report(f)` got a function made by `guarded`, which has a program for each path through its branches, each "
@@ -374,7 +374,7 @@ def test_one_equation_is_one_equation():
 def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done(make):
     f = made()
     before = f.stats.as_dict()
-    with pytest.raises(incrax.ReportError) as caught:
+    with pytest.raises(incrax.errors.ReportError) as caught:
         make(f)
     assert str(caught.value) == (
         "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "
@@ -407,7 +407,7 @@ def test_data_cannot_end_their_element():
 
 
 def test_the_library_that_draws_is_the_released_one_with_its_licence():
-    assets = resources.files("incrax.reports") / "assets"
+    assets = resources.files("incrax.inspection") / "assets"
     assert hashlib.sha256((assets / "d3.min.js").read_bytes()).hexdigest() == D3_SHA256
     assert "Permission to use, copy, modify" in (assets / "d3-LICENSE.txt").read_text()
     assert "Mike Bostock" in incrax.report(made()).html

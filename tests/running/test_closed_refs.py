@@ -68,5 +68,5 @@ def test_fresh_and_warm_up_leave_it_to_the_function():
 def test_rows_with_a_mutable_array_closed_over_are_refused():
     ref = jax.new_ref(jnp.ones(()))
     f = incrax.incremental(lambda data: jnp.sum(data * ref[...]))
-    with pytest.raises(incrax.MixedRowsError, match="has an effect beside its result"):
+    with pytest.raises(incrax.errors.MixedRowsError, match="has an effect beside its result"):
         f(incrax.Rows(np.ones(100)))

@@ -16,7 +16,7 @@ from properties.programs import START, programs
 from properties.timelines import arguments
 
 import incrax
-from incrax.running.flags import compared, declared
+from incrax.engine.call.pure_flags import compared, declared
 
 X = np.linspace(0.1, 3.0, 20_000)
 THETA = np.array([0.5, 1.0, 0.7, 0.2])
@@ -357,13 +357,13 @@ def test_arguments_of_other_types_are_refused():
     f = minimal(lambda a, x, mode="fast": a * jnp.sum(x["x"]))
     state, step = f.pure(1.0, {"x": X})
     refused(
-        incrax.StepTypeError,
+        incrax.errors.StepTypeError,
         "`step` got `x['x']` as float32[20000]; the pure form was made for float64[20000]. A compiled loop cannot "
         "change types. Convert it, or make another form for this type.",
         *(step, state, 1.0, {"x": X.astype("f4")}),
     )
     refused(
-        incrax.StepTypeError,
+        incrax.errors.StepTypeError,
         "`step` got arguments of the structure PyTreeDef(((*, {'y': *}), {})); the pure form was made for "
         "PyTreeDef(((*, {'x': *}), {})). A compiled loop cannot change types. Pass arguments like those given to "
         "`pure`, or make another form for these.",
@@ -371,7 +371,7 @@ def test_arguments_of_other_types_are_refused():
     )
     state, step = f.pure(1.0, {"x": X}, mode="slow")
     refused(
-        incrax.StepTypeError,
+        incrax.errors.StepTypeError,
         "`step` got other static values in `mode` than the pure form was made with. They are part of the compiled "
         "function. Make another form for these.",
         *(step, state, 1.0, {"x": X}),
@@ -388,14 +388,14 @@ def test_frozen_data_must_be_the_same_object():
         "not be noticed. Use the frozen object itself inside the function, or make the form from an array that is not "
         "frozen."
     )
-    refused(incrax.StepTypeError, text, step, state, THETA, X)
-    refused(incrax.StepTypeError, text, jax.jit(step), state, THETA, data)
+    refused(incrax.errors.StepTypeError, text, step, state, THETA, X)
+    refused(incrax.errors.StepTypeError, text, jax.jit(step), state, THETA, data)
     assert not any(leaf.size == X.size for leaf in state.inputs)
 
 
 def test_declared_names_and_flags_are_checked():
     state, step = minimal(likelihood).pure(THETA, X)
-    with pytest.raises(incrax.UnknownInputError, match="`nu` names no input"):
+    with pytest.raises(incrax.errors.UnknownInputError, match="`nu` names no input"):
         step(state, THETA, X, changed=["nu"])
     refused(
         ValueError,
@@ -462,7 +462,7 @@ def test_text_where_a_weak_type_changes_the_arithmetic():
     with jax.enable_x64(False):
         _, step = incrax.incremental(lambda a, x: jnp.sum(a * x)).pure(1.0, x)
         state, _ = incrax.incremental(lambda a, x: jnp.sum(a * x)).pure(1.0, x)
-        with pytest.raises(incrax.StepTypeError) as caught:
+        with pytest.raises(incrax.errors.StepTypeError) as caught:
             step(state, jnp.ones(2)[0], x)
     assert str(caught.value) == (
         "`step` got `a` as a Python number where the pure form was made with an array, or the other way round. JAX "

@@ -371,7 +371,7 @@ REFUSED = {
 def test_what_cannot_be_compared_is_refused_by_name(kind):
     value = REFUSED[kind]()
     f = incrax.guarded(lambda x: x if value is None else 2 * x)
-    with pytest.raises(incrax.CapturedStateError, match="captures `value.*`, of type .*cannot be compared"):
+    with pytest.raises(incrax.errors.CapturedStateError, match="captures `value.*`, of type .*cannot be compared"):
         f(X)
     assert f.stats.recordings == 0
     if hasattr(value, "close"):
