@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 import incrax
 from incrax import _jax
-from incrax.inputs.placement import plain_sharding
+from incrax.engine.inputs.placement import plain_sharding
 
 NUM_ROWS = 1 << 14
 ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)

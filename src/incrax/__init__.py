@@ -39,41 +39,41 @@ from incrax._tape_errors import (
 )
 from incrax._tuning import Tuning
 from incrax._version import __version__ as __version__
-from incrax.binding.api import bind
-from incrax.binding.bound import Bound
-from incrax.binding.training import Training
-from incrax.binding.vector import Unbounded
-from incrax.costs.api import cost
-from incrax.costs.report import CostReport
+from incrax.control_flow.loops.bucketed import Bucketed, bucketed
+from incrax.control_flow.loops.mapped import map  # noqa: A004
+from incrax.control_flow.loops.padded import Padded
+from incrax.control_flow.loops.scan import scan
+from incrax.control_flow.loops.selecting import Unique, nonzero, select_rows, unique
+from incrax.control_flow.loops.while_loop import while_loop
+from incrax.control_flow.tapes.api import check_tape, guarded
+from incrax.control_flow.tapes.checking import TapeReport
+from incrax.control_flow.tapes.counts import TapeStats
+from incrax.control_flow.tapes.explanation import TapeExplanation
+from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.cuts import cut, uncut
 from incrax.derivatives.linearized import linearize
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.pullback import Pullback, vjp
+from incrax.derivatives.row_sparse.rows import RowSparse
+from incrax.derivatives.row_sparse.structured import Structured, structured
 from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
-from incrax.held.epoch import EpochGradient
-from incrax.held.holding import Held, hold
-from incrax.held.kept import HoldStats, Kept
-from incrax.inputs.leaves import frozen
-from incrax.inputs.rows import Rows
-from incrax.loops.bucketed import Bucketed, bucketed
-from incrax.loops.mapped import map  # noqa: A004
-from incrax.loops.padded import Padded
-from incrax.loops.scan import scan
-from incrax.loops.selecting import Unique, nonzero, select_rows, unique
-from incrax.loops.while_loop import while_loop
-from incrax.rehearsing.verifying import verify
-from incrax.reports.api import report
-from incrax.reports.asserting import assert_ran
-from incrax.reports.counting import totals
-from incrax.reports.environment import Environment, environment
-from incrax.reports.page import Report
-from incrax.row_sparse.rows import RowSparse
-from incrax.row_sparse.structured import Structured, structured
-from incrax.tapes.api import check_tape, guarded
-from incrax.tapes.checking import TapeReport
-from incrax.tapes.counts import TapeStats
-from incrax.tapes.explanation import TapeExplanation
-from incrax.tapes.guarded import Guarded
+from incrax.engine.call.verification import verify
+from incrax.engine.inputs.leaves import frozen
+from incrax.engine.inputs.rows import Rows
+from incrax.inspection.assertions import assert_ran
+from incrax.inspection.cost.api import cost
+from incrax.inspection.cost.report import CostReport
+from incrax.inspection.counters import totals
+from incrax.inspection.environment import Environment, environment
+from incrax.inspection.page import Report
+from incrax.inspection.report_of import report
+from incrax.models.api import bind
+from incrax.models.bound import Bound
+from incrax.models.held.epoch import EpochGradient
+from incrax.models.held.holding import Held, hold
+from incrax.models.held.kept import HoldStats, Kept
+from incrax.models.training import Training
+from incrax.models.vector import Unbounded
 
 __all__ = [
     "BindError",

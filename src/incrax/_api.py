@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkabl
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
-from incrax.running.traces import Options
+from incrax.engine.call.signature_table import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")

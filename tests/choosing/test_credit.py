@@ -10,7 +10,7 @@ import pytest
 from helpers import same
 
 import incrax
-from incrax.choosing.watch import IDLE
+from incrax.engine.policy.bypass import IDLE
 
 X = np.linspace(0.1, 2.0, 20_000)
 NUM_CALLS = 12

@@ -12,8 +12,8 @@ import pytest
 from helpers import same
 
 import incrax
-from incrax.facts.cost import ACCELERATOR, Calibration, assumed_prices
-from incrax.saving import limits
+from incrax.engine.program.cost import ACCELERATOR, Calibration, assumed_prices
+from incrax.engine.store import budget as limits
 
 X = np.linspace(0.1, 3.0, 60_000)
 

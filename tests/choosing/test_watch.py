@@ -7,8 +7,7 @@ import math
 import pytest
 
 import incrax
-from incrax.choosing.choice import Entry
-from incrax.choosing.watch import (
+from incrax.engine.policy.bypass import (
     FIRST_REST,
     FIRST_WINDOW,
     IDLE,
@@ -19,6 +18,7 @@ from incrax.choosing.watch import (
     WINDOW,
     Watch,
 )
+from incrax.engine.policy.candidates import Entry
 
 
 def calls(watch, number, spent_s, num_changed=1):

@@ -12,9 +12,9 @@ import pytest
 
 import incrax
 from incrax import _jax
-from incrax.compiling import host_calls
-from incrax.compiling.host_calls import ENTRY_SHARE, MAX_BYTES, HostCalls
-from incrax.facts.program import trace
+from incrax._program import trace
+from incrax.engine.compile import host_calls
+from incrax.engine.compile.host_calls import ENTRY_SHARE, MAX_BYTES, HostCalls
 
 BUDGET = 4 * MAX_BYTES
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
-from incrax.compiling.packing import MIN_PACKED, TRANSFER_S, Packing, packable
+from incrax.engine.compile.packing import MIN_PACKED, TRANSFER_S, Packing, packable
 
 HOST = [1.0, 2.5, -0.0, np.float64(3.0), np.ones(2), np.arange(6.0).reshape(2, 3), np.float32(7.0), 1j, 2 + 3j, -1j]
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from incrax.compiling.recycling import Pool
-from incrax.compiling.timing import SAMPLE, Clock, TimedProgram
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import SAMPLE, Clock, TimedProgram
 
 
 class Late:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.costs import cells, places
+from incrax.inspection.cost import cells, places
 
 X = np.ones(20)
 

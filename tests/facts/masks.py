@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.facts.dependence import Layout, make_layout, walk
-from incrax.facts.loops import hoist_invariants
-from incrax.facts.program import Program, evaluator, trace
-from incrax.facts.rules import as_array
-from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
+from incrax._program import Program, evaluator, trace
+from incrax.engine.program.dependence import Layout, make_layout, walk
+from incrax.engine.program.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
+from incrax.engine.rewrites.loop_invariants import hoist_invariants
+from incrax.primitives.masks import as_array
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
 

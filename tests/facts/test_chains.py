@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from incrax.facts.chains import MIN_SIZE, find_chains
-from incrax.facts.program import trace
-from incrax.facts.simplify import inline
+from incrax._program import trace
+from incrax.engine.program.chains import MIN_SIZE, find_chains
+from incrax.engine.program.simplify import inline
 
 N = MIN_SIZE
 X = [np.linspace(k, k + 1, N) for k in range(6)]

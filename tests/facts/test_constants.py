@@ -11,9 +11,9 @@ import pytest
 from helpers import MINIMAL, same
 
 import incrax
-from incrax.facts.constants import MAX_SIZE, constant_rules, known_values
-from incrax.facts.program import trace
-from incrax.facts.simplify import inline
+from incrax._program import trace
+from incrax.engine.program.constants import MAX_SIZE, constant_rules, known_values
+from incrax.engine.program.simplify import inline
 
 lax = jax.lax
 RNG = np.random.default_rng(5)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from incrax.facts.cost import (
+from incrax._program import trace
+from incrax.engine.program.cost import (
     CALLBACK_S,
     UNKNOWN_TRIPS,
     ZERO,
@@ -22,8 +23,7 @@ from incrax.facts.cost import (
     num_host_calls,
     total_cost,
 )
-from incrax.facts.program import trace
-from incrax.facts.simplify import inline
+from incrax.engine.program.simplify import inline
 
 lax = jax.lax
 X, Y = np.ones((4, 5)), np.ones((5, 6))

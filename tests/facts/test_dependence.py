@@ -12,8 +12,8 @@ from properties.programs import START, programs
 
 import incrax
 from facts.masks import Traced, check_sound, is_exact
-from incrax.facts.dependence import ALWAYS, MAX_TRACKED, Layout, depend, make_layout
-from incrax.facts.program import trace
+from incrax._program import trace
+from incrax.engine.program.dependence import ALWAYS, MAX_TRACKED, Layout, depend, make_layout
 
 lax = jax.lax
 T = np.array([0.7, 1.3, -0.4])

@@ -9,9 +9,9 @@ import pytest
 from helpers import MINIMAL, same
 
 import incrax
-from incrax.facts.loops import hoist_invariants
-from incrax.facts.program import evaluator, trace
-from incrax.facts.simplify import inline
+from incrax._program import evaluator, trace
+from incrax.engine.program.simplify import inline
+from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 lax = jax.lax
 T = np.array([0.3, 1.1, -0.7])

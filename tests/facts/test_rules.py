@@ -10,7 +10,7 @@ from helpers import MINIMAL, same
 
 import incrax
 from facts.masks import Traced, check_sound, is_exact
-from incrax.facts.rules import as_array, element_rules, join, spread
+from incrax.primitives.masks import as_array, element_rules, join, spread
 
 lax = jax.lax
 T = np.array([0.7, 1.3, -0.4, 2.1, 0.9, -1.6])

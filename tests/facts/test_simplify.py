@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from properties.programs import START, programs
 
-from incrax.facts.loops import hoist_invariants
-from incrax.facts.program import Program, evaluator, trace
-from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes, show
+from incrax._program import Program, evaluator, trace
+from incrax.engine.program.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes, show
+from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 lax = jax.lax
 T = np.array([0.7, -1.3, 2.1])

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from incrax.facts.cost import leaf_cost
-from incrax.facts.matrices import multiply_adds
-from incrax.facts.nested import is_counted
-from incrax.facts.program import trace
-from incrax.facts.simplify import inline
-from incrax.facts.work import Work, is_registered, work_of
+from incrax._program import trace
+from incrax.engine.program.cost import leaf_cost
+from incrax.engine.program.nested import is_counted
+from incrax.engine.program.simplify import inline
+from incrax.primitives.matrices import multiply_adds
+from incrax.primitives.work import Work, is_registered, work_of
 
 lax = jax.lax
 N = 24

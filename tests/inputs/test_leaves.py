@@ -12,8 +12,8 @@ import pytest
 from loop_cases import counted_compiles
 
 import incrax
-from incrax.inputs import leaves
-from incrax.inputs.leaves import (
+from incrax.engine.inputs import leaves
+from incrax.engine.inputs.leaves import (
     NO_ANCHOR,
     SMALL_BYTES,
     LeafValue,

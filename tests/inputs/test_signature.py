@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.inputs.signature import argument_names, make_signature
+from incrax.engine.inputs.signature import argument_names, make_signature
 
 
 def fun(x, params, *rest, scale=1.0, **others):

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax.facts.dependence import depend, make_layout
-from incrax.facts.program import trace
-from incrax.facts.simplify import drop_dead, inline, merge_equal, run_passes
-from incrax.planning.algebra import Statistics, polynomial_reductions
-from incrax.planning.derived import DerivedTable
-from incrax.planning.forms import Forms
+from incrax._program import trace
+from incrax.engine.program.dependence import depend, make_layout
+from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
+from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
+from incrax.engine.rewrites.forms import Forms
+from incrax.engine.rewrites.partial_sums import DerivedTable
 
 
 class Case(NamedTuple):

@@ -9,10 +9,17 @@ import pytest
 from helpers import same_array
 
 from incrax import _jax
-from incrax.facts.chains import find_chains
-from incrax.facts.program import read_vars, trace, written_vars
-from incrax.facts.simplify import inline
-from incrax.planning.derived import MIN_CLEAN_TERMS, MIN_ROW_SIZE, DerivedTable, in_order, regroup, stack_rows
+from incrax._program import read_vars, trace, written_vars
+from incrax.engine.program.chains import find_chains
+from incrax.engine.program.simplify import inline
+from incrax.engine.rewrites.partial_sums import (
+    MIN_CLEAN_TERMS,
+    MIN_ROW_SIZE,
+    DerivedTable,
+    in_order,
+    regroup,
+    stack_rows,
+)
 
 RNG = np.random.default_rng(2)
 N = MIN_ROW_SIZE

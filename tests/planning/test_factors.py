@@ -9,11 +9,12 @@ import pytest
 from helpers import EAGER, same
 
 import incrax
-from incrax.facts import cost, dependence, program, simplify
-from incrax.facts.program import read_vars
-from incrax.planning.derived import in_order, live
-from incrax.planning.factors import factor_reductions
-from incrax.planning.facts import Facts
+from incrax import _program as program
+from incrax._program import read_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.program import cost, dependence, simplify
+from incrax.engine.rewrites.factors import factor_reductions
+from incrax.engine.rewrites.partial_sums import in_order, live
 
 X = np.linspace(0.05, 3.0, 4096)
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import same
 from jax import lax
 
-from incrax.planning import forms as rules
+from incrax.engine.rewrites import forms as rules
 from planning.polynomials import algebra, analysed
 
 N = 1200

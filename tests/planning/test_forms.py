@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from incrax.facts.dependence import depend, make_layout
-from incrax.facts.program import trace
-from incrax.facts.simplify import drop_dead, inline, merge_equal, run_passes
-from incrax.planning.forms import Forms
+from incrax._program import trace
+from incrax.engine.program.dependence import depend, make_layout
+from incrax.engine.program.simplify import drop_dead, inline, merge_equal, run_passes
+from incrax.engine.rewrites.forms import Forms
 
 N = 1000
 X = jnp.linspace(0.1, 2.0, N)

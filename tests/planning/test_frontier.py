@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from incrax.facts.program import listing_of, read_vars, trace, written_vars
-from incrax.planning import frontier as module
-from incrax.planning.frontier import Frontier
+from incrax._program import listing_of, read_vars, trace, written_vars
+from incrax.engine.plan import frontier as module
+from incrax.engine.plan.frontier import Frontier
 
 lax = jax.lax
 

@@ -13,16 +13,16 @@ import pytest
 from helpers import EAGER
 
 import incrax
-from incrax.choosing.wants import lasting_needs, typical_changes
-from incrax.compiling.host_calls import HostCalls
-from incrax.facts.cost import Calibration
-from incrax.facts.dependence import make_layout
-from incrax.facts.program import Listing, trace
-from incrax.planning import frontier
-from incrax.planning.plan import plan_dirty, plan_fill
-from incrax.planning.segmentation import Segmentation
-from incrax.running import analysis
-from incrax.running.pure import PureFunction
+from incrax._program import Listing, trace
+from incrax.engine.call import analysis
+from incrax.engine.call.pure import PureFunction
+from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.plan import frontier
+from incrax.engine.plan.plan import plan_dirty, plan_fill
+from incrax.engine.plan.segmentation import Segmentation
+from incrax.engine.policy.materialize import lasting_needs, typical_changes
+from incrax.engine.program.cost import Calibration
+from incrax.engine.program.dependence import make_layout
 
 NEAR_LINEAR = 2.2
 """Times the work that twice the equations may need."""
@@ -121,7 +121,7 @@ def plan_exactly(facts):
 def _small_windows(monkeypatch):
     """Programs of many windows are small ones."""
     monkeypatch.setattr(frontier, "WINDOW", 100)
-    monkeypatch.setattr("incrax.choosing.wants.NUM_TYPICAL", 6)
+    monkeypatch.setattr("incrax.engine.policy.materialize.NUM_TYPICAL", 6)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -9,7 +9,7 @@ import pytest
 
 from incrax import _jax
 from incrax._jax import Literal
-from incrax.planning.linear import MAX_TERMS, linear_sums
+from incrax.engine.rewrites.linear import MAX_TERMS, linear_sums
 
 COEFFICIENTS = (2.0, -3.0, 0.5)
 

@@ -9,7 +9,7 @@ import pytest
 from helpers import EAGER, same
 
 import incrax
-from incrax.planning.operands import MAX_FACTORS, MAX_PRODUCTS, reductions
+from incrax.engine.rewrites.operands import MAX_FACTORS, MAX_PRODUCTS, reductions
 
 from .test_factors import check_law, factored, facts_of, sums
 

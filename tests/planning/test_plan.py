@@ -14,13 +14,13 @@ from properties.corpus import CORPUS
 from properties.timelines import change_all, change_element
 
 from incrax import _jax
-from incrax.facts.cost import Calibration
-from incrax.facts.dependence import ALWAYS, depend, make_layout
-from incrax.facts.loops import hoist_invariants
-from incrax.facts.program import read_vars, trace, written_vars
-from incrax.facts.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
-from incrax.planning.facts import Facts
-from incrax.planning.plan import Plan, Prices, plan_dirty, plan_fill, plan_top
+from incrax._program import read_vars, trace, written_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, Prices, plan_dirty, plan_fill, plan_top
+from incrax.engine.program.cost import Calibration
+from incrax.engine.program.dependence import ALWAYS, depend, make_layout
+from incrax.engine.program.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
+from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
 X = np.linspace(0.1, 2.0, 400)

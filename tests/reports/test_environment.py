@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import incrax
-from incrax.reports import environment as module
+from incrax.inspection import environment as module
 
 
 def findings(**versions):

@@ -12,12 +12,12 @@ import pytest
 from helpers import MINIMAL
 
 import incrax
-from incrax.choosing.journal import differences
-from incrax.choosing.watch import FIRST_WINDOW, Watch
-from incrax.compiling.recycling import Pool
-from incrax.inputs.signature import make_signature
-from incrax.saving import eviction
-from incrax.saving.store import Store
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.inputs.signature import make_signature
+from incrax.engine.policy.bypass import FIRST_WINDOW, Watch
+from incrax.engine.policy.log import differences
+from incrax.engine.store import eviction
+from incrax.engine.store.store import Store
 
 X = np.linspace(0.1, 2.0, 50)
 

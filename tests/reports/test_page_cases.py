@@ -10,7 +10,7 @@ from helpers import FAST, MINIMAL
 from page_reader import Page
 
 import incrax
-from incrax.reports.page import Report
+from incrax.inspection.page import Report
 
 Keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
 

@@ -14,10 +14,10 @@ import pytest
 from helpers import FAST, MINIMAL
 
 import incrax
-from incrax.rehearsing import rehearsal
-from incrax.reports import outlooks
-from incrax.reports.equations import Equations
-from incrax.reports.outlooks import described
+from incrax.engine.call import rehearsal
+from incrax.inspection import outlooks
+from incrax.inspection.equations import Equations
+from incrax.inspection.outlooks import described
 
 X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
@@ -370,16 +370,15 @@ def test_one_equation_is_one_equation():
     assert str(incrax.report(f)) == "report of exp: 1 equation, 1 call"
 
 
-@pytest.mark.parametrize("make", [lambda f: f.report(PARAMS, X), lambda f: incrax.report(f, PARAMS, X, path=PARAMS)])
-def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done(make):
+def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done():
     f = made()
     before = f.stats.as_dict()
     with pytest.raises(incrax.ReportError) as caught:
-        make(f)
+        incrax.report(f, PARAMS, X, path=PARAMS)
     assert str(caught.value) == (
         "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "
-        "arguments of a call were given first, as for `f.explain(*args)`. Nothing was evaluated or written. Call "
-        "`incrax.report(f, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
+        "arguments of a call were given as `path`. Nothing was evaluated or written. Call `incrax.report(f, *args)`, "
+        "in which the file is `path=...`."
     )
     assert f.stats.as_dict() == before
 
@@ -407,7 +406,7 @@ def test_data_cannot_end_their_element():
 
 
 def test_the_library_that_draws_is_the_released_one_with_its_licence():
-    assets = resources.files("incrax.reports") / "assets"
+    assets = resources.files("incrax.inspection") / "assets"
     assert hashlib.sha256((assets / "d3.min.js").read_bytes()).hexdigest() == D3_SHA256
     assert "Permission to use, copy, modify" in (assets / "d3-LICENSE.txt").read_text()
     assert "Mike Bostock" in incrax.report(made()).html

@@ -10,9 +10,9 @@ from row_sparse_cases import loss
 
 import incrax
 from incrax import _jax
-from incrax.facts.program import trace
-from incrax.facts.simplify import drop_dead, inline
-from incrax.row_sparse.structured import sparse_outputs
+from incrax._program import trace
+from incrax.derivatives.row_sparse.structured import sparse_outputs
+from incrax.engine.program.simplify import drop_dead, inline
 
 SHAPE = (20_000, 16)
 IDS = jax.ShapeDtypeStruct((32,), np.int32)

@@ -9,7 +9,7 @@ import pytest
 from row_sparse_cases import CHANGES, READS, TABLE, check, check_rows, loss, program, table
 
 import incrax
-from incrax.row_sparse.structured import sparse_outputs
+from incrax.derivatives.row_sparse.structured import sparse_outputs
 
 IDS = jnp.array([3, 3, -1, 41, 12])
 NO_ROWS = {"all": "", "column": "all rows are read in part"}

@@ -9,7 +9,7 @@ import pytest
 from helpers import MINIMAL, same
 
 import incrax
-from incrax.inputs import chunks
+from incrax.engine.inputs import chunks
 
 CHUNK = 8
 RNG = np.random.default_rng(4)

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.inputs import chunks
+from incrax.engine.inputs import chunks
 from incrax.rows import totals
 
 CHUNK = 8
@@ -499,7 +499,7 @@ def test_plain_calls_and_calls_with_rows_take_turns(f):
 def test_a_failure_in_the_middle_leaves_what_was_right(f, monkeypatch):
     rows = rows_of(40)
     saved = f(T, rows)
-    from incrax.running.engine import Engine
+    from incrax.engine.call.engine import Engine
 
     whole, calls = Engine.call, []
 

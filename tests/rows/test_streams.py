@@ -12,7 +12,7 @@ from helpers import MINIMAL, same
 
 import incrax
 from incrax import _progress as progress
-from incrax.inputs.chunks import Chunk
+from incrax.engine.inputs.chunks import Chunk
 
 CHUNK = 1024
 N = 6 * CHUNK + 100
@@ -254,7 +254,7 @@ def test_each_row_group_is_read_once_per_pass(parquet, monkeypatch):
     source = rows.chunks[0]._read.__defaults__  # what a chunk reads
     assert source == (0, CHUNK)
     read = []
-    from incrax.inputs import sources
+    from incrax.engine.inputs import sources
 
     whole = sources.ParquetSource._group
     monkeypatch.setattr(

@@ -16,7 +16,7 @@ from properties.programs import START, programs
 from properties.timelines import arguments
 
 import incrax
-from incrax.running.flags import compared, declared
+from incrax.engine.call.pure_flags import compared, declared
 
 X = np.linspace(0.1, 3.0, 20_000)
 THETA = np.array([0.5, 1.0, 0.7, 0.2])

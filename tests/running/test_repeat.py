@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.compiling.timing import Clock
-from incrax.inputs.leaves import LeafValue
-from incrax.running.repeat import LONG_WAY_EVERY
-from incrax.saving import comparison
+from incrax.engine.call.repeat import LONG_WAY_EVERY
+from incrax.engine.compile.timing import Clock
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.store import changes as comparison
 
 X = jnp.linspace(0.1, 2.0, 200_000)
 NUMBERS = st.sampled_from([1.0, 2.0, -0.0, 0.0, float("nan")])

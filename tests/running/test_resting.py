@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
-from incrax.choosing.watch import LOOK_EVERY
+from incrax.engine.policy.bypass import LOOK_EVERY
 
 LONG = 10**6
 X = np.linspace(0.1, 2.0, 50)

@@ -54,9 +54,11 @@ def test_marked_parts_are_not_sampled():
 
 def test_many_small_elements_are_grouped_by_what_they_reach(monkeypatch):
     asked = []
-    seconds = incrax.reports.deps.DependenceTable.seconds
+    seconds = incrax.explanation.dependence_table.DependenceTable.seconds
     monkeypatch.setattr(
-        incrax.reports.deps.DependenceTable, "seconds", lambda self, names: asked.append(1) or seconds(self, names)
+        incrax.explanation.dependence_table.DependenceTable,
+        "seconds",
+        lambda self, names: asked.append(1) or seconds(self, names),
     )
     p = {f"k{i}": np.ones(40) for i in range(3)}
     found = samplers.blocks(lambda p: -sum(jnp.sum(jnp.exp(p[k])) for k in p), p, measure=False)

@@ -12,10 +12,10 @@ from helpers import EAGER, MINIMAL, Failed, Running, check, same
 
 import incrax
 from incrax import _jax
-from incrax.compiling.recycling import Pool
-from incrax.facts.dependence import ALWAYS
-from incrax.inputs.leaves import LeafValue
-from incrax.saving.store import State, Store, available_in, check_invariants
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.program.dependence import ALWAYS
+from incrax.engine.store.store import State, Store, available_in, check_invariants
 
 KB = 128
 """Elements of float64 that make a kilobyte."""

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.facts.program import trace
-from incrax.sparsity.search import hessian_pattern, pattern_of
+from incrax._program import trace
+from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 
 N = 12
 POINTS = [np.random.default_rng(seed).normal(size=N) for seed in range(3)] + [np.linspace(0.1, 2.0, N)]

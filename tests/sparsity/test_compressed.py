@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from incrax.facts.program import trace
-from incrax.facts.simplify import inline
-from incrax.sparsity import compressed
-from incrax.sparsity.compressed import bcoo, choose, compressed_jacobian, coordinates, dense, hessian_values
-from incrax.sparsity.search import hessian_pattern, pattern_of
+from incrax._program import trace
+from incrax.derivatives.sparsity import compressed
+from incrax.derivatives.sparsity.compressed import bcoo, choose, compressed_jacobian, coordinates, dense, hessian_values
+from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
+from incrax.engine.program.simplify import inline
 from sparsity.numeric import POINTS, N, band
 
 X = jnp.asarray(POINTS[0])

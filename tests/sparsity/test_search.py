@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from properties.programs import START, programs
 
 import incrax
-from incrax.facts.program import trace
-from incrax.sparsity import nested, patterns, search
-from incrax.sparsity.rules import rules
-from incrax.sparsity.search import hessian_pattern, pattern_of
+from incrax._program import trace
+from incrax.derivatives.sparsity import nested, patterns, search
+from incrax.derivatives.sparsity.rules import rules
+from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 from sparsity.numeric import POINTS, N, band, blocks, flat, found, found_hessian, seen
 
 lax = jax.lax

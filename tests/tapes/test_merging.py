@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from jax.experimental import io_callback
 
 import incrax
-from incrax.inputs.signature import make_signature
-from incrax.tapes import making, oracle
-from incrax.tapes.mechanism import recorded_by
-from incrax.tapes.rewriting import rewritten_code
-from incrax.tapes.syntax import Refused
+from incrax.control_flow.tapes import making, oracle
+from incrax.control_flow.tapes.mechanism import recorded_by
+from incrax.control_flow.tapes.rewriting import rewritten_code
+from incrax.control_flow.tapes.syntax import Refused
+from incrax.engine.inputs.signature import make_signature
 
 RNG = np.random.default_rng(3)
 

@@ -12,7 +12,7 @@ import pytest
 
 import incrax
 from incrax._tape_errors import not_fitting
-from incrax.tapes import mechanism, oracle, recording
+from incrax.control_flow.tapes import mechanism, oracle, recording
 
 UNTOUCHED = "Nothing was recorded; paths recorded before are as they were."
 

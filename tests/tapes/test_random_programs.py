@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.tapes import oracle, recording
-from incrax.tapes.mechanism import recorded_by
+from incrax.control_flow.tapes import oracle, recording
+from incrax.control_flow.tapes.mechanism import recorded_by
 
 THRESHOLDS = (-1.0, -0.25, 0.0, 0.5, 1.0)
 POINTS = (-2.0, -1.0, -0.5, -0.0, 0.0, 0.25, 0.75, 1.0, 1.5, 3.0)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.tapes import oracle, recording
-from incrax.tapes.mechanism import recorded_by
+from incrax.control_flow.tapes import oracle, recording
+from incrax.control_flow.tapes.mechanism import recorded_by
 
 WAYS = {"direct": recording.record, "oracle": oracle.record}
 

@@ -13,8 +13,8 @@ import pytest
 from helpers import same_array
 
 import incrax
-from incrax.tapes import oracle, recording
-from incrax.tapes.mechanism import recorded_by
+from incrax.control_flow.tapes import oracle, recording
+from incrax.control_flow.tapes.mechanism import recorded_by
 
 spec = importlib.util.spec_from_file_location("tapes_table", Path(__file__).parent / "table.py")
 table = importlib.util.module_from_spec(spec)

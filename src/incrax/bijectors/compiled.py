@@ -16,11 +16,11 @@ import numpy as np
 
 from incrax import _jax
 from incrax._errors import wrong_option
+from incrax._program import Program, evaluator, from_jaxpr, trace
 from incrax.bijectors.arguments import Frame, bijections_in, check_hashable, taken_apart
 from incrax.bijectors.carried import Collector, Incoming, Outgoing, incoming
 from incrax.bijectors.switches import is_recording, requires_ladj
-from incrax.facts.inverses import cancel_all
-from incrax.facts.program import Program, evaluator, from_jaxpr, trace
+from incrax.engine.rewrites.inverses import cancel_all
 
 P = ParamSpec("P")
 R = TypeVar("R")

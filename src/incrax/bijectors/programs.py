@@ -20,7 +20,7 @@ import numpy as np
 from incrax import _jax
 from incrax.bijectors.protocol import Adapter, Pass
 from incrax.bijectors.state import Watch, watch
-from incrax.facts.passes import KEPT, LADJ, OUTPUT, Key, claim
+from incrax.engine.program.passes import KEPT, LADJ, OUTPUT, Key, claim
 
 
 class _Code:

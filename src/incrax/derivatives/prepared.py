@@ -25,8 +25,8 @@ from incrax.derivatives.linearized import Push, linearize
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
-from incrax.inputs.leaves import descriptor, frozen, is_dynamic
-from incrax.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
+from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
+from incrax.engine.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
 
 Function = Callable[..., Any]
 

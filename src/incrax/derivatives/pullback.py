@@ -21,7 +21,7 @@ from incrax.derivatives.cuts import Mark
 from incrax.derivatives.linear_maps import PULL, LinearProgram, OutputTypes, Part, Point, at_point
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
-from incrax.inputs.leaves import is_dynamic
+from incrax.engine.inputs.leaves import is_dynamic
 
 Function = Callable[..., Any]
 

@@ -28,11 +28,11 @@ from incrax._fit_errors import (
     wrong_constraint,
     wrong_part_name,
 )
-from incrax.binding.bound import Bound
-from incrax.binding.names import parts_of, with_part
-from incrax.binding.roles import STATE
 from incrax.derivatives.selection import type_name
-from incrax.inputs.paths import is_within
+from incrax.engine.inputs.paths import is_within
+from incrax.models.bound import Bound
+from incrax.models.names import parts_of, with_part
+from incrax.models.roles import STATE
 
 
 class Constraint(NamedTuple):

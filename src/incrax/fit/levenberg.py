@@ -18,7 +18,6 @@ from incrax._errors import wrong_option
 from incrax._fit_errors import SQUARES
 from incrax._incremental import Incremental
 from incrax._progress import Meter
-from incrax.binding.bound import Bound
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
@@ -38,6 +37,7 @@ from incrax.fit.problem import (
 )
 from incrax.fit.result import LeastSquaresResult, status_of
 from incrax.fit.steps import Found, Settings
+from incrax.models.bound import Bound
 
 Function = Callable[..., Any]
 Bounds = Mapping[str, tuple[Any, Any]]

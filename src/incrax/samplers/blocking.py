@@ -16,8 +16,8 @@ import numpy as np
 
 from incrax._progress import Meter
 from incrax._sampler_errors import wrong_oversample
-from incrax.reports.deps import DependenceTable
-from incrax.reports.table import Printable, Table
+from incrax._table import Printable, Table
+from incrax.explanation.dependence_table import DependenceTable
 from incrax.samplers.density import Density
 
 SAME_WORK = 1.5

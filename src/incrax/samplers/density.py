@@ -24,7 +24,7 @@ from incrax.derivatives.cuts import is_mark, without_marks
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
-from incrax.inputs.leaves import frozen
+from incrax.engine.inputs.leaves import frozen
 
 
 class Density:

@@ -22,7 +22,7 @@ from incrax._sampler_errors import (
     wrong_number,
 )
 from incrax.derivatives.transforms import value_and_grad
-from incrax.inputs.paths import is_within
+from incrax.engine.inputs.paths import is_within
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.density import Density
