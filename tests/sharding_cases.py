@@ -325,7 +325,7 @@ def test_a_deleted_input_is_named(rows):
     other = rows * 2
     call(f, PARAMS, other)
     other.delete()
-    with pytest.raises(incrax.DeletedInputError, match="`x`"):
+    with pytest.raises(incrax.errors.DeletedInputError, match="`x`"):
         f(PARAMS, other)
 
 

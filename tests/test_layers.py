@@ -15,8 +15,7 @@ from incrax import bijectors, fit, samplers
 ROOT = Path(incrax.__file__).parent
 
 FOLDERS = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
-_held_errors _sampler_errors _minimize_errors _cost_errors _report_errors
+errors _messages
 _names _version _profiling _jax _extras _context _tuning _collection _marks _locations _stats _progress _table
 _program
 primitives

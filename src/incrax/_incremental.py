@@ -14,10 +14,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import jax
 
 from incrax import _jax
-from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
+from incrax._messages import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
-from incrax._row_errors import no_checkpoint_of_rows
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
 from incrax.engine.call.pure import PureState, Step
@@ -26,6 +25,7 @@ from incrax.engine.call.signature_table import Options, Traces
 from incrax.engine.call.verification import check_call, check_rows, due_verification
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.inputs.leaves import has_tracer
+from incrax.engine.inputs.messages import no_checkpoint_of_rows
 from incrax.engine.inputs.rows import as_plain, has_rows
 from incrax.engine.inputs.signature import make_signature
 from incrax.explanation.dependence_table import DependenceTable, dependence_table

@@ -301,7 +301,7 @@ def without(monkeypatch, library):
 )
 def test_a_library_that_is_missing_is_named(monkeypatch, library, name, call):
     without(monkeypatch, library)
-    with pytest.raises(incrax.MissingExtraError) as found:
+    with pytest.raises(incrax.errors.MissingExtraError) as found:
         call()
     assert str(found.value) == (
         f"`{name}` needs {library}, which is not installed. Nothing was done. Install `incrax[flows]`, or {library} "

@@ -172,7 +172,7 @@ def test_setting(call, expected):
 
 def test_short_names_that_fit_twice():
     m = incrax.bind(lambda a, b: a["mu"] * b["mu"], a={"mu": 1.0}, b={"mu": 2.0})
-    assert text_of(incrax.UnknownInputError, lambda: m.set(mu=3.0)) == (
+    assert text_of(incrax.errors.UnknownInputError, lambda: m.set(mu=3.0)) == (
         f"`mu` may be `a['mu']`, `b['mu']`. {UNTOUCHED} Write the whole path of the one you mean."
     )
 
@@ -180,7 +180,7 @@ def test_short_names_that_fit_twice():
 def test_nothing_is_trainable():
     m = incrax.bind(lambda n: n, n=3)
     for call, name in ((m.grad, "grad"), (m.flat, "flat"), (m.unbounded, "unbounded")):
-        assert text_of(incrax.BindError, call) == (
+        assert text_of(incrax.errors.BindError, call) == (
             f"`{name}` needs something trainable, and no input of this model is. {UNTOUCHED} Give a floating input the "
             "role "
             '"trainable": `model.set_role("mu", "trainable")`.'
@@ -189,7 +189,7 @@ def test_nothing_is_trainable():
 
 def test_a_value_on_its_bound_has_no_unbounded_counterpart():
     m = incrax.bind(lambda a: a, a=1.0, bounds={"a": (1.0, None)})
-    assert text_of(incrax.InputValueError, m.unbounded) == (
+    assert text_of(incrax.errors.InputValueError, m.unbounded) == (
         f"`a` lies on its bound, which is infinitely far away in unbounded space. {UNTOUCHED} Set it to a value inside "
         "of its "
         "bounds first."
@@ -205,7 +205,7 @@ STATE = {
 @pytest.mark.parametrize(("fun", "seen"), STATE.values(), ids=STATE)
 def test_a_function_with_state_that_returns_none(fun, seen):
     m = incrax.bind(fun, s=1.0, a=2.0, roles={"s": "state"})
-    assert text_of(incrax.BindError, m.value) == (
+    assert text_of(incrax.errors.BindError, m.value) == (
         'A function of inputs with the role "state" returns a pair: its value, and a mapping of state inputs to their '
         "new "
         f'values. This one returned {seen}. {UNTOUCHED} Return `value, {{"moments": new_moments}}`.'
@@ -214,18 +214,18 @@ def test_a_function_with_state_that_returns_none(fun, seen):
 
 def test_updates_that_do_not_fit():
     m = incrax.bind(lambda s, a: (a, {"a": a}), s=1.0, a=2.0, roles={"s": "state"})
-    assert text_of(incrax.BindError, m.update) == (
+    assert text_of(incrax.errors.BindError, m.update) == (
         f'The function returned an update of `a`, and nothing there has the role "state". {UNTOUCHED} Give it that '
         "role: "
         "`bind(..., roles={'a': \"state\"})`."
     )
     m = incrax.bind(lambda s, a: (a, {"s": jnp.ones(2)}), s=1.0, a=2.0, roles={"s": "state"})
     fit = f"{UNTOUCHED} Return an update of the same structure and shapes."
-    assert text_of(incrax.BindError, m.update) == (
+    assert text_of(incrax.errors.BindError, m.update) == (
         f"The function returned an update of `s` of float64[2]; the state is of float64[]. {fit}"
     )
     m = incrax.bind(lambda s, a: (a, {"s": [a, a]}), s=1.0, a=2.0, roles={"s": "state"})
-    assert text_of(incrax.BindError, m.update) == (
+    assert text_of(incrax.errors.BindError, m.update) == (
         "The function returned an update of `s` of the structure PyTreeDef([*, *]); the state is of PyTreeDef(*). "
         f"{fit}"
     )

@@ -55,7 +55,7 @@ def test_optimisers_see_names():
     np.testing.assert_allclose(m["w"], 0.8 * np.ones(2))
     assert m["b"] == 1.0
     m.set_role("b", "fixed")
-    with pytest.raises(incrax.BindError) as caught:
+    with pytest.raises(incrax.errors.BindError) as caught:
         step()
     assert str(caught.value) == (
         "Roles of the model changed since `training` was called, and its steps are those of the earlier roles. The "
@@ -95,13 +95,13 @@ def test_state_that_is_fixed_later_is_not_updated_and_not_returned():
 
 def test_masks_traced_values_and_texts_are_refused_as_data():
     fun = lambda a, x: a * jnp.sum(x)
-    with pytest.raises(incrax.UnsupportedLeafError):
+    with pytest.raises(incrax.errors.UnsupportedLeafError):
         incrax.bind(fun, a=1.0, x=np.ma.array(X, mask=X > 1), roles={"x": "data"}).value()
     m = incrax.bind(fun, a=1.0, x=X, roles={"x": "data"})
-    with pytest.raises(incrax.InputValueError, match="traced"):
+    with pytest.raises(incrax.errors.InputValueError, match="traced"):
         jax.jit(lambda x: m.set(x=x))(X)
     assert m.value() == 6.0
-    with pytest.raises(incrax.UnsupportedLeafError):
+    with pytest.raises(incrax.errors.UnsupportedLeafError):
         incrax.bind(fun, a=1.0, x=np.array(["a"]), roles={"x": "data"}).value()
 
 
@@ -134,7 +134,7 @@ def test_a_watcher_that_fails_leaves_nothing_behind_in_a_block():
 
 def test_names_that_overlap_are_refused_before_anything_is_set():
     m = incrax.bind(lambda a, d: a * jnp.sum(d["x"]), a=1.0, d={"x": X}, roles={"d": "data"})
-    with pytest.raises(incrax.InputValueError) as caught:
+    with pytest.raises(incrax.errors.InputValueError) as caught:
         m.set({"d": {"x": X[:2]}, "d['x']": X[:3]})
     assert str(caught.value) == (
         "`d` and `d['x']` were to be set at once, and one is part of the other. The model is as it was. Set one of "
@@ -145,7 +145,7 @@ def test_names_that_overlap_are_refused_before_anything_is_set():
 
 def test_a_vector_of_another_size_is_refused():
     m = incrax.bind(lambda w: jnp.sum(w), w=np.ones(3))
-    with pytest.raises(incrax.InputValueError) as caught:
+    with pytest.raises(incrax.errors.InputValueError) as caught:
         m.set_vector(np.ones(5))
     assert str(caught.value) == (
         "A vector of shape [5] was given for 3 trainable elements. The model is as it was. Pass one of shape [3], in "
@@ -156,7 +156,7 @@ def test_a_vector_of_another_size_is_refused():
 
 def test_a_tangent_of_another_shape_is_refused():
     m = incrax.bind(lambda p: p["a"] ** 2 * p["b"], p={"a": 1.0, "b": 2.0}, roles={"b": "fixed"})
-    with pytest.raises(incrax.InputValueError, match="the trainable inputs"):
+    with pytest.raises(incrax.errors.InputValueError, match="the trainable inputs"):
         m.hvp({"p": {"a": None, "b": 1.0}})
 
 
@@ -173,12 +173,12 @@ def test_bounds_wait_while_a_leaf_is_data():
     m.set_role("mu", "data")
     assert not m.bounds
     m.set(mu=-5.0)
-    with pytest.raises(incrax.InputValueError, match="outside of its bounds"):
+    with pytest.raises(incrax.errors.InputValueError, match="outside of its bounds"):
         m.set_role("mu", "trainable")
     m.set(mu=np.ones(2))
-    with pytest.raises(incrax.InputValueError, match="of type"):
+    with pytest.raises(incrax.errors.InputValueError, match="of type"):
         m.set_role("mu", "trainable")
-    with pytest.raises(incrax.BindError, match="complex numbers have no order"):
+    with pytest.raises(incrax.errors.BindError, match="complex numbers have no order"):
         incrax.bind(lambda z: jnp.abs(z), z=1.0 + 1.0j, bounds={"z": (0, 2)})
 
 
@@ -191,7 +191,7 @@ def test_a_role_that_is_no_state_leaves_the_value_traced():
 
 
 def test_a_guarded_function_is_refused():
-    with pytest.raises(incrax.BindError) as caught:
+    with pytest.raises(incrax.errors.BindError) as caught:
         incrax.bind(incrax.guarded(lambda a: a if a > 0 else -a), a=1.0)
     assert "got a guarded function, and a bound model traces its function as a whole. Nothing was bound." in str(
         caught.value
@@ -200,7 +200,7 @@ def test_a_guarded_function_is_refused():
 
 def test_transforms_keep_shapes():
     m = incrax.bind(lambda p: jnp.sum(p), p=np.array([0.2, 0.8]), transforms={"p": (lambda u: u, lambda x: x[:1])})
-    with pytest.raises(incrax.BindError, match="it changes the shape"):
+    with pytest.raises(incrax.errors.BindError, match="it changes the shape"):
         m.unbounded()
     nested = incrax.bind(lambda p: p["mu"] * p["n"], p={"mu": 1.0, "n": 3}, transforms={"p": (jnp.exp, jnp.log)})
     assert set(nested.transforms) == {"p['mu']"}
@@ -251,7 +251,7 @@ def test_a_flax_module_in_another_mode_is_another_model():
     m = incrax.bind(lambda net, x: jnp.sum(net(x)), net=net, x=X.reshape(2, 2).astype(np.float32), roles={"x": "data"})
     other = nnx.clone(net)
     other.eval()
-    with pytest.raises(incrax.InputValueError) as caught:
+    with pytest.raises(incrax.errors.InputValueError) as caught:
         m.set(net=other)
     assert str(caught.value) == (
         "`net` was to be set to a module that is defined in another way: another class, other layers, or another mode "
@@ -275,8 +275,8 @@ def test_a_state_that_is_called_like_a_module_is_no_part_of_it():
 def test_the_call_of_a_module_is_checked_like_a_function():
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     net = eqx.nn.Linear(2, 1, key=jax.random.key(0))
-    with pytest.raises(incrax.BindError, match="got `y`"):
+    with pytest.raises(incrax.errors.BindError, match="got `y`"):
         incrax.bind(net, y=X)
     for nothing in (None, {"a": 1.0}, [1.0]):
-        with pytest.raises(incrax.BindError, match="cannot be called"):
+        with pytest.raises(incrax.errors.BindError, match="cannot be called"):
             incrax.bind(nothing)

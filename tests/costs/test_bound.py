@@ -59,9 +59,9 @@ def test_short_names_and_elements_stand_for_what_they_stand_for_in_the_model():
     plain = incrax.cost(incrax.incremental(nll), PARAMS, X, wrt="params['mu']")
     assert incrax.cost(m, wrt="mu").backward.total == plain.backward.total
     assert incrax.cost(m, wrt=("mu", "w")).backward.total == incrax.cost(m).backward.total
-    with pytest.raises(incrax.UnknownInputError, match="`sigma` names no input of this model"):
+    with pytest.raises(incrax.errors.UnknownInputError, match="`sigma` names no input of this model"):
         incrax.cost(m, changing="sigma")
-    with pytest.raises(incrax.UnknownInputError, match=r"`sigma\[0\]` names no input of this model"):
+    with pytest.raises(incrax.errors.UnknownInputError, match=r"`sigma\[0\]` names no input of this model"):
         incrax.cost(m, changing="sigma[0]")
 
 

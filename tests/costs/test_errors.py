@@ -25,8 +25,8 @@ def loss(x):
 
 
 def test_errors_are_of_incrax_and_of_a_builtin_class():
-    assert issubclass(incrax.CostError, incrax.IncraxError)
-    assert issubclass(incrax.CostError, ValueError)
+    assert issubclass(incrax.errors.CostError, incrax.IncraxError)
+    assert issubclass(incrax.errors.CostError, ValueError)
 
 
 def test_a_cost_of_what_is_no_function():
@@ -61,12 +61,12 @@ def test_a_cost_of_what_is_no_function():
     ],
 )
 def test_options_with_values_that_they_do_not_take(options, text):
-    check_text(incrax.CostError, text, incrax.cost, loss, X, **options)
+    check_text(incrax.errors.CostError, text, incrax.cost, loss, X, **options)
 
 
 def test_a_group_that_sources_are_not_in():
     text = "`cost(group=...)` got 'lines'; use 'line', 'function', 'file'. Nothing was evaluated. Did you mean 'line'?"
-    check_text(incrax.CostError, text, incrax.cost(loss, X).by_source, "lines")
+    check_text(incrax.errors.CostError, text, incrax.cost(loss, X).by_source, "lines")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_run_with_a_type_in_place_of_values(option, given):
         f"`cost({option})` runs the function, and `x` is float32[3] without values. Nothing was evaluated. Pass an "
         f"array, or leave {option} out."
     )
-    check_text(incrax.CostError, text, incrax.cost, loss, TYPE, **given)
+    check_text(incrax.errors.CostError, text, incrax.cost, loss, TYPE, **given)
 
 
 def test_a_run_of_a_function_with_effects():
@@ -90,7 +90,7 @@ def test_a_run_of_a_function_with_effects():
         jax.debug.callback(print, x)
         return loss(x)
 
-    with pytest.raises(incrax.CostError) as caught:
+    with pytest.raises(incrax.errors.CostError) as caught:
         incrax.cost(f, X, measure=True)
     seen = str(caught.value).split("effects: ")[1].split(". This")[0]
     text = (
@@ -111,7 +111,7 @@ def test_a_parameter_that_is_called_as_an_option():
     def f(x, trips):
         return x * trips
 
-    check_text(incrax.CostError, text, incrax.cost, f, X, trips=3)
+    check_text(incrax.errors.CostError, text, incrax.cost, f, X, trips=3)
     assert incrax.cost(f, X, 3).forward.total.flops == 3
 
 
@@ -119,7 +119,7 @@ def test_python_control_flow_on_a_value():
     def f(x):
         return x if x[0] > 0 else -x
 
-    with pytest.raises(incrax.CostError) as caught:
+    with pytest.raises(incrax.errors.CostError) as caught:
         incrax.cost(f, X)
     place = str(caught.value).split("value: ")[1].split(". What")[0]
     assert place.startswith("test_errors.py:")
@@ -137,7 +137,7 @@ def test_an_array_without_jax_type():
         "`cost(f)` got `x` as an array of dtype object, which JAX has no type for. This is usually a ragged list, "
         "strings or dates in an array. Nothing was evaluated. Convert it to a numeric array."
     )
-    check_text(incrax.CostError, text, incrax.cost, loss, np.array([1, "a"], object))
+    check_text(incrax.errors.CostError, text, incrax.cost, loss, np.array([1, "a"], object))
 
 
 @pytest.mark.parametrize("found", [-1, None, float("inf")])
@@ -148,15 +148,15 @@ def test_a_rule_that_gives_no_number(found):
         "negative, from the types of the inputs, those of the results and the parameters of one equation. Nothing was "
         "counted."
     )
-    check_text(incrax.CostError, text, incrax.cost, f, TYPE, rules={"pure_callback": lambda *_: found})
+    check_text(incrax.errors.CostError, text, incrax.cost, f, TYPE, rules={"pure_callback": lambda *_: found})
 
 
 def test_inputs_that_are_not_there():
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         incrax.cost(loss, X, changing="y")
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         incrax.cost(loss, X, wrt="y")
-    with pytest.raises(incrax.SelectionError):
+    with pytest.raises(incrax.errors.SelectionError):
         incrax.cost(lambda n: n * 2, 3, wrt=0)
 
 
@@ -164,7 +164,7 @@ def test_a_value_in_the_hands_of_numpy():
     def f(x):
         return np.sin(x)
 
-    with pytest.raises(incrax.CostError) as caught:
+    with pytest.raises(incrax.errors.CostError) as caught:
         incrax.cost(f, X)
     place = str(caught.value).split("array: ")[1].split(". This")[0]
     assert place.startswith("test_errors.py:")
@@ -184,7 +184,7 @@ def test_a_static_number_of_a_jitted_function():
         "numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the argument: "
         "`cost(lambda x: f(x, n=3), x)`."
     )
-    check_text(incrax.CostError, text, incrax.cost, f, X, 3)
+    check_text(incrax.errors.CostError, text, incrax.cost, f, X, 3)
     assert incrax.cost(lambda x: f(x, 3), X).forward.total.flops == 2 * 3
 
 
@@ -205,7 +205,7 @@ def test_a_method_of_a_model_that_does_not_evaluate():
         "`grad`, `value_and_grad`, `hessian`, `jacobian` do. Nothing was evaluated. Pass the model itself: "
         "`cost(model)` counts its value, its gradient and its Hessian times a vector."
     )
-    check_text(incrax.CostError, text, incrax.cost, model.hvp)
+    check_text(incrax.errors.CostError, text, incrax.cost, model.hvp)
 
 
 @pytest.mark.parametrize(("args", "seen"), [((X,), "1 argument"), ((X, X), "2 arguments")])
@@ -214,7 +214,7 @@ def test_inputs_of_a_model_by_position(args, seen):
         f"`cost(model)` got {seen} by position; a bound model holds values for its inputs. Nothing was evaluated. "
         "Name those that are to be other: `cost(model, x=...)`, arrays or types."
     )
-    check_text(incrax.CostError, text, incrax.cost, incrax.bind(loss, x=X), *args)
+    check_text(incrax.errors.CostError, text, incrax.cost, incrax.bind(loss, x=X), *args)
 
 
 def test_a_guarded_function_without_values():
@@ -222,7 +222,7 @@ def test_a_guarded_function_without_values():
     def f(scale, x):
         return x if x[0] > 0 else -x
 
-    with pytest.raises(incrax.CostError) as caught:
+    with pytest.raises(incrax.errors.CostError) as caught:
         incrax.cost(f, 2.0, TYPE)
     place = str(caught.value).split("one: ")[1].split(". Nothing")[0]
     assert place.startswith("test_errors.py:")
@@ -235,7 +235,7 @@ def test_a_guarded_function_without_values():
 def test_a_guarded_function_inside_another_one():
     inner = incrax.guarded(lambda x: x if x[0] > 0 else -x)
     with pytest.raises(
-        incrax.CostError, match=r"Python control flow on a traced value: test_errors.py:\d+: x\[0\] > 0"
+        incrax.errors.CostError, match=r"Python control flow on a traced value: test_errors.py:\d+: x\[0\] > 0"
     ):
         incrax.cost(lambda x: inner(x) * 2.0, X)
     assert incrax.cost(incrax.guarded(lambda x: inner(x) * 2.0), X).forward.total.flops == 3

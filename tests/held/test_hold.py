@@ -425,11 +425,11 @@ def test_an_encoder_that_mixes_rows_is_refused_everywhere(name):
     x = X.copy()
     x[:8] = 0.0
     held = incrax.hold(MIXING[name])
-    with pytest.raises(incrax.MixedRowsError):
+    with pytest.raises(incrax.errors.MixedRowsError):
         held(PARAMS, x)
-    with pytest.raises(incrax.MixedRowsError):
+    with pytest.raises(incrax.errors.MixedRowsError):
         held.value_and_grad(contrast)(PARAMS, x, BATCHES)
-    with jax.disable_jit(), pytest.raises(incrax.MixedRowsError):
+    with jax.disable_jit(), pytest.raises(incrax.errors.MixedRowsError):
         held.value_and_grad(contrast)(PARAMS, x, BATCHES)
 
 
@@ -437,7 +437,7 @@ def test_an_encoder_that_mixes_rows_is_refused_everywhere(name):
 def test_what_shapes_tell_is_refused_under_transformations(name):
     epoch = incrax.hold(MIXING[name]).value_and_grad(contrast)
     for transformed in (jax.jit, jax.grad):
-        with pytest.raises(incrax.MixedRowsError):
+        with pytest.raises(incrax.errors.MixedRowsError):
             transformed(lambda params: epoch(params, X, BATCHES)[0])(PARAMS)
 
 

@@ -45,7 +45,7 @@ def stale(method):
 
 def test_parameters_that_moved_on_are_refused(kept):
     moved = {**PARAMS, "w": np.array([1.0, 2.5])}
-    error = incrax.StaleRepresentationsError
+    error = incrax.errors.StaleRepresentationsError
     refused(error, stale("rows"), kept.rows, [1], params=moved)
     refused(error, stale("add"), kept.add, [1], np.ones(1), params=moved)
     refused(error, stale("pullback"), kept.pullback, params=moved)
@@ -57,7 +57,7 @@ def test_parameters_that_were_changed_in_place_are_noticed():
     params = {**PARAMS, "w": PARAMS["w"].copy()}
     kept = incrax.hold(encoder)(params, X)
     params["w"][0] = 3.0
-    refused(incrax.StaleRepresentationsError, stale("rows"), kept.rows, [1], params=params)
+    refused(incrax.errors.StaleRepresentationsError, stale("rows"), kept.rows, [1], params=params)
 
 
 @pytest.mark.parametrize("other", [{"w": np.ones(2)}, {**PARAMS, "w": np.ones(3)}, {**PARAMS, "b": 1}])
@@ -67,7 +67,7 @@ def test_parameters_of_other_types(kept, other):
         "representations. This is usually another encoder's parameters. Nothing was evaluated or accumulated. Encode "
         "with them: `held(params, rows)`."
     )
-    refused(incrax.StaleRepresentationsError, text, kept.rows, [1], params=other)
+    refused(incrax.errors.StaleRepresentationsError, text, kept.rows, [1], params=other)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ def test_leaves_without_rows():
         "parameters."
     )
     held = incrax.hold(encoder)
-    refused(incrax.UnsupportedLeafError, text.format("float"), held, PARAMS, {"x": X, "t": 1.0})
-    refused(incrax.UnsupportedLeafError, text.format("ndarray"), held, PARAMS, {"x": X, "t": np.array(1.0)})
+    refused(incrax.errors.UnsupportedLeafError, text.format("float"), held, PARAMS, {"x": X, "t": 1.0})
+    refused(incrax.errors.UnsupportedLeafError, text.format("ndarray"), held, PARAMS, {"x": X, "t": np.array(1.0)})
     epoch = held.value_and_grad(jnp.sum)
-    refused(incrax.UnsupportedLeafError, text.format("str"), epoch, PARAMS, {"x": X, "t": "a"}, [[0]])
+    refused(incrax.errors.UnsupportedLeafError, text.format("str"), epoch, PARAMS, {"x": X, "t": "a"}, [[0]])
 
 
 @pytest.mark.parametrize("rows", [X[:0], (), {}])
@@ -92,7 +92,7 @@ def test_no_rows(rows):
         "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments in another order. "
         "Nothing was evaluated or stored. Pass a pytree of arrays with at least one row each."
     )
-    refused(incrax.RowsError, text, incrax.hold(encoder), PARAMS, rows)
+    refused(incrax.errors.RowsError, text, incrax.hold(encoder), PARAMS, rows)
 
 
 def test_leaves_of_other_lengths():
@@ -101,7 +101,7 @@ def test_leaves_of_other_lengths():
         "usually a transposed array, or a selection of some columns only. Nothing was evaluated or stored. Rows are "
         "the first axis of every array."
     )
-    refused(incrax.RowsError, text, incrax.hold(encoder), PARAMS, {"x": X, "y": X[:5]})
+    refused(incrax.errors.RowsError, text, incrax.hold(encoder), PARAMS, {"x": X, "y": X[:5]})
 
 
 WRONG_NUMBERS = [
@@ -123,8 +123,8 @@ def test_rows_that_are_not_there(kept, rows):
         "set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers from 0, or a "
         "boolean mask or a slice of the rows."
     )
-    refused(incrax.RowsError, text.format("rows"), kept.rows, rows)
-    refused(incrax.RowsError, text.format("add"), kept.add, rows, np.ones(1))
+    refused(incrax.errors.RowsError, text.format("rows"), kept.rows, rows)
+    refused(incrax.errors.RowsError, text.format("add"), kept.add, rows, np.ones(1))
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_batches_of_rows_that_are_not_there(batches, seen):
         "data set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers from 0, or "
         "a boolean mask or a slice of the rows."
     )
-    refused(incrax.RowsError, text, epoch, PARAMS, X, batches)
-    refused(incrax.RowsError, text, jax.jit(lambda params: epoch(params, X, batches)), PARAMS)
+    refused(incrax.errors.RowsError, text, epoch, PARAMS, X, batches)
+    refused(incrax.errors.RowsError, text, jax.jit(lambda params: epoch(params, X, batches)), PARAMS)
     with jax.disable_jit():
-        refused(incrax.RowsError, text, epoch, PARAMS, X, batches)
+        refused(incrax.errors.RowsError, text, epoch, PARAMS, X, batches)
 
 
 def test_batches_inside_a_function_that_is_traced(kept):
@@ -159,9 +159,9 @@ def test_batches_inside_a_function_that_is_traced(kept):
         "`kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, which takes all batches and can be "
         "compiled."
     )
-    refused(incrax.RowsError, text.format("rows", "row numbers"), jax.jit(kept.rows), jnp.array([0]))
-    refused(incrax.RowsError, text.format("add", "row numbers"), jax.jit(kept.add), jnp.array([0]), jnp.ones(1))
-    refused(incrax.RowsError, text.format("add", "cotangents"), jax.jit(lambda x: kept.add([0], x)), jnp.ones(1))
+    refused(incrax.errors.RowsError, text.format("rows", "row numbers"), jax.jit(kept.rows), jnp.array([0]))
+    refused(incrax.errors.RowsError, text.format("add", "row numbers"), jax.jit(kept.add), jnp.array([0]), jnp.ones(1))
+    refused(incrax.errors.RowsError, text.format("add", "cotangents"), jax.jit(lambda x: kept.add([0], x)), jnp.ones(1))
     assert kept.num_touched == 0
 
 
@@ -172,7 +172,7 @@ def test_data_of_batches_that_are_no_arrays():
         "first axis."
     )
     epoch = incrax.hold(encoder).value_and_grad(lambda z, name: jnp.sum(z))
-    refused(incrax.RowsError, text, epoch, PARAMS, X, (np.array([[0, 1]]), "a"))
+    refused(incrax.errors.RowsError, text, epoch, PARAMS, X, (np.array([[0, 1]]), "a"))
 
 
 def test_data_of_another_number_of_batches():
@@ -182,13 +182,13 @@ def test_data_of_another_number_of_batches():
         "along its first axis."
     )
     epoch = incrax.hold(encoder).value_and_grad(lambda z, more: jnp.sum(z))
-    refused(incrax.RowsError, text, epoch, PARAMS, X, (np.array([[0, 1], [2, 3]]), {"y": np.ones(6)}))
+    refused(incrax.errors.RowsError, text, epoch, PARAMS, X, (np.array([[0, 1], [2, 3]]), {"y": np.ones(6)}))
 
 
 def test_batches_are_not_differentiated():
     epoch = incrax.hold(encoder).value_and_grad(lambda z, weights: jnp.sum(weights * z), wrt=("params", "batches"))
     text = "it selects `batches.others[0]` among the batches, which belong to one batch each and are not trained"
-    with pytest.raises(incrax.SelectionError, match=re.escape(text)):
+    with pytest.raises(incrax.errors.SelectionError, match=re.escape(text)):
         epoch(PARAMS, X, (np.array([[0, 1], [2, 3]]), np.ones((2, 2))))
 
 
@@ -203,8 +203,8 @@ def test_encoders_that_return_no_rows(wrong, seen):
         "its first axis. This is usually a mean over rows, or a missing `jax.vmap`. Nothing was evaluated or stored. "
         "Return one representation a row; what is common to all rows belongs into the loss."
     )
-    refused(incrax.RowsError, text, incrax.hold(wrong), PARAMS, X)
-    refused(incrax.RowsError, text, incrax.hold(wrong).value_and_grad(jnp.sum), PARAMS, X, [[0, 1, 2, 3, 4, 5]])
+    refused(incrax.errors.RowsError, text, incrax.hold(wrong), PARAMS, X)
+    refused(incrax.errors.RowsError, text, incrax.hold(wrong).value_and_grad(jnp.sum), PARAMS, X, [[0, 1, 2, 3, 4, 5]])
 
 
 def normalised(params, x):
@@ -240,9 +240,9 @@ REASONS = [
 def test_encoders_that_mix_rows(wrong, reason):
     held = incrax.hold(wrong)
     text = f"^{MIXING.format(reason)}$"
-    with pytest.raises(incrax.MixedRowsError, match=text):
+    with pytest.raises(incrax.errors.MixedRowsError, match=text):
         held(PARAMS, X)
-    with pytest.raises(incrax.MixedRowsError, match=text):
+    with pytest.raises(incrax.errors.MixedRowsError, match=text):
         held.value_and_grad(jnp.sum)(PARAMS, X, [[0, 1]])
     assert held.stats.rows_encoded == 0
 
@@ -261,12 +261,12 @@ def test_cotangents_that_do_not_fit(kept):
         "like what it belongs to, with arrays of the same shapes and dtypes; None for leaves that are not selected."
     )
     wanted = "what `rows` returned, float64[2]"
-    refused(incrax.TangentError, text.format("float64[3]", wanted), kept.add, [1, 2], np.ones(3))
-    refused(incrax.TangentError, text.format("complex128[2]", wanted), kept.add, [1, 2], np.ones(2) * 1j)
-    refused(incrax.TangentError, text.format("str", wanted), kept.add, [1, 2], "a")
+    refused(incrax.errors.TangentError, text.format("float64[3]", wanted), kept.add, [1, 2], np.ones(3))
+    refused(incrax.errors.TangentError, text.format("complex128[2]", wanted), kept.add, [1, 2], np.ones(2) * 1j)
+    refused(incrax.errors.TangentError, text.format("str", wanted), kept.add, [1, 2], "a")
     seen = f"of the structure {jax.tree.structure((0,))}"
     tree = f"what `rows` returned, {jax.tree.structure(0)}"
-    refused(incrax.TangentError, text.format(seen, tree), kept.add, [1, 2], (np.ones(2),))
+    refused(incrax.errors.TangentError, text.format(seen, tree), kept.add, [1, 2], (np.ones(2),))
 
 
 def test_options():

@@ -409,7 +409,7 @@ def test_other_objects_are_static(x):
     ],
 )
 def test_arrays_that_jax_has_no_type_for_are_refused(x):
-    with pytest.raises(incrax.UnsupportedLeafError, match="`params`"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="`params`"):
         check_dynamic(x, "params")
 
 

@@ -224,10 +224,10 @@ def test_only_positional_parameters_name_positional_arguments():
 
 
 def test_a_static_value_without_hash_is_refused_by_name():
-    with pytest.raises(incrax.UnsupportedLeafError, match=r"`params\['a'\]` of type set"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match=r"`params\['a'\]` of type set"):
         make_signature(fun, (X, {"a": {1, 2}}), {})
 
 
 def test_an_array_without_a_type_is_refused_by_name():
-    with pytest.raises(incrax.UnsupportedLeafError, match=r"`scale` as an array of dtype object"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match=r"`scale` as an array of dtype object"):
         make_signature(fun, (X,), {"scale": np.array([object()])})

@@ -165,7 +165,7 @@ def test_arguments_that_are_known_inside_a_compiled_function_cut_nothing_off():
     known = np.ones(100)
     assert float(inner(known)) == 100.0
     assert float(incrax.bucketed(lambda y: inner(known) + y)(1.0)) == 101.0
-    with pytest.raises(incrax.CapacityError, match="Pass `size=`"):
+    with pytest.raises(incrax.errors.CapacityError, match="Pass `size=`"):
         jax.jit(lambda y: inner(known) + y)(1.0)
 
 

@@ -132,7 +132,7 @@ def test_results_have_the_weak_types_of_jax():
 
 def test_a_longer_length_of_padded_rows_is_an_error():
     rows = dataclasses.replace(incrax.select_rows(XS, np.ones(7, bool)), length=65)
-    with pytest.raises(incrax.CapacityError, match="asked for 65 rows or turns, and there is room for 64"):
+    with pytest.raises(incrax.errors.CapacityError, match="asked for 65 rows or turns, and there is room for 64"):
         incrax.scan(lambda c, x: (c + 1, None), 0, rows)
 
 

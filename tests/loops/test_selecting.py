@@ -68,7 +68,7 @@ def test_inside_compiled_programs_too(x):
 
 
 def test_exact_rows_of_more_than_there_are_are_an_error():
-    with pytest.raises(incrax.CapacityError, match="asked for 9 rows or turns, and there is room for 5"):
+    with pytest.raises(incrax.errors.CapacityError, match="asked for 9 rows or turns, and there is room for 5"):
         incrax.Padded(X, 9).exact()
 
 
@@ -130,7 +130,7 @@ def test_a_batch_of_masks():
 
 
 def test_more_rows_than_the_size_are_an_error_outside_and_inside_compiled_programs():
-    with pytest.raises(incrax.CapacityError, match=TOO_MANY):
+    with pytest.raises(incrax.errors.CapacityError, match=TOO_MANY):
         incrax.select_rows(X, X > 0, size=2)
     f = jax.jit(lambda x: incrax.select_rows(x, x > 0, size=2).values)
     with pytest.raises(jax.errors.JaxRuntimeError, match=TOO_MANY):

@@ -250,7 +250,7 @@ def test_what_a_function_calls_is_its_own():
     f(X, X)
     f(X + 1, X)
     incrax.assert_ran(f, only=["decay", "a"], never=["sin"])
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         incrax.assert_ran(f, never=["test_what_a_function_calls_is_its_own"])
     for name in ("decay", "gauss"):
         with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
@@ -309,7 +309,7 @@ def test_many_changed_inputs_are_shortened():
 
 
 def test_a_name_that_stands_for_nothing_is_an_error():
-    with pytest.raises(incrax.UnknownInputError) as caught:
+    with pytest.raises(incrax.errors.UnknownInputError) as caught:
         incrax.assert_ran(after(), never=["expp"])
     assert str(caught.value) == (
         "`assert_ran(f)` got `expp`, which is no input of the function, no primitive in it, no Python function that "

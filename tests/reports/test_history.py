@@ -99,7 +99,7 @@ def test_a_fork_starts_with_an_empty_history():
 
 def test_a_call_that_raised_has_no_row():
     f = called([""])
-    with pytest.raises(incrax.UnsupportedLeafError):
+    with pytest.raises(incrax.errors.UnsupportedLeafError):
         f(PARAMS, {"set"})
     assert calls_of(f)["num"] == 1
 

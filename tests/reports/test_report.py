@@ -299,18 +299,18 @@ def test_a_bound_model_is_reported_by_its_most_frequent_method():
 
 
 def test_what_is_no_incremental_function_is_refused():
-    with pytest.raises(incrax.ReportError) as caught:
+    with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(model)
     assert str(caught.value) == (
         "`report(f)` got a function. A page shows what an incremental function saves and runs, and this is none. "
         "Usually the plain function was passed instead of what `incremental` or `grad` returned: calls of it are not "
         "tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
     )
-    assert issubclass(incrax.ReportError, TypeError)
+    assert issubclass(incrax.errors.ReportError, TypeError)
 
 
 def test_a_guarded_function_is_refused():
-    with pytest.raises(incrax.ReportError) as caught:
+    with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(incrax.guarded(lambda x: x))
     assert str(caught.value) == (
         "`report(f)` got a function made by `guarded`, which has a program for each path through its branches, each "
@@ -373,7 +373,7 @@ def test_one_equation_is_one_equation():
 def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done():
     f = made()
     before = f.stats.as_dict()
-    with pytest.raises(incrax.ReportError) as caught:
+    with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(f, PARAMS, X, path=PARAMS)
     assert str(caught.value) == (
         "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "

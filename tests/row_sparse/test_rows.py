@@ -139,7 +139,7 @@ def test_it_is_immutable_and_survives_copies():
     [(1, np.ones(2), SHAPE), ([1.5], np.ones((1, 2)), SHAPE), ([1], np.ones((1, 3)), SHAPE), ([], 1.0, ())],
 )
 def test_parts_that_do_not_fit_are_refused(indices, values, shape):
-    with pytest.raises(incrax.RowShapeError, match="it needs k integer indices"):
+    with pytest.raises(incrax.errors.RowShapeError, match="it needs k integer indices"):
         RowSparse(jnp.asarray(indices), values, shape)
 
 
@@ -148,7 +148,7 @@ def test_operands_that_would_make_it_dense_are_refused():
     for operation in (lambda: rows + 1.0, lambda: rows * jnp.ones(2), lambda: rows / rows, lambda: rows * rows):
         with pytest.raises(TypeError, match="rows are multiplied and divided by scalars"):
             operation()
-    with pytest.raises(incrax.RowShapeError, match="nothing is broadcast"):
+    with pytest.raises(incrax.errors.RowShapeError, match="nothing is broadcast"):
         rows + made([1], (13, 2))
-    with pytest.raises(incrax.RowShapeError, match="nothing is broadcast"):
+    with pytest.raises(incrax.errors.RowShapeError, match="nothing is broadcast"):
         rows.add_to(jnp.zeros(2))

@@ -548,7 +548,7 @@ def test_a_deleted_parameter_is_named(f):
     rows = rows_of(21)
     f(t, rows)
     t["w"].delete()
-    with pytest.raises(incrax.DeletedInputError, match=r"t\['w'\]"):
+    with pytest.raises(incrax.errors.DeletedInputError, match=r"t\['w'\]"):
         f(t, rows)
 
 
@@ -581,7 +581,7 @@ def test_warm_up_prepares_the_chunks():
     compiles = f.stats.compiles
     f({**T, "w": T["w"] + 1}, rows)
     assert f.stats.compiles == compiles
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         f.warm_up(T, rows, changing=["nothing"])
 
 

@@ -357,13 +357,13 @@ def test_arguments_of_other_types_are_refused():
     f = minimal(lambda a, x, mode="fast": a * jnp.sum(x["x"]))
     state, step = f.pure(1.0, {"x": X})
     refused(
-        incrax.StepTypeError,
+        incrax.errors.StepTypeError,
         "`step` got `x['x']` as float32[20000]; the pure form was made for float64[20000]. A compiled loop cannot "
         "change types. Convert it, or make another form for this type.",
         *(step, state, 1.0, {"x": X.astype("f4")}),
     )
     refused(
-        incrax.StepTypeError,
+        incrax.errors.StepTypeError,
         "`step` got arguments of the structure PyTreeDef(((*, {'y': *}), {})); the pure form was made for "
         "PyTreeDef(((*, {'x': *}), {})). A compiled loop cannot change types. Pass arguments like those given to "
         "`pure`, or make another form for these.",
@@ -371,7 +371,7 @@ def test_arguments_of_other_types_are_refused():
     )
     state, step = f.pure(1.0, {"x": X}, mode="slow")
     refused(
-        incrax.StepTypeError,
+        incrax.errors.StepTypeError,
         "`step` got other static values in `mode` than the pure form was made with. They are part of the compiled "
         "function. Make another form for these.",
         *(step, state, 1.0, {"x": X}),
@@ -388,14 +388,14 @@ def test_frozen_data_must_be_the_same_object():
         "not be noticed. Use the frozen object itself inside the function, or make the form from an array that is not "
         "frozen."
     )
-    refused(incrax.StepTypeError, text, step, state, THETA, X)
-    refused(incrax.StepTypeError, text, jax.jit(step), state, THETA, data)
+    refused(incrax.errors.StepTypeError, text, step, state, THETA, X)
+    refused(incrax.errors.StepTypeError, text, jax.jit(step), state, THETA, data)
     assert not any(leaf.size == X.size for leaf in state.inputs)
 
 
 def test_declared_names_and_flags_are_checked():
     state, step = minimal(likelihood).pure(THETA, X)
-    with pytest.raises(incrax.UnknownInputError, match="`nu` names no input"):
+    with pytest.raises(incrax.errors.UnknownInputError, match="`nu` names no input"):
         step(state, THETA, X, changed=["nu"])
     refused(
         ValueError,

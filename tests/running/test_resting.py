@@ -92,7 +92,7 @@ def test_a_deleted_input_raises_and_loses_nothing():
     ours = resting(model, 1.0, 2.0, np.ones(2), X)
     known = ours(jnp.asarray(4.0), 2.0, np.ones(2), X)
     a.delete()
-    with pytest.raises(incrax.DeletedInputError, match="`a`"):
+    with pytest.raises(incrax.errors.DeletedInputError, match="`a`"):
         ours(a, 2.0, np.ones(2), X)
     for mine, other in zip(ours(jnp.asarray(4.0), 2.0, np.ones(2), X), known, strict=True):
         same(mine, other)
@@ -104,7 +104,7 @@ def test_an_input_deleted_after_its_call_raises_where_it_is_passed_again():
     ours = resting(model, 1.0, 2.0, np.ones(2), X)
     ours(a, 2.0, np.ones(2), X)
     a.delete()
-    with pytest.raises(incrax.DeletedInputError, match="`a`"):
+    with pytest.raises(incrax.errors.DeletedInputError, match="`a`"):
         ours(a, 2.0, np.ones(2), X)
 
 

@@ -87,5 +87,5 @@ def test_chains_have_sweeps_and_densities_are_numbers():
         samplers.gibbs(normal, START, updates=walk, key=1, num_sweeps=0)
     with pytest.raises(TypeError, match="must return one real number"):
         samplers.gibbs(lambda p: (normal(p),), START, updates=walk, key=1, num_sweeps=3)
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         samplers.gibbs(normal, START, updates={0: samplers.Walk(1.0)}, key=1, num_sweeps=3)

@@ -374,7 +374,7 @@ def test_a_name_declared_constant_is_not_compared():
 def test_what_cannot_be_compared_is_refused_by_name(make):
     values = make()
     f = incrax.guarded(lambda x: x * next(values))
-    with pytest.raises(incrax.CapturedStateError, match="captures `values`"):
+    with pytest.raises(incrax.errors.CapturedStateError, match="captures `values`"):
         f(X)
 
 
@@ -404,7 +404,7 @@ def noisy(x):
 def test_clocks_and_randomness_outside_jax_are_refused(name):
     f = incrax.guarded(IMPURE[name])
     for _ in range(2):
-        with pytest.raises(incrax.NotReproducibleError, match="clock|random"):
+        with pytest.raises(incrax.errors.NotReproducibleError, match="clock|random"):
             f(X)
     assert f.stats.recordings == 0
 
@@ -419,7 +419,7 @@ def test_a_generator_with_a_seed_inside_is_no_randomness():
 def test_a_file_is_refused(tmp_path):
     path = tmp_path / "mode"
     path.write_text("2.0")
-    with pytest.raises(incrax.NotReproducibleError, match="a file"):
+    with pytest.raises(incrax.errors.NotReproducibleError, match="a file"):
         incrax.guarded(lambda x: x * float(path.read_text()))(X)
 
 
@@ -433,5 +433,5 @@ def test_another_way_at_equal_values_is_an_error(request):
     f(X)
     gc.disable()
     request.addfinalizer(gc.enable)
-    with pytest.raises(incrax.NotReproducibleError, match="another way"):
+    with pytest.raises(incrax.errors.NotReproducibleError, match="another way"):
         f(-X)

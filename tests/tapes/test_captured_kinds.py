@@ -331,7 +331,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_what_is_read_from_outside_is_refused(name):
-    with pytest.raises(incrax.NotReproducibleError, match="file system|randomness"):
+    with pytest.raises(incrax.errors.NotReproducibleError, match="file system|randomness"):
         incrax.guarded(OUTSIDE[name])(X)
 
 
@@ -359,7 +359,7 @@ def test_a_traced_value_that_was_stored_is_refused_by_name():
     history = []
     f = incrax.guarded(lambda x: (history.append(x), 2 * x)[1])
     assert float(f(X)) == 3.0
-    with pytest.raises(incrax.CapturedStateError, match=r"captures `history\[0\]`, which holds a traced value"):
+    with pytest.raises(incrax.errors.CapturedStateError, match=r"captures `history\[0\]`, which holds a traced value"):
         f(X)
 
 

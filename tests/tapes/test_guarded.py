@@ -124,7 +124,7 @@ def test_an_argument_that_is_no_array_is_static():
 def test_a_masked_array_is_refused_on_a_known_path_too():
     f = incrax.guarded(branching)
     f(LOW)
-    with pytest.raises(incrax.UnsupportedLeafError, match="masked"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="masked"):
         f(np.ma.array(LOW, mask=[0, 0, 1]))
 
 
@@ -270,7 +270,7 @@ FLOATS = {
 def test_floats_as_python_values_are_refused_unless_allowed(name):
     fun = FLOATS[name]
     f = incrax.guarded(fun)
-    with pytest.raises(incrax.FloatGuardError, match="test_guarded.py"):
+    with pytest.raises(incrax.errors.FloatGuardError, match="test_guarded.py"):
         f(1.5)
     assert f.stats.recordings == 0
     g = incrax.guarded(fun, floats=True)
@@ -281,7 +281,7 @@ def test_floats_as_python_values_are_refused_unless_allowed(name):
 def test_a_derivative_never_misses_what_became_a_python_float():
     f = incrax.guarded(lambda x: x * float(x), floats=True)
     assert float(f(2.0)) == 4.0
-    with pytest.raises(incrax.FloatGuardError, match="differentiated"):
+    with pytest.raises(incrax.errors.FloatGuardError, match="differentiated"):
         jax.grad(f)(2.0)
 
 
@@ -313,7 +313,7 @@ def test_beyond_max_paths_derivatives_are_eager_and_right():
 def test_beyond_max_paths_an_error_if_asked_for():
     f = incrax.guarded(by_integer, max_paths=2, fallback="error")
     f(0, 2.0), f(1, 2.0)
-    with pytest.raises(incrax.TooManyPathsError, match=r"int\(n\): 2"):
+    with pytest.raises(incrax.errors.TooManyPathsError, match=r"int\(n\): 2"):
         f(2, 2.0)
     assert float(f(1, 2.0)) == 2.0
 
@@ -339,7 +339,7 @@ def test_static_arguments_by_name_and_position():
     assert float(f(1.5, n=2, mode="b")) == 1.5
     with pytest.raises(ValueError, match="'other'"):
         incrax.guarded(fun, static="other")
-    with pytest.raises(incrax.UnsupportedLeafError, match="hash"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="hash"):
         f(1.5, [2])
 
 
@@ -378,11 +378,11 @@ def test_derivatives_inside_are_compiled_on_the_right_path():
 @pytest.mark.parametrize("outer", [jax.jit, jax.vmap], ids=["jit", "vmap"])
 def test_where_no_value_is_known_a_branch_is_an_error_that_names_cond(outer):
     f = incrax.guarded(branching)
-    with pytest.raises(incrax.PythonBranchError, match=r"jax\.lax\.cond.*") as caught:
+    with pytest.raises(incrax.errors.PythonBranchError, match=r"jax\.lax\.cond.*") as caught:
         outer(f)(np.stack([LOW, HIGH]))
     assert "jnp.sum(x) > 1" in str(caught.value)
     f(LOW)
-    with pytest.raises(incrax.PythonBranchError):
+    with pytest.raises(incrax.errors.PythonBranchError):
         outer(f)(np.stack([LOW, HIGH]))
 
 
@@ -482,7 +482,7 @@ def test_an_incremental_function_inside_is_part_of_the_path():
 
 def test_incremental_says_how_to_use_guarded_on_a_python_branch():
     f = incrax.incremental(model)
-    with pytest.raises(incrax.PythonBranchError, match=r"incremental\(guarded\(f\)\)"):
+    with pytest.raises(incrax.errors.PythonBranchError, match=r"incremental\(guarded\(f\)\)"):
         f(2.0, 0.3, LOW)
 
 
@@ -526,7 +526,7 @@ def test_a_branch_on_the_result_of_an_effect_is_refused():
         y = jax.experimental.io_callback(lambda v: np.asarray(v), jax.ShapeDtypeStruct((), x.dtype), x)
         return y if y > 0 else -y
 
-    with pytest.raises(incrax.GuardOnEffectError, match="io_callback"):
+    with pytest.raises(incrax.errors.GuardOnEffectError, match="io_callback"):
         incrax.guarded(fun)(1.0)
 
 
@@ -538,7 +538,7 @@ def test_a_branch_on_an_effect_is_refused_even_if_the_function_catches_the_error
         except Exception:
             return x
 
-    with pytest.raises(incrax.GuardOnEffectError):
+    with pytest.raises(incrax.errors.GuardOnEffectError):
         incrax.guarded(fun)(1.0)
 
 
@@ -549,7 +549,7 @@ def test_a_branch_inside_a_part_that_jax_traces_is_an_error_that_names_it():
 
     ruled.defjvp(lambda primals, tangents: (ruled(*primals), tangents[0]))
     for part in (ruled, jax.jit(lambda x: x if x > 0 else -x)):
-        with pytest.raises(incrax.PythonBranchError, match="x > 0"):
+        with pytest.raises(incrax.errors.PythonBranchError, match="x > 0"):
             incrax.guarded(lambda x, part=part: part(x) if x > -1 else x)(1.0)
 
 

@@ -100,7 +100,7 @@ def test_a_path_whose_program_does_not_compile_is_forgotten():
     assert f(1.0, 2).shape == (2,)
     with pytest.raises(Exception, match=r".") as caught:
         f(1.0, -1)
-    assert not isinstance(caught.value, incrax.TapeError)
+    assert not isinstance(caught.value, incrax.errors.TapeError)
     assert [f(1.0, n).shape for n in (3, 2, 3)] == [(3,), (2,), (3,)]
     assert (f.stats.recordings, len(f.explain().paths)) == (3, 2)
 

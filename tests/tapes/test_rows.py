@@ -144,13 +144,13 @@ def test_inside_jit_the_rows_are_those_that_there_are():
 
 
 def test_an_argument_that_is_not_there():
-    with pytest.raises(incrax.LoopTypeError) as caught:
+    with pytest.raises(incrax.errors.LoopTypeError) as caught:
         incrax.guarded(lambda x: x, dynamic="y")(W)
     assert str(caught.value).startswith("`guarded(dynamic=...)` names `y`, and this call has no such argument")
 
 
 def test_arrays_with_different_numbers_of_rows():
-    with pytest.raises(incrax.LoopTypeError, match="`guarded` goes through its arrays row by row"):
+    with pytest.raises(incrax.errors.LoopTypeError, match="`guarded` goes through its arrays row by row"):
         incrax.guarded(lambda x: x, dynamic=0)({"a": XS[:2], "b": XS[:3]})
 
 
@@ -195,5 +195,5 @@ def test_a_branch_of_a_guarded_body_on_a_carry_is_an_error_that_names_cond(loop)
         "scan": lambda: incrax.scan(lambda c, x: (body(c), x), 10.0, XS[:4, 0]),
         "while_loop": lambda: incrax.while_loop(lambda c: c > 1, body, 10.0),
     }
-    with pytest.raises(incrax.PythonBranchError, match=r"c > 3.*jax.lax.cond"):
+    with pytest.raises(incrax.errors.PythonBranchError, match=r"c > 3.*jax.lax.cond"):
         loops[loop]()

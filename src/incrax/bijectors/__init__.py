@@ -1,12 +1,5 @@
 """Bijections whose outputs remember where they came from: the inverse and the log-density of a sample are free."""
 
-from incrax._bijector_errors import (
-    BijectionArgumentError,
-    FlowShapeError,
-    NotABijectionError,
-    NotADistributionError,
-    NothingToTrainError,
-)
 from incrax.bijectors.bases import Normal
 from incrax.bijectors.bijection import Bijection
 from incrax.bijectors.chains import Compose, Invert
@@ -24,6 +17,13 @@ from incrax.bijectors.residual import InvertibleResidual, lipswish
 from incrax.bijectors.switches import is_recording, requires_ladj, set_record_flow_graph, set_requires_ladj
 from incrax.bijectors.training import FlowFit, fit_maximum_likelihood, fit_variational
 from incrax.bijectors.transformers import Affine, Elementwise, Fixed, Shift, Spline, Transformer
+from incrax.errors import (
+    BijectionArgumentError,
+    FlowShapeError,
+    NotABijectionError,
+    NotADistributionError,
+    NothingToTrainError,
+)
 
 __all__ = [
     "Affine",

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 
-from incrax._bijector_errors import not_a_bijection
+from incrax.bijectors.messages import not_a_bijection
 from incrax.bijectors.protocol import Adapter, Pass
 
 

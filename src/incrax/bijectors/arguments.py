@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from incrax._bijector_errors import no_tree, unhashable_argument
+from incrax.bijectors.messages import no_tree, unhashable_argument
 from incrax.bijectors.remembered import Remembered
 
 _NUMBERS = (bool, int, float, complex)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax import _jax
-from incrax._bijector_errors import not_a_distribution
+from incrax.bijectors.messages import not_a_distribution
 from incrax.bijectors.programs import _ChangedError, _split
 from incrax.bijectors.state import watch
 

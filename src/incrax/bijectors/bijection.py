@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from incrax._bijector_errors import wrong_context, wrong_event, wrong_size
+from incrax.bijectors.messages import wrong_context, wrong_event, wrong_size
 from incrax.bijectors.protocol import Pass
 
 T = TypeVar("T", bound=type)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._bijector_errors import shapes_of_parts_differ, wrong_size
 from incrax.bijectors.adapters import adapter_of, ladj_through, through
 from incrax.bijectors.bijection import Bijection, node, set_fields
+from incrax.bijectors.messages import shapes_of_parts_differ, wrong_size
 from incrax.bijectors.protocol import Pass
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
 from incrax._program import Program, evaluator, from_jaxpr, trace
 from incrax.bijectors.arguments import Frame, bijections_in, check_hashable, taken_apart
 from incrax.bijectors.carried import Collector, Incoming, Outgoing, incoming

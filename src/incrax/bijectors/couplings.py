@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bijector_errors import wrong_conditioner, wrong_size
 from incrax.bijectors.bijection import Bijection, check_inputs, joined, node, set_fields
+from incrax.bijectors.messages import wrong_conditioner, wrong_size
 from incrax.bijectors.networks import MLP, MaskedMLP
 from incrax.bijectors.protocol import Pass
 from incrax.bijectors.transformers import Transformer, apply

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from incrax._bijector_errors import (
+from incrax.bijectors.bases import Base, base_of
+from incrax.bijectors.messages import (
     batches_twice,
     context_not_given,
     no_context_taken,
@@ -22,7 +23,6 @@ from incrax._bijector_errors import (
     other_ladj_shape,
     shapes_do_not_fit,
 )
-from incrax.bijectors.bases import Base, base_of
 from incrax.bijectors.remembered import Remembered, remember
 
 

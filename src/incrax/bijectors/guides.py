@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 
-from incrax._bijector_errors import NotABijectionError
 from incrax._extras import needed
 from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.bases import Normal
 from incrax.bijectors.distributions import Flow
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.training import split_trainable
+from incrax.errors import NotABijectionError
 
 
 def as_numpyro(flow: Flow, context: Any = None) -> Any:

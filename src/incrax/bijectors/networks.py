@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bijector_errors import wrong_size
 from incrax.bijectors.bijection import node, set_fields
+from incrax.bijectors.messages import wrong_size
 
 
 @node("weights", "biases")

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bijector_errors import not_two_numbers
 from incrax._extras import needed
 from incrax.bijectors.distributions import Flow
+from incrax.bijectors.messages import not_two_numbers
 
 
 def plot(

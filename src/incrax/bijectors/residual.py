@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from incrax._bijector_errors import wrong_size
 from incrax.bijectors.bijection import Bijection, check_event, node, set_fields
+from incrax.bijectors.messages import wrong_size
 from incrax.bijectors.networks import evaluate, initial
 from incrax.bijectors.protocol import Pass
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
-from incrax._bijector_errors import SLOW_LADJ
 from incrax._context import add_switch
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
+from incrax.bijectors.messages import SLOW_LADJ
 
 P = ParamSpec("P")
 R = TypeVar("R")

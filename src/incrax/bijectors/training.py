@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bijector_errors import nothing_to_train, other_rows, stopped_early, too_few_rows
-from incrax._errors import wrong_option
 from incrax._extras import needed
+from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax.bijectors.distributions import Flow
+from incrax.bijectors.messages import nothing_to_train, other_rows, stopped_early, too_few_rows
 
 LEARNING_RATE = 1e-3
 """Of Adam, where no optimizer is given."""

@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 import jax
 import jax.numpy as jnp
 
-from incrax._bijector_errors import wrong_size
 from incrax.bijectors import splines
 from incrax.bijectors.bijection import Bijection, check_event, checked_shape, event_sum, node, set_fields
+from incrax.bijectors.messages import wrong_size
 from incrax.bijectors.protocol import Pass
 
 

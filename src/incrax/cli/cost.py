@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     changing, wrt = options.changing or None, tuple(options.wrt) or None
     try:
         found = incrax.cost(function, *arguments, changing=changing, wrt=wrt, measure=options.measure)
-    except (incrax.UnknownInputError, incrax.CostError, incrax.SelectionError) as error:
+    except (incrax.errors.UnknownInputError, incrax.errors.CostError, incrax.errors.SelectionError) as error:
         raise UsageError(" ".join(str(error).split())) from None
     if options.json:
         print_json(found.as_dict())

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     ours = function if isinstance(function, incrax.Incremental) else incrax.incremental(function)
     try:
         jax.block_until_ready(ours(*arguments))
-    except (incrax.SelectionError, incrax.UnknownInputError) as error:
+    except (incrax.errors.SelectionError, incrax.errors.UnknownInputError) as error:
         raise UsageError(" ".join(str(error).split())) from None
     for changed in _changed(arguments, options.rounds):
         jax.block_until_ready(ours(*changed))
@@ -73,7 +73,7 @@ def _report_of_model(model: incrax.Bound, options: argparse.Namespace) -> incrax
     start = tuple(model[path] for path in paths)
     for changed in _changed(start, options.rounds):
         moved = {path: new for path, old, new in zip(paths, start, changed, strict=True) if new is not old}
-        with contextlib.suppress(incrax.InputValueError), model.at(moved):
+        with contextlib.suppress(incrax.errors.InputValueError), model.at(moved):
             jax.block_until_ready(evaluate())
     return incrax.report(model)
 

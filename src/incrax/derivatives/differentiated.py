@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import taken_name, wrong_tangent
-from incrax._errors import not_called
+from incrax._messages import not_called
 from incrax._program import type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
+from incrax.derivatives.messages import taken_name, wrong_tangent
 from incrax.derivatives.row_sparse.explanation import RowsExplanation
 from incrax.derivatives.row_sparse.rows import RowSparse
 from incrax.derivatives.row_sparse.structured import sparse_outputs

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from incrax import _jax
-from incrax._errors import not_called
 from incrax._jax import Equation, Var
+from incrax._messages import not_called
 from incrax._table import Printable, Table
 from incrax.engine.call.call_record import NO_MEMORY, Record
 from incrax.engine.call.engine import Engine

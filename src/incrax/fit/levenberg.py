@@ -14,9 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._errors import wrong_option
-from incrax._fit_errors import SQUARES
 from incrax._incremental import Incremental
+from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
@@ -25,6 +24,7 @@ from incrax.fit.compiled import Round
 from incrax.fit.hosted import Hosted
 from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
+from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
     Layout,
     Problem,

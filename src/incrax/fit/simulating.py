@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from incrax._extras import needed
-from incrax._fit_errors import no_data_sets
 from incrax._progress import Meter
+from incrax.fit.messages import no_data_sets
 from incrax.fit.minimizing import minimize
 from incrax.fit.minimum import element_number
 from incrax.models.bound import Bound

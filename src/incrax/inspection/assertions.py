@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax import _program as program
-from incrax._errors import UnknownInputError, not_called, not_incremental, unknown_work
 from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
+from incrax._messages import not_called, not_incremental, unknown_work
 from incrax._program import read_vars, written_vars
 from incrax.engine.call.call_record import UNCHANGED, Record
 from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.plan.facts import Facts
+from incrax.errors import UnknownInputError
 from incrax.explanation.last_call import equations_run
 
 NUM_SHOWN = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from incrax._errors import counting_twice
+from incrax._messages import counting_twice
 from incrax._stats import Stats
 from incrax._table import Printable, Table
 from incrax.engine.call.registry import Counters, collect, living, stop_collecting

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._errors import not_called
+from incrax._messages import not_called
 from incrax._version import __version__
 from incrax.engine.call.call_record import NO_MEMORY, Record
 from incrax.engine.call.engine import Engine

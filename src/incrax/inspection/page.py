@@ -18,7 +18,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from incrax._report_errors import no_file_to_write_to
+from incrax.inspection.messages import no_file_to_write_to
 
 SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "charts.js", "tables.js", "main.js")
 NOTEBOOK_HEIGHT = 860

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from incrax._errors import not_called
 from incrax._incremental import Incremental
-from incrax._report_errors import no_report, no_report_of_guarded
+from incrax._messages import not_called
 from incrax.control_flow.tapes.alone import incremental_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.inspection.gathered import gather, subject_of
+from incrax.inspection.messages import no_report, no_report_of_guarded
 from incrax.inspection.page import Report, checked_path
 from incrax.models.bound import Bound
 

@@ -14,9 +14,8 @@ import jax
 import numpy as np
 
 from incrax._api import incremental
-from incrax._bind_errors import no_state, nothing_to_train
-from incrax._errors import not_called
 from incrax._incremental import Incremental
+from incrax._messages import not_called
 from incrax._stats import Stats
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
@@ -25,6 +24,7 @@ from incrax.engine.inputs.leaves import descriptor, is_dynamic
 from incrax.explanation.last_call import Explanation
 from incrax.models.functions import Functions, State, checked_inputs, functions_of, parameter_names
 from incrax.models.inputs import Inputs, Watcher
+from incrax.models.messages import no_state, nothing_to_train
 from incrax.models.modules import is_module
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Roles
 from incrax.models.table import shown

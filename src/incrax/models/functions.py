@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from incrax._bind_errors import (
+from incrax.control_flow.tapes.guarded import Guarded
+from incrax.derivatives.selection import type_name
+from incrax.engine.inputs.paths import is_within
+from incrax.models.messages import (
     guarded_function,
     missing_inputs,
     no_updates,
@@ -22,9 +25,6 @@ from incrax._bind_errors import (
     taken_option,
     wrong_update,
 )
-from incrax.control_flow.tapes.guarded import Guarded
-from incrax.derivatives.selection import type_name
-from incrax.engine.inputs.paths import is_within
 from incrax.models.modules import Opened
 from incrax.models.names import names_of, parts_of
 

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._bind_errors import other_definition, other_structure, overlapping_names, wrong_size
 from incrax.derivatives.flat import ends
 from incrax.engine.inputs.leaves import frozen
 from incrax.engine.inputs.paths import is_within
+from incrax.models.messages import other_definition, other_structure, overlapping_names, wrong_size
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
 from incrax.models.roles import DATA, FIXED, TRAINABLE, Roles, as_was, check_role, check_value, fitted, roles_of

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import DictKey, GetAttrKey, keystr, tree_flatten_with_path
 
-from incrax._bind_errors import ambiguous_name, unknown_name
 from incrax.engine.inputs.paths import is_within
+from incrax.models.messages import ambiguous_name, unknown_name
 
 
 class Names(NamedTuple):

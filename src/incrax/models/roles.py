@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bind_errors import cannot_train, other_type, traced_value, wrong_role, wrong_roles
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
+from incrax.models.messages import cannot_train, other_type, traced_value, wrong_role, wrong_roles
 from incrax.models.names import Names
 
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")

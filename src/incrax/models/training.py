@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from incrax._bind_errors import roles_changed, wrong_choice
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
 from incrax.models.functions import Functions
 from incrax.models.inputs import Inputs
+from incrax.models.messages import roles_changed, wrong_choice
 from incrax.models.roles import STATE, TRAINABLE
 
 WHEN = ("before", "after", "never")

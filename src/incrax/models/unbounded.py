@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bind_errors import not_a_role_for, outside, wrong_pair
+from incrax.models.messages import not_a_role_for, outside, wrong_pair
 from incrax.models.names import Names
 from incrax.models.roles import DATA, FIXED, TRAINABLE
 

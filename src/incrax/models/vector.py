@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._bind_errors import at_a_bound, wrong_pair
 from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import Options
 from incrax.models.inputs import Inputs
+from incrax.models.messages import at_a_bound, wrong_pair
 from incrax.models.roles import TRAINABLE
 
 

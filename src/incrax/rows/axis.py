@@ -17,7 +17,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax._row_errors import branches_on_rows, mixed_rows
+from incrax.engine.inputs.messages import branches_on_rows, mixed_rows
 from incrax.engine.program.simplify import inline_with_lines
 from incrax.primitives.rows import Reduction, Verdict, row_verdict
 from incrax.rows.numbers import CONSTANTS, OUTPUTS, Lifted, Number, Place, bits, lift

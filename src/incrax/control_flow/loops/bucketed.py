@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 
-from incrax._errors import wrong_option
-from incrax._loop_errors import other_room
+from incrax._messages import wrong_option
 from incrax._names import reduced
 from incrax.control_flow.loops.lengths import is_staged, is_traced
+from incrax.control_flow.loops.messages import other_room
 from incrax.control_flow.loops.ragged import RaggedArguments, exact
 from incrax.control_flow.loops.sizes import Sizes
 

@@ -16,8 +16,8 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._errors import wrong_option
-from incrax._loop_errors import no_integer, other_lengths, too_long
+from incrax._messages import wrong_option
+from incrax.control_flow.loops.messages import no_integer, other_lengths, too_long
 
 SMALLEST = 64
 """The least capacity: shorter arrays are padded to it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
 from incrax.control_flow.loops.scan import MEMORY, scan
 
 

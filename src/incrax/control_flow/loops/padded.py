@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from incrax._loop_errors import unknown_length
 from incrax.control_flow.loops.lengths import check_room, cut, is_traced, num_rows
+from incrax.control_flow.loops.messages import unknown_length
 
 
 @jax.tree_util.register_dataclass

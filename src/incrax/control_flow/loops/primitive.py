@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
-from incrax._loop_errors import small_memory
 from incrax.control_flow.loops.batches import batched_body, masked_body, stand_ins
 from incrax.control_flow.loops.bodies import Layout, avals_in, avals_out, call, close, merged, transposed
 from incrax.control_flow.loops.linearized import Linearized, linearized
+from incrax.control_flow.loops.messages import small_memory
 
 NAME = _jax.LOOP
 

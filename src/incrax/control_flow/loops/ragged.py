@@ -15,8 +15,8 @@ import jax
 import jax.dtypes
 import numpy as np
 
-from incrax._loop_errors import no_ragged
 from incrax.control_flow.loops.lengths import capacity_for, is_traced, num_rows, padded
+from incrax.control_flow.loops.messages import no_ragged
 from incrax.control_flow.loops.padded import Padded
 
 Lengths = dict[str | int, int]

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from incrax._errors import wrong_option
-from incrax._loop_errors import no_capacity, no_length, no_pair
+from incrax._messages import wrong_option
 from incrax.control_flow.loops import primitive
 from incrax.control_flow.loops.bodies import Layout
 from incrax.control_flow.loops.lengths import (
@@ -26,6 +25,7 @@ from incrax.control_flow.loops.lengths import (
     num_rows,
     padded,
 )
+from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
 from incrax.control_flow.loops.padded import Padded
 from incrax.control_flow.loops.tracing import Start, row_aval
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax._loop_errors import no_size, other_mask
 from incrax.control_flow.loops.lengths import (
     SMALLEST,
     as_size,
@@ -24,6 +23,7 @@ from incrax.control_flow.loops.lengths import (
     is_traced,
     padded,
 )
+from incrax.control_flow.loops.messages import no_size, other_mask
 from incrax.control_flow.loops.padded import Padded
 from incrax.control_flow.loops.sizes import current_sizes
 

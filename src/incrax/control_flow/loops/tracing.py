@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
-from incrax._loop_errors import other_carry, other_carry_type
 from incrax.control_flow.loops.bodies import lift
+from incrax.control_flow.loops.messages import other_carry, other_carry_type
 
 
 class Traced(NamedTuple):

@@ -19,12 +19,12 @@ import numpy as np
 from jax import lax
 
 from incrax import _jax
-from incrax._errors import wrong_option
-from incrax._loop_errors import no_condition, small_memory
+from incrax._messages import wrong_option
 from incrax.control_flow.loops import primitive
 from incrax.control_flow.loops.bodies import Layout, call, close, lift, merged
 from incrax.control_flow.loops.lengths import as_size, checked
 from incrax.control_flow.loops.linearized import linearized
+from incrax.control_flow.loops.messages import no_condition, small_memory
 from incrax.control_flow.loops.primitive import Spec
 from incrax.control_flow.loops.tracing import Start
 

@@ -7,8 +7,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from incrax._errors import wrong_option
 from incrax._incremental import Incremental
+from incrax._messages import wrong_option
 from incrax.control_flow.tapes.checking import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.control_flow.tapes.making import Options

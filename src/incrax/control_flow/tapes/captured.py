@@ -28,8 +28,8 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import is_installed
-from incrax._tape_errors import not_comparable
 from incrax.control_flow.tapes.images import Container, same_image
+from incrax.control_flow.tapes.messages import not_comparable
 
 MISSING = object()
 _SCOPES = frozenset(("globals", "vars", "eval", "exec"))

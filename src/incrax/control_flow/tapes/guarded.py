@@ -19,12 +19,18 @@ import numpy as np
 from incrax import _jax
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import reduced
-from incrax._tape_errors import constant_of_derivative, eager_from_now, other_way, too_many_paths, unknown_branch
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.ragged import RaggedArguments, exact
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of, unmerged
 from incrax.control_flow.tapes.making import Options, Subject, make_path, merging
+from incrax.control_flow.tapes.messages import (
+    constant_of_derivative,
+    eager_from_now,
+    other_way,
+    too_many_paths,
+    unknown_branch,
+)
 from incrax.control_flow.tapes.paths import OtherTypes, Path
 from incrax.control_flow.tapes.statics import Split, StaticNames, split
 from incrax.control_flow.tapes.tape import Tape, evaluate, first_results

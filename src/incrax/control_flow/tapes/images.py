@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._tape_errors import not_comparable
+from incrax.control_flow.tapes.messages import not_comparable
 
 Reader = Callable[[], tuple[Any, Sequence[Any]]]
 """Gives keys, compared by `==`, and values, which are watched on their own."""

@@ -14,16 +14,17 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
-from incrax._tape_errors import TapeError, branch_inside, clock_or_random, float_guard, kept_tracer, no_array
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import placed
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.mechanism import record
+from incrax.control_flow.tapes.messages import branch_inside, clock_or_random, float_guard, kept_tracer, no_array
 from incrax.control_flow.tapes.paths import Path
 from incrax.control_flow.tapes.recording import Recording
 from incrax.control_flow.tapes.sides import Sides
 from incrax.control_flow.tapes.sources import Seen, watched
 from incrax.engine.inputs.signature import Signature
+from incrax.errors import TapeError
 
 MAX_ROUNDS = 3
 """Recordings of one call: one more where code was found that is reached in no other way than by running."""

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from incrax._tape_errors import not_fitting
 from incrax.control_flow.tapes import oracle, recording
+from incrax.control_flow.tapes.messages import not_fitting
 from incrax.control_flow.tapes.recording import Recording
 
 Record = Callable[..., Recording]

@@ -15,10 +15,11 @@ import numpy as np
 
 from incrax import _jax
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax._tape_errors import GuardOnEffectError, escaped_tracer, guard_on_effect
 from incrax.control_flow.tapes import conversions
 from incrax.control_flow.tapes.guards import Guard
+from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
 from incrax.engine.program.simplify import inline, needed_equations
+from incrax.errors import GuardOnEffectError
 
 Flat = Callable[..., Sequence[Any]]
 

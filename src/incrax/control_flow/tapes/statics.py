@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from incrax._errors import unhashable_static
+from incrax._messages import unhashable_static
 
 
 class StaticNames(NamedTuple):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._errors import not_a_number, other_shape, wrong_rows
+from incrax._messages import not_a_number, other_shape, wrong_rows
 from incrax.derivatives.row_sparse.indices import canonical, distinct, over_rows, summed
 
 

@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
-from incrax._errors import wrong_option
 from incrax._jax import Literal, Tracer
+from incrax._messages import wrong_option
 from incrax._program import Program, trace_with_tree
 from incrax.derivatives.row_sparse.context import Context, Limits
 from incrax.derivatives.row_sparse.control import typed

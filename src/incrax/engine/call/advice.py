@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from incrax import _jax
-from incrax._errors import large_unchanged
+from incrax._messages import large_unchanged
 from incrax.engine.compile.timing import Clock
 from incrax.engine.plan.facts import Facts
 

@@ -12,9 +12,9 @@ import jax
 from incrax import _jax
 from incrax._collection import uncollected
 from incrax._locations import NO_VALUE, place_of_error
+from incrax._messages import branch_in_incremental
 from incrax._profiling import annotated
 from incrax._program import Program, trace_with_tree
-from incrax._tape_errors import branch_in_incremental
 from incrax._tuning import Tuning
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature

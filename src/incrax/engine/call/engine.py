@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from incrax import _jax
-from incrax._errors import deleted_input
 from incrax._jax import Var
+from incrax._messages import deleted_input
 from incrax._program import Program
 from incrax._stats import Stats
 from incrax._tuning import Tuning

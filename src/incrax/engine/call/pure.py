@@ -19,8 +19,8 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from incrax import _jax
-from incrax._errors import other_frozen, other_statics, other_structure, other_type
 from incrax._jax import Var
+from incrax._messages import other_frozen, other_statics, other_structure, other_type
 from incrax._program import read_vars
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis

@@ -15,7 +15,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._errors import many_functions, many_signatures, nothing_saved
+from incrax._messages import many_functions, many_signatures, nothing_saved
 from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._tuning import Tuning

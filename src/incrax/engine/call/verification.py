@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from incrax import _jax
-from incrax._errors import not_deterministic, stale_result
 from incrax._jax import Equation, Var
+from incrax._messages import not_deterministic, stale_result
 from incrax._program import written_vars
 from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.leaves import LeafValue

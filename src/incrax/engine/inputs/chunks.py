@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._row_errors import no_rows, not_an_array, other_lengths, other_read, wrong_chunk_rows
 from incrax.engine.inputs.leaves import check_dynamic
+from incrax.engine.inputs.messages import no_rows, not_an_array, other_lengths, other_read, wrong_chunk_rows
 from incrax.engine.inputs.sources import Source
 
 CHUNK_ROWS = 131072

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import masked_array, unsupported_dtype
+from incrax._messages import masked_array, unsupported_dtype
 from incrax.engine.inputs.placement import plain_sharding
 
 T = TypeVar("T")

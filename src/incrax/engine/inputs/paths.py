@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from incrax._errors import unknown_input
+from incrax._messages import unknown_input
 from incrax.engine.program.dependence import Layout
 
 _ELEMENT = re.compile(r"^(?P<path>.*)\[(?P<index>\d+)\]$")

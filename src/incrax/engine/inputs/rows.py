@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._row_errors import no_row_number, no_rows, other_lengths, other_rows, outside_rows
 from incrax.engine.inputs.chunks import (
     CHUNK_ROWS,
     Chunk,
@@ -28,6 +27,7 @@ from incrax.engine.inputs.chunks import (
     overwritten,
     streamed,
 )
+from incrax.engine.inputs.messages import no_row_number, no_rows, other_lengths, other_rows, outside_rows
 from incrax.engine.inputs.sources import ArraySource, ParquetSource, Source
 
 

@@ -15,7 +15,7 @@ import jax
 
 from incrax import _jax
 from incrax._context import context_key
-from incrax._errors import unhashable_static
+from incrax._messages import unhashable_static
 from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
 from incrax.engine.inputs.placement import Placed
 

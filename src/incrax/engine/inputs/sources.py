@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from incrax._row_errors import missing_entries, no_pyarrow
+from incrax.engine.inputs.messages import missing_entries, no_pyarrow
 
 
 class Source(Protocol):

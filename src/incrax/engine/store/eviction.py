@@ -16,8 +16,8 @@ from typing import Any
 import jax
 
 from incrax import _jax
-from incrax._errors import kept_too_large, out_of_memory
 from incrax._jax import Var
+from incrax._messages import kept_too_large, out_of_memory
 from incrax.engine.inputs.leaves import LeafValue, is_frozen
 from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.segments import Segments

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from incrax._cost_errors import wrong_option
 from incrax._progress import Meter
 from incrax.engine.inputs.rows import as_plain
 from incrax.inspection.cost import measuring
 from incrax.inspection.cost.counted import Counted, Options, check_run, count
 from incrax.inspection.cost.measuring import Measured
+from incrax.inspection.cost.messages import wrong_option
 from incrax.inspection.cost.models import unbound
 from incrax.inspection.cost.programs import (
     Call,

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import jax
 
-from incrax._cost_errors import has_effects, needs_values
 from incrax._jax import Equation
 from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.program.cost import Cost
 from incrax.engine.program.dependence import ALWAYS, depend, make_layout
 from incrax.inspection.cost.counting import counts_of_run, has_open_regions
+from incrax.inspection.cost.messages import has_effects, needs_values
 from incrax.inspection.cost.plain import value_type
 from incrax.inspection.cost.programs import Call, Traced
 from incrax.inspection.cost.regions import AS_RUN, AS_WRITTEN, Region, regions_of

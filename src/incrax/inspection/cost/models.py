@@ -12,8 +12,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from incrax._cost_errors import inputs_by_position, not_evaluating
-from incrax._errors import UnknownInputError
+from incrax.errors import UnknownInputError
+from incrax.inspection.cost.messages import inputs_by_position, not_evaluating
 from incrax.models.bound import Bound
 from incrax.models.modules import opened
 from incrax.models.names import with_part

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._cost_errors import needs_a_path
 from incrax._incremental import Incremental
 from incrax._locations import NO_VALUE, place_of_error
 from incrax.control_flow.tapes.alone import path_alone
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.signature import argument_names, leaf_path
+from incrax.inspection.cost.messages import needs_a_path
 
 
 class Plain(NamedTuple):

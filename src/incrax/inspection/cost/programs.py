@@ -15,7 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._cost_errors import (
+from incrax._locations import NO_VALUE, place_of_error
+from incrax._program import Program, trace_with_tree
+from incrax.derivatives.cuts import Mark, is_mark, without_marks
+from incrax.derivatives.selection import select
+from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
+from incrax.engine.inputs.signature import argument_names, leaf_path
+from incrax.errors import PythonBranchError, UnsupportedLeafError
+from incrax.inspection.cost.messages import (
     branch_in_function,
     no_type,
     not_callable,
@@ -23,14 +30,6 @@ from incrax._cost_errors import (
     static_number,
     value_for_numpy,
 )
-from incrax._errors import UnsupportedLeafError
-from incrax._locations import NO_VALUE, place_of_error
-from incrax._program import Program, trace_with_tree
-from incrax._tape_errors import PythonBranchError
-from incrax.derivatives.cuts import Mark, is_mark, without_marks
-from incrax.derivatives.selection import select
-from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
-from incrax.engine.inputs.signature import argument_names, leaf_path
 from incrax.inspection.cost.plain import Plain, plain_of, value_type
 
 

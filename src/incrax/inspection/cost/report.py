@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from incrax._cost_errors import wrong_option
 from incrax._table import Printable, Table
 from incrax.engine.program.cost import Cost
 from incrax.inspection.cost.cells import (
@@ -28,6 +27,7 @@ from incrax.inspection.cost.cells import (
     total_cells,
 )
 from incrax.inspection.cost.measuring import Measured
+from incrax.inspection.cost.messages import wrong_option
 from incrax.inspection.cost.places import place_of
 from incrax.inspection.cost.rows import EquationCost, LoopCost, summed
 

@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._cost_errors import wrong_rule
 from incrax._jax import Equation
 from incrax.engine.program.cost import ZERO, Cost, leaf_cost
 from incrax.engine.program.nested import is_counted
+from incrax.inspection.cost.messages import wrong_rule
 from incrax.inspection.cost.regions import Node, Region
 
 

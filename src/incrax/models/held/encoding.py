@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax._held_errors import no_rows_to_hold, not_rows, other_numbers_of_rows, wrong_representations
 from incrax.engine.inputs.leaves import check_dynamic
+from incrax.models.held.messages import no_rows_to_hold, not_rows, other_numbers_of_rows, wrong_representations
 
 Encoder = Callable[..., Any]
 

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax._derivative_errors import wrong_wrt
-from incrax._held_errors import batches_selected, other_batches, wrong_row_numbers
 from incrax.derivatives.cuts import without_marks
+from incrax.derivatives.messages import wrong_wrt
 from incrax.derivatives.selection import Selection, select
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
 from incrax.models.held.encoding import checked_rows, keys_of, signature_of, split_active, taken
 from incrax.models.held.kept import Setting, padded, shown
+from incrax.models.held.messages import batches_selected, other_batches, wrong_row_numbers
 from incrax.models.held.programs import Programs, is_plain
 
 NAME = "value_and_grad"

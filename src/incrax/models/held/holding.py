@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from incrax import _jax
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
 from incrax.derivatives.cuts import without_marks
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import has_tracer

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import wrong_tangent
-from incrax._held_errors import other_parameters, stale_representations, without_values, wrong_row_numbers
+from incrax.derivatives.messages import wrong_tangent
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
 from incrax.engine.inputs.signature import same_static
 from incrax.models.held.encoding import Encoding, OnSomeRows, is_active, taken
+from incrax.models.held.messages import other_parameters, stale_representations, without_values, wrong_row_numbers
 
 DENSE_SHARE = 0.75
 """A pass over some rows is worth a program of its own up to this share of all rows."""

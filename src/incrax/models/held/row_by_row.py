@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._errors import MixedRowsError
-from incrax._held_errors import mixing_encoder
 from incrax._jax import Equation, Var, is_key_dtype, source_line
 from incrax._program import Program, trace
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
+from incrax.errors import MixedRowsError
+from incrax.models.held.messages import mixing_encoder
 from incrax.primitives.rows import Reduction, row_rules
 from incrax.rows.axis import FIRST, compare_rows
 

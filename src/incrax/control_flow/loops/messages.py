@@ -1,20 +1,12 @@
-"""Errors about loops and padded rows, in the manner of `_errors`."""
+"""Errors about loops and padded rows, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from incrax._errors import IncraxError, MemoryBudgetError
+from incrax.errors import CapacityError, LoopTypeError, MemoryBudgetError
 
 _UNTOUCHED = "Nothing was evaluated."
-
-
-class LoopTypeError(IncraxError, TypeError):
-    """What a loop carries changes its type from turn to turn, or its inputs do not fit together."""
-
-
-class CapacityError(IncraxError, ValueError):
-    """There are more rows than there is room for."""
 
 
 def other_carry(name: str, seen: Any, expected: Any) -> LoopTypeError:

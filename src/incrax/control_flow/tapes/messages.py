@@ -4,37 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from incrax._errors import IncraxError
+from incrax.errors import (
+    CapturedStateError,
+    FloatGuardError,
+    GuardOnEffectError,
+    NotReproducibleError,
+    PythonBranchError,
+    TapeError,
+    TooManyPathsError,
+)
 
 _UNTOUCHED = "Nothing was recorded; paths recorded before are as they were."
-
-
-class TapeError(IncraxError, TypeError):
-    """A function that cannot be recorded as a tape, or not under this transformation."""
-
-
-class FloatGuardError(TapeError):
-    """Python turned a traced float into a constant."""
-
-
-class GuardOnEffectError(TapeError):
-    """A branch depends on the result of an effect."""
-
-
-class CapturedStateError(TapeError):
-    """Something that a function captures cannot be compared, so that a change could go unnoticed."""
-
-
-class NotReproducibleError(TapeError):
-    """A function reads a clock or draws random numbers outside JAX, or takes another way at equal values."""
-
-
-class PythonBranchError(TapeError):
-    """Python asked for the value of a traced array where none is known."""
-
-
-class TooManyPathsError(TapeError):
-    """A function has more paths than a tape may hold."""
 
 
 def float_guard(name: str, places: Sequence[str]) -> FloatGuardError:
@@ -125,16 +105,6 @@ def branch_inside(name: str, place: str) -> PythonBranchError:
         f"`guarded({name})` found Python control flow in a part that JAX traces without values (a function under "
         f"`jax.jit` or `vmap`, a body of `scan`, a function with a derivative rule of its own): {place}. {_UNTOUCHED} "
         "Use `jax.lax.cond` or `jnp.where` there, or move the branch out of that part."
-    )
-
-
-def branch_in_incremental(name: str, place: str) -> PythonBranchError:
-    """A branch in an incremental function."""
-    return PythonBranchError(
-        f"`incremental({name})` found Python control flow on a traced value: {place}. Tracing sees one side only, and "
-        "would be wrong on the other. Nothing was evaluated or stored. Write `incremental(guarded(f))`, which "
-        "records each path and keeps values for each (`incrax.guarded`; derivatives inside: "
-        "`incremental(guarded(jax.grad(f)))`), or `jax.lax.cond` for this branch."
     )
 
 

@@ -1,17 +1,13 @@
-"""Errors about costs, in the manner of `_errors`."""
+"""Errors about costs, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-from incrax._errors import IncraxError
+from incrax.errors import CostError
 
 _NOTHING = "Nothing was evaluated."
-
-
-class CostError(IncraxError, ValueError):
-    """A cost that cannot be told, or not in the way that was asked for."""
 
 
 def not_callable(seen: str) -> TypeError:

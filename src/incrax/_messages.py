@@ -5,64 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from incrax.errors import (
+    DeletedInputError,
+    MemoryBudgetError,
+    MissingExtraError,
+    NotCalledError,
+    PythonBranchError,
+    ReentrantCallError,
+    RowShapeError,
+    StaleResultError,
+    StepTypeError,
+    UnknownInputError,
+    UnsupportedLeafError,
+)
+
 NUM_SHOWN = 8
 """Entries of a list that a message names."""
-
-
-class IncraxError(Exception):
-    """Base of all errors of incrax."""
-
-
-class UnsupportedLeafError(IncraxError, TypeError):
-    """A leaf is neither a value for JAX nor a usable static value."""
-
-
-class UnknownInputError(IncraxError, KeyError):
-    """A path names no input."""
-
-    def __str__(self) -> str:
-        """The message as it is; `KeyError` would quote it."""
-        return str(self.args[0])
-
-
-class NotCalledError(IncraxError, RuntimeError):
-    """A report was asked for before the first call."""
-
-
-class DeletedInputError(IncraxError, RuntimeError):
-    """An input's buffer was donated or deleted."""
-
-
-class StepTypeError(IncraxError, TypeError):
-    """An argument of a step is of another type than the pure form was made for."""
-
-
-class MemoryBudgetError(IncraxError, MemoryError):
-    """What must stay in memory does not fit the byte budget, or what runs does not fit the device."""
-
-
-class RowsError(IncraxError, ValueError):
-    """Rows do not fit together, or cannot be had."""
-
-
-class RowShapeError(IncraxError, ValueError):
-    """Parts of a row-sparse array do not fit together."""
-
-
-class MixedRowsError(IncraxError, TypeError):
-    """A function of `Rows` does something else with rows than map over them and reduce."""
-
-
-class MissingExtraError(IncraxError, ImportError):
-    """A library that only some functions need is not installed."""
-
-
-class ReentrantCallError(IncraxError, RuntimeError):
-    """A function was called from a callback that a call of it waits for."""
-
-
-class StaleResultError(IncraxError, RuntimeError):
-    """A result differs from that of a fresh evaluation."""
 
 
 def no_checkpoint() -> NotCalledError:
@@ -336,4 +294,14 @@ def missing_extra(what: str, library: str, extra: str) -> MissingExtraError:
     return MissingExtraError(
         f"`{what}` needs {library}, which is not installed. Nothing was done. Install `incrax[{extra}]`, or {library} "
         "alone."
+    )
+
+
+def branch_in_incremental(name: str, place: str) -> PythonBranchError:
+    """A branch in an incremental function."""
+    return PythonBranchError(
+        f"`incremental({name})` found Python control flow on a traced value: {place}. Tracing sees one side only, and "
+        "would be wrong on the other. Nothing was evaluated or stored. Write `incremental(guarded(f))`, which "
+        "records each path and keeps values for each (`incrax.guarded`; derivatives inside: "
+        "`incremental(guarded(jax.grad(f)))`), or `jax.lax.cond` for this branch."
     )

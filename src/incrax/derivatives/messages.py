@@ -1,11 +1,12 @@
-"""Errors about what to differentiate, in the manner of `_errors`."""
+"""Errors about what to differentiate, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._errors import NUM_SHOWN, IncraxError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
 
 _WRT = (
     "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple of paths), the number "
@@ -13,22 +14,6 @@ _WRT = (
     "`lambda p: (p.mu, p.layers[0].w)`."
 )
 _UNTOUCHED = "Nothing was evaluated or stored."
-
-
-class SelectionError(IncraxError, TypeError):
-    """`wrt` does not say what to differentiate, or what it says cannot be differentiated."""
-
-
-class TangentError(IncraxError, TypeError):
-    """A tangent or cotangent does not fit what it belongs to."""
-
-
-class FreedResidualError(IncraxError, RuntimeError):
-    """A pullback was asked for cotangents whose residuals `keep` has freed."""
-
-
-class PreparedTypeError(IncraxError, TypeError):
-    """An argument is of another type than the function was prepared for."""
 
 
 def wrong_wrt(name: str, wrt: Any, reason: str) -> SelectionError:

@@ -1,30 +1,21 @@
-"""Errors and warnings about bijections, in the manner of `_errors`."""
+"""Errors and warnings about bijections, in the manner of `_messages`."""
 
 from __future__ import annotations
 
-from incrax._errors import IncraxError, UnsupportedLeafError
+from incrax.errors import (
+    BijectionArgumentError,
+    FlowShapeError,
+    NotABijectionError,
+    NotADistributionError,
+    NothingToTrainError,
+    UnsupportedLeafError,
+)
 
 SLOW_LADJ = (
     "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "
     "may slow down your forward and backward passes: where a log-determinant is wanted it is cheaper to compute it "
     "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
 )
-
-
-class NotABijectionError(IncraxError, TypeError):
-    """What `remember` got has no form of bijection that is known."""
-
-
-class NotADistributionError(IncraxError, TypeError):
-    """What a flow got is no distribution, or not one made of a base and bijections."""
-
-
-class FlowShapeError(IncraxError, ValueError):
-    """Shapes of a flow's base, bijection, values and contexts do not fit."""
-
-
-class NothingToTrainError(IncraxError, ValueError):
-    """A flow has no array that could be fitted."""
 
 
 def not_a_bijection(seen: str) -> NotABijectionError:
@@ -181,10 +172,6 @@ def stopped_early(what: str, first: int | None) -> str:
         "changed nothing. Use a smaller learning rate, clip gradients (`optax.clip_by_global_norm`), or standardise "
         "the data."
     )
-
-
-class BijectionArgumentError(IncraxError, ValueError):
-    """Sizes or options that a bijection is made of do not fit together, or an input does not fit it."""
 
 
 def wrong_event(name: str, seen: tuple[int, ...], expected: tuple[int, ...]) -> BijectionArgumentError:

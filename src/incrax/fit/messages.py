@@ -1,31 +1,15 @@
-"""Errors about fits, in the manner of `_errors`."""
+"""Errors about fits, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._bind_errors import BindError
-from incrax._errors import NUM_SHOWN, IncraxError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import BindError, BoundsError, CovarianceError, ParameterTypeError, WeightsError
 
 _UNTOUCHED = "Nothing was evaluated."
 SQUARES = "levenberg_marquardt"
-
-
-class BoundsError(IncraxError, ValueError):
-    """Bounds do not fit the parameters."""
-
-
-class ParameterTypeError(IncraxError, TypeError):
-    """A parameter has a type that cannot be fitted."""
-
-
-class WeightsError(IncraxError, ValueError):
-    """Weights do not fit the residuals."""
-
-
-class CovarianceError(IncraxError, ValueError):
-    """A covariance was asked for that is too large."""
 
 
 def unknown_option(option: str, name: Any, known: Sequence[str]) -> ValueError:

@@ -1,29 +1,14 @@
-"""Errors about samplers, in the manner of `_errors`."""
+"""Errors about samplers, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._errors import NUM_SHOWN, IncraxError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import BlockError, PositionError, ProposalError, StartError
 
 _UNTOUCHED = "Nothing was sampled."
-
-
-class BlockError(IncraxError, ValueError):
-    """Blocks do not fit the parameters."""
-
-
-class ProposalError(IncraxError, ValueError):
-    """A proposal's widths or a covariance do not fit the parameters."""
-
-
-class StartError(IncraxError, ValueError):
-    """A chain cannot start where it was told to."""
-
-
-class PositionError(IncraxError, TypeError):
-    """A position has another structure than what is sampled."""
 
 
 def _listed(names: Sequence[str]) -> str:

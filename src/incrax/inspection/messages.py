@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from incrax._errors import IncraxError
-
-
-class ReportError(IncraxError, TypeError):
-    """There is no page about an object of this kind."""
+from incrax.errors import ReportError
 
 
 def no_report(kind: str) -> ReportError:

@@ -1,21 +1,14 @@
-"""Errors about minimisers and scans, in the manner of `_errors`."""
+"""Errors about minimisers and scans, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._errors import NUM_SHOWN, IncraxError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import MethodError, MinimumError
 
 _UNTOUCHED = "Nothing was evaluated."
-
-
-class MethodError(IncraxError, ValueError):
-    """A minimiser does not exist, or cannot do what was asked of it."""
-
-
-class MinimumError(IncraxError, RuntimeError):
-    """A result cannot answer what only a function, or a minimum, can."""
 
 
 def unknown_method(method: Any, known: Sequence[str]) -> MethodError:

@@ -1,4 +1,4 @@
-"""Errors about bound models, in the manner of `_errors`."""
+"""Errors about bound models, in the manner of `_messages`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,11 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from incrax._errors import NUM_SHOWN, IncraxError, UnknownInputError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import AmbiguousInputError, BindError, InputValueError, UnknownInputError
 
 _NOTHING = "Nothing was bound."
 _UNTOUCHED = "The model is as it was."
-
-
-class BindError(IncraxError, TypeError):
-    """Inputs do not fit the function that is bound, or what is asked of them."""
-
-
-class InputValueError(IncraxError, ValueError):
-    """A value does not fit the input that it is meant for."""
-
-
-class AmbiguousInputError(UnknownInputError):
-    """A name stands for several inputs."""
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -1,16 +1,18 @@
-"""Errors about representations that are kept, in the manner of `_errors`."""
+"""Errors about representations that are kept, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from incrax._errors import NUM_SHOWN, IncraxError, MixedRowsError, RowsError, UnsupportedLeafError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import (
+    MixedRowsError,
+    RowsError,
+    StaleRepresentationsError,
+    UnsupportedLeafError,
+)
 
 _UNTOUCHED = "Nothing was evaluated or stored."
-
-
-class StaleRepresentationsError(IncraxError, RuntimeError):
-    """Representations of other parameters than those given would be used."""
 
 
 def stale_representations(method: str, paths: Sequence[str]) -> StaleRepresentationsError:

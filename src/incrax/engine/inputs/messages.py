@@ -1,10 +1,11 @@
-"""Errors about `Rows`, in the manner of `_errors`."""
+"""Errors about `Rows`, in the manner of `_messages`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from incrax._errors import NUM_SHOWN, MixedRowsError, NotCalledError, RowsError, UnsupportedLeafError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import MixedRowsError, NotCalledError, RowsError, UnsupportedLeafError
 
 _ROWS_CURE = (
     "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them (sum, mean, max, "
