@@ -170,7 +170,6 @@ __all__ = [
     "cost",
     "cut",
     "environment",
-    "errors",
     "frozen",
     "grad",
     "guarded",
@@ -216,4 +215,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return sorted([*__all__, *_WINGS, "__version__"])
+    return sorted([*__all__, *_WINGS, "errors", "__version__"])
