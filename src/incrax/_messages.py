@@ -10,6 +10,7 @@ from incrax.errors import (
     MemoryBudgetError,
     MissingExtraError,
     NotCalledError,
+    PythonBranchError,
     ReentrantCallError,
     RowShapeError,
     StaleResultError,
@@ -73,6 +74,16 @@ def other_type(path: str, seen: str, expected: str) -> StepTypeError:
     return StepTypeError(
         f"`step` got `{path}` as {seen}; the pure form was made for {expected}. A compiled loop cannot change types. "
         "Convert it, or make another form for this type."
+    )
+
+
+def other_weak_type(paths: Sequence[str]) -> StepTypeError:
+    """Arguments whose types are weak where the examples' are not, or the other way round, in other arithmetic."""
+    shown = ", ".join(f"`{path}`" for path in paths)
+    return StepTypeError(
+        f"`step` got {shown} as a Python number where the pure form was made with an array, or the other way round. "
+        "JAX gives numbers and arrays different types here: the function computes with other dtypes than those that "
+        "the state has. Make the form with the same kind, such as `jnp.float32(1.0)` for an array."
     )
 
 
@@ -208,8 +219,9 @@ def not_called(method: str) -> NotCalledError:
 def nothing_saved(method: str) -> NotCalledError:
     """A report on a call that is not tracked."""
     return NotCalledError(
-        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, for "
-        "which the function is called as it is and nothing is saved. Give arguments without one."
+        f"`{method}` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, or the "
+        "function closes over a mutable array. Then it is called as it is and nothing is saved. Give arguments without "
+        "one, or pass the array's value."
     )
 
 

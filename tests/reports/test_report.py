@@ -370,16 +370,15 @@ def test_one_equation_is_one_equation():
     assert str(incrax.report(f)) == "report of exp: 1 equation, 1 call"
 
 
-@pytest.mark.parametrize("make", [lambda f: f.report(PARAMS, X), lambda f: incrax.report(f, PARAMS, X, path=PARAMS)])
-def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done(make):
+def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done():
     f = made()
     before = f.stats.as_dict()
     with pytest.raises(incrax.errors.ReportError) as caught:
-        make(f)
+        incrax.report(f, PARAMS, X, path=PARAMS)
     assert str(caught.value) == (
         "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "
-        "arguments of a call were given first, as for `f.explain(*args)`. Nothing was evaluated or written. Call "
-        "`incrax.report(f, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
+        "arguments of a call were given as `path`. Nothing was evaluated or written. Call `incrax.report(f, *args)`, "
+        "in which the file is `path=...`."
     )
     assert f.stats.as_dict() == before
 

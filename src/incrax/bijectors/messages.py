@@ -1,4 +1,4 @@
-"""Errors and warnings about bijections, in the manner of `_errors`."""
+"""Errors and warnings about bijections, in the manner of `_messages`."""
 
 from __future__ import annotations
 

@@ -27,6 +27,6 @@ def no_file_to_write_to(kind: str) -> ReportError:
     """Something else where the name of a file belongs."""
     return ReportError(
         f"`report` got an object of type {kind} for the file to write to, which must be a name or a path. Usually the "
-        "arguments of a call were given first, as for `f.explain(*args)`. Nothing was evaluated or written. Call "
-        "`f.report(None, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
+        "arguments of a call were given as `path`. Nothing was evaluated or written. Call `incrax.report(f, *args)`, "
+        "in which the file is `path=...`."
     )

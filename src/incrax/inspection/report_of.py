@@ -78,7 +78,7 @@ def _path_of(f: Guarded[..., Any], args: Any, kwargs: Any) -> tuple[Incremental[
     function, leaves = incremental_of(f, args, kwargs)
     if function is None:
         raise not_called("report()")
-    return function, leaves, {}
+    return function, tuple(leaves), {}
 
 
 def _most_called(model: Bound) -> Incremental[..., Any]:

@@ -1,4 +1,4 @@
-"""Errors about samplers, in the manner of `_errors`."""
+"""Errors about samplers, in the manner of `_messages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors about loops and padded rows, in the manner of `_errors`."""
+"""Errors about loops and padded rows, in the manner of `_messages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors about `Rows`, in the manner of `_errors`."""
+"""Errors about `Rows`, in the manner of `_messages`."""
 
 from __future__ import annotations
 

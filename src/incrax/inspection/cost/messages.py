@@ -1,4 +1,4 @@
-"""Errors about costs, in the manner of `_errors`."""
+"""Errors about costs, in the manner of `_messages`."""
 
 from __future__ import annotations
 

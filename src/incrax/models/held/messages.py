@@ -1,4 +1,4 @@
-"""Errors about representations that are kept, in the manner of `_errors`."""
+"""Errors about representations that are kept, in the manner of `_messages`."""
 
 from __future__ import annotations
 
