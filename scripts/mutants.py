@@ -33,17 +33,20 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "incrax"
 LIMIT_S = 900
-TESTS = (
-    "tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py "
-    "tests/bijectors/test_jit.py tests/bijectors/test_distributions.py tests/bijectors/test_training.py "
-    "tests/tapes/test_guarded.py tests/tapes/test_captured.py tests/tapes/test_merging.py "
-    "tests/tapes/test_rows.py tests/loops/test_scan.py tests/loops/test_selecting.py "
-    "tests/bijectors/test_own.py tests/bijectors/test_residual.py tests/bijectors/test_state.py "
-    "tests/bijectors/test_switches.py tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py "
-    "tests/fit/test_minimize.py tests/fit/test_scans.py tests/held tests/samplers tests/costs "
-    "tests/test_marks.py tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py "
-    "tests/rows tests/properties tests/test_incremental.py tests/facts tests/planning tests/inputs "
-    "tests/compiling tests/choosing tests/saving tests/running"
+TESTS = " ".join(
+    """
+    tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py
+    tests/bijectors/test_jit.py tests/bijectors/test_distributions.py tests/bijectors/test_training.py
+    tests/control_flow/tapes/test_guarded.py tests/control_flow/tapes/test_captured.py
+    tests/control_flow/tapes/test_merging.py tests/control_flow/tapes/test_rows.py
+    tests/control_flow/loops/test_scan.py tests/control_flow/loops/test_selecting.py tests/bijectors/test_own.py
+    tests/bijectors/test_residual.py tests/bijectors/test_state.py tests/bijectors/test_switches.py
+    tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py tests/fit/test_minimize.py
+    tests/fit/test_scans.py tests/models/held tests/samplers tests/inspection/cost tests/test_marks.py
+    tests/test_memory.py tests/test_algebra.py tests/test_catalogue.py tests/test_bad_input.py tests/rows
+    tests/properties tests/test_incremental.py tests/engine/program tests/engine/plan tests/engine/inputs
+    tests/engine/compile tests/engine/policy tests/engine/store tests/engine/call
+    """.split()
 )
 
 
@@ -64,21 +67,21 @@ OPTIMISATIONS = [
         "engine/rewrites/partial_sums.py",
         "        clean = [var for var in chain.terms if is_clean(var)]",
         "        clean = []",
-        "tests/planning/test_derived.py::test_clean_terms_are_added_up_first",
+        "tests/engine/plan/test_derived.py::test_clean_terms_are_added_up_first",
     ),
     Mutant(
         "stacked rows are off",
         "engine/rewrites/partial_sums.py",
         "    if not groups:\n        return tuple(eqns), tuple(loads)",
         "    if groups or not groups:\n        return tuple(eqns), tuple(loads)",
-        "tests/planning/test_derived.py::test_sums_over_loaded_rows_become_one_product",
+        "tests/engine/plan/test_derived.py::test_sums_over_loaded_rows_become_one_product",
     ),
     Mutant(
         "sibling reductions are off",
         "engine/rewrites/factors.py",
         "    if not merged:",
         "    if merged or not merged:",
-        "tests/planning/test_factors.py::test_reductions_that_share_a_dirty_array_become_one_product",
+        "tests/engine/plan/test_factors.py::test_reductions_that_share_a_dirty_array_become_one_product",
     ),
     Mutant(
         "algebra is off",
@@ -92,14 +95,14 @@ OPTIMISATIONS = [
         "engine/rewrites/algebra.py",
         "if _is_handy(group)]",
         "if False]",
-        "tests/planning/test_form_rules.py::test_a_primitive_of_polynomials_is_one",
+        "tests/engine/plan/test_form_rules.py::test_a_primitive_of_polynomials_is_one",
     ),
     Mutant(
         "packing is off",
         "engine/compile/packing.py",
         "    return frozenset() if is_longer else found",
         "    return frozenset()",
-        "tests/compiling/test_packing.py::test_packed_calls_equal_jit_and_keep_weak_types",
+        "tests/engine/compile/test_packing.py::test_packed_calls_equal_jit_and_keep_weak_types",
     ),
     Mutant(
         "recycling is off",
@@ -113,42 +116,42 @@ OPTIMISATIONS = [
         "engine/call/repeat.py",
         "    if entry is None or program is None or plan is None or program.plan is not plan:",
         "    if True:",
-        "tests/running/test_repeat.py::test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one",
+        "tests/engine/call/test_repeat.py::test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one",
     ),
     Mutant(
         "rests are off",
         "engine/policy/bypass.py",
         "        if has_lost and not is_doubtful:",
         "        if False:",
-        "tests/choosing/test_watch.py::test_a_loss_in_the_first_window_rests_and_each_rest_is_twice_as_long",
+        "tests/engine/policy/test_watch.py::test_a_loss_in_the_first_window_rests_and_each_rest_is_twice_as_long",
     ),
     Mutant(
         "hoisting out of loops is off",
         "engine/rewrites/loop_invariants.py",
         "    if _jax.checks_values():\n        return program",
         "    return program",
-        "tests/facts/test_loops.py::test_a_hoisted_value_is_saved_while_its_input_is_unchanged",
+        "tests/engine/program/test_loops.py::test_a_hoisted_value_is_saved_while_its_input_is_unchanged",
     ),
     Mutant(
         "merging of equal equations is off",
         "engine/program/simplify.py",
         "        key = equation_key(eqn)\n        if key is not None and key in seen:",
         "        key = None\n        if key is not None and key in seen:",
-        "tests/facts/test_simplify.py::test_equal_equations_are_evaluated_once",
+        "tests/engine/program/test_simplify.py::test_equal_equations_are_evaluated_once",
     ),
     Mutant(
         "folding is off",
         "engine/program/simplify.py",
         "for var, value in known_values(program).items() if _is_foldable(var, value)}",
         "for var, value in known_values(program).items() if False}",
-        "tests/facts/test_simplify.py::test_values_that_read_no_input_become_constants",
+        "tests/engine/program/test_simplify.py::test_values_that_read_no_input_become_constants",
     ),
     Mutant(
         "dropping of dead equations is off",
         "engine/program/simplify.py",
         "    kept = needed_equations(program.eqns, program.outvars)\n    used",
         "    kept = program.eqns\n    used",
-        "tests/facts/test_simplify.py::test_the_text_shows_dead_equations_dropped",
+        "tests/engine/program/test_simplify.py::test_the_text_shows_dead_equations_dropped",
     ),
 ]
 MUTANTS = [
@@ -1253,13 +1256,13 @@ SWAPPED |= {new: old for old, new in SWAPPED.items()}
 KINDS = (*OPERATORS, "negation", "constant", "statement", "argument", "entry", "swapped")
 TESTS_OF = {
     "": "tests/test_incremental.py tests/test_marks.py tests/test_bad_input.py tests/test_hatches.py",
-    "commands": "tests/test_cli.py",
+    "cli": "tests/test_cli.py",
     "demo": "tests/test_demo.py",
-    "rehearsing": "tests/test_hatches.py tests/test_catalogue.py",
+    "engine/rewrites": "tests/engine/plan tests/engine/program",
+    "explanation": "tests/inspection",
+    "primitives": "tests/engine/program",
 }
-"""Tests of packages that have no folder of that name among the tests, and of modules outside of packages."""
-CORE = frozenset("choosing compiling facts inputs planning running saving".split())
-"""Packages that every call goes through."""
+"""Tests of folders that have none of that name among the tests, and of modules outside of folders."""
 
 
 class Place(NamedTuple):
@@ -1392,13 +1395,13 @@ def drawn(number: int, seed: int, *, package: str = "", kind: str = "") -> list[
 
 
 def tests_of(file: str) -> str:
-    """The tests of the package of a file, those that are likely to tell first."""
-    package = file.rpartition("/")[0].partition("/")[0]
+    """The tests of the folder of a file, those that are likely to tell first."""
+    folder = file.rpartition("/")[0]
     tests = ROOT / "tests"
-    near = [folder / f"test_{Path(file).stem}.py" for folder in (tests / package, tests)]
+    near = [place / f"test_{Path(file).stem}.py" for place in (tests / folder, tests)]
     own = [str(path.relative_to(ROOT)) for path in near if path.exists()][:1]
-    every_call = ["tests/test_incremental.py"] if package in CORE else []
-    return " ".join([*own, *every_call, TESTS_OF.get(package, f"tests/{package}")])
+    every_call = ["tests/test_incremental.py"] if folder.startswith("engine/") else []
+    return " ".join([*own, *every_call, TESTS_OF.get(folder, f"tests/{folder}")])
 
 
 # --- the tests --------------------------------------------------------------------------------------------------------

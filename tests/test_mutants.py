@@ -121,12 +121,11 @@ def test_mutants_drawn_at_random_are_other_programs():
 
 
 def test_the_seed_decides_and_packages_and_kinds_can_be_chosen():
-    names = lambda seed, kind: [mutant.name for mutant in MODULE.drawn(5, seed, package="saving", kind=kind)]
+    names = lambda seed, kind: [mutant.name for mutant in MODULE.drawn(5, seed, package="engine/store", kind=kind)]
     assert names(1, "") == names(1, "") != names(2, "")
-    assert all(name.startswith("saving/") and " boundary: " in name for name in names(1, "boundary"))
-    assert (
-        MODULE.tests_of("engine/store/store.py") == "tests/saving/test_store.py tests/test_incremental.py tests/saving"
-    )
+    assert all(name.startswith("engine/store/") and " boundary: " in name for name in names(1, "boundary"))
+    own = "tests/engine/store/test_store.py tests/test_incremental.py tests/engine/store"
+    assert MODULE.tests_of("engine/store/store.py") == own
     assert MODULE.tests_of("fit/steps.py") == "tests/fit"
     for path in PACKAGE.rglob("*.py"):
         for tests in MODULE.tests_of(path.relative_to(PACKAGE).as_posix()).split():

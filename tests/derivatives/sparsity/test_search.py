@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from derivatives.sparsity.numeric import POINTS, N, band, blocks, flat, found, found_hessian, seen
 from hypothesis import given, settings
 from properties.programs import START, programs
 
@@ -14,7 +15,6 @@ from incrax._program import trace
 from incrax.derivatives.sparsity import nested, patterns, search
 from incrax.derivatives.sparsity.rules import rules
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
-from sparsity.numeric import POINTS, N, band, blocks, flat, found, found_hessian, seen
 
 lax = jax.lax
 X = POINTS[0]

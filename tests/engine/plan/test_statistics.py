@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine.plan.polynomials import algebra, analysed
 from hypothesis import example, given
 from hypothesis import strategies as st
-
-from planning.polynomials import algebra, analysed
 
 N = 1200
 RNG = np.random.default_rng(5)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from derivatives.sparsity.numeric import POINTS, N, band
 from scipy.sparse import csr_array
 
 from incrax._program import trace
@@ -13,7 +14,6 @@ from incrax.derivatives.sparsity import compressed
 from incrax.derivatives.sparsity.compressed import bcoo, choose, compressed_jacobian, coordinates, dense, hessian_values
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 from incrax.engine.program.simplify import inline
-from sparsity.numeric import POINTS, N, band
 
 X = jnp.asarray(POINTS[0])
 

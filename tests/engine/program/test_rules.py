@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine.program.masks import Traced, check_sound, is_exact
 from helpers import MINIMAL, same
 
 import incrax
-from facts.masks import Traced, check_sound, is_exact
 from incrax.primitives.masks import as_array, element_rules, join, spread
 
 lax = jax.lax

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine.plan.polynomials import algebra, analysed
 from helpers import same
 from jax import lax
 
 from incrax.engine.rewrites import forms as rules
-from planning.polynomials import algebra, analysed
 
 N = 1200
 RNG = np.random.default_rng(3)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from derivatives.sparsity.numeric import band, blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 
 from incrax.derivatives.sparsity.coloring import color_columns, color_rows, color_symmetric
-from sparsity.numeric import band, blocks
 
 matrices = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(lambda shape: arrays(bool, shape))
 

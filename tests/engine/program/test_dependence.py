@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine.program.masks import Traced, check_sound, is_exact
 from helpers import MINIMAL, primitives_run
 from hypothesis import given, settings
 from properties.programs import START, programs
 
 import incrax
-from facts.masks import Traced, check_sound, is_exact
 from incrax._program import trace
 from incrax.engine.program.dependence import ALWAYS, MAX_TRACKED, Layout, depend, make_layout
 
