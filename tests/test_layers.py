@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import graphlib
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,26 @@ def test_applications_use_public_names_only(name):
     for module, _ in imports(FILES[name]):
         if module.startswith("incrax."):
             assert module.split(".")[1] in public
+
+
+def test_importing_incrax_loads_the_core_only():
+    code = "import sys, jax.numpy, incrax; print(*[m for m in sys.modules if m.startswith(('incrax', 'scipy', 'rich'))])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    core = ("errors", "engine", "primitives", "rows", "explanation")
+    outside = [m for m in run.stdout.split() if not m.startswith(("incrax._", *(f"incrax.{name}" for name in core)))]
+    assert outside == ["incrax"]
+
+
+@pytest.mark.parametrize("name", ["fit", "samplers", "bijectors"])
+def test_a_wing_is_there_without_an_import_of_its_own(name):
+    assert getattr(incrax, name).__name__ == f"incrax.{name}"
+
+
+def test_every_public_name_is_there_and_names_that_moved_say_where():
+    assert all(getattr(incrax, name) is not None for name in incrax.__all__)
+    with pytest.warns(DeprecationWarning, match=r"`incrax.TapeError` is `incrax.errors.TapeError` now"):
+        assert incrax.TapeError is incrax.errors.TapeError
+    with pytest.raises(AttributeError, match="module 'incrax' has no attribute 'nothing'"):
+        _ = incrax.nothing
+    assert [name for name in dir(incrax) if name.startswith("_")] == ["__version__"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
-
-from rich.console import Group
-from rich.table import Table as RichTable
+from typing import TYPE_CHECKING, NamedTuple
 
 from incrax._console import as_text
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table as RichTable
 
 
 class Table(NamedTuple):
@@ -29,6 +30,8 @@ class Printable:
 
     def __rich__(self) -> Group:
         """The report for rich."""
+        from rich.console import Group
+
         return Group(*[_rich_table(table) for table in self.tables()])
 
     def __str__(self) -> str:
@@ -50,6 +53,8 @@ def _html_table(table: Table) -> str:
 
 
 def _rich_table(table: Table) -> RichTable:
+    from rich.table import Table as RichTable
+
     result = RichTable(title=table.title, title_justify="left", title_style="bold")
     for name in table.header:
         result.add_column(name, overflow="fold")

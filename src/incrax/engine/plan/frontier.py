@@ -26,8 +26,6 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from incrax._jax import Var
 from incrax._program import Listing, read_vars, written_vars
@@ -223,6 +221,10 @@ def _minimum_cut(
 
 def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.ndarray:
     """Whether the residual graph of a maximum flow still reaches each node from the source."""
+    # Here, as importing SciPy takes longer than all of incrax, and only planning needs it.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
     finite = np.isfinite(capacities)
     scale = _SCALE / max(float(capacities[finite].sum()), 1e-12)
