@@ -15,33 +15,28 @@ import weakref
 from typing import Any
 
 from incrax import _jax
-from incrax.bijectors.state import State
+from incrax.bijectors.snapshots import Snapshot
 
 
 class Record:
     """How one array was made by one bijection. Of `memory_of`; to be read, not changed."""
 
-    __slots__ = (
-        *("_bijection", "_context", "direction", "has_right_type"),
-        *("intermediates", "ladj", "parts", "source", "state"),
-    )
+    __slots__ = ("bijection_ref", "context_ref", "direction", "has_right_type", "kept", "ladj", "snapshot", "source")
 
     def __init__(
-        self, bijection: Any, state: State, direction: str, source: Any, context: Any, ladj: Any = None
+        self, bijection_ref: Any, snapshot: Snapshot, direction: str, source: Any, context_ref: Any, ladj: Any, kept: Any
     ) -> None:
-        self._bijection = bijection
-        self._context = context
-        self.state: State = state
+        self.bijection_ref = bijection_ref
+        self.context_ref = context_ref
+        self.snapshot: Snapshot = snapshot
         self.direction: str = direction
         """`"forward"` or `"inverse"`."""
         self.source: Any = source
         """The input that the array was made from."""
         self.ladj: Any = ladj
         """log|det J| of the pass at its input; None until it is computed."""
-        self.intermediates: Any = None
-        """What the log-determinant can be computed from, or None."""
-        self.parts: tuple[Record, ...] = ()
-        """Of a chain: the records of its parts, in the order of the pass."""
+        self.kept: Any = kept
+        """What the log-determinant can be computed from (what a conditioner gave), or None."""
         self.has_right_type: tuple[bool, bool] | None = None
         """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed;
         None until it was asked."""
@@ -49,28 +44,18 @@ class Record:
     @property
     def bijection(self) -> Any:
         """The bijection that made the array, or None if it is gone; records hold no parameters."""
-        return self._bijection()
+        return self.bijection_ref()
 
     @property
     def context(self) -> Any:
         """The context of the pass, or None if there was none or it is gone."""
-        return None if self._context is None else self._context()
-
-    @property
-    def bijection_ref(self) -> Any:
-        """A weak reference to the bijection."""
-        return self._bijection
-
-    @property
-    def has_context_ref(self) -> bool:
-        """Whether the pass had a context."""
-        return self._context is not None
+        return None if self.context_ref is None else self.context_ref()
 
     def has_context(self, context: Any) -> bool:
         """Whether a context is the recorded object."""
-        if self._context is None:
+        if self.context_ref is None:
             return context is None
-        return context is not None and self._context() is context and is_readable(context)
+        return context is not None and self.context_ref() is context and is_readable(context)
 
     def __repr__(self) -> str:
         shape = f"{self.source.dtype}{list(self.source.shape)}"
@@ -134,9 +119,9 @@ def memory_of(y: Any) -> Record | None:
         y: an array; inside a transformation, a tracer of one.
 
     Returns:
-        The record, with `source`, `bijection`, `context`, `direction`, `intermediates`, `ladj` (None until it is
-        computed) and the `parts` of a chain; None if nothing is remembered: made otherwise, changed since by any
-        operation, forgotten, deleted, or brought into or out of a transformation.
+        The record, with `source`, `bijection`, `context`, `direction`, `ladj` (None until it is computed) and `kept`,
+        what it can be computed from; None if nothing is remembered: made otherwise, changed since by any operation,
+        forgotten, deleted, or brought into or out of a transformation.
 
     Cost: a lookup in a dict.
 

@@ -6,6 +6,8 @@ where it is certain, see `_answer`: under a transformation (jit, grad, vmap, sca
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from typing import Any
 
@@ -15,28 +17,27 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import full_type, is_known_with
-from incrax.bijectors.adapters import adapter_of
+from incrax.bijectors.adapters import adapter_of, parts_of
+from incrax.bijectors.evaluation import Evaluated, Evaluator
 from incrax.bijectors.memory import Record, attach, is_kept, is_readable, records_of
-from incrax.bijectors.programs import Programs
-from incrax.bijectors.protocol import Adapter, Pass
-from incrax.bijectors.state import State, watch
+from incrax.bijectors.snapshots import Snapshot, watch
 from incrax.bijectors.switches import is_recording, warn_of_slow_ladj
 from incrax.bijectors.switches import requires_ladj as is_ladj_required
 
 
 class _Seen:
-    """A bijection in one state: its programs, and its parts if it is a chain."""
+    """A bijection as it is now, and its parts if it is a chain."""
 
-    __slots__ = ("parts", "programs", "watch")
+    __slots__ = ("evaluator", "parts", "watch")
 
-    def __init__(self, bijection: Any, adapter: Adapter) -> None:
+    def __init__(self, bijection: Any) -> None:
         self.watch = watch(bijection)
-        self.programs = Programs(bijection, adapter, self.watch)
-        self.parts = tuple(map(Remembered, adapter.parts(bijection)))
+        self.evaluator = Evaluator(bijection, adapter_of(bijection))
+        self.parts = tuple(map(Remembered, parts_of(bijection)))
 
     @property
-    def state(self) -> State:
-        return self.watch.state
+    def snapshot(self) -> Snapshot:
+        return self.watch.snapshot
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -63,11 +64,6 @@ class Remembered:
     def parts(self) -> tuple[Remembered, ...]:
         """Of a chain: the bijections that it applies, the first first. Each answers for its own output only."""
         return self._seen().parts
-
-    @property
-    def known_parts(self) -> tuple[Remembered, ...]:
-        """The same as far as it was asked for."""
-        return () if self._last_seen is None else self._last_seen.parts
 
     def forward(self, x: Any, context: Any = None, *, requires_ladj: bool | None = None) -> Any:
         """The output y of an input x; the remembered one, if x is an output of `inverse`.
@@ -120,27 +116,33 @@ class Remembered:
         if record is not None and record.source is y and is_readable(record.ladj):
             return -record.ladj
         warn_of_slow_ladj()
-        return seen.programs.ladj(_as_array(x), y, context, None)
+        return seen.evaluator.ladj("forward", _as_array(x), y, context, None)
 
     def _pass(
         self, direction: str, value: Any, context: Any, requires_ladj: bool | None, *, is_wanted: bool = False
-    ) -> Pass:
+    ) -> Evaluated:
         """One pass; from memory, its log-determinant only if it is wanted at once."""
         seen = self._seen()
         record = _answer(seen, direction, value, context)
         if record is not None:
-            return Pass(record.source, -_ladj(seen, record, value, context) if is_wanted else None, None)
+            return Evaluated(record.source, -_ladj(seen, record, value, context) if is_wanted else None, None)
         value = _as_array(value)
-        found = seen.programs.run(direction, value, context, is_ladj_required(requires_ladj))
-        if is_recording() and _can_record(seen, value, context, found.output):
-            attach(found.output, _records(self, seen, direction, value, context, found, found.output))
+        requires_ladj = is_ladj_required(requires_ladj)
+        if not is_recording():
+            return seen.evaluator.run(direction, value, context, requires_ladj)
+        if seen.parts:
+            found, last_records = _through(seen.parts, direction, value, context, requires_ladj)
+        else:
+            found, last_records = seen.evaluator.run(direction, value, context, requires_ladj), ()
+        if last_records is not None and _can_record(seen, value, context, found.output):
+            attach(found.output, (_record(self, seen, direction, value, context, found), *last_records))
         return found
 
     def _seen(self) -> _Seen:
         """The bijection as it is now; looked at again if it was changed in place."""
         seen = self._last_seen
         if seen is None or not seen.watch.is_current():
-            seen = self._last_seen = _Seen(self._bijection, adapter_of(self._bijection))
+            seen = self._last_seen = _Seen(self._bijection)
         return seen
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any]], None]:
@@ -169,8 +171,7 @@ def remember(bijection: Any) -> Remembered:
 
     Args:
         bijection: of FlowJAX (any, with leading axes of events allowed), a transform of NumPyro, or an object with the
-            methods `transform_and_log_det` (or `forward_and_log_det`, as in distrax) and `inverse_and_log_det`, or one
-            that fulfils incrax's own protocol.
+            methods `transform_and_log_det` (or `forward_and_log_det`, as in distrax) and `inverse_and_log_det`.
 
     Returns:
         A bijection with `forward`, `inverse`, `log_abs_det_jacobian`, `transform_and_log_det` and
@@ -201,7 +202,7 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | N
     if not isinstance(value, (_jax.ArrayImpl, _jax.Tracer)) or not is_recording():
         return None
     for record in records_of(value):
-        if record.direction != direction and record.has_context(context) and seen.state.is_same(record.state):
+        if record.direction != direction and record.has_context(context) and seen.snapshot.is_same(record.snapshot):
             is_there = seen.watch.is_readable() and is_readable(record.source)
             if is_there and _has_right_type(seen, record, direction, value, context):
                 return record
@@ -212,10 +213,10 @@ def _has_right_type(seen: _Seen, record: Record, direction: str, value: Any, con
     """Whether a record has the types that the pass would give; those of its output if there is no such pass."""
     is_wide = bool(jax.config.read("jax_enable_x64"))
     if record.has_right_type is None or record.has_right_type[0] != is_wide:
-        types = seen.programs.types(direction, value, context) or Pass(value, None, None)
-        is_right = full_type(record.source) == full_type(types.output)
-        if record.ladj is not None and types.ladj is not None:
-            is_right = is_right and full_type(record.ladj) == full_type(types.ladj)
+        output, ladj = seen.evaluator.types(direction, value, context) or (value, None)
+        is_right = full_type(record.source) == full_type(output)
+        if record.ladj is not None and ladj is not None:
+            is_right = is_right and full_type(record.ladj) == full_type(ladj)
         record.has_right_type = is_wide, is_right
     return record.has_right_type[1]
 
@@ -223,18 +224,50 @@ def _has_right_type(seen: _Seen, record: Record, direction: str, value: Any, con
 def _ladj(seen: _Seen, record: Record, output: Any, context: Any) -> Any:
     """The log-determinant of the pass that made an output, computed where it was not."""
     if not is_readable(record.ladj):
-        if record.direction == "forward":
-            kept = record.intermediates if all(map(is_readable, jax.tree.leaves(record.intermediates))) else None
-            ladj = seen.programs.ladj(record.source, output, context, kept)
-        else:
-            ladj = -seen.programs.ladj(output, record.source, context, None)
+        ladj = _ladj_of_parts(seen, record, output, context) if seen.parts else None
+        if ladj is None:
+            kept = record.kept if all(map(is_readable, record.kept or ())) else None
+            ladj = seen.evaluator.ladj(record.direction, record.source, output, context, kept)
         if not is_kept(ladj) or not is_known_with(ladj, output):
             return ladj
         record.ladj = ladj
     return record.ladj
 
 
+def _ladj_of_parts(seen: _Seen, chain: Record, output: Any, context: Any) -> Any:
+    """The log-determinant of a chain from what its parts remember; None if one does not."""
+    ladjs = []
+    for part in seen.parts[::-1] if chain.direction == "forward" else seen.parts:
+        record = _answer(part._seen(), _OTHER[chain.direction], output, context)
+        if record is None:
+            return None
+        ladjs.append(_ladj(part._seen(), record, output, context))
+        output = record.source
+    return functools.reduce(operator.add, ladjs) if output is chain.source else None
+
+
+_OTHER = {"forward": "inverse", "inverse": "forward"}
+
+
 # --- to memory --------------------------------------------------------------------------------------------------------
+
+
+def _through(
+    parts: tuple[Remembered, ...], direction: str, value: Any, context: Any, requires_ladj: bool
+) -> tuple[Evaluated, tuple[Record, ...] | None]:
+    """The passes through the parts of a chain, each with a memory of its own.
+
+    Also the records of the last output; None if that is an array from memory, which may hold what the chain was given.
+    """
+    ladjs, source = [], value
+    for part in parts if direction == "forward" else parts[::-1]:
+        source = value
+        value, ladj, _ = part._pass(direction, source, context, requires_ladj, is_wanted=requires_ladj)
+        ladjs.append(ladj)
+    records = records_of(value)
+    is_made = bool(records) and records[0].source is source
+    total = functools.reduce(operator.add, ladjs) if requires_ladj else None
+    return Evaluated(value, total, None), records if is_made else None
 
 
 def _can_record(seen: _Seen, value: Any, context: Any, output: Any) -> bool:
@@ -242,7 +275,7 @@ def _can_record(seen: _Seen, value: Any, context: Any, output: Any) -> bool:
 
     Transformations hand on inputs and constants as outputs: such an output has a history of its own.
     """
-    if seen.state.is_opaque:
+    if seen.snapshot.is_opaque:
         return False
     if not (_is_concrete(seen, value, context) and isinstance(output, _jax.ArrayImpl)):
         needed = (value, *seen.watch.arrays) if context is None else (value, context, *seen.watch.arrays)
@@ -254,47 +287,25 @@ def _can_record(seen: _Seen, value: Any, context: Any, output: Any) -> bool:
 
 
 def _is_concrete(seen: _Seen, value: Any, context: Any) -> bool:
-    """Whether nothing is traced, so that every output is an array of its own (`Programs`)."""
+    """Whether nothing is traced, so that every output is an array of its own (`Evaluator`)."""
     is_given = isinstance(value, _jax.ArrayImpl) and (context is None or isinstance(context, _jax.ArrayImpl))
-    return is_given and not seen.state.is_traced
+    return is_given and not seen.snapshot.is_traced
 
 
 def _is_new(output: Any, seen: _Seen, value: Any, context: Any) -> bool:
-    """Whether an output is no input of its pass, nor an output of another one."""
+    """Whether an output is no input of its pass, nor an output of another one; that of a chain is its last part's."""
     is_input = output is value or output is context or any(output is array for array in seen.watch.arrays)
-    return not is_input and not records_of(output)
+    return not is_input and (bool(seen.parts) or not records_of(output))
 
 
-def _records(
-    owner: Remembered, seen: _Seen, direction: str, source: Any, context: Any, found: Pass, output: Any
-) -> tuple[Record, ...]:
-    """The records of an output: by a bijection, and if that is a chain by its last part."""
+def _record(owner: Remembered, seen: _Seen, direction: str, source: Any, context: Any, found: Evaluated) -> Record:
+    """The record of an output; what is not known wherever the output is, is left out."""
+    is_everywhere = isinstance(found.output, _jax.ArrayImpl) or all(
+        is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+    )
+    ladj, kept = found[1:] if is_everywhere else (None, None)
     weak_context = None if context is None else weakref.ref(context)
-    record = Record(weakref.ref(owner), seen.state, direction, source, weak_context, found.ladj)
-    if not isinstance(output, _jax.ArrayImpl) and not _is_known(found._replace(output=None), output):
-        record.ladj = None
-        return (record,)
-    if direction == "forward":
-        record.intermediates = found.intermediates
-    return (record, *_record_parts(seen, record, context, found, output)) if seen.parts else (record,)
-
-
-def _is_known(tree: Any, output: Any) -> bool:
-    return all(is_known_with(x, output) for x in jax.tree.leaves(tree))
-
-
-def _record_parts(seen: _Seen, chain: Record, context: Any, found: Pass, output: Any) -> tuple[Record, ...]:
-    """Record the outputs of all parts of a chain; the records of the last, whose output is the chain's."""
-    source, records = chain.source, []
-    parts = seen.parts if chain.direction == "forward" else seen.parts[::-1]
-    for part, each in zip(parts, found.intermediates, strict=True):
-        made = output if each.output is None else each.output
-        records.append(_records(part, part._seen(), chain.direction, source, context, each, made))
-        if made is not output and _is_new(made, seen, source, context) and _is_known((source, context), made):
-            attach(made, records[-1])
-        source = made
-    chain.parts = tuple(each[0] for each in records)
-    return records[-1]
+    return Record(weakref.ref(owner), seen.snapshot, direction, source, weak_context, ladj, kept)
 
 
 def _as_array(x: Any) -> Any:

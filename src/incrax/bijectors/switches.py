@@ -13,9 +13,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
-from incrax._bijector_errors import SLOW_LADJ
 from incrax._context import add_switch
 from incrax._errors import wrong_option
+
+SLOW_LADJ = (
+    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "
+    "may slow down your forward and backward passes: where a log-determinant is wanted it is cheaper to compute it "
+    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")

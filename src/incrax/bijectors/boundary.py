@@ -1,0 +1,181 @@
+"""Records that cross the boundary of a compiled function.
+
+In: the arguments and results of a function while it is traced; later those of a call. Out: the further values that the
+program must take or return, and the records, attached again. Invariants:
+
+- a `Template`, a record without its values, holds no tracer: it lives as long as the program;
+- a record is carried if its parameters and context are arguments or closed over; what was computed inside is no object
+  that a later call could be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from incrax import _jax
+from incrax._jax import is_known_with
+from incrax.bijectors.memory import Record, attach, is_kept, is_readable, records_of
+from incrax.bijectors.remembered import Remembered
+from incrax.bijectors.snapshots import Code, Snapshot, reference
+
+Where = int | Callable[[], Any]
+"""Where a value is found at a call: its number among arguments and results, or what is closed over."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class Template(NamedTuple):
+    """A record without its values. Compared by value."""
+
+    output: int
+    code: Code
+    direction: str
+    arrays: tuple[Where, ...]
+    source: Where
+    context: Where | None
+    ladj: Where | None
+    kept: tuple[Where, ...] | None
+    owner: int | None = None
+    """Which of the bijections among the arguments made the output."""
+    bijection: Callable[[], Any] = _nothing
+    """Where it is none of these."""
+
+    def attach_to(self, values: Sequence[Any], bijections: Sequence[Remembered]) -> None:
+        """Remember the same of an output at a call, as far as what is needed can be used wherever the output can."""
+        output = values[self.output]
+        at = lambda where: where() if callable(where) else values[where]
+        arrays, source = [at(where) for where in self.arrays], at(self.source)
+        contexts = [] if self.context is None else [at(self.context)]
+        if not all(is_kept(x) and is_known_with(x, output) for x in (*arrays, source, *contexts)):
+            return
+        ladj = None if self.ladj is None else at(self.ladj)
+        kept = None if self.kept is None else tuple(map(at, self.kept))
+        owner = self.bijection if self.owner is None else reference(bijections[self.owner])
+        context = reference(contexts[0]) if contexts else None
+        record = Record(
+            owner,
+            Snapshot(self.code, arrays),
+            self.direction,
+            source,
+            context,
+            ladj if is_known_with(ladj, output) else None,
+            kept if all(is_known_with(x, output) for x in kept or ()) else None,
+        )
+        attach(output, (*records_of(output), record))
+
+
+class Outgoing(NamedTuple):
+    """What a program returns: the numbers of the function's own results, and who remembers what."""
+
+    numbers: tuple[int, ...]
+    templates: tuple[Template, ...]
+
+    def attached(self, arguments: Sequence[Any], results: Sequence[Any], bijections: Sequence[Remembered]) -> list[Any]:
+        """The results of the function, with their records; an argument that comes back as the object that it was."""
+        values = (*arguments, *results)
+        has_memory = {
+            template.output
+            for template in self.templates
+            if records_of(values[template.output]) or any(values[template.output] is x for x in arguments)
+        }
+        for template in self.templates:
+            if template.output not in has_memory and is_kept(values[template.output]):
+                template.attach_to(values, bijections)
+        ends = [values[number] for number in self.numbers]
+        return [end if is_kept(end) else result for end, result in zip(ends, results, strict=False)]
+
+
+def outgoing(
+    arguments: Sequence[Any], bijections: Iterable[Remembered], results: Sequence[Any]
+) -> tuple[Outgoing, list[Any]]:
+    """What to attach after a call; and all that a program must return for it, the results first."""
+    values = _Numbered((*arguments, *results))
+    own = tuple(values.numbers[id(x)] for x in results)
+    owners = {id(bijection): number for number, bijection in enumerate(bijections)}
+    templates: list[Template] = []
+    number = len(arguments)
+    while number < len(values.all):
+        output = values.all[number]
+        if values.numbers[id(output)] == number:
+            found = (_leaving(record, number, values, owners) for record in records_of(output))
+            templates.extend(template for template in found if template is not None)
+        number += 1
+    return Outgoing(own, tuple(templates)), values.all[len(arguments) :]
+
+
+class _Numbered:
+    """Values by number; the first number counts where an object stands twice."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.all = list(values)
+        self.numbers = {id(x): number for number, x in reversed([*enumerate(values)])}
+
+    def add(self, x: Any) -> int:
+        """The number of a value, which is added if it has none."""
+        if id(x) not in self.numbers:
+            self.numbers[id(x)] = len(self.all)
+            self.all.append(x)
+        return self.numbers[id(x)]
+
+    def given(self, x: Any) -> Where | None:
+        """Where a value is found that has a number, or is closed over; None if it was computed inside."""
+        if id(x) in self.numbers or x is None:
+            return self.numbers.get(id(x))
+        is_closed_over = isinstance(x, _jax.ArrayImpl) or not _jax.is_innermost(x)
+        return reference(x) if is_closed_over else None
+
+    def computed(self, x: Any) -> Where:
+        """Where a value is found, which becomes a result if it is none."""
+        is_constant = isinstance(x, _jax.ArrayImpl) and id(x) not in self.numbers
+        return (lambda: x) if is_constant else self.add(x)
+
+
+def _leaving(record: Record, output: int, values: _Numbered, owners: dict[int, int]) -> Template | None:
+    arrays = tuple(values.given(array()) for array in record.snapshot.arrays)
+    has_context = record.context_ref is not None
+    context = values.given(record.context) if has_context else None
+    if None in arrays or (has_context and context is None):
+        return None
+    return Template(
+        output,
+        record.snapshot.code,
+        record.direction,
+        tuple(array for array in arrays if array is not None),
+        values.computed(record.source),
+        context,
+        None if record.ladj is None else values.computed(record.ladj),
+        None if record.kept is None else tuple(map(values.computed, record.kept)),
+        owners.get(id(record.bijection)),
+        record.bijection_ref,
+    )
+
+
+def incoming(arguments: Sequence[Any]) -> tuple[tuple[Template, ...], list[Any]]:
+    """The records of arguments by parameters that are arguments too; and the arguments with what these need beside."""
+    remembering = [(number, record) for number, x in enumerate(arguments) for record in records_of(x)]
+    if not remembering:
+        return (), list(arguments)
+    values, given = _Numbered(arguments), set(map(id, arguments))
+    found = (_entering(record, number, values, given) for number, record in remembering)
+    return tuple(template for template in found if template is not None), values.all
+
+
+def _entering(record: Record, output: int, values: _Numbered, given: set[int]) -> Template | None:
+    arrays = [array() for array in record.snapshot.arrays]
+    contexts = [] if record.context_ref is None else [record.context]
+    if not all(id(x) in given for x in (*arrays, *contexts)) or not is_readable(record.source):
+        return None
+    has_ladj = is_readable(record.ladj) and is_known_with(record.ladj, values.all[output])
+    return Template(
+        output,
+        record.snapshot.code,
+        record.direction,
+        tuple(map(values.add, arrays)),
+        values.add(record.source),
+        values.add(contexts[0]) if contexts else None,
+        values.add(record.ladj) if has_ladj else None,
+        None,
+    )
