@@ -81,10 +81,3 @@ def adapter_of(bijection: Any) -> Adapter:
         "FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` (or "
         "`forward_and_log_det`) and `inverse_and_log_det`."
     )
-
-
-def parts_of(bijection: Any) -> tuple[Any, ...]:
-    """The bijections that a `Chain` of FlowJAX applies, the first first; none of any other bijection."""
-    kind = type(bijection)
-    is_chain = kind.__module__ == "flowjax.bijections.chain" and kind.__name__ == "Chain"
-    return tuple(bijection.bijections) if is_chain else ()

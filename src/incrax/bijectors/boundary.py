@@ -10,7 +10,8 @@ program must take or return, and the records, attached again. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from incrax import _jax
@@ -33,7 +34,7 @@ class Template(NamedTuple):
     output: int
     code: Code
     direction: str
-    arrays: tuple[Where, ...]
+    arrays: tuple[Where | None, ...]
     source: Where
     context: Where | None
     ladj: Where | None
@@ -96,13 +97,12 @@ def outgoing(
     own = tuple(values.numbers[id(x)] for x in results)
     owners = {id(bijection): number for number, bijection in enumerate(bijections)}
     templates: list[Template] = []
-    number = len(arguments)
-    while number < len(values.all):
-        output = values.all[number]
-        if values.numbers[id(output)] == number:
-            found = (_leaving(record, number, values, owners) for record in records_of(output))
-            templates.extend(template for template in found if template is not None)
-        number += 1
+    for number, output in values.further(len(arguments)):
+        for record in records_of(output):
+            template = _template(record, number, values.given, values.computed)
+            if template is not None:
+                owner = owners.get(id(record.bijection))
+                templates.append(template._replace(owner=owner, bijection=record.bijection_ref))
     return Outgoing(own, tuple(templates)), values.all[len(arguments) :]
 
 
@@ -112,6 +112,12 @@ class _Numbered:
     def __init__(self, values: Sequence[Any]) -> None:
         self.all = list(values)
         self.numbers = {id(x): number for number, x in reversed([*enumerate(values)])}
+
+    def further(self, start: int) -> Iterator[tuple[int, Any]]:
+        """Values from a number on, those that are added meanwhile too, each once."""
+        for number in itertools.takewhile(lambda n: n < len(self.all), itertools.count(start)):
+            if self.numbers[id(self.all[number])] == number:
+                yield number, self.all[number]
 
     def add(self, x: Any) -> int:
         """The number of a value, which is added if it has none."""
@@ -133,49 +139,26 @@ class _Numbered:
         return (lambda: x) if is_constant else self.add(x)
 
 
-def _leaving(record: Record, output: int, values: _Numbered, owners: dict[int, int]) -> Template | None:
-    arrays = tuple(values.given(array()) for array in record.snapshot.arrays)
-    has_context = record.context_ref is not None
-    context = values.given(record.context) if has_context else None
-    if None in arrays or (has_context and context is None):
-        return None
-    return Template(
-        output,
-        record.snapshot.code,
-        record.direction,
-        tuple(array for array in arrays if array is not None),
-        values.computed(record.source),
-        context,
-        None if record.ladj is None else values.computed(record.ladj),
-        None if record.kept is None else tuple(map(values.computed, record.kept)),
-        owners.get(id(record.bijection)),
-        record.bijection_ref,
-    )
-
-
 def incoming(arguments: Sequence[Any]) -> tuple[tuple[Template, ...], list[Any]]:
     """The records of arguments by parameters that are arguments too; and the arguments with what these need beside."""
+    values = _Numbered(arguments)
+    given = dict(values.numbers)
     remembering = [(number, record) for number, x in enumerate(arguments) for record in records_of(x)]
-    if not remembering:
-        return (), list(arguments)
-    values, given = _Numbered(arguments), set(map(id, arguments))
-    found = (_entering(record, number, values, given) for number, record in remembering)
+    found = (_template(record, n, lambda x: given.get(id(x)), values.add) for n, record in remembering)
     return tuple(template for template in found if template is not None), values.all
 
 
-def _entering(record: Record, output: int, values: _Numbered, given: set[int]) -> Template | None:
-    arrays = [array() for array in record.snapshot.arrays]
-    contexts = [] if record.context_ref is None else [record.context]
-    if not all(id(x) in given for x in (*arrays, *contexts)) or not is_readable(record.source):
+def _template(
+    record: Record, output: int, given: Callable[[Any], Where | None], computed: Callable[[Any], Where]
+) -> Template | None:
+    """A record without its values; None if its parameters or context cannot be given."""
+    arrays = tuple(given(array()) for array in record.snapshot.arrays)
+    context = None if record.context_ref is None else given(record.context)
+    is_lost = None in arrays or (record.context_ref is not None and context is None)
+    if is_lost or not is_readable(record.source):
         return None
-    has_ladj = is_readable(record.ladj) and is_known_with(record.ladj, values.all[output])
-    return Template(
-        output,
-        record.snapshot.code,
-        record.direction,
-        tuple(map(values.add, arrays)),
-        values.add(record.source),
-        values.add(contexts[0]) if contexts else None,
-        values.add(record.ladj) if has_ladj else None,
-        None,
-    )
+    source = computed(record.source)
+    ladj = computed(record.ladj) if is_readable(record.ladj) else None
+    has_kept = record.kept is not None and all(map(is_readable, record.kept))
+    kept = tuple(map(computed, record.kept)) if has_kept else None
+    return Template(output, record.snapshot.code, record.direction, arrays, source, context, ladj, kept)

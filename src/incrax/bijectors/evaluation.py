@@ -144,43 +144,37 @@ class Evaluator:
     array object of its own, unless a derivative was taken of an identity.
     """
 
-    __slots__ = ("_adapter", "_arrays", "_bijection", "_is_known", "_known_skeleton")
-
     def __init__(self, bijection: Any, adapter: Adapter) -> None:
-        self._bijection, self._adapter = bijection, adapter
-        self._is_known = False
+        self._skeleton, self._arrays = _skeleton(bijection, adapter)
+        self._apply = functools.partial(adapter, bijection)
 
     def run(self, direction: str, value: Any, context: Any, requires_ladj: bool) -> Evaluated:
         """One pass."""
-        skeleton = self._skeleton()
+        skeleton = self._compiled()
         if skeleton is not None:
             return _bijection_pass(skeleton, direction, requires_ladj, self._arrays, value, context)
-        output, ladj = self._adapter(self._bijection, direction, value, context)
+        output, ladj = self._apply(direction, value, context)
         return Evaluated(_own(output), _own(ladj) if requires_ladj else None, None)
 
     def ladj(self, direction: str, value: Any, output: Any, context: Any, kept: Any) -> Any:
         """The log-determinant of a pass."""
-        skeleton = self._skeleton()
+        skeleton = self._compiled()
         if skeleton is not None:
             return _bijection_ladj(skeleton, direction, self._arrays, value, output, context, kept)
-        return _own(self._adapter(self._bijection, direction, value, context)[1])
+        return _own(self._apply(direction, value, context)[1])
 
     def types(self, direction: str, value: Any, context: Any) -> Sequence[Any] | None:
         """The types that a pass would give; None if they cannot be told without it."""
-        skeleton = self._skeleton()
+        skeleton = self._compiled()
         try:
             if skeleton is not None:
                 return _bijection_pass.eval_shape(skeleton, direction, True, self._arrays, value, context)[:2]
-            run = lambda value, context: self._adapter(self._bijection, direction, value, context)
-            return jax.eval_shape(run, value, context)
+            return jax.eval_shape(functools.partial(self._apply, direction), value, context)
         except Exception:  # of another library, which may have no pass in this direction
             return None
 
-    def _skeleton(self) -> Skeleton | None:
-        if not self._is_known:
-            self._known_skeleton, self._arrays = _skeleton(self._bijection, self._adapter)
-            self._is_known = True
-        return None if _jax.is_jit_disabled() else self._known_skeleton
+    def _compiled(self) -> Skeleton | None:
+        return None if _jax.is_jit_disabled() else self._skeleton
 
 
 def _own(x: Any) -> Any:

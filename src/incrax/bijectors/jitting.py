@@ -85,8 +85,8 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
         raise wrong_option("bijectors.jit(f)", f, "a function")
     fun: Callable[..., Any] = f
 
-    def run(key: _CompiledFor, arrays: list[Any]) -> _Results:
-        after: list[Any] = []
+    def run(key: _CompiledFor, arrays: list[Any]) -> tuple[list[Any], _AfterCall]:
+        after: list[_AfterCall] = []
 
         def flat(*tracers: Any) -> list[Any]:
             args, kwargs = key.frame.filled(tracers)
@@ -94,11 +94,11 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
                 template.attach_to(tracers, ())
             frame, results = _taken_apart(fun(*args, **kwargs))
             records, returned = outgoing(tracers, _remembered_in((args, kwargs)), results)
-            after.append((frame, records))
+            after.append(_AfterCall(frame, records))
             return returned
 
         program = cancel_all(trace(flat, *arrays))
-        return _Results(evaluator(program)(program.consts, *arrays), *after[-1])
+        return evaluator(program)(program.consts, *arrays), after[-1]
 
     run.__name__ = run.__qualname__ = getattr(f, "__name__", "f")
     compiled = jax.jit(run, static_argnums=0)
@@ -114,9 +114,9 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             _check_hashable(frame, (args, kwargs))
             raise
-        found = compiled(key, given)
-        bijections = _remembered_in((args, kwargs)) if found.records.templates else []
-        return found.frame.filled(found.records.attached(given, found.values, bijections))
+        values, after = compiled(key, given)
+        bijections = _remembered_in((args, kwargs)) if after.records.templates else []
+        return after.frame.filled(after.records.attached(given, values, bijections))
 
     return called
 
@@ -130,25 +130,12 @@ class _CompiledFor(NamedTuple):
     requires_ladj: bool
 
 
-class _Results:
-    """What a program returns; all but `values` holds no arrays, and is known once the program is traced."""
+@jax.tree_util.register_static
+class _AfterCall:
+    """What a program returns beside arrays, known once it is traced; equals itself only."""
 
-    def __init__(self, values: list[Any], frame: _Frame, records: Outgoing) -> None:
-        self.values, self.frame, self.records = values, frame, records
-
-
-class _Unequal:
-    """Holds what is part of a tree's structure, and equals itself only."""
-
-    def __init__(self, *held: Any) -> None:
-        self.held = held
-
-
-jax.tree_util.register_pytree_node(
-    _Results,
-    lambda found: ((found.values,), _Unequal(found.frame, found.records)),
-    lambda rest, children: _Results(*children, *rest.held),
-)
+    def __init__(self, frame: _Frame, records: Outgoing) -> None:
+        self.frame, self.records = frame, records
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

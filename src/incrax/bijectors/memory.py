@@ -12,34 +12,32 @@ In: an output and records of how it was made. Out: the records of an output, as 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from incrax import _jax
 from incrax.bijectors.snapshots import Snapshot
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Record:
     """How one array was made by one bijection. Of `memory_of`; to be read, not changed."""
 
-    __slots__ = ("bijection_ref", "context_ref", "direction", "has_right_type", "kept", "ladj", "snapshot", "source")
-
-    def __init__(
-        self, bijection_ref: Any, snapshot: Snapshot, direction: str, source: Any, context_ref: Any, ladj: Any, kept: Any
-    ) -> None:
-        self.bijection_ref = bijection_ref
-        self.context_ref = context_ref
-        self.snapshot: Snapshot = snapshot
-        self.direction: str = direction
-        """`"forward"` or `"inverse"`."""
-        self.source: Any = source
-        """The input that the array was made from."""
-        self.ladj: Any = ladj
-        """log|det J| of the pass at its input; None until it is computed."""
-        self.kept: Any = kept
-        """What the log-determinant can be computed from (what a conditioner gave), or None."""
-        self.has_right_type: tuple[bool, bool] | None = None
-        """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed;
-        None until it was asked."""
+    bijection_ref: Callable[[], Any]
+    snapshot: Snapshot
+    direction: str
+    """`"forward"` or `"inverse"`."""
+    source: Any
+    """The input that the array was made from."""
+    context_ref: Callable[[], Any] | None
+    ladj: Any
+    """log|det J| of the pass at its input; None until it is computed."""
+    kept: Any
+    """What the log-determinant can be computed from (what a conditioner gave), or None."""
+    has_right_type: tuple[bool, bool] | None = None
+    """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed; None
+    until it was asked."""
 
     @property
     def bijection(self) -> Any:

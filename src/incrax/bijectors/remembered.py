@@ -6,8 +6,6 @@ where it is certain, see `_answer`: under a transformation (jit, grad, vmap, sca
 
 from __future__ import annotations
 
-import functools
-import operator
 import weakref
 from typing import Any
 
@@ -17,27 +15,22 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import full_type, is_known_with
-from incrax.bijectors.adapters import adapter_of, parts_of
+from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.evaluation import Evaluated, Evaluator
 from incrax.bijectors.memory import Record, attach, is_kept, is_readable, records_of
-from incrax.bijectors.snapshots import Snapshot, watch
+from incrax.bijectors.snapshots import Watch, watch
 from incrax.bijectors.switches import is_recording, warn_of_slow_ladj
 from incrax.bijectors.switches import requires_ladj as is_ladj_required
 
 
 class _Seen:
-    """A bijection as it is now, and its parts if it is a chain."""
+    """A bijection as it is now."""
 
-    __slots__ = ("evaluator", "parts", "watch")
+    __slots__ = ("evaluator", "watch")
 
     def __init__(self, bijection: Any) -> None:
         self.watch = watch(bijection)
         self.evaluator = Evaluator(bijection, adapter_of(bijection))
-        self.parts = tuple(map(Remembered, parts_of(bijection)))
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.watch.snapshot
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -59,11 +52,6 @@ class Remembered:
     def bijection(self) -> Any:
         """The bijection itself."""
         return self._bijection
-
-    @property
-    def parts(self) -> tuple[Remembered, ...]:
-        """Of a chain: the bijections that it applies, the first first. Each answers for its own output only."""
-        return self._seen().parts
 
     def forward(self, x: Any, context: Any = None, *, requires_ladj: bool | None = None) -> Any:
         """The output y of an input x; the remembered one, if x is an output of `inverse`.
@@ -127,15 +115,13 @@ class Remembered:
         if record is not None:
             return Evaluated(record.source, -_ladj(seen, record, value, context) if is_wanted else None, None)
         value = _as_array(value)
-        requires_ladj = is_ladj_required(requires_ladj)
-        if not is_recording():
-            return seen.evaluator.run(direction, value, context, requires_ladj)
-        if seen.parts:
-            found, last_records = _through(seen.parts, direction, value, context, requires_ladj)
-        else:
-            found, last_records = seen.evaluator.run(direction, value, context, requires_ladj), ()
-        if last_records is not None and _can_record(seen, value, context, found.output):
-            attach(found.output, (_record(self, seen, direction, value, context, found), *last_records))
+        found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
+        if is_recording() and _can_record(seen.watch, value, context, found.output):
+            weak_context = None if context is None else weakref.ref(context)
+            ladj, kept = found[1:] if _is_known(found[1:], found.output) else (None, None)
+            snapshot = seen.watch.snapshot
+            record = Record(weakref.ref(self), snapshot, direction, value, weak_context, ladj, kept)
+            attach(found.output, (record,))
         return found
 
     def _seen(self) -> _Seen:
@@ -202,7 +188,11 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | N
     if not isinstance(value, (_jax.ArrayImpl, _jax.Tracer)) or not is_recording():
         return None
     for record in records_of(value):
-        if record.direction != direction and record.has_context(context) and seen.snapshot.is_same(record.snapshot):
+        if (
+            record.direction != direction
+            and record.has_context(context)
+            and seen.watch.snapshot.is_same(record.snapshot)
+        ):
             is_there = seen.watch.is_readable() and is_readable(record.source)
             if is_there and _has_right_type(seen, record, direction, value, context):
                 return record
@@ -224,88 +214,38 @@ def _has_right_type(seen: _Seen, record: Record, direction: str, value: Any, con
 def _ladj(seen: _Seen, record: Record, output: Any, context: Any) -> Any:
     """The log-determinant of the pass that made an output, computed where it was not."""
     if not is_readable(record.ladj):
-        ladj = _ladj_of_parts(seen, record, output, context) if seen.parts else None
-        if ladj is None:
-            kept = record.kept if all(map(is_readable, record.kept or ())) else None
-            ladj = seen.evaluator.ladj(record.direction, record.source, output, context, kept)
+        kept = record.kept if all(map(is_readable, record.kept or ())) else None
+        ladj = seen.evaluator.ladj(record.direction, record.source, output, context, kept)
         if not is_kept(ladj) or not is_known_with(ladj, output):
             return ladj
         record.ladj = ladj
     return record.ladj
 
 
-def _ladj_of_parts(seen: _Seen, chain: Record, output: Any, context: Any) -> Any:
-    """The log-determinant of a chain from what its parts remember; None if one does not."""
-    ladjs = []
-    for part in seen.parts[::-1] if chain.direction == "forward" else seen.parts:
-        record = _answer(part._seen(), _OTHER[chain.direction], output, context)
-        if record is None:
-            return None
-        ladjs.append(_ladj(part._seen(), record, output, context))
-        output = record.source
-    return functools.reduce(operator.add, ladjs) if output is chain.source else None
-
-
-_OTHER = {"forward": "inverse", "inverse": "forward"}
-
-
 # --- to memory --------------------------------------------------------------------------------------------------------
 
 
-def _through(
-    parts: tuple[Remembered, ...], direction: str, value: Any, context: Any, requires_ladj: bool
-) -> tuple[Evaluated, tuple[Record, ...] | None]:
-    """The passes through the parts of a chain, each with a memory of its own.
-
-    Also the records of the last output; None if that is an array from memory, which may hold what the chain was given.
-    """
-    ladjs, source = [], value
-    for part in parts if direction == "forward" else parts[::-1]:
-        source = value
-        value, ladj, _ = part._pass(direction, source, context, requires_ladj, is_wanted=requires_ladj)
-        ladjs.append(ladj)
-    records = records_of(value)
-    is_made = bool(records) and records[0].source is source
-    total = functools.reduce(operator.add, ladjs) if requires_ladj else None
-    return Evaluated(value, total, None), records if is_made else None
-
-
-def _can_record(seen: _Seen, value: Any, context: Any, output: Any) -> bool:
+def _can_record(watch: Watch, value: Any, context: Any, output: Any) -> bool:
     """Whether all that made an output can be used wherever it can, cannot change, and did not change meanwhile.
 
     Transformations hand on inputs and constants as outputs: such an output has a history of its own.
     """
-    if seen.snapshot.is_opaque:
+    if watch.snapshot.is_opaque:
         return False
-    if not (_is_concrete(seen, value, context) and isinstance(output, _jax.ArrayImpl)):
-        needed = (value, *seen.watch.arrays) if context is None else (value, context, *seen.watch.arrays)
+    inputs = (value,) if context is None else (value, context)
+    is_concrete = not watch.snapshot.is_traced and all(isinstance(x, _jax.ArrayImpl) for x in (*inputs, output))
+    if not is_concrete:  # else every output is an array of its own (`Evaluator`)
+        needed = (*inputs, *watch.arrays)
         if not all(is_kept(x) and is_known_with(x, output) for x in (output, *needed)):
             return False
-        if not _is_new(output, seen, value, context):
+        if records_of(output) or any(output is x for x in needed):
             return False
-    return seen.watch.is_current()
+    return watch.is_current()
 
 
-def _is_concrete(seen: _Seen, value: Any, context: Any) -> bool:
-    """Whether nothing is traced, so that every output is an array of its own (`Evaluator`)."""
-    is_given = isinstance(value, _jax.ArrayImpl) and (context is None or isinstance(context, _jax.ArrayImpl))
-    return is_given and not seen.snapshot.is_traced
-
-
-def _is_new(output: Any, seen: _Seen, value: Any, context: Any) -> bool:
-    """Whether an output is no input of its pass, nor an output of another one; that of a chain is its last part's."""
-    is_input = output is value or output is context or any(output is array for array in seen.watch.arrays)
-    return not is_input and (bool(seen.parts) or not records_of(output))
-
-
-def _record(owner: Remembered, seen: _Seen, direction: str, source: Any, context: Any, found: Evaluated) -> Record:
-    """The record of an output; what is not known wherever the output is, is left out."""
-    is_everywhere = isinstance(found.output, _jax.ArrayImpl) or all(
-        is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
-    )
-    ladj, kept = found[1:] if is_everywhere else (None, None)
-    weak_context = None if context is None else weakref.ref(context)
-    return Record(weakref.ref(owner), seen.snapshot, direction, source, weak_context, ladj, kept)
+def _is_known(tree: Any, output: Any) -> bool:
+    """Whether values can be used wherever an output can."""
+    return isinstance(output, _jax.ArrayImpl) or all(is_known_with(x, output) for x in jax.tree.leaves(tree))
 
 
 def _as_array(x: Any) -> Any:

@@ -30,6 +30,7 @@ from incrax._names import is_global
 _PLAIN_VALUES = frozenset((type(None), bool, int, str, bytes, type(Ellipsis), range))
 _VALUES = (enum.Enum, type, np.dtype, jax.tree_util.PyTreeDef, jax.ShapeDtypeStruct)
 _BITS = (float, complex, np.generic)
+_IDENTITIES = (types.BuiltinFunctionType, types.CodeType, types.ModuleType, np.ufunc, inspect.Signature)
 _IS_PYTHON_CLASS = 1 << 9
 _FROZEN = ("jax", "jaxlib", "equinox")
 """Libraries whose objects are not changed once they are made, other than arrays."""
@@ -172,23 +173,38 @@ class _ObjectWalk:
             self._visit_new(x)
 
     def _visit_new(self, x: Any) -> None:
-        if type(x) is list:
-            return self._visit_container(lambda: tuple(x))
-        if type(x) is dict:
-            return self._visit_container(lambda: (*x.keys(), *x.values()))
-        if isinstance(x, (tuple, frozenset)) and not hasattr(x, "__dict__"):
-            return self._visit_all(tuple(x))
-        for kinds, visit in _VISITS:
-            if isinstance(x, kinds):
-                return visit(self, x)
-        return self._visit_object(x)
-
-    def _visit_array(self, x: Any) -> None:
-        self.arrays.append(x)
-
-    def _visit_numpy(self, x: np.ndarray) -> None:
-        if self._is_in_library:  # a table of indices, say
+        library = type(x).__module__.partition(".")[0]
+        if isinstance(x, (_jax.ArrayImpl, _jax.Tracer)):
+            self.arrays.append(x)
+        elif isinstance(x, _IDENTITIES) or (callable(x) and is_global(x)) or library == "typing":
             self.functions.append(x)
+        elif isinstance(x, np.ndarray) and self._is_in_library:  # a table of indices, say
+            self.functions.append(x)
+        elif isinstance(x, types.FunctionType):
+            self._visit_function(x)
+        elif library == "jaxlib" and hasattr(x, "__wrapped__"):  # what `jax.jit` made
+            self.functions.append(x)
+            self.visit(x.__wrapped__)
+        elif type(x).__module__ == "incrax.bijectors.remembered":
+            self.visit(x.bijection)
+        else:
+            self._visit_parts(x, library)
+
+    def _visit_parts(self, x: Any, library: str) -> None:
+        if isinstance(x, types.MethodType):
+            self._visit_all((x.__func__, x.__self__))
+        elif isinstance(x, functools.partial):
+            self._visit_all((x.func, x.args, x.keywords))
+        elif isinstance(x, (tuple, frozenset)) and not hasattr(x, "__dict__"):
+            self._visit_all(tuple(x))
+        elif type(x) is list:
+            self._visit_container(lambda: tuple(x))
+        elif type(x) is dict:
+            self._visit_container(lambda: (*x.keys(), *x.values()))
+        elif _is_equinox_module(x) or (library in _FROZEN and _has_attributes_only(x)):
+            self._visit_all(_attributes(x))
+        elif _has_attributes_only(x):
+            self._visit_container(functools.partial(_attributes, x))
         else:
             self.is_opaque = True
 
@@ -204,54 +220,13 @@ class _ObjectWalk:
 
     def _visit_function(self, x: types.FunctionType) -> None:
         self.functions.append(x)
-        module = x.__module__ or ""
-        if is_global(x):
-            return
         was_in_library = self._is_in_library
-        self._is_in_library = module.partition(".")[0] in _LIBRARIES
+        self._is_in_library = (x.__module__ or "").partition(".")[0] in _LIBRARIES
         if self._is_in_library:
             self._visit_all(_held_by_function(x))
         else:
             self._visit_container(functools.partial(_held_by_function, x))
         self._is_in_library = was_in_library
-
-    def _visit_known(self, x: Any) -> None:
-        self.functions.append(x)
-
-    def _visit_method(self, x: types.MethodType) -> None:
-        self._visit_all((x.__func__, x.__self__))
-
-    def _visit_partial(self, x: functools.partial[Any]) -> None:
-        self._visit_all((x.func, x.args, x.keywords))
-
-    def _visit_object(self, x: Any) -> None:
-        library = type(x).__module__.partition(".")[0]
-        if type(x).__module__ == "incrax.bijectors.remembered":
-            self.visit(x.bijection)
-        elif (callable(x) and is_global(x)) or library == "typing":
-            self.functions.append(x)
-        elif library == "jaxlib" and hasattr(x, "__wrapped__"):  # what `jax.jit` made
-            self.functions.append(x)
-            self.visit(x.__wrapped__)
-        elif _is_equinox_module(x) or (library in _FROZEN and _has_attributes_only(x)):
-            self._visit_all(_attributes(x))
-        elif _has_attributes_only(x):
-            self._visit_container(functools.partial(_attributes, x))
-        else:
-            self.is_opaque = True
-
-
-_VISITS: tuple[tuple[Any, Callable[[_ObjectWalk, Any], None]], ...] = (
-    ((_jax.ArrayImpl, _jax.Tracer), _ObjectWalk._visit_array),
-    (np.ndarray, _ObjectWalk._visit_numpy),
-    (types.FunctionType, _ObjectWalk._visit_function),
-    (
-        (types.BuiltinFunctionType, types.CodeType, types.ModuleType, np.ufunc, inspect.Signature),
-        _ObjectWalk._visit_known,
-    ),
-    (types.MethodType, _ObjectWalk._visit_method),
-    (functools.partial, _ObjectWalk._visit_partial),
-)
 
 
 def _held_by_function(x: types.FunctionType) -> Sequence[Any]:

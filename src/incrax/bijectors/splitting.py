@@ -7,6 +7,7 @@ values are those that the output needs anyway, so that keeping them costs memory
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,9 +41,12 @@ def _read(eqns: Sequence[Equation], outputs: Sequence[Atom]) -> set[Var]:
     return found.union(*map(read_vars, eqns))
 
 
-def _environment(program: Program, operands: Sequence[Any]) -> dict[Var, Any]:
-    variables, values = (*program.constvars, *program.invars), (*program.consts, *operands)
-    return dict(zip(variables, values, strict=True))
+def _evaluated(
+    eqns: Sequence[Equation], outputs: Sequence[Atom], variables: Sequence[Var], values: Sequence[Any]
+) -> list[Any]:
+    env = dict(zip(variables, values, strict=True))
+    _jax.evaluate(eqns, env)
+    return [_jax.read(atom, env) for atom in outputs]
 
 
 class Halves:
@@ -54,28 +58,27 @@ class Halves:
 
     def whole(self) -> list[Any]:
         """Output and log-determinant."""
-        return self._evaluated(self._program, self._program.eqns, {})
+        return self._evaluated(self._program, self._program.eqns, self._program.outvars)
 
     def output(self) -> tuple[Any, list[Any]]:
         """The output, and what the log-determinant needs of what it was computed from."""
         program, split = self._in_two()
-        env = _environment(program, self._operands)
-        _jax.evaluate(split.now, env)
-        return _jax.read(program.outvars[0], env), [env[var] for var in split.handed]
+        output, *kept = self._evaluated(program, split.now, (*program.outvars[:1], *split.handed))
+        return output, kept
 
     def ladj(self, kept: Sequence[Any] | None) -> Any:
         """The log-determinant, from what the output was computed from if that is there."""
         if kept is None:
-            only = self._program.with_eqns(self._program.eqns, self._program.outvars[1:])
-            return self._evaluated(only, needed_equations(only.eqns, only.outvars), {})[0]
+            outputs = self._program.outvars[1:]
+            return self._evaluated(self._program, needed_equations(self._program.eqns, outputs), outputs)[0]
         program, split = self._in_two()
-        only = program.with_eqns(split.later, program.outvars[1:])
-        return self._evaluated(only, split.later, dict(zip(split.handed, kept, strict=True)))[0]
+        return self._evaluated(program, split.later, program.outvars[1:], split.handed, kept)[0]
 
-    def _evaluated(self, program: Program, eqns: Sequence[Equation], known: dict[Var, Any]) -> list[Any]:
-        env = {**_environment(program, self._operands), **known}
-        _jax.evaluate(eqns, env)
-        return [_jax.read(atom, env) for atom in program.outvars]
+    def _evaluated(
+        self, program: Program, eqns: Sequence[Equation], outputs: Sequence[Atom], known: Any = (), values: Any = ()
+    ) -> list[Any]:
+        variables = (*program.constvars, *program.invars, *known)
+        return _evaluated(eqns, outputs, variables, (*program.consts, *self._operands, *values))
 
     def _in_two(self) -> tuple[Program, _Split]:
         program = _with_scans_in_two(self._program, self._operands)
@@ -89,79 +92,68 @@ def _with_scans_in_two(program: Program, operands: Sequence[Any]) -> Program:
     """The same with two scans for each one that makes the output and other things."""
     now = needed_equations(program.eqns, program.outvars[:1])
     wanted = _read(now, program.outvars[:1])
-    scans = {id(eqn): _ScanInTwo(eqn, wanted) for eqn in now if eqn.primitive.name == "scan"}
-    if not any(scan.is_split for scan in scans.values()):
+    scans = {id(eqn): _scan_in_two(eqn, wanted) for eqn in now if eqn.primitive.name == "scan"}
+    if not any(scans.values()):
         return program
 
     def run(*operands: Any) -> list[Any]:
-        env = _environment(program, operands)
+        env = dict(zip((*program.constvars, *program.invars), (*program.consts, *operands), strict=True))
         for eqn in program.eqns:
-            values = [_jax.read(atom, env) for atom in eqn.invars]
-            scan = scans.get(id(eqn))
-            is_split = scan is not None and scan.is_split
-            env.update(zip(eqn.outvars, scan(*values) if is_split else _jax.apply(eqn, values), strict=True))
+            apply = scans.get(id(eqn)) or functools.partial(_jax.apply, eqn)
+            results = apply([_jax.read(atom, env) for atom in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
         return [_jax.read(atom, env) for atom in program.outvars]
 
     return drop_dead(trace(run, *operands))
 
 
-class _ScanInTwo:
+def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Sequence[Any]], list[Any]] | None:
     """A scan as one for the outputs that are wanted, and one for the others, which reads what each turn handed over.
 
-    A scan inside the body is not split: it is of the first if that needs one of its outputs.
+    None if all outputs are wanted. A scan inside the body is not split: it is of the first if that needs an output.
     """
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    body = inline_jits(from_jaxpr(eqn.params["jaxpr"]))
+    carried, xs = body.invars[num_consts:][:num_carry], body.invars[num_consts + num_carry :]
+    is_first = _needed_outputs(body, carried, [var in wanted for var in eqn.outvars])
+    if all(is_first):
+        return None
+    chosen = {half: [k for k, flag in enumerate(is_first) if flag == half] for half in (True, False)}
+    outputs = {half: [body.outvars[k] for k in numbers] for half, numbers in chosen.items()}
+    own = {half: [k for k in numbers if k < num_carry] for half, numbers in chosen.items()}
+    split = _split(body.eqns, outputs[True], outputs[False], [carried[k] for k in own[True]])
 
-    def __init__(self, eqn: Equation, wanted: set[Var]) -> None:
-        self._num_consts, self._num_carry = _jax.scan_counts(eqn)
-        self._options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-        self._body = inline_jits(from_jaxpr(eqn.params["jaxpr"]))
-        self._carry = self._body.invars[self._num_consts :][: self._num_carry]
-        self._is_first = self._closed([var in wanted for var in eqn.outvars])
-        carry = [var for var, is_first in zip(self._carry, self._is_first, strict=False) if is_first]
-        self._split = _split(self._body.eqns, self._outputs(True), self._outputs(False), carry)
-        self.is_split = not all(self._is_first)
-
-    def _outputs(self, is_first: bool) -> list[Atom]:
-        return [atom for atom, flag in zip(self._body.outvars, self._is_first, strict=True) if flag == is_first]
-
-    def _closed(self, is_first: list[bool]) -> list[bool]:
-        """The outputs that are wanted, with all carried values that these need in a later turn."""
-        outputs = [atom for atom, flag in zip(self._body.outvars, is_first, strict=True) if flag]
-        read = _read(needed_equations(self._body.eqns, outputs), outputs)
-        carried = [var in read for var in self._carry]
-        carried += [False] * (len(is_first) - len(carried))
-        found = [flag or is_read for flag, is_read in zip(is_first, carried, strict=True)]
-        return found if found == is_first else self._closed(found)
-
-    def __call__(self, *values: Any) -> list[Any]:
-        """All outputs of the scan."""
-        consts, carry, xs = (
-            values[: self._num_consts],
-            values[self._num_consts :][: self._num_carry],
-            values[self._num_consts + self._num_carry :],
-        )
-        split = self._split
-        first, handed = self._half(True, split.now, consts, carry, xs, [], split.handed)
-        second, _ = self._half(False, split.later, consts, carry, (*xs, *handed), split.handed, [])
-        results = {True: iter(first), False: iter(second)}
-        return [next(results[flag]) for flag in self._is_first]
-
-    def _half(
-        self, is_first: bool, eqns: list[Equation], consts: Any, carry: Any, xs: Any, given: list[Var], handed: list[Var]
-    ) -> tuple[list[Any], list[Any]]:
-        """The outputs of one half, and what each turn hands over."""
-        body, mine = self._body, [flag == is_first for flag in self._is_first[: self._num_carry]]
-        carry_vars = [var for var, flag in zip(self._carry, mine, strict=True) if flag]
-        x_vars = (*body.invars[self._num_consts + self._num_carry :], *given)
-        outer = dict(zip((*body.constvars, *body.invars[: self._num_consts]), (*body.consts, *consts), strict=True))
+    def scanned(half: bool, values: Sequence[Any], stacks: Sequence[Any]) -> list[Any]:
+        eqns, given, handed = (split.now, [], split.handed) if half else (split.later, split.handed, [])
+        wanted = (*outputs[half], *handed)
+        read = _read(eqns, wanted)
+        x_numbers = [k for k, var in enumerate(xs) if var in read]
+        moving = (*(carried[k] for k in own[half]), *(xs[k] for k in x_numbers), *given)
+        variables = (*body.constvars, *body.invars[:num_consts], *moving)
 
         def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            env = {**outer, **dict(zip((*carry_vars, *x_vars), (*carry, *xs), strict=True))}
-            _jax.evaluate(eqns, env)
-            outputs = [_jax.read(atom, env) for atom in self._outputs(is_first)]
-            return outputs[: len(carry)], [*outputs[len(carry) :], *(env[var] for var in handed)]
+            found = _evaluated(eqns, wanted, variables, (*body.consts, *values[:num_consts], *carry, *xs))
+            return found[: len(carry)], found[len(carry) :]
 
-        start = [value for value, flag in zip(carry, mine, strict=True) if flag]
-        end, ys = jax.lax.scan(turn, start, list(xs), **self._options)
-        num = len(ys) - len(handed)
-        return [*end, *ys[:num]], ys[num:]
+        start = [values[num_consts + k] for k in own[half]]
+        rows = [values[num_consts + num_carry + k] for k in x_numbers]
+        end, ys = jax.lax.scan(turn, start, [*rows, *stacks], **options)
+        return [*end, *ys]
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        first = scanned(True, values, ())
+        num = len(outputs[True])
+        results = {True: iter(first), False: iter(scanned(False, values, first[num:]))}
+        return [next(results[half]) for half in is_first]
+
+    return run
+
+
+def _needed_outputs(body: Program, carried: Sequence[Var], is_wanted: list[bool]) -> list[bool]:
+    """The outputs that are wanted, with all carried values that these need in a later turn."""
+    outputs = [atom for atom, flag in zip(body.outvars, is_wanted, strict=True) if flag]
+    read = _read(needed_equations(body.eqns, outputs), outputs)
+    found = [var in read or flag for var, flag in zip(carried, is_wanted, strict=False)]
+    found += is_wanted[len(carried) :]
+    return found if found == is_wanted else _needed_outputs(body, carried, found)

@@ -5,13 +5,14 @@ In: nothing. Out: two switches that are context managers and decorators, each th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from incrax._context import add_switch
 from incrax._errors import wrong_option
@@ -22,8 +23,7 @@ SLOW_LADJ = (
     "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
 )
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _RECORDS: ContextVar[bool] = ContextVar("incrax_record_flow_graph", default=True)
 _REQUIRES_LADJ: ContextVar[bool] = ContextVar("incrax_requires_ladj", default=True)
@@ -33,15 +33,14 @@ add_switch(_RECORDS)
 add_switch(_REQUIRES_LADJ)
 
 
-class _Switch:
+class _Switch(contextlib.ContextDecorator):
     """Sets a variable inside a `with` block or a decorated function; may be nested and used again."""
 
     _variable: ContextVar[bool]
-    _name: str
 
     def __init__(self, is_on: bool) -> None:
         if not isinstance(is_on, bool):
-            raise wrong_option(self._name, is_on, "True or False")
+            raise wrong_option(type(self).__name__, is_on, "True or False")
         self._is_on = is_on
 
     def __enter__(self) -> None:
@@ -53,26 +52,18 @@ class _Switch:
         _ENTERED.set(tuple(others))
         self._variable.set(before)
 
-    def __call__(self, f: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, f: F) -> F:
         if inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-            raise wrong_option(self._name, f, "a function that is no generator; use the switch inside")
-        if inspect.iscoroutinefunction(f):
-            return cast(Any, self._of_coroutine(f))
+            raise wrong_option(type(self).__name__, f, "a function that is no generator; use the switch inside")
+        if not inspect.iscoroutinefunction(f):
+            return super().__call__(f)
 
-        @functools.wraps(f)
-        def switched(*args: P.args, **kwargs: P.kwargs) -> R:
-            with type(self)(self._is_on):
-                return f(*args, **kwargs)
-
-        return switched
-
-    def _of_coroutine(self, f: Any) -> Any:
         @functools.wraps(f)
         async def switched(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self._is_on):
+            with self:
                 return await f(*args, **kwargs)
 
-        return switched
+        return cast(Any, switched)
 
 
 class set_record_flow_graph(_Switch):  # noqa: N801
@@ -94,7 +85,6 @@ class set_record_flow_graph(_Switch):  # noqa: N801
     """
 
     _variable = _RECORDS
-    _name = "set_record_flow_graph"
 
 
 class set_requires_ladj(_Switch):  # noqa: N801
@@ -117,7 +107,6 @@ class set_requires_ladj(_Switch):  # noqa: N801
     """
 
     _variable = _REQUIRES_LADJ
-    _name = "set_requires_ladj"
 
 
 def is_recording() -> bool:
