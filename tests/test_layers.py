@@ -14,7 +14,7 @@ from incrax import bijectors, fit, samplers
 ROOT = Path(incrax.__file__).parent
 
 ORDER = """
-_errors _row_errors _derivative_errors _loop_errors _tape_errors _bijector_errors _bind_errors _fit_errors
+_errors _row_errors _derivative_errors _loop_errors _tape_errors _bind_errors _fit_errors
 _held_errors _sampler_errors _minimize_errors _cost_errors _report_errors
 _names _version _profiling _jax _extras _context _tuning _collection _marks tapes.locations
 facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses
@@ -54,11 +54,8 @@ binding.names binding.roles binding.unbounded binding.modules binding.inputs bin
 binding.training binding.table binding.bound binding.api reports.api
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
-bijectors.switches bijectors.places bijectors.state bijectors.protocol bijectors.adapters
-bijectors.bijection bijectors.elementwise bijectors.splines bijectors.transformers bijectors.networks
-bijectors.couplings bijectors.chains bijectors.residual bijectors.programs
-bijectors.memory bijectors.remembered bijectors.arguments bijectors.carried bijectors.compiled
-bijectors.bases bijectors.distributions bijectors.training bijectors.guides bijectors.plots
+bijectors.switches bijectors.adapters bijectors.snapshots bijectors.splitting bijectors.evaluation bijectors.memory
+bijectors.remembered bijectors.boundary bijectors.jitting
 fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.turns fit.records fit.result fit.hosted
 fit.normal fit.free fit.large fit.levenberg
 fit.joint fit.ended fit.task fit.minuit fit.scipy_methods fit.stepped fit.covariance fit.minimum fit.minimizing

@@ -62,6 +62,9 @@ class Conditioned(Counted):
     shape = (3,)
     cond_shape = None
 
+    def transform_and_log_det(self, x, condition=None):
+        return super().transform_and_log_det(x)
+
 
 jax.tree_util.register_pytree_node(Conditioned, lambda c: ((c.w,), None), lambda aux, kids: Conditioned(kids[0]))
 
