@@ -91,9 +91,7 @@ class RationalLinearSpline(fb.RationalQuadraticSpline):
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
     spline = RationalLinearSpline(knots=5, interval=4)
-    coupling = fb.Coupling(
-        jax.random.key(0), transformer=spline, untransformed_dim=1, dim=3, nn_width=16, nn_depth=1
-    )
+    coupling = fb.Coupling(jax.random.key(0), transformer=spline, untransformed_dim=1, dim=3, nn_width=16, nn_depth=1)
     chain = fb.Chain([coupling, fb.Flip((3,)), LeakyReLU(0.3, (3,)), ELU((3,))])
     flow = bijectors.remember(chain)
     x = jax.random.normal(jax.random.key(1), (1000, 3))

@@ -725,14 +725,14 @@ MUTANTS = [
     Mutant(
         "a record of other parameters answers",
         "bijectors/remembered.py",
-        "record.has_context(context) and is_same(record.snapshot)",
+        "record.has_context(context) and watch.snapshot.is_same(record.snapshot)",
         "record.has_context(context)",
     ),
     Mutant(
         "a record of another context answers",
         "bijectors/remembered.py",
-        "record.has_context(context) and is_same(record.snapshot)",
-        "is_same(record.snapshot)",
+        "record.has_context(context) and watch.snapshot.is_same(record.snapshot)",
+        "watch.snapshot.is_same(record.snapshot)",
     ),
     Mutant(
         "a record answers for its own direction",
@@ -790,7 +790,7 @@ MUTANTS = [
     ),
     Mutant(
         "a scan makes output and log-determinant together",
-        "bijectors/splitting.py",
+        "facts/splitting.py",
         "    if not any(scans.values()):\n",
         "    if True:\n",
     ),

@@ -17,7 +17,7 @@ ORDER = """
 _errors _row_errors _derivative_errors _loop_errors _tape_errors _bind_errors _fit_errors
 _held_errors _sampler_errors _minimize_errors _cost_errors _report_errors
 _names _version _profiling _jax _extras _context _tuning _collection _marks tapes.locations
-facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses
+facts.passes facts.program facts.constants facts.functions facts.simplify facts.inverses facts.splitting
 facts.matrices facts.work facts.nested facts.cost facts.loops
 facts.rules facts.dependence
 facts.chains facts.row_numbers facts.row_rules facts.rows
@@ -54,7 +54,7 @@ binding.names binding.roles binding.unbounded binding.modules binding.inputs bin
 binding.training binding.table binding.bound binding.api reports.api
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
-bijectors.switches bijectors.adapters bijectors.snapshots bijectors.splitting bijectors.evaluation bijectors.memory
+bijectors.switches bijectors.adapters bijectors.snapshots bijectors.evaluation bijectors.memory
 bijectors.remembered bijectors.boundary bijectors.jitting
 fit.losses fit.linear fit.steps fit.compiled fit.problem fit.batches fit.turns fit.records fit.result fit.hosted
 fit.normal fit.free fit.large fit.levenberg

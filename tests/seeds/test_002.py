@@ -121,8 +121,8 @@ def flow():
 
 
 @pytest.fixture
-def conditioned(monkeypatch):
-    monkeypatch.setattr(switches, "_has_warned", False)
+def conditioned():
+    switches._warn_once.cache_clear()
     pop_counts()
     return bijectors.remember(Conditioned(jnp.array(0.7)))
 

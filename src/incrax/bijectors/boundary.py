@@ -38,7 +38,6 @@ class Template(NamedTuple):
     source: Where
     context: Where | None
     ladj: Where | None
-    kept: tuple[Where, ...] | None
     owner: int | None = None
     """Which of the bijections among the arguments made the output."""
     bijection: Callable[[], Any] = _nothing
@@ -50,21 +49,13 @@ class Template(NamedTuple):
         at = lambda where: where() if callable(where) else values[where]
         arrays, source = [at(where) for where in self.arrays], at(self.source)
         contexts = [] if self.context is None else [at(self.context)]
-        if not all(is_kept(x) and is_known_with(x, output) for x in (*arrays, source, *contexts)):
+        if not all(is_kept(x) and is_known_with(x, output) for x in (output, *arrays, source, *contexts)):
             return
-        ladj = None if self.ladj is None else at(self.ladj)
-        kept = None if self.kept is None else tuple(map(at, self.kept))
         owner = self.bijection if self.owner is None else reference(bijections[self.owner])
         context = reference(contexts[0]) if contexts else None
-        record = Record(
-            owner,
-            Snapshot(self.code, arrays),
-            self.direction,
-            source,
-            context,
-            ladj if is_known_with(ladj, output) else None,
-            kept if all(is_known_with(x, output) for x in kept or ()) else None,
-        )
+        record = Record(owner, Snapshot(self.code, arrays), self.direction, source, context)
+        if self.ladj is not None and is_known_with(at(self.ladj), output):
+            record.ladj = at(self.ladj)
         attach(output, (*records_of(output), record))
 
 
@@ -77,13 +68,9 @@ class Outgoing(NamedTuple):
     def attached(self, arguments: Sequence[Any], results: Sequence[Any], bijections: Sequence[Remembered]) -> list[Any]:
         """The results of the function, with their records; an argument that comes back as the object that it was."""
         values = (*arguments, *results)
-        has_memory = {
-            template.output
-            for template in self.templates
-            if records_of(values[template.output]) or any(values[template.output] is x for x in arguments)
-        }
+        has_memory = [bool(records_of(x)) or any(x is given for given in arguments) for x in values]
         for template in self.templates:
-            if template.output not in has_memory and is_kept(values[template.output]):
+            if not has_memory[template.output]:
                 template.attach_to(values, bijections)
         ends = [values[number] for number in self.numbers]
         return [end if is_kept(end) else result for end, result in zip(ends, results, strict=False)]
@@ -159,6 +146,4 @@ def _template(
         return None
     source = computed(record.source)
     ladj = computed(record.ladj) if is_readable(record.ladj) else None
-    has_kept = record.kept is not None and all(map(is_readable, record.kept))
-    kept = tuple(map(computed, record.kept)) if has_kept else None
-    return Template(output, record.snapshot.code, record.direction, arrays, source, context, ladj, kept)
+    return Template(output, record.snapshot.code, record.direction, arrays, source, context, ladj)

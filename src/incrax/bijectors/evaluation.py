@@ -21,8 +21,8 @@ import numpy as np
 from incrax import _jax
 from incrax.bijectors.adapters import Adapter
 from incrax.bijectors.snapshots import Watch, watch
-from incrax.bijectors.splitting import Halves
 from incrax.facts.passes import KEPT, LADJ, OUTPUT, Key, claim
+from incrax.facts.splitting import InTwo
 
 
 class Evaluated(NamedTuple):
@@ -59,20 +59,12 @@ class Skeleton:
             return False
         return len(self.constants) == len(other.constants) and all(map(is_, self.constants, other.constants))
 
-    def halves(self, direction: str, arrays: Sequence[Any], value: Any, context: Any) -> Halves:
-        """A pass of the bijection with the given arrays, traced."""
-
-        def run(*operands: Any) -> tuple[Any, Any]:
-            given, (value, *contexts) = operands[: len(arrays)], operands[len(arrays) :]
-            rest = iter(given)
-            leaves = [next(rest) if leaf is _Hole.ARRAY else leaf for leaf in self.leaves]
-            bijection = jax.tree.unflatten(self.treedef, leaves)
-            return self.adapter(bijection, direction, value, contexts[0] if contexts else None)
-
-        return Halves(run, [*arrays, value, *_as_list(context)])
-
-    def __repr__(self) -> str:
-        return f"bijection {_key_of(self).number}"
+    def apply(self, direction: str, num_arrays: int, *operands: Any) -> tuple[Any, Any]:
+        """Output and log-determinant of a pass, of the arrays, the value and the context if there is one."""
+        rest = iter(operands[:num_arrays])
+        leaves = [next(rest) if leaf is _Hole.ARRAY else leaf for leaf in self.leaves]
+        value, *contexts = operands[num_arrays:]
+        return self.adapter(jax.tree.unflatten(self.treedef, leaves), direction, value, *(contexts or [None]))
 
 
 def _as_list(context: Any) -> list[Any]:
@@ -112,13 +104,12 @@ def _bijection_pass(
     skeleton: Skeleton, direction: str, requires_ladj: bool, arrays: Sequence[Any], value: Any, context: Any
 ) -> Evaluated:
     """One pass. What it returns is marked."""
-    halves = skeleton.halves(direction, arrays, value, context)
+    apply, inputs = functools.partial(skeleton.apply, direction, len(arrays)), [*arrays, value, *_as_list(context)]
     if requires_ladj:
-        results, kinds = halves.whole(), [OUTPUT, LADJ]
+        results, kinds = apply(*inputs), [OUTPUT, LADJ]
     else:
-        output, kept = halves.output()
+        output, kept = InTwo(apply, inputs).first()
         results, kinds = [output, *kept], [OUTPUT, *[KEPT] * len(kept)]
-    inputs = [*arrays, value, *_as_list(context)]
     output, *rest = claim(_key_of(skeleton), direction, results, kinds, inputs, context is not None)
     return Evaluated(output, rest[0], None) if requires_ladj else Evaluated(output, None, tuple(rest))
 
@@ -128,10 +119,11 @@ def _bijection_ladj(
     skeleton: Skeleton, direction: str, arrays: Sequence[Any], value: Any, output: Any, context: Any, kept: Any
 ) -> Any:
     """The log-determinant of a pass. What is marked is that of the forward pass."""
-    found = skeleton.halves(direction, arrays, value, context).ladj(kept)
+    apply, contexts = functools.partial(skeleton.apply, direction, len(arrays)), _as_list(context)
+    found = InTwo(apply, [*arrays, value, *contexts]).second(kept)
     is_forward = direction == "forward"
     x, y = (value, output) if is_forward else (output, value)
-    inputs = [*arrays, x, y, *_as_list(context)]
+    inputs = [*arrays, x, y, *contexts]
     of_forward = found if is_forward else -found
     (marked,) = claim(_key_of(skeleton), LADJ, [of_forward], [LADJ], inputs, context is not None)
     return marked if is_forward else -marked

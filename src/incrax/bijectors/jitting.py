@@ -54,7 +54,7 @@ def jit(f: Callable[P, R]) -> Callable[P, R]:
 
     As `jax.jit`, with three differences. The program goes through `cancel` first, so that an inverse is left out also
     where the output was made on the other side of an inner `jax.jit`. A result that a bijection made inside comes back
-    with its record: source, log-determinant and intermediates are further results of the program, and `inverse`,
+    with its record: source and log-determinant are further results of the program, and `inverse`,
     `log_abs_det_jacobian` and `memory_of` look them up. Arguments that remember are remembered inside.
 
     Law: `jit(f)(*args)` equals `jax.jit(f)(*args)` to within rounding, and so do derivatives.

@@ -31,9 +31,9 @@ class Record:
     source: Any
     """The input that the array was made from."""
     context_ref: Callable[[], Any] | None
-    ladj: Any
+    ladj: Any = None
     """log|det J| of the pass at its input; None until it is computed."""
-    kept: Any
+    kept: Any = None
     """What the log-determinant can be computed from (what a conditioner gave), or None."""
     has_right_type: tuple[bool, bool] | None = None
     """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed; None

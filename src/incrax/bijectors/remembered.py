@@ -95,14 +95,13 @@ class Remembered:
             An array of the shape of the leading axes of x.
         """
         seen = self._seen()
-        record = _answer(seen, "inverse", y, context)
-        if record is not None and record.source is x:
-            if not is_readable(record.ladj):
-                warn_of_slow_ladj()
-            return _ladj(seen, record, y, context)
-        record = _answer(seen, "forward", x, context)
-        if record is not None and record.source is y and is_readable(record.ladj):
-            return -record.ladj
+        for direction, output, source in (("inverse", y, x), ("forward", x, y)):
+            record = _answer(seen, direction, output, context)
+            if record is not None and record.source is source:
+                if not is_readable(record.ladj):
+                    warn_of_slow_ladj()
+                ladj = _ladj(seen, record, output, context)
+                return ladj if direction == "inverse" else -ladj
         warn_of_slow_ladj()
         return seen.evaluator.ladj("forward", _as_array(x), y, context, None)
 
@@ -118,9 +117,9 @@ class Remembered:
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
             weak_context = None if context is None else weakref.ref(context)
-            ladj, kept = found[1:] if _is_known(found[1:], found.output) else (None, None)
-            snapshot = seen.watch.snapshot
-            record = Record(weakref.ref(self), snapshot, direction, value, weak_context, ladj, kept)
+            record = Record(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
+            if all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
+                record.ladj, record.kept = found.ladj, found.kept
             attach(found.output, (record,))
         return found
 
@@ -187,13 +186,10 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | N
     """
     if not isinstance(value, (_jax.ArrayImpl, _jax.Tracer)) or not is_recording():
         return None
+    watch = seen.watch
     for record in records_of(value):
-        if (
-            record.direction != direction
-            and record.has_context(context)
-            and seen.watch.snapshot.is_same(record.snapshot)
-        ):
-            is_there = seen.watch.is_readable() and is_readable(record.source)
+        if record.direction != direction and record.has_context(context) and watch.snapshot.is_same(record.snapshot):
+            is_there = watch.is_readable() and is_readable(record.source)
             if is_there and _has_right_type(seen, record, direction, value, context):
                 return record
     return None
@@ -241,11 +237,6 @@ def _can_record(watch: Watch, value: Any, context: Any, output: Any) -> bool:
         if records_of(output) or any(output is x for x in needed):
             return False
     return watch.is_current()
-
-
-def _is_known(tree: Any, output: Any) -> bool:
-    """Whether values can be used wherever an output can."""
-    return isinstance(output, _jax.ArrayImpl) or all(is_known_with(x, output) for x in jax.tree.leaves(tree))
 
 
 def _as_array(x: Any) -> Any:

@@ -197,10 +197,8 @@ class _ObjectWalk:
             self._visit_all((x.func, x.args, x.keywords))
         elif isinstance(x, (tuple, frozenset)) and not hasattr(x, "__dict__"):
             self._visit_all(tuple(x))
-        elif type(x) is list:
-            self._visit_container(lambda: tuple(x))
-        elif type(x) is dict:
-            self._visit_container(lambda: (*x.keys(), *x.values()))
+        elif type(x) in _READERS:
+            self._visit_container(functools.partial(_READERS[type(x)], x))
         elif _is_equinox_module(x) or (library in _FROZEN and _has_attributes_only(x)):
             self._visit_all(_attributes(x))
         elif _has_attributes_only(x):
@@ -227,6 +225,9 @@ class _ObjectWalk:
         else:
             self._visit_container(functools.partial(_held_by_function, x))
         self._is_in_library = was_in_library
+
+
+_READERS: dict[type, Callable[[Any], Sequence[Any]]] = {list: tuple, dict: lambda x: (*x.keys(), *x.values())}
 
 
 def _held_by_function(x: types.FunctionType) -> Sequence[Any]:

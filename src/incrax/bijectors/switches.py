@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -119,15 +118,12 @@ def requires_ladj(given: bool | None = None) -> bool:
     return _REQUIRES_LADJ.get() if given is None else given
 
 
-_lock = threading.Lock()
-_has_warned = False
-
-
 def warn_of_slow_ladj() -> None:
     """Say once per process that a log-determinant is computed where it was switched off."""
-    global _has_warned
-    with _lock:
-        if _has_warned or _REQUIRES_LADJ.get():
-            return
-        _has_warned = True
-    warnings.warn(SLOW_LADJ, UserWarning, stacklevel=3)
+    if not requires_ladj():
+        _warn_once()
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(SLOW_LADJ, UserWarning, stacklevel=4)

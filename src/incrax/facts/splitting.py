@@ -1,8 +1,9 @@
-"""A pass in two: what its output needs now, and what only its log-determinant needs, later.
+"""A function of two results in two: what the first needs now, and what only the second needs, later.
 
-In: a function that returns an output and a log-determinant. Out: equations for the first, the values that they hand
-over, and equations for the second, which run nothing again: a conditioner runs once. A scan is split into two. The
-values are those that the output needs anyway, so that keeping them costs memory only; no prices are weighed.
+In: a function that returns two values, as a pass through a bijection and its log-determinant. Out: equations for the
+first, the values that they hand over, and equations for the second, which run nothing again: a conditioner runs once. A
+scan is split into two. The values are those that the first needs anyway, so that keeping them costs memory only; no
+prices are weighed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from incrax._jax import Atom, Equation, Var
 from incrax.facts.program import Program, from_jaxpr, read_vars, trace, written_vars
 from incrax.facts.simplify import drop_dead, inline_jits, needed_equations
 
+Values = Sequence[Any]
+Equations = Sequence[Equation]
+Atoms = Sequence[Atom]
+
 
 class _Split(NamedTuple):
     now: list[Equation]
@@ -25,7 +30,7 @@ class _Split(NamedTuple):
     later: list[Equation]
 
 
-def _split(eqns: Sequence[Equation], first: Sequence[Atom], second: Sequence[Atom], given: Sequence[Var]) -> _Split:
+def _split(eqns: Equations, first: Atoms, second: Atoms, given: Sequence[Var]) -> _Split:
     """What `first` needs, what only `second` needs, and what the former hands over, of `given` too."""
     now = needed_equations(eqns, first)
     is_now = set(map(id, now))
@@ -35,61 +40,52 @@ def _split(eqns: Sequence[Equation], first: Sequence[Atom], second: Sequence[Ato
     return _Split(now, [var for var in (*given, *made) if var in read], later)
 
 
-def _read(eqns: Sequence[Equation], outputs: Sequence[Atom]) -> set[Var]:
+def _read(eqns: Equations, outputs: Atoms) -> set[Var]:
     """What equations read, and outputs are."""
     found = {atom for atom in outputs if isinstance(atom, Var)}
     return found.union(*map(read_vars, eqns))
 
 
-def _evaluated(
-    eqns: Sequence[Equation], outputs: Sequence[Atom], variables: Sequence[Var], values: Sequence[Any]
-) -> list[Any]:
+def _evaluated(eqns: Equations, outputs: Atoms, variables: Values, values: Values) -> list[Any]:
     env = dict(zip(variables, values, strict=True))
     _jax.evaluate(eqns, env)
     return [_jax.read(atom, env) for atom in outputs]
 
 
-class Halves:
-    """A function `operands -> (output, log-determinant)`, traced, to be evaluated as a whole or in two."""
+def _variables(program: Program) -> tuple[Var, ...]:
+    return *program.constvars, *program.invars
 
-    def __init__(self, fun: Callable[..., tuple[Any, Any]], operands: Sequence[Any]) -> None:
-        self._operands = operands
-        self._program = drop_dead(inline_jits(trace(fun, *operands)))
 
-    def whole(self) -> list[Any]:
-        """Output and log-determinant."""
-        return self._evaluated(self._program, self._program.eqns, self._program.outvars)
+class InTwo:
+    """A function `operands -> (first, second)`, traced, to be evaluated one after the other."""
 
-    def output(self) -> tuple[Any, list[Any]]:
-        """The output, and what the log-determinant needs of what it was computed from."""
-        program, split = self._in_two()
-        output, *kept = self._evaluated(program, split.now, (*program.outvars[:1], *split.handed))
-        return output, kept
+    def __init__(self, fun: Callable[..., tuple[Any, Any]], operands: Values) -> None:
+        program = drop_dead(inline_jits(trace(fun, *operands)))
+        self._program = _with_scans_in_two(program, operands)
+        self._values = (*self._program.consts, *operands)
+        self._first, self._second = self._program.outvars
+        self._split = _split(self._program.eqns, [self._first], [self._second], ())
 
-    def ladj(self, kept: Sequence[Any] | None) -> Any:
-        """The log-determinant, from what the output was computed from if that is there."""
+    def first(self) -> tuple[Any, list[Any]]:
+        """The first result, and what the second needs of what it was computed from."""
+        outputs = (self._first, *self._split.handed)
+        result, *kept = _evaluated(self._split.now, outputs, _variables(self._program), self._values)
+        return result, kept
+
+    def second(self, kept: Values | None) -> Any:
+        """The second result, from what the first was computed from if that is there."""
+        eqns, known = self._split.later, self._split.handed
         if kept is None:
-            outputs = self._program.outvars[1:]
-            return self._evaluated(self._program, needed_equations(self._program.eqns, outputs), outputs)[0]
-        program, split = self._in_two()
-        return self._evaluated(program, split.later, program.outvars[1:], split.handed, kept)[0]
-
-    def _evaluated(
-        self, program: Program, eqns: Sequence[Equation], outputs: Sequence[Atom], known: Any = (), values: Any = ()
-    ) -> list[Any]:
-        variables = (*program.constvars, *program.invars, *known)
-        return _evaluated(eqns, outputs, variables, (*program.consts, *self._operands, *values))
-
-    def _in_two(self) -> tuple[Program, _Split]:
-        program = _with_scans_in_two(self._program, self._operands)
-        return program, _split(program.eqns, program.outvars[:1], program.outvars[1:], ())
+            eqns, known, kept = needed_equations(self._program.eqns, [self._second]), [], ()
+        variables = (*_variables(self._program), *known)
+        return _evaluated(eqns, [self._second], variables, (*self._values, *kept))[0]
 
 
 # --- scans ------------------------------------------------------------------------------------------------------------
 
 
-def _with_scans_in_two(program: Program, operands: Sequence[Any]) -> Program:
-    """The same with two scans for each one that makes the output and other things."""
+def _with_scans_in_two(program: Program, operands: Values) -> Program:
+    """The same with two scans for each one that makes the first result and other things."""
     now = needed_equations(program.eqns, program.outvars[:1])
     wanted = _read(now, program.outvars[:1])
     scans = {id(eqn): _scan_in_two(eqn, wanted) for eqn in now if eqn.primitive.name == "scan"}
@@ -97,7 +93,7 @@ def _with_scans_in_two(program: Program, operands: Sequence[Any]) -> Program:
         return program
 
     def run(*operands: Any) -> list[Any]:
-        env = dict(zip((*program.constvars, *program.invars), (*program.consts, *operands), strict=True))
+        env = dict(zip(_variables(program), (*program.consts, *operands), strict=True))
         for eqn in program.eqns:
             apply = scans.get(id(eqn)) or functools.partial(_jax.apply, eqn)
             results = apply([_jax.read(atom, env) for atom in eqn.invars])
@@ -107,7 +103,7 @@ def _with_scans_in_two(program: Program, operands: Sequence[Any]) -> Program:
     return drop_dead(trace(run, *operands))
 
 
-def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Sequence[Any]], list[Any]] | None:
+def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any]] | None:
     """A scan as one for the outputs that are wanted, and one for the others, which reads what each turn handed over.
 
     None if all outputs are wanted. A scan inside the body is not split: it is of the first if that needs an output.
@@ -124,7 +120,7 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Sequence[Any]], l
     own = {half: [k for k in numbers if k < num_carry] for half, numbers in chosen.items()}
     split = _split(body.eqns, outputs[True], outputs[False], [carried[k] for k in own[True]])
 
-    def scanned(half: bool, values: Sequence[Any], stacks: Sequence[Any]) -> list[Any]:
+    def scanned(half: bool, values: Values, stacks: Values) -> list[Any]:
         eqns, given, handed = (split.now, [], split.handed) if half else (split.later, split.handed, [])
         wanted = (*outputs[half], *handed)
         read = _read(eqns, wanted)
@@ -141,7 +137,7 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Sequence[Any]], l
         end, ys = jax.lax.scan(turn, start, [*rows, *stacks], **options)
         return [*end, *ys]
 
-    def run(values: Sequence[Any]) -> list[Any]:
+    def run(values: Values) -> list[Any]:
         first = scanned(True, values, ())
         num = len(outputs[True])
         results = {True: iter(first), False: iter(scanned(False, values, first[num:]))}
