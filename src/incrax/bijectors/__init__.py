@@ -2,13 +2,13 @@
 
 from incrax.bijectors.adapters import NotABijectionError
 from incrax.bijectors.jitting import cancel, jit
-from incrax.bijectors.memory import Record, forget, memory_of
+from incrax.bijectors.memory import Origin, forget, memory_of
 from incrax.bijectors.remembered import Remembered, remember
 from incrax.bijectors.switches import is_recording, requires_ladj, set_record_flow_graph, set_requires_ladj
 
 __all__ = [
     "NotABijectionError",
-    "Record",
+    "Origin",
     "Remembered",
     "cancel",
     "forget",

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from incrax import _jax
 from incrax._jax import is_known_with
-from incrax.bijectors.memory import Record, attach, is_kept, is_readable, records_of
+from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
 from incrax.bijectors.remembered import Remembered
-from incrax.bijectors.snapshots import Code, Snapshot, reference
+from incrax.bijectors.snapshots import BijectionCode, Snapshot, reference
 
 Where = int | Callable[[], Any]
 """Where a value is found at a call: its number among arguments and results, or what is closed over."""
@@ -32,7 +32,7 @@ class Template(NamedTuple):
     """A record without its values. Compared by value."""
 
     output: int
-    code: Code
+    code: BijectionCode
     direction: str
     arrays: tuple[Where | None, ...]
     source: Where
@@ -53,7 +53,7 @@ class Template(NamedTuple):
             return
         owner = self.bijection if self.owner is None else reference(bijections[self.owner])
         context = reference(contexts[0]) if contexts else None
-        record = Record(owner, Snapshot(self.code, arrays), self.direction, source, context)
+        record = Origin(owner, Snapshot(self.code, arrays), self.direction, source, context)
         if self.ladj is not None and is_known_with(at(self.ladj), output):
             record.ladj = at(self.ladj)
         attach(output, (*records_of(output), record))
@@ -136,7 +136,7 @@ def incoming(arguments: Sequence[Any]) -> tuple[tuple[Template, ...], list[Any]]
 
 
 def _template(
-    record: Record, output: int, given: Callable[[Any], Where | None], computed: Callable[[Any], Where]
+    record: Origin, output: int, given: Callable[[Any], Where | None], computed: Callable[[Any], Where]
 ) -> Template | None:
     """A record without its values; None if its parameters or context cannot be given."""
     arrays = tuple(given(array()) for array in record.snapshot.arrays)

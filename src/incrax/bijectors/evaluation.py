@@ -20,7 +20,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax.bijectors.adapters import Adapter
-from incrax.bijectors.snapshots import Watch, watch
+from incrax.bijectors.snapshots import BijectionWatch, watch
 from incrax.facts.passes import KEPT, LADJ, OUTPUT, Key, claim
 from incrax.facts.splitting import InTwo
 
@@ -45,7 +45,7 @@ class Skeleton:
 
     __slots__ = ("adapter", "code", "constants", "leaves", "treedef")
 
-    def __init__(self, adapter: Adapter, seen: Watch, leaves: Sequence[Any], treedef: Any) -> None:
+    def __init__(self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any) -> None:
         self.adapter, self.treedef, self.leaves = adapter, treedef, leaves
         self.code, self.constants = seen.snapshot.code, seen.arrays
 

@@ -21,16 +21,19 @@ from incrax.bijectors.snapshots import Snapshot
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Record:
+class Origin:
     """How one array was made by one bijection. Of `memory_of`; to be read, not changed."""
 
     bijection_ref: Callable[[], Any]
+    """Gives the bijection, held weakly."""
     snapshot: Snapshot
+    """What the pass depended on."""
     direction: str
     """`"forward"` or `"inverse"`."""
     source: Any
     """The input that the array was made from."""
     context_ref: Callable[[], Any] | None
+    """Gives the context, held weakly; None if there was none."""
     ladj: Any = None
     """log|det J| of the pass at its input; None until it is computed."""
     kept: Any = None
@@ -57,7 +60,7 @@ class Record:
 
     def __repr__(self) -> str:
         shape = f"{self.source.dtype}{list(self.source.shape)}"
-        return f"Record({self.direction} of {self.bijection!r}, source={shape}, ladj={self.ladj!r})"
+        return f"Origin({self.direction} of {self.bijection!r}, source={shape}, ladj={self.ladj!r})"
 
 
 class _Entry(weakref.ref):
@@ -66,7 +69,7 @@ class _Entry(weakref.ref):
     __slots__ = ("key", "records")
 
     key: int
-    records: tuple[Record, ...]
+    records: tuple[Origin, ...]
 
 
 _table: dict[int, _Entry] = {}
@@ -90,7 +93,7 @@ def is_readable(x: Any) -> bool:
     return x is not None and (isinstance(x, _jax.Tracer) or not x.is_deleted())
 
 
-def attach(output: Any, records: tuple[Record, ...]) -> None:
+def attach(output: Any, records: tuple[Origin, ...]) -> None:
     """Remember how an array was made."""
     if isinstance(output, _jax.ArrayImpl):
         entry = _Entry(output, _drop)
@@ -100,7 +103,7 @@ def attach(output: Any, records: tuple[Record, ...]) -> None:
         _jax.note(output, records)
 
 
-def records_of(output: Any) -> tuple[Record, ...]:
+def records_of(output: Any) -> tuple[Origin, ...]:
     """The records of an array, the outermost bijection first; none of a deleted one, nor outside a tracer's trace."""
     entry = _table.get(id(output))
     if entry is None and isinstance(output, _jax.Tracer):
@@ -110,7 +113,7 @@ def records_of(output: Any) -> tuple[Record, ...]:
     return entry.records
 
 
-def memory_of(y: Any) -> Record | None:
+def memory_of(y: Any) -> Origin | None:
     """How an array was made by a bijection that remembers.
 
     Args:

@@ -17,8 +17,8 @@ from incrax import _jax
 from incrax._jax import full_type, is_known_with
 from incrax.bijectors.adapters import adapter_of
 from incrax.bijectors.evaluation import Evaluated, Evaluator
-from incrax.bijectors.memory import Record, attach, is_kept, is_readable, records_of
-from incrax.bijectors.snapshots import Watch, watch
+from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
+from incrax.bijectors.snapshots import BijectionWatch, watch
 from incrax.bijectors.switches import is_recording, warn_of_slow_ladj
 from incrax.bijectors.switches import requires_ladj as is_ladj_required
 
@@ -117,7 +117,7 @@ class Remembered:
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
             weak_context = None if context is None else weakref.ref(context)
-            record = Record(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
+            record = Origin(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
             if all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
                 record.ladj, record.kept = found.ladj, found.kept
             attach(found.output, (record,))
@@ -178,7 +178,7 @@ def remember(bijection: Any) -> Remembered:
 # --- from memory ------------------------------------------------------------------------------------------------------
 
 
-def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | None:
+def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | None:
     """The record that a pass can be answered from, or None.
 
     It is of this very array, by a pass in the other direction of a bijection in the same state, with the same context;
@@ -195,7 +195,7 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | N
     return None
 
 
-def _has_right_type(seen: _Seen, record: Record, direction: str, value: Any, context: Any) -> bool:
+def _has_right_type(seen: _Seen, record: Origin, direction: str, value: Any, context: Any) -> bool:
     """Whether a record has the types that the pass would give; those of its output if there is no such pass."""
     is_wide = bool(jax.config.read("jax_enable_x64"))
     if record.has_right_type is None or record.has_right_type[0] != is_wide:
@@ -207,7 +207,7 @@ def _has_right_type(seen: _Seen, record: Record, direction: str, value: Any, con
     return record.has_right_type[1]
 
 
-def _ladj(seen: _Seen, record: Record, output: Any, context: Any) -> Any:
+def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
     """The log-determinant of the pass that made an output, computed where it was not."""
     if not is_readable(record.ladj):
         kept = record.kept if all(map(is_readable, record.kept or ())) else None
@@ -221,7 +221,7 @@ def _ladj(seen: _Seen, record: Record, output: Any, context: Any) -> Any:
 # --- to memory --------------------------------------------------------------------------------------------------------
 
 
-def _can_record(watch: Watch, value: Any, context: Any, output: Any) -> bool:
+def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) -> bool:
     """Whether all that made an output can be used wherever it can, cannot change, and did not change meanwhile.
 
     Transformations hand on inputs and constants as outputs: such an output has a history of its own.

@@ -1,7 +1,7 @@
 """What a bijection's answers depend on: its arrays by identity, everything else by value.
 
-In: a bijection, any Python object. Out: its `Snapshot`, comparable with another, and a `Watch` that tells cheaply
-whether the object has changed since. Invariants:
+In: a bijection, any Python object. Out: its `Snapshot`, comparable with another, and a `BijectionWatch` that tells
+cheaply whether the object has changed since. Invariants:
 
 - two equal snapshots are of one function: same arrays, same functions with what they close over, same other values;
 - a snapshot holds arrays and functions weakly, so that a record with one keeps no parameter alive;
@@ -38,7 +38,7 @@ _LIBRARIES = frozenset((*_FROZEN, *"numpy flowjax paramax numpyro distrax incrax
 """Whose functions are not changed, nor what they close over."""
 
 
-class Code:
+class BijectionCode:
     """A bijection without its arrays: compared by value, its functions by identity and held weakly."""
 
     __slots__ = ("_functions", "_hash", "_tags")
@@ -54,7 +54,7 @@ class Code:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if not isinstance(other, Code) or self._tags != other._tags:
+        if not isinstance(other, BijectionCode) or self._tags != other._tags:
             return False
         return _are_same(self._functions, other._functions)
 
@@ -64,8 +64,8 @@ class Snapshot:
 
     __slots__ = ("arrays", "code", "is_opaque", "is_traced")
 
-    def __init__(self, code: Code, arrays: Sequence[Any], is_opaque: bool = False) -> None:
-        self.code: Code = code
+    def __init__(self, code: BijectionCode, arrays: Sequence[Any], is_opaque: bool = False) -> None:
+        self.code: BijectionCode = code
         self.arrays: tuple[Callable[[], Any], ...] = tuple(map(reference, arrays))
         self.is_opaque: bool = is_opaque
         self.is_traced: bool = any(isinstance(array, _jax.Tracer) for array in arrays)
@@ -93,7 +93,7 @@ def reference(x: Any) -> Callable[[], Any]:
         return lambda: x
 
 
-class Container(NamedTuple):
+class Holder(NamedTuple):
     """Something that can be changed in place, and the objects that it held."""
 
     read: Callable[[], Sequence[Any]]
@@ -105,11 +105,11 @@ class Container(NamedTuple):
         return len(held) == len(self.held) and all(map(is_, held, self.held))
 
 
-class Watch(NamedTuple):
+class BijectionWatch(NamedTuple):
     """The snapshot of an object, the containers in which it can be changed, and its arrays."""
 
     snapshot: Snapshot
-    containers: tuple[Container, ...]
+    containers: tuple[Holder, ...]
     arrays: tuple[Any, ...]
 
     def is_current(self) -> bool:
@@ -130,12 +130,12 @@ class Watch(NamedTuple):
 _IS_DELETED = methodcaller("is_deleted")
 
 
-def watch(x: Any) -> Watch:
+def watch(x: Any) -> BijectionWatch:
     """The snapshot of an object. Cost: one walk over all that it holds."""
     walk = _ObjectWalk()
     walk.visit(x)
-    snapshot = Snapshot(Code(walk.tags, walk.functions), walk.arrays, walk.is_opaque)
-    return Watch(snapshot, tuple(walk.containers), tuple(walk.arrays))
+    snapshot = Snapshot(BijectionCode(walk.tags, walk.functions), walk.arrays, walk.is_opaque)
+    return BijectionWatch(snapshot, tuple(walk.containers), tuple(walk.arrays))
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class _ObjectWalk:
         self.tags: list[Any] = []
         self.arrays: list[Any] = []
         self.functions: list[Any] = []
-        self.containers: list[Container] = []
+        self.containers: list[Holder] = []
         self.is_opaque: bool = False
         self._is_in_library = False
         self._numbers: dict[int, tuple[int, Any]] = {}
@@ -174,7 +174,12 @@ class _ObjectWalk:
 
     def _visit_new(self, x: Any) -> None:
         library = type(x).__module__.partition(".")[0]
-        if isinstance(x, (_jax.ArrayImpl, _jax.Tracer)):
+        if type(x).__module__ == "incrax.bijectors.remembered":
+            self.visit(x.bijection)
+        elif library == "jaxlib" and hasattr(x, "__wrapped__"):  # what `jax.jit` made
+            self.functions.append(x)
+            self.visit(x.__wrapped__)
+        elif isinstance(x, (_jax.ArrayImpl, _jax.Tracer)):
             self.arrays.append(x)
         elif isinstance(x, _IDENTITIES) or (callable(x) and is_global(x)) or library == "typing":
             self.functions.append(x)
@@ -182,11 +187,6 @@ class _ObjectWalk:
             self.functions.append(x)
         elif isinstance(x, types.FunctionType):
             self._visit_function(x)
-        elif library == "jaxlib" and hasattr(x, "__wrapped__"):  # what `jax.jit` made
-            self.functions.append(x)
-            self.visit(x.__wrapped__)
-        elif type(x).__module__ == "incrax.bijectors.remembered":
-            self.visit(x.bijection)
         else:
             self._visit_parts(x, library)
 
@@ -213,7 +213,7 @@ class _ObjectWalk:
 
     def _visit_container(self, read: Callable[[], Sequence[Any]]) -> None:
         held = read()
-        self.containers.append(Container(read, held))
+        self.containers.append(Holder(read, held))
         self._visit_all(held)
 
     def _visit_function(self, x: types.FunctionType) -> None:

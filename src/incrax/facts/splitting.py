@@ -24,20 +24,20 @@ Equations = Sequence[Equation]
 Atoms = Sequence[Atom]
 
 
-class _Split(NamedTuple):
+class _Division(NamedTuple):
     now: list[Equation]
     handed: list[Var]
     later: list[Equation]
 
 
-def _split(eqns: Equations, first: Atoms, second: Atoms, given: Sequence[Var]) -> _Split:
+def _split(eqns: Equations, first: Atoms, second: Atoms, given: Sequence[Var]) -> _Division:
     """What `first` needs, what only `second` needs, and what the former hands over, of `given` too."""
     now = needed_equations(eqns, first)
     is_now = set(map(id, now))
     later = [eqn for eqn in needed_equations(eqns, second) if id(eqn) not in is_now]
     read = _read(later, second)
     made = [var for eqn in now for var in written_vars(eqn)]
-    return _Split(now, [var for var in (*given, *made) if var in read], later)
+    return _Division(now, [var for var in (*given, *made) if var in read], later)
 
 
 def _read(eqns: Equations, outputs: Atoms) -> set[Var]:
