@@ -821,7 +821,7 @@ MUTANTS = [
     Mutant(
         "containers are not watched",
         "bijectors/snapshots.py",
-        "        self.containers.append(Container(read, held))\n",
+        "        self.containers.append(Holder(read, held))\n",
         "",
     ),
     Mutant(

@@ -118,7 +118,8 @@ class Remembered:
         if is_recording() and _can_record(seen.watch, value, context, found.output):
             weak_context = None if context is None else weakref.ref(context)
             record = Origin(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
-            if all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
+            is_concrete = isinstance(found.output, _jax.ArrayImpl)
+            if is_concrete or all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
                 record.ladj, record.kept = found.ladj, found.kept
             attach(found.output, (record,))
         return found
