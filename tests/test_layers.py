@@ -34,9 +34,9 @@ choosing.journal choosing.chooser
 saving.limits saving.store saving.comparison saving.eviction saving.baselines saving.saved saving.succession
 running.living running.analysis running.flags running.pure running.record running.history running.advice
 running.doubts running.repeat running.serving running.engine running.traces
-rows.versions rows.combining rows.totals rows.trace rows.chunk_engine rows.engine rows.traces
 rehearsing.rehearsal rehearsing.warming rehearsing.verifying
-reports.table reports.deps reports.explain reports.equations reports.outlooks reports.gathered reports.page
+rows.versions rows.combining rows.totals rows.trace rows.chunk_engine rows.engine rows.warm_up rows.traces
+reports.table reports.deps reports.explain
 row_sparse.indices row_sparse.values row_sparse.rows row_sparse.context row_sparse.elementwise row_sparse.windows
 row_sparse.shapes row_sparse.control row_sparse.interpreter row_sparse.explanation row_sparse.structured
 _incremental reports.counting reports.asserting
@@ -51,7 +51,8 @@ derivatives.transforms
 derivatives.linear_maps derivatives.pullback derivatives.linearized derivatives.prepared
 held.encoding held.row_by_row held.programs held.kept held.epoch held.holding
 binding.names binding.roles binding.unbounded binding.modules binding.inputs binding.functions binding.vector
-binding.training binding.table binding.bound binding.api reports.api
+binding.training binding.table binding.bound binding.api
+reports.equations reports.outlooks reports.gathered reports.page reports.api
 loops.bodies loops.linearized loops.batches loops.primitive loops.tracing loops.scan
 loops.mapped loops.while_loop loops.sizes loops.bucketed loops.selecting
 bijectors.switches bijectors.adapters bijectors.snapshots bijectors.evaluation bijectors.memory
@@ -65,7 +66,7 @@ samplers.sweeping
 costs.regions costs.rows costs.counting costs.models costs.plain costs.programs costs.places costs.measuring
 costs.cells costs.report costs.counted costs.api
 """.split()
-PIPELINE = "facts planning sparsity inputs compiling choosing saving running rows rehearsing".split()
+PIPELINE = "facts planning sparsity inputs compiling choosing saving running rehearsing rows".split()
 PACKAGES = {
     *PIPELINE, "reports", "row_sparse", "derivatives", "binding", "loops", "tapes", "bijectors", "fit", "held",
     "samplers", "costs", "demo", "commands",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 from incrax._errors import wrong_option
 from incrax._incremental import Incremental
 from incrax._tuning import Tuning
 from incrax.running.traces import Options
-from incrax.tapes.guarded import Guarded
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@runtime_checkable
+class HasPaths(Protocol):
+    """A function that is recorded path by path: its paths are made incremental, not itself; see `guarded`."""
+
+    def with_incremental_paths(self, make: Callable[[Callable[..., Any]], Incremental[..., Any]]) -> Any:
+        """The same function, each path evaluated by what `make` returns for it."""
 
 
 def _is_integer(x: Any) -> bool:
@@ -130,8 +137,8 @@ def incremental(
     options = Options(is_exact, versions, memory, settings, algebra)
 
     def wrap(fun: Callable[P, R]) -> Any:
-        if isinstance(fun, Guarded):
-            return fun.with_paths(lambda path: Incremental(path, options))
+        if isinstance(fun, HasPaths):
+            return fun.with_incremental_paths(lambda path: Incremental(path, options))
         return Incremental(fun, options)
 
     return wrap if f is None else wrap(f)

@@ -24,12 +24,11 @@ from incrax.inputs.leaves import has_tracer
 from incrax.inputs.rows import as_plain, has_rows
 from incrax.inputs.signature import make_signature
 from incrax.rehearsing.verifying import check_call, check_rows, due_verification
-from incrax.rehearsing.warming import warm_up, warm_up_rows
+from incrax.rehearsing.warming import warm_up
 from incrax.reports.deps import DependenceTable, dependence_table
 from incrax.reports.explain import Explanation, explain_call, explain_rows
-from incrax.reports.gathered import gather, subject_of
-from incrax.reports.page import Report, checked_path
 from incrax.rows.traces import RowTraces
+from incrax.rows.warm_up import warm_up_rows
 from incrax.running.living import living, register
 from incrax.running.pure import PureState, Step
 from incrax.running.traces import Options, Traces
@@ -119,7 +118,8 @@ class Incremental(Generic[P, R]):
         engine.note(start_s)
         settings, fresh = due_verification(), cast(Any, self.fresh)
         if settings is not None:
-            check_rows(self._name, engine, outputs, lambda: jax.tree.leaves(fresh(*args, **kwargs)), settings)
+            evaluate = lambda: jax.tree.leaves(fresh(*args, **kwargs))
+            check_rows(self._name, outputs, evaluate, engine.clear, settings)
         return jax.tree_util.tree_unflatten(engine.trace.out_tree, outputs)
 
     @staticmethod
@@ -211,20 +211,6 @@ class Incremental(Generic[P, R]):
             if self._traces.latest is None:
                 raise not_called("deps()")
             return dependence_table(self._traces.latest.engine)
-
-    def report(self, path: str | os.PathLike[str] | None = None, /, *args: Any, **kwargs: Any) -> Report:
-        """A page about this function, written to a file if one is named: `f.report("page.html")`; see `incrax.report`.
-
-        Raises:
-            NotCalledError: without arguments before the first call.
-            OSError: the file cannot be written; ReportError: `path` is no path.
-        """
-        target = checked_path(path)
-        with self._locked():
-            page = Report(gather(subject_of(self._name, self._traces, self._rows, self.stats.as_dict(), args, kwargs)))
-        if target is not None:
-            page.save(target)
-        return page
 
     # --- control -------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ def functions():
 
 @pytest.fixture
 def page(driver, functions, tmp_path):
-    return Page(driver, functions["minimal"].report(), tmp_path)
+    return Page(driver, incrax.report(functions["minimal"]), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +101,13 @@ def test_names_that_look_like_markup_are_text(driver, tmp_path):
     fun.__name__ = "</script><b>&\u2028<!--"
     f = incrax.incremental(fun, tuning=MINIMAL)
     f(1.0)
-    page = Page(driver, f.report(), tmp_path)
+    page = Page(driver, incrax.report(f), tmp_path)
     assert page.run("return document.getElementById('name').textContent") == fun.__name__
     assert page.errors() == []
 
 
 def test_it_opens_in_the_frame_of_a_notebook(driver, functions, tmp_path):
-    (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{functions['minimal'].report()._repr_html_()}")
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{incrax.report(functions['minimal'])._repr_html_()}")
     driver.get_log("browser")
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)
@@ -126,14 +126,14 @@ def test_pages_about_little_open_too(driver, tmp_path, kind):
     elif kind == "rows":
         f = incrax.incremental(lambda a, x: jnp.sum(jnp.exp(a * x)), tuning=MINIMAL)
         f(1.0, incrax.Rows(X, chunk_rows=64))
-        report = f.report()
+        report = incrax.report(f)
     elif kind == "no history":
         f(PARAMS, X)
-        report = f.report()
+        report = incrax.report(f)
     else:
         f = incrax.incremental((lambda: jnp.ones(3)) if kind == "no inputs" else (lambda a: a), tuning=MINIMAL)
         f(*([] if kind == "no inputs" else [1.0]))
-        report = f.report()
+        report = incrax.report(f)
     page = Page(driver, report, tmp_path)
     assert page.run("return document.documentElement.dataset.ready") == "yes"
     assert page.errors() == []
@@ -151,7 +151,7 @@ def path_of(name):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_are_those_of_explain_for_every_choice(driver, functions, tmp_path, kind):
     f = functions[kind]
-    page = Page(driver, f.report(), tmp_path)
+    page = Page(driver, incrax.report(f), tmp_path)
     for names in CHANGES:
         page.choose(*map(path_of, names))
         expected, shown = f.explain(changed(*names, by=3.25), X).as_dict(), page.numbers()
@@ -190,7 +190,7 @@ def test_choosing_another_input_colours_the_map_anew(page, functions):
 
 def test_the_colours_of_the_engine_are_what_explain_runs(driver, functions, tmp_path):
     f = functions["cost"]
-    page = Page(driver, f.report(), tmp_path)
+    page = Page(driver, incrax.report(f), tmp_path)
     page.run("const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new Event('change'));")
     page.click("input[name=view][value=engine]")
     page.choose("params['a']", "params['b']")
@@ -202,7 +202,7 @@ def test_the_colours_of_the_engine_are_what_explain_runs(driver, functions, tmp_
 
 
 def test_calls_and_plans_are_there_and_lead_to_the_map(page, functions):
-    data = functions["minimal"].report().as_dict()
+    data = incrax.report(functions["minimal"]).as_dict()
     page.click("#calls-table summary")
     page.run("document.getElementById('calls-table').dispatchEvent(new Event('toggle'))")
     rows = page.run("return document.querySelectorAll('#calls-table tbody tr').length")
@@ -215,7 +215,7 @@ def test_calls_and_plans_are_there_and_lead_to_the_map(page, functions):
 
 
 def test_saved_values_are_listed(page, functions):
-    num = functions["minimal"].report().as_dict()["memory"]["num_saved"]
+    num = incrax.report(functions["minimal"]).as_dict()["memory"]["num_saved"]
     assert page.run("return document.querySelectorAll('#saved-table tbody tr').length") == num > 0
 
 

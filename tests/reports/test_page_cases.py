@@ -30,7 +30,7 @@ def reported_product():
     f = incrax.incremental(product, tuning=MINIMAL)
     for a in (1.0, 2.0):
         f(a, 1.0)
-    return f.report()
+    return incrax.report(f)
 
 
 def halves(a):
@@ -50,7 +50,7 @@ def many_inputs():
     f = incrax.incremental(each, tuning=MINIMAL)
     for value in (1.0, 2.0):
         f({f"p{k:03d}": value for k in range(NUM_GROUPS)})
-    return f.report()
+    return incrax.report(f)
 
 
 def figures(page):
@@ -73,7 +73,7 @@ def test_figures_of_calls_are_of_the_signature_that_is_shown(driver, tmp_path):
     f([1.0] * 50)
     f([1.0])
     f([1.0])
-    page = Page(driver, f.report(), tmp_path)
+    page = Page(driver, incrax.report(f), tmp_path)
     shown = figures(page)
     assert shown["calls"] == "31 with nothing changed, of all signatures"
     assert shown["equations run per call"].startswith("50%")
@@ -88,7 +88,7 @@ def test_calls_that_raised_are_counted_and_have_no_row(driver, tmp_path):
                 f(value)
         else:
             f(value)
-    page = Page(driver, f.report(), tmp_path)
+    page = Page(driver, incrax.report(f), tmp_path)
     assert figures(page)["calls"] == "40 with nothing changed, 2 raised"
     assert page.find("#calls-note").text.startswith("2 calls.")
     assert "Calls that raised an error have no row; 2 did." in page.find("#calls-note").text
@@ -111,7 +111,7 @@ def test_with_rows_the_page_says_that_it_is_about_one_chunk(driver, tmp_path):
     rows = incrax.Rows(np.linspace(0, 1, 96), chunk_rows=32)
     for a in (1.0, 1.0, 2.0):
         f(a, rows)
-    page = Page(driver, f.report(), tmp_path)
+    page = Page(driver, incrax.report(f), tmp_path)
     assert "one chunk of the rows" in page.find("#about").text
     assert figures(page)["chunks run per call"] == "2of the rows"
     assert "whole chunk" in figures(page)
@@ -242,7 +242,7 @@ def test_long_names_fit_the_width_of_the_window(driver, tmp_path, width):
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        page = Page(driver, f.report(), tmp_path)
+        page = Page(driver, incrax.report(f), tmp_path)
         assert page.run("return document.documentElement.scrollWidth") <= width
         assert LONG in page.find("#leaves").text
         assert LONG not in page.find("#sentence").text

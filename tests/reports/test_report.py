@@ -61,7 +61,7 @@ def outlook(data, *paths):
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_an_outlook_has_the_numbers_of_explain(kind, name):
     f = made(kind)
-    found = outlook(f.report().as_dict(), f"params['{name}']")
+    found = outlook(incrax.report(f).as_dict(), f"params['{name}']")
     expected = f.explain(changed(name), X).as_dict()
     keys = ("served_by", "why", "num_ran", "loaded_bytes", "flops_ran", "flops_avoided", "transcendentals_avoided")
     assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
@@ -83,7 +83,7 @@ def test_an_equation_that_runs_twice_counts_twice():
 def test_an_outlook_is_what_the_call_then_does():
     f = made()
     for name in PARAMS:
-        found = outlook(f.report().as_dict(), f"params['{name}']")
+        found = outlook(incrax.report(f).as_dict(), f"params['{name}']")
         f(changed(name), X)
         done = f.explain().as_dict()
         assert (found["num_ran"], found["flops_ran"]) == (done["num_ran"], done["flops_ran"])
@@ -113,7 +113,7 @@ def test_a_dry_run_of_a_new_change_says_what_the_exact_policy_will_run():
 
 def test_equations_depend_on_inputs_as_deps_says():
     f = made()
-    data, table = f.report().as_dict(), f.deps()
+    data, table = incrax.report(f).as_dict(), f.deps()
     equations = data["equations"]
     masks = [int(mask, 16) for mask in equations["sets"]]
     for leaf, row in zip(data["leaves"], table.rows, strict=True):
@@ -126,7 +126,7 @@ def test_equations_depend_on_inputs_as_deps_says():
 
 
 def test_equations_have_their_source_line_and_its_text():
-    equations = made().report().as_dict()["equations"]
+    equations = incrax.report(made()).as_dict()["equations"]
     exp = equations["primitives"].index("exp")
     (number,) = [n for n, primitive in enumerate(equations["primitive"]) if primitive == exp]
     place = equations["places"][equations["place"][number]]
@@ -141,7 +141,7 @@ def test_measured_programs_scale_the_seconds_of_their_equations():
     f = incrax.incremental(model)
     for k in range(12):
         f(changed("a") if k % 2 else PARAMS, X)
-    data = f.report().as_dict()
+    data = incrax.report(f).as_dict()
     equations, engine = data["equations"], f._traces.latest.engine
     assert engine.chooser.whole.seconds is not None
     in_whole = [s for s, how in zip(equations["seconds"], equations["how"], strict=True) if how == 1]
@@ -168,7 +168,7 @@ def test_of_two_programs_of_one_size_the_whole_function_gives_the_times(monkeypa
 
 def test_plans_are_listed_with_their_candidates():
     f = made("cost", changes=("c",) * 6)
-    plans = f.report().as_dict()["plans"]
+    plans = incrax.report(f).as_dict()["plans"]
     assert plans[0]["changed"]["names"] == ["params['c']"]
     assert plans[0]["why"] == f._traces.latest.engine.chooser.seen(int(plans[0]["mask"], 16)).reason
     assert all({"name", "seconds", "is_measured"} == set(c) for plan in plans for c in plan["candidates"])
@@ -178,7 +178,7 @@ def test_plans_say_how_many_of_their_equations_are_derived():
     f = incrax.incremental(jax.grad(lambda p, x: jnp.sum(jnp.log(p["a"] * x + p["b"] * x**2))), tuning=MINIMAL)
     f(PARAMS, X)
     f({**PARAMS, "a": np.float64(7)}, X)
-    data, engine = f.report().as_dict(), f._traces.latest.engine
+    data, engine = incrax.report(f).as_dict(), f._traces.latest.engine
     numbers = Equations(engine).numbers
     for plan in data["plans"]:
         entry = engine.chooser.seen(int(plan["mask"], 16))
@@ -191,7 +191,7 @@ def test_an_outlook_says_from_which_values_it_starts():
     f = incrax.incremental(model, tuning=MINIMAL)
     f(PARAMS, X)
     f(changed("a"), X)
-    found = outlook(f.report().as_dict(), "params['b']")
+    found = outlook(incrax.report(f).as_dict(), "params['b']")
     record = rehearsal.outlook(f._traces.latest.engine, int(found["mask"], 16))
     assert found["differs"] == hex(record.dirty)
 
@@ -204,7 +204,7 @@ def test_sets_that_calls_had_are_looked_out_for_before_inputs_that_they_did_not_
         p[17:19] += 1.0
         f(list(p))
     monkeypatch.setattr(outlooks, "MAX_OUTLOOKS", 5)
-    data = f.report().as_dict()
+    data = incrax.report(f).as_dict()
     assert len(data["outlooks"]) == 5
     assert outlook(data, "p[17]", "p[18]")["count"] == 2
     assert {plan["mask"] for plan in data["plans"]} <= {found["mask"] for found in data["outlooks"]}
@@ -213,14 +213,14 @@ def test_sets_that_calls_had_are_looked_out_for_before_inputs_that_they_did_not_
 def test_a_first_run_that_was_not_is_none():
     f = incrax.incremental(model, tuning=MINIMAL)
     f(PARAMS, X)
-    assert f.report().as_dict()["whole"]["first_s"] is None
+    assert incrax.report(f).as_dict()["whole"]["first_s"] is None
     g = made("cost")
     assert g._traces.latest.engine.chooser.whole.first_s > 0.0
 
 
 def test_saved_values_are_listed_with_what_made_them():
     f = made()
-    memory = f.report().as_dict()["memory"]
+    memory = incrax.report(f).as_dict()["memory"]
     assert memory["saved_bytes"] == f.stats.saved_bytes > 0
     assert sum(value["bytes"] for value in memory["saved"]) >= memory["saved_bytes"]
     assert {value["type"] for value in memory["saved"]} <= {"f64[]", "f64[300]"}
@@ -230,9 +230,9 @@ def test_a_report_evaluates_and_stores_nothing():
     f = made()
     before = f.stats.as_dict()
     states = [dict(state.saved) for state in f._traces.latest.engine.store.states]
-    f.report()
-    f.report(None, changed("a"), X)
-    f.report(None, PARAMS, X[:10])
+    incrax.report(f)
+    incrax.report(f, changed("a"), X)
+    incrax.report(f, PARAMS, X[:10])
     assert f.stats.as_dict() == before
     assert [dict(state.saved) for state in f._traces.latest.engine.store.states] == states
 
@@ -240,7 +240,7 @@ def test_a_report_evaluates_and_stores_nothing():
 def test_the_data_are_json_without_values_of_inputs():
     f = incrax.incremental(model, tuning=MINIMAL)
     f({**PARAMS, "a": np.float64(1234.567891)}, X)
-    text = json.dumps(f.report().as_dict(), allow_nan=False)
+    text = json.dumps(incrax.report(f).as_dict(), allow_nan=False)
     assert "1234.56" not in text
 
 
@@ -251,7 +251,7 @@ def test_effects_run_in_every_outlook():
 
     f = incrax.incremental(fun, tuning=MINIMAL)
     f(1.0, 2.0)
-    data = f.report().as_dict()
+    data = incrax.report(f).as_dict()
     for found in data["outlooks"]:
         assert found["num_ran"] >= 1
     assert outlook(data, "b")["num_ran"] == f.explain(1.0, 5.0).as_dict()["num_ran"]
@@ -262,13 +262,12 @@ def test_effects_run_in_every_outlook():
 
 def test_before_the_first_call_arguments_are_needed():
     f = incrax.incremental(model, tuning=MINIMAL)
-    for make in (f.report, lambda: incrax.report(f)):
-        with pytest.raises(incrax.NotCalledError) as caught:
-            make()
-        assert str(caught.value) == (
-            "`report()` needs a call to report on, and this function has not been called yet. Call it once, or give "
-            "`report()` example arguments."
-        )
+    with pytest.raises(incrax.NotCalledError) as caught:
+        incrax.report(f)
+    assert str(caught.value) == (
+        "`report()` needs a call to report on, and this function has not been called yet. Call it once, or give "
+        "`report()` example arguments."
+    )
     data = incrax.report(f, PARAMS, X).as_dict()
     assert data["function"]["num_equations"] == f.deps(PARAMS, X).num_equations
     assert data["outlooks"] == data["plans"] == []
@@ -356,7 +355,7 @@ def test_a_path_is_chosen_by_static_arguments_too():
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path):
     f = made()
-    report = f.report(tmp_path / "one.html")
+    report = incrax.report(f, path=tmp_path / "one.html")
     assert (tmp_path / "one.html").read_text(encoding="utf-8") == report.html
     incrax.report(f, path=str(tmp_path / "two.html"))
     assert report.save(tmp_path / "three.html") == tmp_path / "three.html"
@@ -368,7 +367,7 @@ def test_a_page_is_written_where_it_is_asked_for(tmp_path):
 def test_one_equation_is_one_equation():
     f = incrax.incremental(jnp.exp, tuning=MINIMAL)
     f(1.0)
-    assert str(f.report()) == "report of exp: 1 equation, 1 call"
+    assert str(incrax.report(f)) == "report of exp: 1 equation, 1 call"
 
 
 @pytest.mark.parametrize("make", [lambda f: f.report(PARAMS, X), lambda f: incrax.report(f, PARAMS, X, path=PARAMS)])
@@ -380,13 +379,13 @@ def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done(m
     assert str(caught.value) == (
         "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "
         "arguments of a call were given first, as for `f.explain(*args)`. Nothing was evaluated or written. Call "
-        "`f.report(None, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
+        "`incrax.report(f, *args)`, or `incrax.report(f, *args)`, in which the file is `path=...`."
     )
     assert f.stats.as_dict() == before
 
 
 def test_a_page_in_a_frame_is_escaped():
-    text = made().report()._repr_html_()
+    text = incrax.report(made())._repr_html_()
     assert text.startswith("<iframe")
     assert text.count("<") == 2  # the frame and its end: the page is an attribute
     assert 'sandbox="allow-scripts"' in text
@@ -399,7 +398,7 @@ def test_data_cannot_end_their_element():
     fun.__name__ = "</script><script>alert(1)</script>\u2028<!--"
     f = incrax.incremental(fun, tuning=MINIMAL)
     f(1.0)
-    html = f.report().html
+    html = incrax.report(f).html
     assert "alert(1)</script>" not in html.replace("&lt;", "<").split('id="data">')[1].split("</script>")[0]
     assert html.count("<script") == 3
     start = html.index('id="data">') + len('id="data">')
@@ -411,7 +410,7 @@ def test_the_library_that_draws_is_the_released_one_with_its_licence():
     assets = resources.files("incrax.reports") / "assets"
     assert hashlib.sha256((assets / "d3.min.js").read_bytes()).hexdigest() == D3_SHA256
     assert "Permission to use, copy, modify" in (assets / "d3-LICENSE.txt").read_text()
-    assert "Mike Bostock" in made().report().html
+    assert "Mike Bostock" in incrax.report(made()).html
 
 
 @pytest.mark.parametrize("method", ["explain", "deps"])

@@ -20,7 +20,6 @@ from incrax.facts.simplify import needed_equations
 from incrax.inputs.leaves import LeafValue
 from incrax.inputs.paths import mask_paths
 from incrax.planning.plan import plan_fill
-from incrax.rows.engine import RowEngine
 from incrax.running.engine import Engine
 
 _active: ContextVar[verify | None] = ContextVar("incrax.verify", default=None)
@@ -101,19 +100,23 @@ def check_call(name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequen
 
 
 def check_rows(
-    name: str, engine: RowEngine, outputs: Sequence[Any], evaluate: Callable[[], Sequence[Any]], settings: verify
+    name: str,
+    outputs: Sequence[Any],
+    evaluate: Callable[[], Sequence[Any]],
+    clear: Callable[[], None],
+    settings: verify,
 ) -> None:
     """Compare outputs of a call with `Rows` with those of the function on all rows at once.
 
     Raises:
-        StaleResultError: they differ; the saved values are dropped.
+        StaleResultError: they differ; `clear` has dropped the saved values.
     """
     fresh = evaluate()
     worst = _worst(outputs, fresh, settings)
     if worst is None:
         return
     again = _worst(evaluate(), fresh, settings)
-    engine.clear()
+    clear()
     if again is not None:
         raise not_deterministic(name, *again)
     raise stale_result(name, *worst, (), "Rows were evaluated chunk by chunk, and compared with all of them at once.")

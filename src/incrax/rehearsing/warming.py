@@ -8,10 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from incrax._errors import UnknownInputError
 from incrax.inputs.paths import paths_mask
 from incrax.rehearsing.rehearsal import prepare
-from incrax.rows.engine import RowEngine
 from incrax.running.engine import Engine
 
 
@@ -26,22 +24,3 @@ def warm_up(engine: Engine, leaves: Sequence[Any], changing: Iterable[str | Sequ
         for mask in masks:
             prepare(engine, leaves, mask)
             progress.advance(task)
-
-
-def warm_up_rows(engine: RowEngine, changing: Iterable[str | Sequence[str]]) -> None:
-    """Plan, compile and fill every named change for all chunks whose programs read what it names.
-
-    Raises:
-        UnknownInputError: no program over the rows reads it.
-    """
-    for name in [changing] if isinstance(changing, str) else changing:
-        errors = []
-        engines = engine.chunks.engines()
-        for chunk_engine in engines:
-            state = chunk_engine.store.states[-1]
-            try:
-                warm_up(chunk_engine, [value.feed for value in state.values], [name])
-            except UnknownInputError as error:
-                errors.append(error)
-        if errors and len(errors) == len(engines):
-            raise errors[0]

@@ -9,7 +9,8 @@ from incrax._errors import not_called
 from incrax._incremental import Incremental
 from incrax._report_errors import no_report, no_report_of_guarded
 from incrax.binding.bound import Bound
-from incrax.reports.page import Report
+from incrax.reports.gathered import gather, subject_of
+from incrax.reports.page import Report, checked_path
 from incrax.tapes.alone import incremental_of
 from incrax.tapes.guarded import Guarded
 
@@ -55,7 +56,19 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
     function = _most_called(f) if isinstance(f, Bound) else f
     if not isinstance(function, Incremental):
         raise no_report(type(f).__name__)
-    return function.report(path, *args, **kwargs)
+    target = checked_path(path)
+    page = _page(function, args, kwargs)
+    if target is not None:
+        page.save(target)
+    return page
+
+
+def _page(function: Incremental[..., Any], args: Any, kwargs: Any) -> Report:
+    """About the signature of some arguments, or the last call's; no call runs meanwhile."""
+    with function._locked():
+        counters = function.stats.as_dict()
+        subject = subject_of(function._name, function._traces, function._rows, counters, args, kwargs)
+        return Report(gather(subject))
 
 
 def _path_of(f: Guarded[..., Any], args: Any, kwargs: Any) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:

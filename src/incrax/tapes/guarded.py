@@ -330,7 +330,7 @@ class Guarded(Generic[P, R]):
             self._tapes.clear()
             self._kin.clear()
 
-    def with_paths(self, make: Any) -> Guarded[P, R]:
+    def with_incremental_paths(self, make: Any) -> Guarded[P, R]:
         """The same function with another way to evaluate paths: `make(function of flat leaves)`."""
         return Guarded(self._fun, self._options, self._statics, make)
 
