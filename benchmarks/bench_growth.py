@@ -29,14 +29,14 @@ from harness import Check, Line, Options
 from problems import growing, mixture
 
 import incrax
-from incrax.choosing.wants import lasting_needs
-from incrax.compiling.compiled import Executable
-from incrax.facts.program import trace
-from incrax.planning.facts import Facts
-from incrax.planning.plan import plan_dirty
-from incrax.planning.segmentation import Segmentation
-from incrax.running.analysis import facts_of
-from incrax.saving.limits import MAX_DEFAULT_BYTES
+from incrax._program import trace
+from incrax.engine.call.analysis import facts_of
+from incrax.engine.compile.executables import Executable
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import plan_dirty
+from incrax.engine.plan.segmentation import Segmentation
+from incrax.engine.policy.materialize import lasting_needs
+from incrax.engine.store.budget import MAX_DEFAULT_BYTES
 
 EQUATIONS = tuple(100 * 2**k for k in range(11))
 PARAMETERS = tuple(8 * 2**k for k in range(7))

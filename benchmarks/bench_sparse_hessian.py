@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from harness import OURS, Line, Options, Speed
 
-from incrax.facts.program import trace
-from incrax.sparsity.compressed import coordinates, dense, hessian_values
-from incrax.sparsity.search import hessian_pattern
+from incrax._program import trace
+from incrax.derivatives.sparsity.compressed import coordinates, dense, hessian_values
+from incrax.derivatives.sparsity.search import hessian_pattern
 
 DENSE = "jax.jit(jax.hessian)"
 EMPTY = "empty call"

@@ -86,7 +86,7 @@ def main():
         print(f"{name:18} {shown}  ({time.perf_counter() - begin:.2f} s)")
     try:
         p.gradient({**START, "mean": 4}, x)
-    except incrax.PreparedTypeError as error:
+    except incrax.errors.PreparedTypeError as error:
         print(f"strict: {error}")
 
 

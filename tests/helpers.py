@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import incrax
-from incrax.saving.store import check_invariants
+from incrax.engine.store.store import check_invariants
 
 MINIMAL = incrax.Tuning(planner="minimal")
 FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)

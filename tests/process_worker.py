@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import incrax
-from incrax.saving import limits
+from incrax.engine.store import budget as limits
 
 NUM_ROWS = 1 << 14
 ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 import incrax
 from incrax import _jax
-from incrax.inputs.placement import plain_sharding
+from incrax.engine.inputs.placement import plain_sharding
 
 NUM_ROWS = 1 << 14
 ROWS = np.random.default_rng(1).normal(0.5, 1.5, NUM_ROWS)
@@ -325,7 +325,7 @@ def test_a_deleted_input_is_named(rows):
     other = rows * 2
     call(f, PARAMS, other)
     other.delete()
-    with pytest.raises(incrax.DeletedInputError, match="`x`"):
+    with pytest.raises(incrax.errors.DeletedInputError, match="`x`"):
         f(PARAMS, other)
 
 

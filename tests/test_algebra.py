@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.choosing.chooser import Chooser
-from incrax.planning import statistics
-from incrax.running import doubts
+from incrax.engine.call import fallback as doubts
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.rewrites import statistics
 
 N = 200_000
 RNG = np.random.default_rng(0)
@@ -280,7 +280,7 @@ def test_algebra_that_disagrees_is_given_up_with_a_reason(monkeypatch, caplog):
         total, is_right = right(*args)
         return total * 1.001, is_right
 
-    monkeypatch.setattr("incrax.planning.algebra.taylor", wrong)
+    monkeypatch.setattr("incrax.engine.rewrites.algebra.taylor", wrong)
     ours = made(squares)
     with caplog.at_level(logging.WARNING, logger="incrax"):
         for k in range(6):

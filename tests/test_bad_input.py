@@ -239,7 +239,7 @@ def test_refusing_a_deleted_input_leaves_the_next_call_right():
     x = copies(X)
     f(2.0, x)
     x.delete()
-    with pytest.raises(incrax.DeletedInputError):
+    with pytest.raises(incrax.errors.DeletedInputError):
         f(3.0, x)
     same(f(3.0, X), jax.jit(scaled)(3.0, X))
 
@@ -782,7 +782,7 @@ MASKED = np.ma.masked_array(np.full(4, 5.0), mask=[1, 0, 0, 0])
 
 def test_masked_arrays_are_refused():
     f = incrax.incremental(lambda x: jnp.sum(x), tuning=MINIMAL)
-    with pytest.raises(incrax.UnsupportedLeafError, match="masked arrays are not supported"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="masked arrays are not supported"):
         f(MASKED)
     assert float(f(np.ones(4))) == 4.0
 
@@ -790,7 +790,7 @@ def test_masked_arrays_are_refused():
 def test_masked_arrays_are_refused_after_a_plain_array_too():
     f = incrax.incremental(lambda x: jnp.sum(x), tuning=MINIMAL)
     f(np.ones(4))
-    with pytest.raises(incrax.UnsupportedLeafError, match="masked arrays are not supported"):
+    with pytest.raises(incrax.errors.UnsupportedLeafError, match="masked arrays are not supported"):
         f(MASKED)
 
 

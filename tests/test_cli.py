@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.cli import build_parser, main
-from incrax.commands import loading, report
-from incrax.commands.usage import UsageError, check_writable
-from incrax.demo import main as demo
+from incrax.cli import build_parser, demo, loading, main, report
+from incrax.cli.usage import UsageError, check_writable
 
 NEEDED = [importlib.util.find_spec(name) for name in demo.NEEDED]
 needs_demo = pytest.mark.skipif(None in NEEDED, reason=f"the demo needs {', '.join(demo.NEEDED)}")

@@ -15,9 +15,8 @@ from scipy.integrate import quad
 from scipy.stats import exponnorm, norm
 
 import incrax
-from incrax.cli import main
+from incrax.cli import demo, main
 from incrax.demo import data, driver, model, show
-from incrax.demo import main as demo
 from incrax.demo.data import HIGH, LOW
 
 MISSING = [name for name in demo.NEEDED if importlib.util.find_spec(name) is None]

@@ -19,7 +19,7 @@ import incrax
 import incrax.bijectors
 import incrax.fit
 import incrax.samplers
-from incrax import cli
+from incrax.cli import commands as cli
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

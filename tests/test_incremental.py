@@ -282,7 +282,7 @@ def test_warm_up_compiles_and_fills_what_is_named():
 def test_warm_up_knows_elements_and_prefixes():
     f = incrax.incremental(lambda theta, p: theta[0] * theta[1] + p["a"] + p["b"], tuning=MINIMAL)
     f.warm_up(np.ones(2), {"a": 1.0, "b": 2.0}, changing=["theta[1]", "p", "theta"])
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         f.warm_up(np.ones(2), {"a": 1.0, "b": 2.0}, changing=["theta[2]"])
 
 

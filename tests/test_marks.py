@@ -268,7 +268,7 @@ def bad(deps):
 )
 def test_a_dependency_that_is_no_argument_is_refused(path):
     f = bad([path])
-    with pytest.raises(incrax.UnknownInputError) as caught:
+    with pytest.raises(incrax.errors.UnknownInputError) as caught:
         f({"mu": 1.0}, X)
     assert str(caught.value) == (
         f"`cached(deps=...)` names `{path}`, which is no argument of `slow` and no part of one; its arguments are: "

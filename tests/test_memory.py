@@ -133,7 +133,7 @@ def test_marked_values_that_do_not_fit_are_named():
         return jnp.sum(a * incrax.keep(jnp.exp(b * data), "spectrum") + jnp.sum(incrax.keep(b * data[:10])))
 
     ours = incrax.incremental(f, memory=1000)
-    with pytest.raises(incrax.MemoryBudgetError) as caught:
+    with pytest.raises(incrax.errors.MemoryBudgetError) as caught:
         ours(1.0, 2.0, np.ones(SIZE))
     assert str(caught.value) == (
         "Values marked by `keep` or `cached` take 16,080 bytes, and the budget of saved values is 1,000: `spectrum` "
@@ -214,7 +214,7 @@ def test_out_of_memory_drops_saved_values_and_tries_once_more(error):
 def test_out_of_memory_twice_is_an_error_with_the_table_and_the_next_call_works():
     f, theta, x = planned()
     failing(f, 2)
-    with pytest.raises(incrax.MemoryBudgetError) as caught:
+    with pytest.raises(incrax.errors.MemoryBudgetError) as caught:
         f(theta, x)
     text = str(caught.value)
     assert text.startswith("The device has no memory left for a call, which was tried again without saved values (not")
@@ -235,7 +235,7 @@ def test_out_of_memory_where_something_is_printed_is_not_tried_again(capsys):
     ours(1.0, np.ones(SIZE))
     ours(1.5, np.ones(SIZE))
     failing(ours, 1)
-    with pytest.raises(incrax.MemoryBudgetError):
+    with pytest.raises(incrax.errors.MemoryBudgetError):
         ours(2.0, np.ones(SIZE))
     same(ours(2.0, np.ones(SIZE)), jax.jit(lambda a, x: jnp.sum(a * jnp.exp(x)))(2.0, np.ones(SIZE)))
     jax.effects_barrier()

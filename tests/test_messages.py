@@ -74,11 +74,11 @@ def check_text(error, text, fun, *args, **kwargs):
 @pytest.mark.parametrize(
     ("error", "builtin"),
     [
-        (incrax.UnsupportedLeafError, TypeError),
-        (incrax.UnknownInputError, KeyError),
+        (incrax.errors.UnsupportedLeafError, TypeError),
+        (incrax.errors.UnknownInputError, KeyError),
         (incrax.NotCalledError, RuntimeError),
-        (incrax.DeletedInputError, RuntimeError),
-        (incrax.ReentrantCallError, RuntimeError),
+        (incrax.errors.DeletedInputError, RuntimeError),
+        (incrax.errors.ReentrantCallError, RuntimeError),
     ],
 )
 def test_errors_are_of_incrax_and_of_a_builtin_class(error, builtin):
@@ -105,36 +105,38 @@ WITHOUT_JAX_TYPE = {
 def test_array_of_a_dtype_without_jax_type(name):
     leaf, dtype = WITHOUT_JAX_TYPE[name]
     f = incrax.incremental(loss, tuning=MINIMAL)
-    check_text(incrax.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf)
+    check_text(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf)
     with unharmed(f, PARAMS, X):
-        check_text(incrax.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf)
+        check_text(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf)
         text = UNSUPPORTED.format("params['mu']", dtype)
-        check_text(incrax.UnsupportedLeafError, text, f, {**PARAMS, "mu": leaf}, X)
+        check_text(incrax.errors.UnsupportedLeafError, text, f, {**PARAMS, "mu": leaf}, X)
 
 
 @pytest.mark.parametrize("dtype", [[("a", float)], np.longdouble, np.clongdouble], ids=["records", "long", "complex"])
 def test_array_of_a_rarer_dtype_without_jax_type(dtype):
     leaf = np.zeros(5, dtype)
     f = incrax.incremental(loss, tuning=MINIMAL)
-    check_text(incrax.UnsupportedLeafError, UNSUPPORTED.format("x", leaf.dtype), f, PARAMS, leaf)
+    check_text(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", leaf.dtype), f, PARAMS, leaf)
 
 
 def test_static_leaf_without_a_hash():
     f = incrax.incremental(loss, tuning=MINIMAL)
     with unharmed(f, PARAMS, X):
-        check_text(incrax.UnsupportedLeafError, UNHASHABLE.format("mode", "set"), f, PARAMS, X, {"sum"})
-        check_text(incrax.UnsupportedLeafError, UNHASHABLE.format("mode", "bytearray"), f, PARAMS, X, mode=bytearray(1))
+        check_text(incrax.errors.UnsupportedLeafError, UNHASHABLE.format("mode", "set"), f, PARAMS, X, {"sum"})
+        check_text(
+            incrax.errors.UnsupportedLeafError, UNHASHABLE.format("mode", "bytearray"), f, PARAMS, X, mode=bytearray(1)
+        )
         nested = {**PARAMS, "tags": [1.0, ({"a"},)]}
         text = UNHASHABLE.format("params['tags'][1][0]", "set")
-        check_text(incrax.UnsupportedLeafError, text, f, nested, X)
-        check_text(incrax.UnsupportedLeafError, text, f.fresh, nested, X)
-        check_text(incrax.UnsupportedLeafError, text, f.explain, nested, X)
+        check_text(incrax.errors.UnsupportedLeafError, text, f, nested, X)
+        check_text(incrax.errors.UnsupportedLeafError, text, f.fresh, nested, X)
+        check_text(incrax.errors.UnsupportedLeafError, text, f.explain, nested, X)
 
 
 def test_leaves_of_variadic_functions_have_names():
     f = incrax.incremental(lambda *args, **kwargs: args[0], tuning=MINIMAL)
-    check_text(incrax.UnsupportedLeafError, UNHASHABLE.format("args[1]", "set"), f, 1.0, {2})
-    check_text(incrax.UnsupportedLeafError, UNHASHABLE.format("tags['a']", "set"), f, 1.0, tags={"a": {2}})
+    check_text(incrax.errors.UnsupportedLeafError, UNHASHABLE.format("args[1]", "set"), f, 1.0, {2})
+    check_text(incrax.errors.UnsupportedLeafError, UNHASHABLE.format("tags['a']", "set"), f, 1.0, tags={"a": {2}})
 
 
 def test_deleted_input():
@@ -142,7 +144,7 @@ def test_deleted_input():
     x, scale = jnp.array(X), jnp.array(PARAMS["scale"])
     f({"mu": 1.5, "scale": scale}, x)
     x.delete()
-    check_text(incrax.DeletedInputError, DELETED.format("x"), f, {"mu": 1.5, "scale": scale}, x)
+    check_text(incrax.errors.DeletedInputError, DELETED.format("x"), f, {"mu": 1.5, "scale": scale}, x)
     assert f.stats.aborted == 1
 
 
@@ -150,7 +152,7 @@ def test_deleted_input_at_the_first_call():
     f = incrax.incremental(loss, tuning=MINIMAL)
     x, scale = jnp.array(X), jnp.array(PARAMS["scale"])
     scale.delete()
-    check_text(incrax.DeletedInputError, DELETED.format("params['scale']"), f, {"mu": 1.5, "scale": scale}, x)
+    check_text(incrax.errors.DeletedInputError, DELETED.format("params['scale']"), f, {"mu": 1.5, "scale": scale}, x)
     same(f({"mu": 1.5, "scale": PARAMS["scale"]}, x), jax.jit(loss)(PARAMS, X))
 
 
@@ -160,7 +162,7 @@ def test_donated_input_names_the_argument():
     f(PARAMS, x)
     jax.jit(lambda x: x + 1, donate_argnums=0)(x)
     assert x.is_deleted()
-    check_text(incrax.DeletedInputError, DELETED.format("x"), f, PARAMS, x)
+    check_text(incrax.errors.DeletedInputError, DELETED.format("x"), f, PARAMS, x)
 
 
 def test_deleted_input_that_was_not_seen_before():
@@ -168,7 +170,7 @@ def test_deleted_input_that_was_not_seen_before():
     x = jnp.array(X) + 1
     x.delete()
     with unharmed(f, PARAMS, X):
-        check_text(incrax.DeletedInputError, DELETED.format("x"), f, PARAMS, x)
+        check_text(incrax.errors.DeletedInputError, DELETED.format("x"), f, PARAMS, x)
 
 
 @pytest.mark.parametrize("method", ["fresh", "explain", "warm_up"])
@@ -177,7 +179,7 @@ def test_deleted_input_of_a_method(method):
     x = jnp.array(X) + 1
     x.delete()
     with unharmed(f, PARAMS, X):
-        check_text(incrax.DeletedInputError, DELETED.format("x"), getattr(f, method), PARAMS, x)
+        check_text(incrax.errors.DeletedInputError, DELETED.format("x"), getattr(f, method), PARAMS, x)
 
 
 # --- names and reports ----------------------------------------------------------------------------------------------
@@ -190,38 +192,40 @@ def test_path_that_names_no_input(name):
     f = incrax.incremental(loss, tuning=MINIMAL)
     text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
     with unharmed(f, PARAMS, X):
-        check_text(incrax.UnknownInputError, text, f.warm_up, PARAMS, X, changing=["x", name])
-        check_text(incrax.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[("x", name)])
+        check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=["x", name])
+        check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[("x", name)])
 
 
 def test_static_leaf_is_no_input_that_changes():
     f = incrax.incremental(loss, tuning=MINIMAL)
     text = UNKNOWN.format("mode", "params['mu'], params['scale'], x")
-    check_text(incrax.UnknownInputError, text, f.warm_up, PARAMS, X, "sum", changing=["mode"])
+    check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, "sum", changing=["mode"])
 
 
 def test_element_of_an_array_too_large_to_be_tracked_by_elements():
     f = incrax.incremental(lambda x: jnp.sum(x), tuning=incrax.Tuning(planner="minimal", max_tracked=4))
-    check_text(incrax.UnknownInputError, UNKNOWN.format("x[1]", "x"), f.warm_up, X, changing=["x[1]"])
+    check_text(incrax.errors.UnknownInputError, UNKNOWN.format("x[1]", "x"), f.warm_up, X, changing=["x[1]"])
 
 
 @pytest.mark.parametrize("name", ["x[0]", "params['mu'][0]"])
 def test_first_element_of_a_leaf_tracked_as_a_whole(name):
     f = incrax.incremental(loss, tuning=incrax.Tuning(planner="minimal", max_tracked=4))
     text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
-    check_text(incrax.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[name])
+    check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[name])
 
 
 def test_long_list_of_inputs_is_cut():
     f = incrax.incremental(lambda *values: sum(values), tuning=MINIMAL)
     shown = ", ".join(f"values[{k}]" for k in range(8))
-    check_text(incrax.UnknownInputError, UNKNOWN.format("nu", shown), f.warm_up, *[1.0] * 8, changing=["nu"])
-    check_text(incrax.UnknownInputError, UNKNOWN.format("nu", shown + ", ..."), f.warm_up, *[1.0] * 9, changing=["nu"])
+    check_text(incrax.errors.UnknownInputError, UNKNOWN.format("nu", shown), f.warm_up, *[1.0] * 8, changing=["nu"])
+    check_text(
+        incrax.errors.UnknownInputError, UNKNOWN.format("nu", shown + ", ..."), f.warm_up, *[1.0] * 9, changing=["nu"]
+    )
 
 
 def test_function_without_inputs_is_said_to_have_none():
     f = incrax.incremental(lambda: jnp.ones(3), tuning=MINIMAL)
-    with pytest.raises(incrax.UnknownInputError) as caught:
+    with pytest.raises(incrax.errors.UnknownInputError) as caught:
         f.warm_up(changing=["mu"])
     assert "its inputs are: ." not in str(caught.value)
 
@@ -312,7 +316,7 @@ def test_text_for_a_masked_array():
     )
     f = incrax.incremental(loss, tuning=MINIMAL)
     with unharmed(f, PARAMS, X):
-        check_text(incrax.UnsupportedLeafError, text, f, PARAMS, np.ma.masked_array(np.asarray(X), False))
+        check_text(incrax.errors.UnsupportedLeafError, text, f, PARAMS, np.ma.masked_array(np.asarray(X), False))
 
 
 @pytest.mark.parametrize("method", ["explain", "deps"])
@@ -401,7 +405,7 @@ def test_text_of_the_error_of_a_callback_that_calls_its_function():
 
 
 def test_text_of_the_advice_to_freeze_large_data(monkeypatch):
-    monkeypatch.setattr("incrax.running.advice.ADVICE_S", 0.0)
+    monkeypatch.setattr("incrax.engine.call.advice.ADVICE_S", 0.0)
     text = (
         "`incremental(f)` compares `x` (2 MB) at every call, because NumPy arrays can be changed in place; to find it "
         "unchanged took 0.0 s so far, more than a fifth of all time. Pass what `incrax.frozen` makes of it, once: that "
@@ -416,7 +420,7 @@ def test_text_of_the_advice_to_freeze_large_data(monkeypatch):
 
 
 def test_no_advice_on_data_that_are_small_frozen_or_changed(monkeypatch):
-    monkeypatch.setattr("incrax.running.advice.ADVICE_S", 0.0)
+    monkeypatch.setattr("incrax.engine.call.advice.ADVICE_S", 0.0)
     f = incrax.incremental(lambda a, x: a * x[0], tuning=MINIMAL)
     for x in (np.ones(1000), incrax.frozen(np.ones(250_000))):
         assert [float(f(float(a), x)) for a in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -455,7 +459,7 @@ def test_errors_of_tracing_name_the_users_function_and_argument():
         jax.jit(branchy)(1.0, 2.0)
     assert "branchy" in str(expected.value)
     assert "argument limit" in str(expected.value)
-    with pytest.raises(incrax.PythonBranchError, match=r"`incremental\(branchy\)`.*limit > 0") as caught:
+    with pytest.raises(incrax.errors.PythonBranchError, match=r"`incremental\(branchy\)`.*limit > 0") as caught:
         incrax.incremental(branchy, tuning=MINIMAL)(1.0, 2.0)
     assert "branchy" in str(caught.value.__cause__)
     assert "argument limit" in str(caught.value.__cause__)
@@ -487,14 +491,14 @@ def refused(error, text):
 
 def refused_call(function, text, rows=None):
     f = incrax.incremental(function)
-    with refused(incrax.MixedRowsError, text):
+    with refused(incrax.errors.MixedRowsError, text):
         f(2.0, incrax.Rows(ROWS, chunk_rows=8) if rows is None else rows)
     assert f.stats.ran == f.stats.chunks_run == 0
 
 
 def test_rows_that_are_mixed():
     f = incrax.incremental(lambda s, d: s * jnp.sum(jnp.cumsum(d["x"])))
-    with pytest.raises(incrax.MixedRowsError) as caught:
+    with pytest.raises(incrax.errors.MixedRowsError) as caught:
         f(2.0, incrax.Rows(ROWS, chunk_rows=8))
     before, _, after = str(caught.value).partition(" at ")
     assert before == "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: `cumsum`"
@@ -542,14 +546,14 @@ def test_rows_in_two_places():
         "evaluated "
         "or stored. Put all columns into one: `Rows({'x': x, 'y': y})`."
     )
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         f(rows, rows)
 
 
 @pytest.mark.parametrize("make", [lambda: incrax.Rows(np.ones((0, 3))), lambda: incrax.Rows({})])
 def test_no_rows(make):
     text = "`Rows` got no rows. This is usually an empty selection or file. Nothing was made. Pass at least one row."
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         make()
 
 
@@ -563,7 +567,7 @@ def test_rows_of_what_is_no_array(leaf, kind):
         "This is usually a list, a number, or an array inside a function that is being compiled. Nothing was made. "
         "Convert it: `np.asarray(...)`."
     )
-    with refused(incrax.UnsupportedLeafError, text):
+    with refused(incrax.errors.UnsupportedLeafError, text):
         incrax.Rows({"x": leaf})
 
 
@@ -574,7 +578,7 @@ def test_rows_of_different_lengths(make):
         "transposed array, or a selection of some columns only. Nothing was made. Rows are the first axis of every "
         "array."
     )
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         make({"x": np.ones(3), "y": np.ones(4)})
 
 
@@ -593,7 +597,7 @@ def test_new_rows_of_another_type(method, new, seen):
         f"`rows.{method}` got {seen}; the rows there are have float64[n]. Nothing was changed. Give arrays of the same "
         "structure, dtypes and trailing shapes, or make new `Rows`."
     )
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         rows.append(new) if method == "append" else rows.replace(0, new)
 
 
@@ -628,7 +632,7 @@ def test_a_source_that_gives_other_rows(read, start, stop, seen):
         "part. Nothing of these rows was kept. `read(start, stop)` must return all of the rows, of the type of the "
         "first one."
     )
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         incrax.incremental(jnp.sum)(incrax.Rows.from_source(Source(read), chunk_rows=8))
 
 
@@ -660,7 +664,7 @@ def test_rows_replaced_outside(start):
         "for "
         "rows after the last."
     )
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         incrax.Rows(np.ones(20)).replace(start, np.ones(3))
 
 
@@ -671,7 +675,7 @@ def test_chunks_of_a_number_of_rows_that_is_no_power_of_two(value):
         "rows. "
         "Nothing was made. Leave it out, or give 65536, 131072, ..."
     )
-    with refused(incrax.RowsError, text):
+    with refused(incrax.errors.RowsError, text):
         incrax.Rows(np.ones(20), chunk_rows=value)
 
 
@@ -684,7 +688,7 @@ def test_parquet_without_its_library(monkeypatch):
 
 def test_rows_of_dates():
     dates = np.array(["2020-01-01"], "datetime64[D]")
-    with refused(incrax.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")):
+    with refused(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")):
         incrax.Rows({"x": dates})
 
 
@@ -698,9 +702,9 @@ def test_a_cotangent_that_does_not_fit():
         "dtypes; None for leaves that are not selected."
     )
     text = "`pullback` got a cotangent that is float64[2], and it belongs to the output['a'], float64[3]. "
-    check_text(incrax.TangentError, text + rest, pullback, {"a": jnp.ones(2)})
+    check_text(incrax.errors.TangentError, text + rest, pullback, {"a": jnp.ones(2)})
     text = "`pullback` got a cotangent that is None, and it belongs to the output['a'], float64[3]. "
-    check_text(incrax.TangentError, text + rest, pullback, {"a": None})
+    check_text(incrax.errors.TangentError, text + rest, pullback, {"a": None})
 
 
 def test_a_cotangent_that_was_given_up():
@@ -710,7 +714,7 @@ def test_a_cotangent_that_was_given_up():
         "The pullback was asked for the cotangent of `y` after `keep(wrt=...)`, which kept what `x` needs and freed "
         "the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
     )
-    check_text(incrax.FreedResidualError, text, pullback, 1.0, wrt="y")
+    check_text(incrax.errors.FreedResidualError, text, pullback, 1.0, wrt="y")
 
 
 def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():
@@ -722,7 +726,7 @@ def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():
         "Nothing was evaluated or stored. Pass that one by position; if it is keyword-only, give it another name: "
         "`lambda x, t: f(x, tangent=t)`."
     )
-    check_text(incrax.TangentError, text, incrax.jvp(loss), 1.0, tangent=1.0)
+    check_text(incrax.errors.TangentError, text, incrax.jvp(loss), 1.0, tangent=1.0)
 
 
 def test_an_argument_of_a_prepared_function_of_another_type():
@@ -731,7 +735,7 @@ def test_an_argument_of_a_prepared_function_of_another_type():
         "`prepare(f).value` got `x` as float64[2]; it was prepared for float64[]. Nothing was evaluated or stored. "
         "Convert it, or prepare the function for this type."
     )
-    check_text(incrax.PreparedTypeError, text, p.value, np.ones(2))
+    check_text(incrax.errors.PreparedTypeError, text, p.value, np.ones(2))
 
 
 # --- row-sparse arrays ------------------------------------------------------------------------------------------------
@@ -745,7 +749,7 @@ def test_parts_of_a_row_sparse_array_that_do_not_fit():
         "each stored row."
     )
     parts = jnp.zeros(2, jnp.int32), jnp.zeros((2, 4), jnp.float32), (9, 3)
-    check_text(incrax.RowShapeError, text, incrax.RowSparse, *parts)
+    check_text(incrax.errors.RowShapeError, text, incrax.RowSparse, *parts)
 
 
 def test_arrays_of_other_shapes_added_to_a_row_sparse_array():
@@ -754,7 +758,7 @@ def test_arrays_of_other_shapes_added_to_a_row_sparse_array():
         "rows would then stand for others. Use arrays of the same shape."
     )
     rows = incrax.RowSparse(jnp.zeros(2, jnp.int32), jnp.zeros((2, 3)), (9, 3))
-    check_text(incrax.RowShapeError, text, rows.add_to, jnp.zeros(3))
+    check_text(incrax.errors.RowShapeError, text, rows.add_to, jnp.zeros(3))
 
 
 def test_row_sparse_arrays_multiplied_by_arrays():
@@ -783,7 +787,7 @@ def test_a_turn_that_changes_the_type_of_its_carry():
         "returns."
     )
     turn = lambda c, x: ({"a": c["a"] + jnp.ones((3, 1))}, None)
-    check_text(incrax.LoopTypeError, text, incrax.scan, turn, {"a": np.ones(2)}, X)
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, turn, {"a": np.ones(2)}, X)
 
 
 def test_a_turn_that_changes_the_structure_of_its_carry():
@@ -791,7 +795,7 @@ def test_a_turn_that_changes_the_structure_of_its_carry():
         "The function of `while_loop` got a carry of the structure PyTreeDef((*, *)) and returned one of PyTreeDef(*). "
         "A loop's carry has one type for all turns. Nothing was evaluated. Return a carry like `init`."
     )
-    check_text(incrax.LoopTypeError, text, incrax.while_loop, lambda c: c[0] < 3, lambda c: c[0], (0, 1))
+    check_text(incrax.errors.LoopTypeError, text, incrax.while_loop, lambda c: c[0] < 3, lambda c: c[0], (0, 1))
 
 
 @pytest.mark.parametrize(("returned", "seen"), [(1.0, "a float"), ((1, 2, 3), "3 things")])
@@ -800,7 +804,7 @@ def test_a_turn_that_returns_no_pair(returned, seen):
         f"The function of `scan` must return a pair, the carry and a row of results, and returned {seen}. Nothing was "
         "evaluated. Return `(carry, y)`, with None for y where there is nothing to stack."
     )
-    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: returned, 0.0, X)
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: returned, 0.0, X)
 
 
 def test_a_condition_that_is_no_boolean():
@@ -808,7 +812,7 @@ def test_a_condition_that_is_no_boolean():
         "The condition of `while_loop` must return one boolean, and returned bool[2]. Nothing was evaluated. Reduce "
         "it, for example by `jnp.any`, or compare it with a number."
     )
-    check_text(incrax.LoopTypeError, text, incrax.while_loop, lambda x: x < 3, lambda x: x, np.ones(2))
+    check_text(incrax.errors.LoopTypeError, text, incrax.while_loop, lambda x: x < 3, lambda x: x, np.ones(2))
 
 
 def test_a_loop_without_a_length():
@@ -816,7 +820,7 @@ def test_a_loop_without_a_length():
         "`scan` got neither arrays in `xs` nor a `length`, so that the number of turns is unknown. Nothing was "
         "evaluated. Pass one of them."
     )
-    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0)
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0)
 
 
 def test_a_traced_length_without_a_capacity():
@@ -825,7 +829,7 @@ def test_a_traced_length_without_a_capacity():
         "size that is known while tracing. Nothing was evaluated. Pass `capacity=`, the largest length that may come."
     )
     f = jax.jit(lambda n: incrax.scan(lambda c, x: (c, x), 0.0, None, n))
-    check_text(incrax.LoopTypeError, text, f, 3)
+    check_text(incrax.errors.LoopTypeError, text, f, 3)
 
 
 def test_arrays_of_different_lengths_in_a_loop():
@@ -833,7 +837,7 @@ def test_arrays_of_different_lengths_in_a_loop():
         "`scan` goes through its arrays row by row, and they have different numbers of rows: `xs['a']` 5, `xs['b']` 3. "
         "Nothing was evaluated. Pass arrays with equal first axes."
     )
-    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, {"a": X, "b": np.ones(3)})
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, {"a": X, "b": np.ones(3)})
 
 
 @pytest.mark.parametrize(
@@ -842,7 +846,7 @@ def test_arrays_of_different_lengths_in_a_loop():
 )
 def test_a_length_that_is_no_integer(length, seen):
     text = f"`scan(length=...)` got {seen}; it must be one integer, at least 0. Nothing was evaluated."
-    check_text(incrax.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, length)
+    check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, length)
 
 
 def test_a_length_of_more_rows_than_there_are():
@@ -850,7 +854,7 @@ def test_a_length_of_more_rows_than_there_are():
         "`scan` was asked for 9 rows or turns, and there is room for 5. Rows are never dropped silently. Pass arrays "
         "with more rows, or a larger `capacity=` or `size=`."
     )
-    check_text(incrax.CapacityError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, 9)
+    check_text(incrax.errors.CapacityError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, 9)
 
 
 def test_rows_found_inside_a_traced_function_without_a_size():
@@ -859,7 +863,7 @@ def test_rows_found_inside_a_traced_function_without_a_size():
         "is unknown. Nothing was evaluated. Pass `size=`, the largest number that may come, or call it in a function "
         "of `incrax.bucketed`, which finds sizes out."
     )
-    check_text(incrax.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X)
+    check_text(incrax.errors.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X)
 
 
 def test_a_loop_with_too_little_memory():
@@ -868,7 +872,7 @@ def test_a_loop_with_too_little_memory():
         "few checkpoints as can be. Nothing was evaluated. Pass more: `memory=96`."
     )
     f = lambda x: incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, 64, memory=50)[0]
-    check_text(incrax.MemoryBudgetError, text, jax.grad(f), 1.0)
+    check_text(incrax.errors.MemoryBudgetError, text, jax.grad(f), 1.0)
 
 
 def test_a_ragged_argument_that_is_not_there():
@@ -876,9 +880,9 @@ def test_a_ragged_argument_that_is_not_there():
         "`bucketed(ragged=...)` names `y`, and this call has no such argument, or one without arrays in it. Nothing "
         "was evaluated. Name arguments as in the function's signature, or by position."
     )
-    check_text(incrax.LoopTypeError, text, incrax.bucketed(lambda x: x, ragged="y"), X)
+    check_text(incrax.errors.LoopTypeError, text, incrax.bucketed(lambda x: x, ragged="y"), X)
     text = text.replace("bucketed(ragged", "guarded(dynamic")
-    check_text(incrax.LoopTypeError, text, incrax.guarded(lambda x: x, dynamic="y"), X)
+    check_text(incrax.errors.LoopTypeError, text, incrax.guarded(lambda x: x, dynamic="y"), X)
 
 
 def test_the_length_of_padded_rows_inside_a_traced_function():
@@ -887,7 +891,7 @@ def test_the_length_of_padded_rows_inside_a_traced_function():
         "the number of rows is unknown. Nothing was evaluated. Use `length`, which is traced, or `capacity`, which is "
         "not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
     )
-    check_text(incrax.LoopTypeError, text, incrax.bucketed(len, ragged=0), X)
+    check_text(incrax.errors.LoopTypeError, text, incrax.bucketed(len, ragged=0), X)
 
 
 def test_a_size_that_does_not_reach_its_place():
@@ -903,7 +907,7 @@ def test_a_size_that_does_not_reach_its_place():
             kept["values"] = jax.closure_convert(lambda x: incrax.select_rows(x, x > 0).values, x)[0]
         return jnp.sum(kept["values"](x))
 
-    check_text(incrax.CapacityError, text, incrax.bucketed(total), np.ones(70))
+    check_text(incrax.errors.CapacityError, text, incrax.bucketed(total), np.ones(70))
 
 
 @pytest.mark.parametrize(
@@ -932,7 +936,7 @@ def test_a_mask_of_another_length():
         "`select_rows` got a mask of type bool[3] for `x` of type float64[5]; it takes one boolean per row. Nothing "
         "was evaluated. Reduce a mask of elements to one of rows, for example by `jnp.all(mask, axis=1)`."
     )
-    check_text(incrax.LoopTypeError, text, incrax.select_rows, X, np.ones(3, bool))
+    check_text(incrax.errors.LoopTypeError, text, incrax.select_rows, X, np.ones(3, bool))
 
 
 def test_exact_rows_inside_a_traced_function():
@@ -963,7 +967,7 @@ def test_a_static_argument_of_a_compiled_function_without_a_hash():
         "neither traced nor used as a static value. This is usually a set, a mutable object or a data frame. Nothing "
         "was evaluated. Pass its arrays, or make the type hashable or a registered pytree."
     )
-    check_text(incrax.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}})
+    check_text(incrax.errors.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}})
 
 
 def test_what_is_no_bijection():

@@ -1,137 +1,168 @@
 """incrax: re-evaluate differentiable JAX functions and pay only for what changed.
 
-A call runs through one pipeline: trace, simplify, depend, plan, compile, store, run.
+A call runs through one pipeline: trace, simplify, depend, plan, compile, store, run. `import incrax` loads that; all
+else is loaded when it is asked for.
 """
 
-from incrax._api import incremental
-from incrax._bind_errors import BindError, InputValueError
-from incrax._cost_errors import CostError
-from incrax._derivative_errors import FreedResidualError, PreparedTypeError, SelectionError, TangentError
-from incrax._errors import (
-    DeletedInputError,
-    IncraxError,
-    MemoryBudgetError,
-    MissingExtraError,
-    MixedRowsError,
-    NotCalledError,
-    ReentrantCallError,
-    RowsError,
-    RowShapeError,
-    StaleResultError,
-    StepTypeError,
-    UnknownInputError,
-    UnsupportedLeafError,
-)
-from incrax._held_errors import StaleRepresentationsError
-from incrax._incremental import Incremental
-from incrax._loop_errors import CapacityError, LoopTypeError
-from incrax._marks import cached, keep
-from incrax._report_errors import ReportError
-from incrax._stats import Stats
-from incrax._tape_errors import (
-    CapturedStateError,
-    FloatGuardError,
-    GuardOnEffectError,
-    NotReproducibleError,
-    PythonBranchError,
-    TapeError,
-    TooManyPathsError,
-)
-from incrax._tuning import Tuning
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from incrax import _interrupts as _interrupts  # before JAX, an interrupt of whose import crashes the process
+from incrax import errors as errors
+from incrax._api import incremental as incremental
+from incrax._incremental import Incremental as Incremental
+from incrax._marks import cached as cached
+from incrax._marks import keep as keep
+from incrax._stats import Stats as Stats
+from incrax._tuning import Tuning as Tuning
 from incrax._version import __version__ as __version__
-from incrax.binding.api import bind
-from incrax.binding.bound import Bound
-from incrax.binding.training import Training
-from incrax.binding.vector import Unbounded
-from incrax.costs.api import cost
-from incrax.costs.report import CostReport
-from incrax.derivatives.cuts import cut, uncut
-from incrax.derivatives.linearized import linearize
-from incrax.derivatives.prepared import Prepared, prepare
-from incrax.derivatives.pullback import Pullback, vjp
-from incrax.derivatives.transforms import grad, hessian, hvp, jacobian, jvp, value_and_grad
-from incrax.held.epoch import EpochGradient
-from incrax.held.holding import Held, hold
-from incrax.held.kept import HoldStats, Kept
-from incrax.inputs.leaves import frozen
-from incrax.inputs.rows import Rows
-from incrax.loops.bucketed import Bucketed, bucketed
-from incrax.loops.mapped import map  # noqa: A004
-from incrax.loops.padded import Padded
-from incrax.loops.scan import scan
-from incrax.loops.selecting import Unique, nonzero, select_rows, unique
-from incrax.loops.while_loop import while_loop
-from incrax.rehearsing.verifying import verify
-from incrax.reports.api import report
-from incrax.reports.asserting import assert_ran
-from incrax.reports.counting import totals
-from incrax.reports.environment import Environment, environment
-from incrax.reports.page import Report
-from incrax.row_sparse.rows import RowSparse
-from incrax.row_sparse.structured import Structured, structured
-from incrax.tapes.api import check_tape, guarded
-from incrax.tapes.checking import TapeReport
-from incrax.tapes.counts import TapeStats
-from incrax.tapes.explanation import TapeExplanation
-from incrax.tapes.guarded import Guarded
+from incrax.engine.call.verification import verify as verify
+from incrax.engine.inputs.leaves import frozen as frozen
+from incrax.engine.inputs.rows import Rows as Rows
+from incrax.errors import IncraxError as IncraxError
+from incrax.errors import NotCalledError as NotCalledError
+from incrax.errors import StaleResultError as StaleResultError
+
+if TYPE_CHECKING:
+    from incrax import bijectors as bijectors
+    from incrax import fit as fit
+    from incrax import samplers as samplers
+    from incrax.control_flow.loops.bucketed import Bucketed as Bucketed
+    from incrax.control_flow.loops.bucketed import bucketed as bucketed
+    from incrax.control_flow.loops.mapped import map as map
+    from incrax.control_flow.loops.padded import Padded as Padded
+    from incrax.control_flow.loops.scan import scan as scan
+    from incrax.control_flow.loops.selecting import Unique as Unique
+    from incrax.control_flow.loops.selecting import nonzero as nonzero
+    from incrax.control_flow.loops.selecting import select_rows as select_rows
+    from incrax.control_flow.loops.selecting import unique as unique
+    from incrax.control_flow.loops.while_loop import while_loop as while_loop
+    from incrax.control_flow.tapes.api import check_tape as check_tape
+    from incrax.control_flow.tapes.api import guarded as guarded
+    from incrax.control_flow.tapes.checking import TapeReport as TapeReport
+    from incrax.control_flow.tapes.counts import TapeStats as TapeStats
+    from incrax.control_flow.tapes.explanation import TapeExplanation as TapeExplanation
+    from incrax.control_flow.tapes.guarded import Guarded as Guarded
+    from incrax.derivatives.cuts import cut as cut
+    from incrax.derivatives.cuts import uncut as uncut
+    from incrax.derivatives.linearized import linearize as linearize
+    from incrax.derivatives.prepared import Prepared as Prepared
+    from incrax.derivatives.prepared import prepare as prepare
+    from incrax.derivatives.pullback import Pullback as Pullback
+    from incrax.derivatives.pullback import vjp as vjp
+    from incrax.derivatives.row_sparse.rows import RowSparse as RowSparse
+    from incrax.derivatives.row_sparse.structured import Structured as Structured
+    from incrax.derivatives.row_sparse.structured import structured as structured
+    from incrax.derivatives.transforms import grad as grad
+    from incrax.derivatives.transforms import hessian as hessian
+    from incrax.derivatives.transforms import hvp as hvp
+    from incrax.derivatives.transforms import jacobian as jacobian
+    from incrax.derivatives.transforms import jvp as jvp
+    from incrax.derivatives.transforms import value_and_grad as value_and_grad
+    from incrax.inspection.assertions import assert_ran as assert_ran
+    from incrax.inspection.cost.api import cost as cost
+    from incrax.inspection.cost.report import CostReport as CostReport
+    from incrax.inspection.counters import totals as totals
+    from incrax.inspection.environment import Environment as Environment
+    from incrax.inspection.environment import environment as environment
+    from incrax.inspection.page import Report as Report
+    from incrax.inspection.report_of import report as report
+    from incrax.models.api import bind as bind
+    from incrax.models.bound import Bound as Bound
+    from incrax.models.held.epoch import EpochGradient as EpochGradient
+    from incrax.models.held.holding import Held as Held
+    from incrax.models.held.holding import hold as hold
+    from incrax.models.held.kept import HoldStats as HoldStats
+    from incrax.models.held.kept import Kept as Kept
+    from incrax.models.training import Training as Training
+    from incrax.models.vector import Unbounded as Unbounded
+
+_WINGS = ("bijectors", "fit", "samplers")
+_HOMES = {
+    "Bound": "models.bound",
+    "Bucketed": "control_flow.loops.bucketed",
+    "CostReport": "inspection.cost.report",
+    "Environment": "inspection.environment",
+    "EpochGradient": "models.held.epoch",
+    "Guarded": "control_flow.tapes.guarded",
+    "Held": "models.held.holding",
+    "HoldStats": "models.held.kept",
+    "Kept": "models.held.kept",
+    "Padded": "control_flow.loops.padded",
+    "Prepared": "derivatives.prepared",
+    "Pullback": "derivatives.pullback",
+    "Report": "inspection.page",
+    "RowSparse": "derivatives.row_sparse.rows",
+    "Structured": "derivatives.row_sparse.structured",
+    "TapeExplanation": "control_flow.tapes.explanation",
+    "TapeReport": "control_flow.tapes.checking",
+    "TapeStats": "control_flow.tapes.counts",
+    "Training": "models.training",
+    "Unbounded": "models.vector",
+    "Unique": "control_flow.loops.selecting",
+    "assert_ran": "inspection.assertions",
+    "bind": "models.api",
+    "bucketed": "control_flow.loops.bucketed",
+    "check_tape": "control_flow.tapes.api",
+    "cost": "inspection.cost.api",
+    "cut": "derivatives.cuts",
+    "environment": "inspection.environment",
+    "grad": "derivatives.transforms",
+    "guarded": "control_flow.tapes.api",
+    "hessian": "derivatives.transforms",
+    "hold": "models.held.holding",
+    "hvp": "derivatives.transforms",
+    "jacobian": "derivatives.transforms",
+    "jvp": "derivatives.transforms",
+    "linearize": "derivatives.linearized",
+    "map": "control_flow.loops.mapped",
+    "nonzero": "control_flow.loops.selecting",
+    "prepare": "derivatives.prepared",
+    "report": "inspection.report_of",
+    "scan": "control_flow.loops.scan",
+    "select_rows": "control_flow.loops.selecting",
+    "structured": "derivatives.row_sparse.structured",
+    "totals": "inspection.counters",
+    "uncut": "derivatives.cuts",
+    "unique": "control_flow.loops.selecting",
+    "value_and_grad": "derivatives.transforms",
+    "vjp": "derivatives.pullback",
+    "while_loop": "control_flow.loops.while_loop",
+}
+"""Where each name is that is loaded when it is asked for."""
 
 __all__ = [
-    "BindError",
     "Bound",
     "Bucketed",
-    "CapacityError",
-    "CapturedStateError",
-    "CostError",
     "CostReport",
-    "DeletedInputError",
     "Environment",
     "EpochGradient",
-    "FloatGuardError",
-    "FreedResidualError",
-    "GuardOnEffectError",
     "Guarded",
     "Held",
     "HoldStats",
     "IncraxError",
     "Incremental",
-    "InputValueError",
     "Kept",
-    "LoopTypeError",
-    "MemoryBudgetError",
-    "MissingExtraError",
-    "MixedRowsError",
     "NotCalledError",
     "Padded",
-    "NotReproducibleError",
     "Prepared",
-    "PreparedTypeError",
     "Pullback",
-    "PythonBranchError",
-    "ReentrantCallError",
     "Report",
-    "ReportError",
-    "RowShapeError",
     "RowSparse",
     "Rows",
-    "RowsError",
-    "SelectionError",
-    "StaleRepresentationsError",
     "StaleResultError",
     "Stats",
-    "StepTypeError",
     "Structured",
-    "TangentError",
-    "TapeError",
     "TapeExplanation",
     "TapeReport",
     "TapeStats",
-    "TooManyPathsError",
     "Training",
     "Tuning",
     "Unbounded",
     "Unique",
-    "UnknownInputError",
-    "UnsupportedLeafError",
     "assert_ran",
     "bind",
     "bucketed",
@@ -166,3 +197,23 @@ __all__ = [
     "vjp",
     "while_loop",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for; errors that stood here until 0.1 warn, and are found in `incrax.errors`."""
+    if name in _WINGS:
+        return importlib.import_module(f"incrax.{name}")
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"incrax.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name.endswith("Error") and hasattr(errors, name):
+        text = f"`incrax.{name}` is `incrax.errors.{name}` now; the old name goes with the next version."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(errors, name)
+    raise AttributeError(f"module 'incrax' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted([*__all__, *_WINGS, "errors", "__version__"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
-from incrax._errors import wrong_option
 from incrax._incremental import Incremental
+from incrax._messages import wrong_option
 from incrax._tuning import Tuning
-from incrax.running.traces import Options
+from incrax.engine.call.signature_table import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from incrax._errors import missing_extra
+from incrax._messages import missing_extra
 
 
 def needed(module: str, what: str, extra: str) -> Any:

@@ -14,24 +14,24 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import jax
 
 from incrax import _jax
-from incrax._errors import no_checkpoint, not_called, plain_call, reentrant_call
+from incrax._messages import no_checkpoint, not_called, plain_call, reentrant_call
 from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
-from incrax._row_errors import no_checkpoint_of_rows
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
-from incrax.inputs.leaves import has_tracer
-from incrax.inputs.rows import as_plain, has_rows
-from incrax.inputs.signature import make_signature
-from incrax.rehearsing.verifying import check_call, check_rows, due_verification
-from incrax.rehearsing.warming import warm_up
-from incrax.reports.deps import DependenceTable, dependence_table
-from incrax.reports.explain import Explanation, explain_call, explain_rows
+from incrax.engine.call.pure import PureState, Step
+from incrax.engine.call.registry import living, register
+from incrax.engine.call.signature_table import Options, Traces
+from incrax.engine.call.verification import check_call, check_rows, due_verification
+from incrax.engine.call.warm_up import warm_up
+from incrax.engine.inputs.leaves import has_tracer
+from incrax.engine.inputs.messages import no_checkpoint_of_rows
+from incrax.engine.inputs.rows import as_plain, has_rows
+from incrax.engine.inputs.signature import make_signature
+from incrax.explanation.dependence_table import DependenceTable, dependence_table
+from incrax.explanation.last_call import Explanation, explain_call, explain_rows
 from incrax.rows.traces import RowTraces
 from incrax.rows.warm_up import warm_up_rows
-from incrax.running.living import living, register
-from incrax.running.pure import PureState, Step
-from incrax.running.traces import Options, Traces
 
 logger = logging.getLogger("incrax")
 

@@ -581,7 +581,7 @@ def is_mutable_array(x: Any) -> bool:
 
 JaxprTrace: Any = getattr(_inner_pe, "DynamicJaxprTrace", object)
 JaxprTracer: Any = getattr(_inner_pe, "DynamicJaxprTracer", object)
-"""The trace that stages equations, and its values; `incrax.tapes.recording` makes these tell what they are."""
+"""The trace that stages equations, and its values; `incrax.control_flow.tapes.recording` makes these tell what they are."""
 
 
 def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Body:

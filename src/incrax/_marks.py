@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import unknown_dependency, wrong_option
+from incrax._messages import unknown_dependency, wrong_option
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from incrax import bijectors
-from incrax._errors import UnsupportedLeafError
+from incrax.errors import UnsupportedLeafError
 
 X = jnp.array([1.0, 3.0])
 

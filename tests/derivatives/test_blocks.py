@@ -29,7 +29,7 @@ def tree_outputs(p, x):
 
 def passes(monkeypatch):
     """Numbers of directional derivatives, per call of `jax.vmap` in the compressed form."""
-    from incrax.sparsity import compressed
+    from incrax.derivatives.sparsity import compressed
 
     counts, vmap = [], jax.vmap
     monkeypatch.setattr(compressed.jax, "vmap", lambda f: lambda x: counts.append(len(x)) or vmap(f)(x))
@@ -190,7 +190,7 @@ def test_a_small_jacobian_is_traced_for_its_sizes_and_its_derivative_alone():
 
 
 def test_a_colouring_is_found_once(monkeypatch):
-    from incrax.sparsity import coloring
+    from incrax.derivatives.sparsity import coloring
 
     counts, color = [], coloring.color_columns
     monkeypatch.setattr(coloring, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern))

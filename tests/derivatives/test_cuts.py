@@ -140,7 +140,7 @@ def test_an_active_mark_alone_changes_nothing():
 
 
 def test_naming_what_is_cut_is_an_error():
-    with pytest.raises(incrax.SelectionError) as caught:
+    with pytest.raises(incrax.errors.SelectionError) as caught:
         incrax.grad(loss, wrt="p['w']")(marked(), X)
     assert str(caught.value) == (
         "`grad(wrt=...)` selects `p['w']`, which is marked as constant by `cut`. Nothing was evaluated or stored. Take "

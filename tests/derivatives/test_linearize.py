@@ -119,13 +119,13 @@ def test_under_transformations_it_is_the_same_push():
 )
 def test_a_tangent_that_does_not_fit_is_an_error(tangent, seen):
     _, push = incrax.linearize(model, P, X, wrt="x")
-    with pytest.raises(incrax.TangentError, match="`push` got a tangent that is ") as caught:
+    with pytest.raises(incrax.errors.TangentError, match="`push` got a tangent that is ") as caught:
         push(tangent)
     assert f"is {seen}, and it belongs to `x`, float64[3]" in str(caught.value)
 
 
 def test_nothing_to_differentiate_is_an_error():
-    with pytest.raises(incrax.SelectionError, match="`linearize` has nothing to differentiate"):
+    with pytest.raises(incrax.errors.SelectionError, match="`linearize` has nothing to differentiate"):
         incrax.linearize(lambda n: n, 3)
     with pytest.raises(TypeError, match=r"`linearize\(fun\)` got 3"):
         incrax.linearize(3, 1.0)

@@ -134,7 +134,7 @@ METHODS = ("value", "gradient", "value_and_gradient", "jacobian", "hessian", "pu
 def test_an_argument_of_another_type_is_an_error_that_names_it(method, case):
     args, seen, expected = OTHER_TYPES[case]
     p = prepared()
-    with pytest.raises(incrax.PreparedTypeError) as caught:
+    with pytest.raises(incrax.errors.PreparedTypeError) as caught:
         getattr(p, method)(*args)
     assert str(caught.value) == (
         f"`prepare(f).{method}` got {seen}; it was prepared for {expected}. Nothing was evaluated or stored. Convert "
@@ -146,14 +146,16 @@ def test_an_argument_of_another_type_is_an_error_that_names_it(method, case):
 def test_another_static_value_is_an_error_that_names_it():
     p = prepared(lambda x, mode: x if mode == "plain" else -x, (1.0, "plain"))
     assert float(p.value(2.0, "plain")) == 2.0
-    with pytest.raises(incrax.PreparedTypeError, match="`mode` as 'other' of type str; .* for 'plain' of type str"):
+    with pytest.raises(
+        incrax.errors.PreparedTypeError, match="`mode` as 'other' of type str; .* for 'plain' of type str"
+    ):
         p.value(2.0, "other")
-    with pytest.raises(incrax.PreparedTypeError, match=r"`mode` as float64\[\]; .* for 'plain' of type str"):
+    with pytest.raises(incrax.errors.PreparedTypeError, match=r"`mode` as float64\[\]; .* for 'plain' of type str"):
         p.value(2.0, 1.0)
 
 
 def test_another_number_of_arguments_is_an_error():
-    with pytest.raises(incrax.PreparedTypeError) as caught:
+    with pytest.raises(incrax.errors.PreparedTypeError) as caught:
         prepared().value(PARAMS)
     assert str(caught.value) == (
         "`prepare(f).value` got 1 arguments; it was prepared for 2. Nothing was evaluated or stored. Pass arguments "
@@ -167,14 +169,14 @@ def test_arrays_of_numpy_and_jax_and_python_numbers_are_of_one_type():
 
 
 def test_a_masked_array_is_an_error():
-    with pytest.raises(incrax.PreparedTypeError, match="`data` as an array that is masked"):
+    with pytest.raises(incrax.errors.PreparedTypeError, match="`data` as an array that is masked"):
         prepared().value(PARAMS, np.ma.masked_array(DATA))
 
 
 def test_what_cannot_be_selected_is_an_error_at_once():
-    with pytest.raises(incrax.SelectionError, match="`prepare` has nothing to differentiate"):
+    with pytest.raises(incrax.errors.SelectionError, match="`prepare` has nothing to differentiate"):
         incrax.prepare(lambda n: n, 3)
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         prepared(wrt="params['x']")
     with pytest.raises(TypeError, match=r"`prepare\(fun\)` got 3"):
         incrax.prepare(3)
@@ -278,7 +280,7 @@ def test_single_precision_leaves_stay_what_they_are():
     ("x", "seen"), [(np.ones(3), "float64[3]"), (np.ones((5, 1)), "float64[5, 1]"), (1j * X0, "complex128[5]")]
 )
 def test_a_vector_of_another_type_is_an_error(x, seen):
-    with pytest.raises(incrax.TangentError) as caught:
+    with pytest.raises(incrax.errors.TangentError) as caught:
         prepared().flat.value(x)
     assert str(caught.value) == (
         f"`prepare(f).flat` got a vector of type {seen}, and the selection has 5 elements. Nothing was evaluated or "
@@ -288,7 +290,7 @@ def test_a_vector_of_another_type_is_an_error(x, seen):
 
 def test_complex_leaves_have_no_flat_view():
     p = prepared(lambda z: jnp.abs(z) ** 2, (1.0 + 2.0j,))
-    with pytest.raises(incrax.SelectionError) as caught:
+    with pytest.raises(incrax.errors.SelectionError) as caught:
         p.flat  # noqa: B018
     assert str(caught.value) == (
         "`prepare(f).flat` is a vector of real numbers, and `z` is complex128[]. Nothing was evaluated or stored. Pass "

@@ -584,7 +584,7 @@ def test_effects_of_the_function_happen_once_per_call():
 )
 def test_a_cotangent_that_does_not_fit_is_an_error(cotangent, seen, expected):
     _, pullback = incrax.vjp(model, P, X)
-    with pytest.raises(incrax.TangentError) as caught:
+    with pytest.raises(incrax.errors.TangentError) as caught:
         pullback(cotangent)
     assert f"`pullback` got a cotangent that is {seen}" in str(caught.value)
     assert f"belongs to {expected}." in str(caught.value)
@@ -592,7 +592,7 @@ def test_a_cotangent_that_does_not_fit_is_an_error(cotangent, seen, expected):
 
 def test_a_cotangent_that_vjp_leaves_out_is_an_error():
     _, pullback = incrax.vjp(model, P, X, wrt="x")
-    with pytest.raises(incrax.SelectionError) as caught:
+    with pytest.raises(incrax.errors.SelectionError) as caught:
         pullback(COTANGENT, wrt="p['a']")
     assert str(caught.value) == (
         "The pullback was asked for the cotangent of `p['a']`, and it has those of `x`. This is usually an argument "
@@ -604,7 +604,7 @@ def test_a_cotangent_that_keep_gave_up_is_an_error():
     _, pullback = incrax.vjp(model, P, X)
     pullback.keep(wrt="x")
     for ask in (pullback, pullback.keep, pullback.num_operations):
-        with pytest.raises(incrax.FreedResidualError) as caught:
+        with pytest.raises(incrax.errors.FreedResidualError) as caught:
             ask(COTANGENT, wrt="p") if ask is pullback else ask(wrt="p")
     assert str(caught.value) == (
         "The pullback was asked for the cotangent of `p['a']`, `p['b']` after `keep(wrt=...)`, which kept what `x` "
@@ -615,12 +615,12 @@ def test_a_cotangent_that_keep_gave_up_is_an_error():
 
 def test_an_unknown_path_is_an_error():
     _, pullback = incrax.vjp(model, P, X)
-    with pytest.raises(incrax.UnknownInputError, match="names no input"):
+    with pytest.raises(incrax.errors.UnknownInputError, match="names no input"):
         pullback(COTANGENT, wrt="p['c']")
 
 
 def test_nothing_to_differentiate_is_an_error():
-    with pytest.raises(incrax.SelectionError, match="`vjp` has nothing to differentiate"):
+    with pytest.raises(incrax.errors.SelectionError, match="`vjp` has nothing to differentiate"):
         incrax.vjp(lambda n: n, 3)
     with pytest.raises(TypeError, match=r"`vjp\(fun\)` got 3"):
         incrax.vjp(3, 1.0)

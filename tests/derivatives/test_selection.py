@@ -176,7 +176,7 @@ REFUSED = {
 def test_what_cannot_be_selected_is_an_error_that_says_why(case):
     wrt, text = REFUSED[case]
     f = incrax.grad(loss, wrt=wrt)
-    with pytest.raises(incrax.SelectionError) as caught:
+    with pytest.raises(incrax.errors.SelectionError) as caught:
         f(model(), X)
     assert text in str(caught.value)
     assert f.stats.compiles == 0
@@ -184,13 +184,13 @@ def test_what_cannot_be_selected_is_an_error_that_says_why(case):
 
 def test_an_unknown_path_lists_the_inputs():
     with pytest.raises(
-        incrax.UnknownInputError, match=r"`p\.nu` names no input of this function; its inputs are: p\.mu"
+        incrax.errors.UnknownInputError, match=r"`p\.nu` names no input of this function; its inputs are: p\.mu"
     ):
         incrax.grad(loss, wrt="p.nu")(model(), X)
 
 
 def test_no_argument_at_all_is_an_error():
-    with pytest.raises(incrax.SelectionError, match="the call has 0 positional arguments"):
+    with pytest.raises(incrax.errors.SelectionError, match="the call has 0 positional arguments"):
         incrax.grad(lambda: 1.0)()
 
 
@@ -218,5 +218,5 @@ def test_numpy_and_python_leaves_are_selected():
 
 
 def test_a_path_to_nothing_is_an_error_that_says_so():
-    with pytest.raises(incrax.SelectionError, match="has nothing to differentiate: of no leaves"):
+    with pytest.raises(incrax.errors.SelectionError, match="has nothing to differentiate: of no leaves"):
         incrax.grad(lambda p: p["a"], wrt="p['n']")({"a": 1.0, "n": None})

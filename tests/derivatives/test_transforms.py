@@ -172,7 +172,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_tangents_that_do_not_fit_are_errors(case):
     tangent, text = WRONG[case]
-    with pytest.raises(incrax.TangentError) as caught:
+    with pytest.raises(incrax.errors.TangentError) as caught:
         incrax.jvp(outputs)(P, X, tangent=tangent)
     assert text in str(caught.value)
 
@@ -320,7 +320,7 @@ def test_a_parameter_called_tangent_is_passed_by_position(derivative):
 @pytest.mark.parametrize("derivative", [incrax.jvp, incrax.hvp])
 def test_a_parameter_called_tangent_that_is_left_out_is_named(derivative):
     for f in (lambda x, tangent: jnp.sum(x) * tangent, lambda x, *, tangent: jnp.sum(x) * tangent):
-        with pytest.raises(incrax.TangentError, match="takes `tangent=` for itself"):
+        with pytest.raises(incrax.errors.TangentError, match="takes `tangent=` for itself"):
             derivative(f)(X, tangent=X)
 
 

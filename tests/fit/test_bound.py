@@ -138,7 +138,7 @@ def test_the_model_is_afterwards_as_it_was():
     before = jax.tree.map(np.asarray, m.inputs)
     fit.toys(m, samples(2), progress=False)
     jax.tree.map(np.testing.assert_array_equal, m.inputs, before)
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         fit.toys(m, [*samples(1), {"y": X}], progress=False)
     jax.tree.map(np.testing.assert_array_equal, m.inputs, before)
 
@@ -153,7 +153,7 @@ def test_tables_and_plots_of_toys(monkeypatch):
 
 
 def test_a_study_without_data_sets_or_names():
-    with pytest.raises(incrax.BindError) as caught:
+    with pytest.raises(incrax.errors.BindError) as caught:
         fit.toys(model(), iter(()), progress=False)
     assert str(caught.value) == (
         "`toys(model, data_sets)` got no data set. This is usually a generator that was used up before. Nothing was "
@@ -180,7 +180,7 @@ def test_options_of_the_function_reach_the_fit():
 @pytest.mark.parametrize("given", [{"bounds": {"mu": (0, 1)}}, {"wrt": "mu"}])
 @pytest.mark.parametrize("call", [fit.minimize, fit.levenberg_marquardt])
 def test_what_a_model_says_itself_is_not_said_beside_it(call, given):
-    with pytest.raises(incrax.BindError) as caught:
+    with pytest.raises(incrax.errors.BindError) as caught:
         call(model(), **given)
     assert str(caught.value) == (
         f"`{call.__name__}` got a bound model and `{next(iter(given))}` beside it. A model has values, roles and "

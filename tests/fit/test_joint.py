@@ -238,12 +238,12 @@ ERRORS = {
 
 @pytest.mark.parametrize(("call", "expected"), ERRORS.values(), ids=ERRORS)
 def test_errors(call, expected):
-    with pytest.raises(incrax.BindError) as caught:
+    with pytest.raises(incrax.errors.BindError) as caught:
         call()
     assert str(caught.value) == expected
 
 
 def test_a_shared_name_that_fits_twice_in_one_model():
     twice = incrax.bind(lambda a, b: a["mu"] * b["mu"], a={"mu": 1.0}, b={"mu": 2.0})
-    with pytest.raises(incrax.UnknownInputError, match="may be"):
+    with pytest.raises(incrax.errors.UnknownInputError, match="may be"):
         fit.simultaneous({"one": model(), "two": twice}, shared=["mu"])

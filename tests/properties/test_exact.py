@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.choosing.wants import LARGE_SIZE, typical_changes
-from incrax.saving.limits import make_limits
+from incrax.engine.policy.materialize import LARGE_SIZE, typical_changes
+from incrax.engine.store.budget import make_limits
 from properties.corpus import CORPUS
 from properties.programs import START, programs
 from properties.timelines import arguments
@@ -142,7 +142,7 @@ def test_numbers_from_the_host_and_the_device_run_the_same_program():
 
 
 def test_plans_do_not_depend_on_free_memory(monkeypatch):
-    monkeypatch.setattr("incrax.saving.limits.default_budget_bytes", lambda: 1000)
+    monkeypatch.setattr("incrax.engine.store.budget.default_budget_bytes", lambda: 1000)
     assert make_limits(2, None, is_exact=True).planned_bytes > 1000
     assert make_limits(2, None, is_exact=False) == (2, 1000, 1000)
     assert make_limits(2, 5, is_exact=True) == (2, 5, 5)

@@ -11,7 +11,7 @@ import pytest
 from helpers import EAGER, MINIMAL, check, same
 
 import incrax
-from incrax.compiling.recycling import MIN_BYTES
+from incrax.engine.compile.recycling import MIN_BYTES
 
 SIZE = MIN_BYTES // 8 + 64
 NUM_CALLS = 22

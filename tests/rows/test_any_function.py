@@ -111,6 +111,6 @@ def test_any_function_of_rows_is_plain_jax_at_every_call(name, beside, is_gradie
 @given(st.sampled_from(sorted(REFUSED)), st.sampled_from([2, 7, 16]), st.sampled_from([1, 8, 1024]))
 def test_no_function_that_mixes_rows_is_evaluated(name, start, chunk_rows):
     f = incrax.incremental(REFUSED[name])
-    with pytest.raises(incrax.MixedRowsError):
+    with pytest.raises(incrax.errors.MixedRowsError):
         f(np.array([0.7, -0.4, 0.2]), incrax.Rows(rows_like(start, 0), chunk_rows=chunk_rows))
     assert f.stats.chunks_run == f.stats.ran == 0

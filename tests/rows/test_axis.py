@@ -170,7 +170,7 @@ def test_gradients_of_rows_in_a_loop_are_taken_row_by_row():
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(jax.grad(loss), (None, 0))(t, d))
 
     same(incrax.incremental(gradient)(T, incrax.Rows(DATA, chunk_rows=8)), jax.jit(gradient)(T, DATA))
-    with pytest.raises(incrax.MixedRowsError, match="reduces over rows inside a loop .* row by row"):
+    with pytest.raises(incrax.errors.MixedRowsError, match="reduces over rows inside a loop .* row by row"):
         incrax.incremental(jax.grad(lambda t, d: jnp.sum(loss(t, d))))(T, incrax.Rows(DATA, chunk_rows=8))
 
 
@@ -242,20 +242,20 @@ MIXED = {
 def test_functions_that_mix_rows_are_refused(name):
     fun, message = MIXED[name]
     f = incrax.incremental(fun)
-    with pytest.raises(incrax.MixedRowsError, match=message):
+    with pytest.raises(incrax.errors.MixedRowsError, match=message):
         f(T, incrax.Rows(DATA, chunk_rows=8))
     assert f.stats.ran == f.stats.chunks_run == 0
 
 
 def test_a_refusal_names_the_line_of_the_user():
     f = incrax.incremental(MIXED["cumulative sum"][0])
-    with pytest.raises(incrax.MixedRowsError, match=r"test_axis\.py:\d+"):
+    with pytest.raises(incrax.errors.MixedRowsError, match=r"test_axis\.py:\d+"):
         f(T, incrax.Rows(DATA, chunk_rows=8))
 
 
 def test_a_refused_function_still_takes_plain_arrays():
     fun = MIXED["cumulative sum"][0]
     f, rows = incrax.incremental(fun), incrax.Rows(DATA, chunk_rows=8)
-    with pytest.raises(incrax.MixedRowsError):
+    with pytest.raises(incrax.errors.MixedRowsError):
         f(T, rows)
     same(f(T, rows.tree()), jax.jit(fun)(T, DATA))

@@ -9,7 +9,7 @@ import pytest
 from helpers import MINIMAL, same
 
 import incrax
-from incrax.inputs import chunks
+from incrax.engine.inputs import chunks
 
 CHUNK = 8
 RNG = np.random.default_rng(4)
@@ -68,7 +68,7 @@ def test_one_row_is_evaluated_as_an_array_and_saved_as_one():
 
 def test_one_row_in_two_places_is_refused_like_many():
     rows = incrax.Rows(X[:1])
-    with pytest.raises(incrax.RowsError, match="in 2 places"):
+    with pytest.raises(incrax.errors.RowsError, match="in 2 places"):
         incrax.incremental(lambda x, y: jnp.sum(x + y))(rows, rows)
 
 
@@ -123,7 +123,7 @@ def test_calls_in_loops_map_rows(name):
 
 def test_a_reduction_in_a_call_in_a_loop_is_refused_with_its_line():
     f = incrax.incremental(in_loop(lambda a, c: c - jnp.mean(c * a, axis=0)))
-    with pytest.raises(incrax.MixedRowsError, match=r"`reduce_sum` at .*test_edges\.py:\d+.* inside a loop"):
+    with pytest.raises(incrax.errors.MixedRowsError, match=r"`reduce_sum` at .*test_edges\.py:\d+.* inside a loop"):
         f(A, incrax.Rows(X, chunk_rows=CHUNK))
 
 
@@ -204,5 +204,5 @@ def test_numbers_of_rows_may_be_of_any_integer_type():
 @pytest.mark.parametrize("reduce", [jnp.max, jnp.min], ids=["max", "min"])
 def test_the_largest_of_complex_rows_is_refused_with_its_line(reduce):
     f = incrax.incremental(lambda a, x: reduce(x * a))
-    with pytest.raises(incrax.MixedRowsError, match=r"test_edges\.py:\d+.* compares complex numbers"):
+    with pytest.raises(incrax.errors.MixedRowsError, match=r"test_edges\.py:\d+.* compares complex numbers"):
         f(A, incrax.Rows(X[:, 0] + 1j, chunk_rows=CHUNK))

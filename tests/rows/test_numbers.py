@@ -79,7 +79,7 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_of_as_many_steps_as_rows_are_refused_with_their_line(name):
     f = incrax.incremental(LOOPS[name])
-    with pytest.raises(incrax.MixedRowsError, match=r"another `length` of `scan` at .*test_numbers\.py:\d+"):
+    with pytest.raises(incrax.errors.MixedRowsError, match=r"another `length` of `scan` at .*test_numbers\.py:\d+"):
         f(0.7, incrax.Rows(data(21), chunk_rows=CHUNK))
     assert f.stats.chunks_run == 0
 
@@ -94,7 +94,7 @@ def test_a_loop_until_a_number_of_rows_runs_so_often():
 
 def test_an_array_of_a_length_made_from_the_number_of_rows_is_refused():
     f = incrax.incremental(lambda a, x: jnp.zeros(len(x) // 20) + jnp.sum(x * a))
-    with pytest.raises(incrax.MixedRowsError, match="another number of entries than there are rows"):
+    with pytest.raises(incrax.errors.MixedRowsError, match="another number of entries than there are rows"):
         f(0.7, incrax.Rows(data(21), chunk_rows=CHUNK))
 
 
@@ -137,7 +137,7 @@ def test_other_numbers_are_traced_once_for_each_number_of_rows():
 
 def test_a_function_that_is_another_one_far_away_is_refused_at_once():
     f = incrax.incremental(lambda a, x: jnp.sum(x * a) if len(x) < 60 else jnp.sum(jnp.exp(x * a)))
-    with pytest.raises(incrax.MixedRowsError, match="another function for another number of rows"):
+    with pytest.raises(incrax.errors.MixedRowsError, match="another function for another number of rows"):
         f(0.7, incrax.Rows(data(33), chunk_rows=CHUNK))
 
 

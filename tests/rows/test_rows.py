@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.inputs import chunks
+from incrax.engine.inputs import chunks
 from incrax.rows import totals
 
 CHUNK = 8
@@ -499,7 +499,7 @@ def test_plain_calls_and_calls_with_rows_take_turns(f):
 def test_a_failure_in_the_middle_leaves_what_was_right(f, monkeypatch):
     rows = rows_of(40)
     saved = f(T, rows)
-    from incrax.running.engine import Engine
+    from incrax.engine.call.engine import Engine
 
     whole, calls = Engine.call, []
 
@@ -548,7 +548,7 @@ def test_a_deleted_parameter_is_named(f):
     rows = rows_of(21)
     f(t, rows)
     t["w"].delete()
-    with pytest.raises(incrax.DeletedInputError, match=r"t\['w'\]"):
+    with pytest.raises(incrax.errors.DeletedInputError, match=r"t\['w'\]"):
         f(t, rows)
 
 
@@ -581,7 +581,7 @@ def test_warm_up_prepares_the_chunks():
     compiles = f.stats.compiles
     f({**T, "w": T["w"] + 1}, rows)
     assert f.stats.compiles == compiles
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         f.warm_up(T, rows, changing=["nothing"])
 
 

@@ -12,7 +12,7 @@ from helpers import MINIMAL, same
 
 import incrax
 from incrax import _progress as progress
-from incrax.inputs.chunks import Chunk
+from incrax.engine.inputs.chunks import Chunk
 
 CHUNK = 1024
 N = 6 * CHUNK + 100
@@ -143,7 +143,7 @@ def test_functions_of_sums_read_the_stream_twice():
 
 def test_per_row_results_of_streams_are_refused(maps):
     f = incrax.incremental(lambda t, d: d["y"] * t["s"])
-    with pytest.raises(incrax.MixedRowsError, match="with an entry for each row"):
+    with pytest.raises(incrax.errors.MixedRowsError, match="with an entry for each row"):
         f(T, incrax.Rows.from_memmap(maps, chunk_rows=CHUNK))
     assert f.stats.chunks_run == 0
 
@@ -254,7 +254,7 @@ def test_each_row_group_is_read_once_per_pass(parquet, monkeypatch):
     source = rows.chunks[0]._read.__defaults__  # what a chunk reads
     assert source == (0, CHUNK)
     read = []
-    from incrax.inputs import sources
+    from incrax.engine.inputs import sources
 
     whole = sources.ParquetSource._group
     monkeypatch.setattr(
@@ -270,7 +270,7 @@ def test_missing_entries_are_an_error_that_names_the_column(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     module = pytest.importorskip("pyarrow.parquet")
     module.write_table(arrow.table({"y": [1.0, None, 3.0]}), tmp_path / "y.parquet")
-    with pytest.raises(incrax.RowsError, match="1 missing entries in `y`"):
+    with pytest.raises(incrax.errors.RowsError, match="1 missing entries in `y`"):
         incrax.Rows.from_parquet(tmp_path / "y.parquet")
 
 

@@ -300,5 +300,5 @@ def test_seconds_of_inputs_that_change_together():
     both = table.seconds(["p['gain']", "p['shift']"])
     assert max(alone["p['gain']"], alone["p['shift']"]) <= both <= alone["p['gain']"] + alone["p['shift']"]
     assert table.seconds(["p['slow'][0]"]) <= alone["p['slow']"]
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         table.seconds(["nothing"])

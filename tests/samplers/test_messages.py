@@ -59,7 +59,7 @@ def test_parameters_in_no_block():
 
 def test_a_block_of_nothing():
     with pytest.raises(
-        incrax.UnknownInputError, match=r"^`p\['c'\]` names no input of this function; its inputs are: "
+        incrax.errors.UnknownInputError, match=r"^`p\['c'\]` names no input of this function; its inputs are: "
     ):
         gibbs({"p['c']": WALK})
 
@@ -157,7 +157,7 @@ def test_too_few_walkers(num):
 
 def test_emcee_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "emcee", None)
-    with pytest.raises(incrax.MissingExtraError, match=r"incrax\[samplers\]"):
+    with pytest.raises(incrax.errors.MissingExtraError, match=r"incrax\[samplers\]"):
         samplers.ensemble(f, START).sampler(6)
 
 
@@ -165,5 +165,5 @@ def test_what_is_no_function():
     refused(
         TypeError, "`logdensity(log_density)` got 3 of type int; it must be a function.", samplers.logdensity, 3, 1.0
     )
-    with pytest.raises(incrax.SelectionError):
+    with pytest.raises(incrax.errors.SelectionError):
         samplers.logdensity(lambda n: 1.0 * n, jax.numpy.arange(3))

@@ -54,9 +54,11 @@ def test_marked_parts_are_not_sampled():
 
 def test_many_small_elements_are_grouped_by_what_they_reach(monkeypatch):
     asked = []
-    seconds = incrax.reports.deps.DependenceTable.seconds
+    seconds = incrax.explanation.dependence_table.DependenceTable.seconds
     monkeypatch.setattr(
-        incrax.reports.deps.DependenceTable, "seconds", lambda self, names: asked.append(1) or seconds(self, names)
+        incrax.explanation.dependence_table.DependenceTable,
+        "seconds",
+        lambda self, names: asked.append(1) or seconds(self, names),
     )
     p = {f"k{i}": np.ones(40) for i in range(3)}
     found = samplers.blocks(lambda p: -sum(jnp.sum(jnp.exp(p[k])) for k in p), p, measure=False)
@@ -85,5 +87,5 @@ def test_chains_have_sweeps_and_densities_are_numbers():
         samplers.gibbs(normal, START, updates=walk, key=1, num_sweeps=0)
     with pytest.raises(TypeError, match="must return one real number"):
         samplers.gibbs(lambda p: (normal(p),), START, updates=walk, key=1, num_sweeps=3)
-    with pytest.raises(incrax.UnknownInputError):
+    with pytest.raises(incrax.errors.UnknownInputError):
         samplers.gibbs(normal, START, updates={0: samplers.Walk(1.0)}, key=1, num_sweeps=3)

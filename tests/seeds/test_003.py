@@ -33,7 +33,7 @@ def traced_branch(x):
 def test_a_python_branch_is_refused_and_never_wrong(first):
     f = incrax.incremental(jax.grad(python_branch), tuning=MINIMAL)
     for _ in range(2):
-        with pytest.raises(incrax.PythonBranchError, match="guarded"):
+        with pytest.raises(incrax.errors.PythonBranchError, match="guarded"):
             f(first)
     assert f.stats.aborted == 2
     assert f.stats.traces == 0
@@ -312,5 +312,7 @@ def test_an_input_of_another_length_is_an_error_and_no_wrong_answer():
     """The thread's tape answered five numbers for three."""
     p = incrax.prepare(of_any_length, np.ones(5), tuning=MINIMAL)
     same(p.gradient(np.ones(5)), jnp.arange(1.0, 6.0))
-    with pytest.raises(incrax.PreparedTypeError, match=r"`xs` as float64\[3\]; it was prepared for float64\[5\]"):
+    with pytest.raises(
+        incrax.errors.PreparedTypeError, match=r"`xs` as float64\[3\]; it was prepared for float64\[5\]"
+    ):
         p.gradient(np.ones(3))

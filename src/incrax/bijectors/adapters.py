@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from incrax._errors import IncraxError
+from incrax.errors import IncraxError
 
 Adapter = Callable[[Any, str, Any, Any], tuple[Any, Any]]
 """(bijection, direction, value, context) -> output, and log|det J| of this pass at its input."""

@@ -21,8 +21,8 @@ import numpy as np
 from incrax import _jax
 from incrax.bijectors.adapters import Adapter
 from incrax.bijectors.snapshots import BijectionWatch, watch
-from incrax.facts.passes import KEPT, LADJ, OUTPUT, Key, claim
-from incrax.facts.splitting import InTwo
+from incrax.engine.program.passes import KEPT, LADJ, OUTPUT, Key, claim
+from incrax.engine.rewrites.splitting import InTwo
 
 
 class Evaluated(NamedTuple):

@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._errors import UnsupportedLeafError, wrong_option
+from incrax._messages import wrong_option
+from incrax._program import evaluator, from_jaxpr, trace
 from incrax.bijectors.boundary import Outgoing, Template, incoming, outgoing
 from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.switches import is_recording, requires_ladj
-from incrax.facts.inverses import cancel_all
-from incrax.facts.program import evaluator, from_jaxpr, trace
+from incrax.engine.rewrites.inverses import cancel_all
+from incrax.errors import UnsupportedLeafError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 from incrax._context import add_switch
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
 
 SLOW_LADJ = (
     "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "

@@ -16,13 +16,13 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from incrax import _jax
+from incrax._program import Program, evaluator, trace
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
-from incrax.facts.program import Program, evaluator, trace
-from incrax.sparsity.coloring import Colored
-from incrax.sparsity.compressed import Mode, choose, compressed_jacobian, dense, hessian_values
-from incrax.sparsity.patterns import Matrix
-from incrax.sparsity.search import has_custom_vjp, hessian_pattern, pattern_of
+from incrax.derivatives.sparsity.coloring import Colored
+from incrax.derivatives.sparsity.compressed import Mode, choose, compressed_jacobian, dense, hessian_values
+from incrax.derivatives.sparsity.patterns import Matrix
+from incrax.derivatives.sparsity.search import has_custom_vjp, hessian_pattern, pattern_of
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from incrax import _jax
-from incrax.inputs.leaves import is_dynamic
+from incrax.engine.inputs.leaves import is_dynamic
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import taken_name, wrong_tangent
-from incrax._errors import not_called
+from incrax._messages import not_called
+from incrax._program import type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
+from incrax.derivatives.messages import taken_name, wrong_tangent
+from incrax.derivatives.row_sparse.explanation import RowsExplanation
+from incrax.derivatives.row_sparse.rows import RowSparse
+from incrax.derivatives.row_sparse.structured import sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
-from incrax.facts.program import type_of
-from incrax.inputs.leaves import is_dynamic
-from incrax.inputs.signature import argument_names
-from incrax.row_sparse.explanation import RowsExplanation
-from incrax.row_sparse.rows import RowSparse
-from incrax.row_sparse.structured import sparse_outputs
+from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.inputs.signature import argument_names
 
 Values = Sequence[Any]
 

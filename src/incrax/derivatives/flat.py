@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
 
-from incrax.sparsity.compressed import bcoo, coordinates
-from incrax.sparsity.patterns import Matrix
+from incrax.derivatives.sparsity.compressed import bcoo, coordinates
+from incrax.derivatives.sparsity.patterns import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
 

@@ -24,16 +24,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
+from incrax._program import Program, evaluator, from_jaxpr, trace, trace_with_tree
 from incrax._tuning import is_disabled
-from incrax.compiling.compiled import device_constants
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import Selection
-from incrax.facts.inverses import cancel_inverses
-from incrax.facts.program import Program, evaluator, from_jaxpr, trace, trace_with_tree
-from incrax.facts.simplify import drop_dead, fold_constants, inline_but_rules, merge_equal, run_passes
-from incrax.inputs.leaves import LeafValue, has_tracer, is_dynamic
-from incrax.inputs.signature import Signature, make_signature
-from incrax.running.pure import strong
+from incrax.engine.call.pure import strong
+from incrax.engine.compile.executables import device_constants
+from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
+from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.program.simplify import drop_dead, fold_constants, inline_but_rules, merge_equal, run_passes
+from incrax.engine.rewrites.inverses import cancel_inverses
 
 PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_equal, drop_dead)
 MAX_PRIMALS = 64

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from incrax import _jax
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
 from incrax.derivatives.differentiated import tangents_of
 from incrax.derivatives.linear_maps import PUSH, Part, Point, at_point
 from incrax.derivatives.pullback import outline

@@ -14,19 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._api import incremental
-from incrax._derivative_errors import not_flat, other_argument_type, other_num_arguments, wrong_length
-from incrax._errors import wrong_option
 from incrax._incremental import Incremental
+from incrax._messages import wrong_option
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.linearized import Push, linearize
+from incrax.derivatives.messages import not_flat, other_argument_type, other_num_arguments, wrong_length
 from incrax.derivatives.pullback import Pullback, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
-from incrax.inputs.leaves import descriptor, frozen, is_dynamic
-from incrax.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
+from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
+from incrax.engine.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
 
 Function = Callable[..., Any]
 

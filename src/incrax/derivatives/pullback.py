@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._derivative_errors import freed_residuals, not_in_pullback, wrong_tangent
-from incrax._errors import wrong_option
+from incrax._messages import wrong_option
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.linear_maps import PULL, LinearProgram, OutputTypes, Part, Point, at_point
+from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_tangent
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
-from incrax.inputs.leaves import is_dynamic
+from incrax.engine.inputs.leaves import is_dynamic
 
 Function = Callable[..., Any]
 

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._derivative_errors import cut_input, not_differentiable, nothing_selected, wrong_wrt
-from incrax._errors import unknown_input
+from incrax._messages import unknown_input
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
-from incrax.inputs.leaves import is_dynamic
-from incrax.inputs.paths import is_within
-from incrax.inputs.signature import argument_names, leaf_path
+from incrax.derivatives.messages import cut_input, not_differentiable, nothing_selected, wrong_wrt
+from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.signature import argument_names, leaf_path
 
 
 @dataclass(frozen=True)

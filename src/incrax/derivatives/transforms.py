@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, TypedDict, Unpack
 
 from incrax._api import incremental
-from incrax._errors import wrong_option
 from incrax._incremental import Incremental
+from incrax._messages import wrong_option
 from incrax._tuning import Tuning
 from incrax.derivatives.differentiated import Derivative, Gradient, Hessian, HessianProduct, Jacobian, Pushforward
-from incrax.running.traces import Options as EngineOptions
+from incrax.engine.call.signature_table import Options as EngineOptions
 
 
 class Options(TypedDict, total=False):

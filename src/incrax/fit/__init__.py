@@ -1,7 +1,6 @@
 """Fits: what a scientist does with an incremental function."""
 
-from incrax._fit_errors import BoundsError, CovarianceError, ParameterTypeError, WeightsError
-from incrax._minimize_errors import MethodError, MinimumError
+from incrax.errors import BoundsError, CovarianceError, MethodError, MinimumError, ParameterTypeError, WeightsError
 from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from incrax._errors import wrong_option
-from incrax._fit_errors import not_positive
+from incrax._messages import wrong_option
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.flat import joined
 from incrax.derivatives.transforms import plain
+from incrax.fit.messages import not_positive
 from incrax.fit.problem import Layout, kept_or_made, shaped, weighed_vector
 
 NAME = "LeastSquaresSteps"

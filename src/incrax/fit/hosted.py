@@ -16,13 +16,13 @@ import numpy as np
 from incrax._incremental import Incremental
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import engine_options_of, plain
+from incrax.engine.call.signature_table import Options
 from incrax.fit import steps
 from incrax.fit.compiled import second_derivative
 from incrax.fit.losses import cost
 from incrax.fit.problem import Layout, Problem, weighed_vector
 from incrax.fit.steps import Found, Point, Search, Settings
 from incrax.fit.turns import Callback, searched
-from incrax.running.traces import Options
 
 NUM_KEPT = 64
 """Functions that are not incremental whose derivatives are kept."""

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._api import incremental
-from incrax._bind_errors import AmbiguousInputError
-from incrax._errors import UnknownInputError
-from incrax._fit_errors import (
+from incrax.derivatives.selection import type_name
+from incrax.engine.inputs.paths import is_within
+from incrax.errors import AmbiguousInputError, UnknownInputError
+from incrax.fit.messages import (
     no_models,
     not_shared,
     other_shared_type,
@@ -28,11 +29,9 @@ from incrax._fit_errors import (
     wrong_constraint,
     wrong_part_name,
 )
-from incrax.binding.bound import Bound
-from incrax.binding.names import parts_of, with_part
-from incrax.binding.roles import STATE
-from incrax.derivatives.selection import type_name
-from incrax.inputs.paths import is_within
+from incrax.models.bound import Bound
+from incrax.models.names import parts_of, with_part
+from incrax.models.roles import STATE
 
 
 class Constraint(NamedTuple):

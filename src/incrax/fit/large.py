@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
-from incrax._fit_errors import no_covariance, unknown_option
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
 from incrax.fit import free, linear, steps
 from incrax.fit.compiled import second_derivative
 from incrax.fit.losses import weighed
+from incrax.fit.messages import no_covariance, unknown_option
 from incrax.fit.normal import SparseModel
 from incrax.fit.problem import Layout, Problem, kept_or_made, weighed_vector
 from incrax.fit.steps import Found, Search, Settings, Summary

@@ -14,11 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._errors import wrong_option
-from incrax._fit_errors import SQUARES
 from incrax._incremental import Incremental
+from incrax._messages import wrong_option
 from incrax._progress import Meter
-from incrax.binding.bound import Bound
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
@@ -26,6 +24,7 @@ from incrax.fit.compiled import Round
 from incrax.fit.hosted import Hosted
 from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
+from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
     Layout,
     Problem,
@@ -38,6 +37,7 @@ from incrax.fit.problem import (
 )
 from incrax.fit.result import LeastSquaresResult, status_of
 from incrax.fit.steps import Found, Settings
+from incrax.models.bound import Bound
 
 Function = Callable[..., Any]
 Bounds = Mapping[str, tuple[Any, Any]]

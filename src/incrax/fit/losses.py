@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from incrax._fit_errors import unknown_option
+from incrax.fit.messages import unknown_option
 
 
 class Rho(NamedTuple):

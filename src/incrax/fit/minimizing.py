@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from incrax._minimize_errors import no_callback, unknown_method, unknown_options
 from incrax._progress import Meter
-from incrax.binding.bound import Bound
 from incrax.fit import minuit, scipy_methods
 from incrax.fit.ended import Ended, Settings
+from incrax.fit.minimize_messages import no_callback, unknown_method, unknown_options
 from incrax.fit.minimum import FitResult
 from incrax.fit.result import Status
 from incrax.fit.stepped import by_optax, by_optimistix, is_optax, is_optimistix
 from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
+from incrax.models.bound import Bound
 
 MIGRAD = "migrad"
 MAX_CALLS = 10_000

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from incrax._extras import needed
-from incrax._minimize_errors import failed_minuit
 from incrax.fit.ended import Ended, Settings
+from incrax.fit.minimize_messages import failed_minuit
 from incrax.fit.task import Counted
 
 OPTIONS = ("strategy", "step", "precision", "use_simplex", "with_gradient")

@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._fit_errors import (
+from incrax.derivatives.cuts import Mark, is_mark
+from incrax.derivatives.flat import Ends, element_names, ends
+from incrax.derivatives.selection import Mirror, select, type_name
+from incrax.derivatives.transforms import plain
+from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.inputs.paths import is_within
+from incrax.engine.inputs.signature import argument_names
+from incrax.fit.messages import (
     SQUARES,
     beside_a_model,
     complex_parameter,
@@ -22,14 +29,7 @@ from incrax._fit_errors import (
     wrong_bounds,
     wrong_weights,
 )
-from incrax.binding.bound import Bound
-from incrax.derivatives.cuts import Mark, is_mark
-from incrax.derivatives.flat import Ends, element_names, ends
-from incrax.derivatives.selection import Mirror, select, type_name
-from incrax.derivatives.transforms import plain
-from incrax.inputs.leaves import is_dynamic
-from incrax.inputs.paths import is_within
-from incrax.inputs.signature import argument_names
+from incrax.models.bound import Bound
 
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import incrax
 from incrax._extras import needed
-from incrax._minimize_errors import other_record
+from incrax.fit.minimize_messages import other_record
 
 FORMAT = 1
 """Of the records; greater where older readers would misunderstand."""

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from incrax._fit_errors import CovarianceError, unrecorded_covariance
-from incrax._minimize_errors import without_function
+from incrax.errors import CovarianceError
 from incrax.fit import records, steps
+from incrax.fit.messages import unrecorded_covariance
+from incrax.fit.minimize_messages import without_function
 from incrax.fit.problem import Problem
 from incrax.fit.steps import Found, Summary
 

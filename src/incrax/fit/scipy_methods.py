@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.optimize
 
-from incrax._minimize_errors import no_bounds, unknown_options
 from incrax.fit.ended import Ended, Settings
+from incrax.fit.minimize_messages import no_bounds, unknown_options
 from incrax.fit.task import Counted
 
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from incrax._extras import needed
-from incrax._fit_errors import no_data_sets
 from incrax._progress import Meter
-from incrax.binding.bound import Bound
+from incrax.fit.messages import no_data_sets
 from incrax.fit.minimizing import minimize
 from incrax.fit.minimum import element_number
+from incrax.models.bound import Bound
 
 
 @dataclass(frozen=True, eq=False)

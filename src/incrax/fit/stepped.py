@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
-from incrax._minimize_errors import no_bounds
 from incrax.fit.ended import Ended, Settings
+from incrax.fit.minimize_messages import no_bounds
 from incrax.fit.scipy_methods import BOUNDED
 from incrax.fit.task import Counted, Counts
 

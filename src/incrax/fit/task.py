@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._errors import wrong_option
 from incrax._incremental import Incremental
-from incrax._minimize_errors import not_scalar
-from incrax.binding.bound import Bound
+from incrax._messages import wrong_option
 from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.transforms import options_of, plain
+from incrax.engine.inputs.rows import has_rows
+from incrax.fit.minimize_messages import not_scalar
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
-from incrax.inputs.rows import has_rows
+from incrax.models.bound import Bound
 
 Callback = Callable[[Any, float], "bool | None"]
 

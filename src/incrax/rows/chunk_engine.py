@@ -15,27 +15,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._names import name_of
+from incrax._program import trace, type_of
 from incrax._progress import Meter
 from incrax._stats import Stats
-from incrax.choosing.chooser import Chooser
-from incrax.choosing.journal import Journal
-from incrax.compiling.compiled import Compiler
-from incrax.compiling.host_calls import HostCalls
-from incrax.compiling.recycling import can_recycle
-from incrax.facts.program import trace, type_of
-from incrax.inputs.chunks import Chunk, Lineage
-from incrax.inputs.leaves import LeafValue
-from incrax.inputs.rows import Rows
-from incrax.planning.phases import Part
+from incrax.engine.call.analysis import facts_of
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.signature_table import Options
+from incrax.engine.compile.executables import Compiler
+from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.compile.recycling import can_recycle
+from incrax.engine.inputs.chunks import Chunk, Lineage
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.rows import Rows
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.log import Journal
+from incrax.engine.store.budget import Limits
+from incrax.engine.store.store import is_any_deleted
 from incrax.rows.combining import chunk_function, combine_in_groups
+from incrax.rows.phases import Part
 from incrax.rows.totals import Totals, in_runs
 from incrax.rows.trace import Cut, RowTrace
 from incrax.rows.versions import Version, Versions
-from incrax.running.analysis import facts_of
-from incrax.running.engine import Engine
-from incrax.running.traces import Options
-from incrax.saving.limits import Limits
-from incrax.saving.store import is_any_deleted
 
 EXACT_SHARE = 64
 """Chunks among which plans of the exact policy share the budget: they must not depend on how many there are."""

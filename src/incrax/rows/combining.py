@@ -14,9 +14,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax.facts.row_rules import Reduction
-from incrax.facts.rows import RowProgram
-from incrax.planning.phases import Phase
+from incrax.primitives.rows import Reduction
+from incrax.rows.axis import RowProgram
+from incrax.rows.phases import Phase
 
 FAN_IN = 64
 """Partial results that one program combines; more are combined in groups first."""

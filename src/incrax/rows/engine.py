@@ -13,22 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
-from incrax._errors import deleted_input
 from incrax._jax import Literal
-from incrax._row_errors import per_row_of_stream
+from incrax._messages import deleted_input
 from incrax._stats import Stats
-from incrax.compiling.host_calls import HostCalls
-from incrax.inputs.leaves import LeafValue
-from incrax.inputs.rows import Rows
-from incrax.planning.phases import Part, Phase
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.history import Chunks, History
+from incrax.engine.call.signature_table import Options
+from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.messages import per_row_of_stream
+from incrax.engine.inputs.rows import Rows
+from incrax.engine.store.store import is_any_deleted
 from incrax.rows.chunk_engine import ChunkTable, feeds_of, without_padding
 from incrax.rows.combining import FAN_IN, combine_in_groups, filled, rest_function
+from incrax.rows.phases import Part, Phase
 from incrax.rows.trace import RowTrace
 from incrax.rows.versions import Version, Versions
-from incrax.running.engine import Engine
-from incrax.running.history import Chunks, History
-from incrax.running.traces import Options
-from incrax.saving.store import is_any_deleted
 
 Env = dict[int, LeafValue]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from incrax.facts.row_rules import Reduction
-from incrax.inputs.chunks import Chunk
+from incrax.engine.inputs.chunks import Chunk
+from incrax.engine.store.store import is_any_deleted
+from incrax.primitives.rows import Reduction
 from incrax.rows.combining import combine_in_groups
-from incrax.saving.store import is_any_deleted
 
 RUN = 8
 """Chunks of a run. It depends on nothing else which ones are in it, so that equal chunks give equal bits."""

@@ -15,17 +15,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._errors import IncraxError, MixedRowsError
 from incrax._jax import Var
-from incrax._row_errors import branches_on_rows, untraceable_rows
-from incrax.facts.program import Program, trace_with_tree, type_of
-from incrax.facts.row_numbers import FORMS, Number, Sized, refined, with_form
-from incrax.facts.rows import RowProgram, analyse_rows, compare_rows
-from incrax.facts.simplify import drop_dead, inline_with_lines, run_passes
-from incrax.inputs.chunks import RowType
-from incrax.inputs.signature import Signature
-from incrax.planning.phases import Phase, cut_phases
-from incrax.planning.sizes import move_sizes_out
+from incrax._program import Program, trace_with_tree, type_of
+from incrax.engine.inputs.chunks import RowType
+from incrax.engine.inputs.messages import branches_on_rows, untraceable_rows
+from incrax.engine.inputs.signature import Signature
+from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
+from incrax.errors import IncraxError, MixedRowsError
+from incrax.rows.axis import RowProgram, analyse_rows, compare_rows
+from incrax.rows.numbers import FORMS, Number, Sized, refined, with_form
+from incrax.rows.phases import Phase, cut_phases
+from incrax.rows.sizes import move_sizes_out
 
 MAX_TRACES = 4
 """Traces for numbers of rows that are kept."""

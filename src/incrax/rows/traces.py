@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
-from incrax._errors import nothing_saved
+from incrax._messages import nothing_saved
 from incrax._names import name_of
-from incrax._row_errors import many_rows
 from incrax._stats import Stats
-from incrax.choosing.journal import note_forgotten, note_trace
-from incrax.compiling.host_calls import HostCalls
-from incrax.inputs.leaves import LeafValue
-from incrax.inputs.rows import Rows
-from incrax.inputs.signature import argument_names, leaf_path, make_signature
+from incrax.engine.call.signature_table import Args, Kwargs, Options
+from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.messages import many_rows
+from incrax.engine.inputs.rows import Rows
+from incrax.engine.inputs.signature import argument_names, leaf_path, make_signature
+from incrax.engine.policy.log import note_forgotten, note_trace
 from incrax.rows.engine import RowEngine
 from incrax.rows.trace import RowTrace
-from incrax.running.traces import Args, Kwargs, Options
 
 
 class RowCall(NamedTuple):

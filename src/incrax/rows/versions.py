@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.inputs.leaves import LeafValue, same_value
+from incrax.engine.inputs.leaves import LeafValue, same_value
 
 
 class Version:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from incrax._errors import UnknownInputError
-from incrax.rehearsing.warming import warm_up
+from incrax.engine.call.warm_up import warm_up
+from incrax.errors import UnknownInputError
 from incrax.rows.engine import RowEngine
 
 

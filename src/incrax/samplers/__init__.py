@@ -1,6 +1,6 @@
 """Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains block by block."""
 
-from incrax._sampler_errors import BlockError, PositionError, ProposalError, StartError
+from incrax.errors import BlockError, PositionError, ProposalError, StartError
 from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
 from incrax.samplers.compiled import logdensity, numpyro_potential

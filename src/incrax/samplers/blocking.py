@@ -15,10 +15,10 @@ import jax
 import numpy as np
 
 from incrax._progress import Meter
-from incrax._sampler_errors import wrong_oversample
-from incrax.reports.deps import DependenceTable
-from incrax.reports.table import Printable, Table
+from incrax._table import Printable, Table
+from incrax.explanation.dependence_table import DependenceTable
 from incrax.samplers.density import Density
+from incrax.samplers.messages import wrong_oversample
 
 SAME_WORK = 1.5
 """Parameters belong together if moving both costs at most this times what moving the cheaper costs."""

@@ -16,15 +16,15 @@ import numpy as np
 
 from incrax import _jax
 from incrax._api import incremental
-from incrax._errors import wrong_option
 from incrax._incremental import Incremental
-from incrax._sampler_errors import not_a_scalar, wrong_position
+from incrax._messages import wrong_option
 from incrax._tuning import Tuning
 from incrax.derivatives.cuts import is_mark, without_marks
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
-from incrax.inputs.leaves import frozen
+from incrax.engine.inputs.leaves import frozen
+from incrax.samplers.messages import not_a_scalar, wrong_position
 
 
 class Density:

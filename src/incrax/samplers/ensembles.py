@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
-from incrax._sampler_errors import wrong_walkers
 from incrax.samplers.density import Density
+from incrax.samplers.messages import wrong_walkers
 from incrax.samplers.random import generator
 
 

@@ -11,9 +11,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._errors import unknown_input
+from incrax._messages import unknown_input
 from incrax._progress import Meter
-from incrax._sampler_errors import (
+from incrax.derivatives.transforms import value_and_grad
+from incrax.engine.inputs.paths import is_within
+from incrax.samplers.blocking import Blocks
+from incrax.samplers.chain import Chain
+from incrax.samplers.density import Density
+from incrax.samplers.messages import (
     bad_start,
     missing_in_blocks,
     not_an_update,
@@ -21,11 +26,6 @@ from incrax._sampler_errors import (
     wrong_covariance,
     wrong_number,
 )
-from incrax.derivatives.transforms import value_and_grad
-from incrax.inputs.paths import is_within
-from incrax.samplers.blocking import Blocks
-from incrax.samplers.chain import Chain
-from incrax.samplers.density import Density
 from incrax.samplers.random import generator
 from incrax.samplers.updates import Block, Conditional, Hamiltonian, Place, Update, Walk
 

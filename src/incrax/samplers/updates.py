@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from incrax._sampler_errors import wrong_draw, wrong_number, wrong_width
+from incrax.samplers.messages import wrong_draw, wrong_number, wrong_width
 
 
 class Place(NamedTuple):

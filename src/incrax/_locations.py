@@ -1,0 +1,233 @@
+"""Where in the user's code something happened: file and line, the expression, and what its text is used for.
+
+In: frames. Out: strings. It must not know about tracers.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import linecache
+import os
+import site
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_STANDARD = tuple(os.path.realpath(path) + os.sep for path in {sysconfig.get_path(n) for n in ("stdlib", "platstdlib")})
+_INSTALLED = tuple(
+    {os.path.dirname(os.path.dirname(module.__file__ or "")) + os.sep for module in (jax, np)}
+    | {path + os.sep for path in site.getsitepackages()}
+    | {sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")}
+)
+_OURS = (_HERE + os.sep,)
+NO_VALUE = (
+    *(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError),
+    *(jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError),
+)
+"""Errors of JAX where Python needs a value and there is none."""
+
+_LOGGING = frozenset(("logging", "warnings", "traceback"))
+
+MAX_SHOWN = 60
+"""Characters of an expression in a report."""
+
+
+class Place(NamedTuple):
+    """A place in the user's code: `file:line`, the expression there, and what its text is used for."""
+
+    where: str
+    expression: str
+    use: str
+    """`"print"`, `"raise"` or `""`: printed, part of an error, or anything else."""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_installed(filename: str) -> bool:
+    """Whether a file is of Python, of an installed package, or of incrax, and not of the user."""
+    path = os.path.realpath(filename)
+    return path.startswith(_STANDARD + _INSTALLED + _OURS) or filename.startswith("<frozen")
+
+
+def is_of_user(frame: FrameType) -> bool:
+    """Whether a frame runs the user's code; generated code belongs to the module that it runs in."""
+    filename = frame.f_code.co_filename
+    if filename.startswith("<"):
+        module, filename = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__") or filename
+        if module.startswith("namedtuple_"):
+            return False
+    return not is_installed(filename)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's code, from `frame` outwards."""
+    while frame is not None and not is_of_user(frame):
+        frame = frame.f_back
+    return frame
+
+
+def place_of(frame: FrameType | None) -> Place:
+    """The place of the user's code that the calls from `frame` outwards come from."""
+    found = user_frame(frame)
+    if found is None:
+        return Place("unknown place", "", "")
+    span = _span(found.f_code, found.f_lasti, found.f_lineno)
+    where = f"{os.path.basename(found.f_code.co_filename)}:{span[0]}"
+    expression = _source(found, span)
+    return Place(where, expression, "print" if is_logged(frame, found) else _use(found, span))
+
+
+def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
+    """Whether Python's logging, warnings or tracebacks stand between two frames."""
+    while frame is not None and frame is not until:
+        if frame.f_globals.get("__name__", "").split(".")[0] in _LOGGING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_asked_by_jax(frame: FrameType | None) -> bool:
+    """Whether a function of JAX asked for a text, itself or through `__repr__` of what holds the value."""
+    while frame is not None and _passes_text_on(frame):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("jax.")
+
+
+def _passes_text_on(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__", "")
+    is_passing = module in ("dataclasses", "reprlib", "functools") or module.startswith(
+        ("incrax.control_flow.tapes.", "incrax._locations")
+    )
+    return is_passing or frame.f_code.co_name in ("__repr__", "__str__", "__format__")
+
+
+Span = tuple[int, int, int, int]
+
+
+def _span(code: CodeType, last: int, line: int) -> Span:
+    """First line, last line, first column, end column of the instruction that runs."""
+    first, end, column, end_column = list(code.co_positions())[last // 2]
+    first = line if first is None else first
+    return first, first if end is None else end, column or 0, end_column or 0
+
+
+def _source(frame: FrameType, span: Span) -> str:
+    """The text of an expression on one line, shortened."""
+    first, end, column, end_column = span
+    lines = [linecache.getline(frame.f_code.co_filename, n, frame.f_globals) for n in range(first, end + 1)]
+    if not any(lines):
+        return ""
+    encoded = [line.encode() for line in lines]
+    encoded[-1] = encoded[-1][:end_column] if end_column else encoded[-1]
+    encoded[0] = encoded[0][column:]
+    return shortened(b" ".join(encoded).decode(errors="replace"))
+
+
+def shortened(text: str) -> str:
+    """A text on one line of a report."""
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+# --- what a text is used for ----------------------------------------------------------------------------------------
+
+_TRANSPARENT = (
+    ast.JoinedStr,
+    ast.FormattedValue,
+    ast.Constant,
+    ast.BinOp,
+    ast.Tuple,
+    ast.Starred,
+    ast.Attribute,
+    ast.Name,
+)
+_TEXT_CALLS = {"str", "repr", "format"}
+
+
+def _use(frame: FrameType, span: Span) -> str:
+    """Whether a text made at this place is just printed, or part of an error that is raised."""
+    lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    parents = _parents_at(tuple(lines), span)
+    for node in parents:
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.Assert) and not _covers(node.test, span)):
+            return "raise"
+    for node in parents:
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and _means(frame, node.func.id) is builtins.print:
+                return "print" if _goes_to_terminal(node) else ""
+            if not (isinstance(node.func, ast.Name) and node.func.id in _TEXT_CALLS):
+                return ""
+        elif not isinstance(node, _TRANSPARENT):
+            return ""
+    return ""
+
+
+def _goes_to_terminal(node: ast.Call) -> bool:
+    """Whether nothing can read what this prints."""
+    files = [keyword.value for keyword in node.keywords if keyword.arg in (None, "file")]
+    return all(isinstance(file, ast.Attribute) and file.attr in ("stdout", "stderr") for file in files)
+
+
+@functools.lru_cache(maxsize=256)
+def _parents_at(lines: tuple[str, ...], span: Span) -> tuple[ast.AST, ...]:
+    """The syntax around a span, innermost first, up to its statement."""
+    tree = _parsed(lines)
+    found: list[ast.AST] = []
+    nodes: list[ast.AST] = [] if tree is None else list(tree.body)
+    while nodes:
+        node = next((n for n in nodes if _covers(n, span)), None)
+        if node is None:
+            break
+        found.append(node)
+        nodes = [n for n in ast.iter_child_nodes(node) if hasattr(n, "lineno")]
+        nodes += [k.value for k in getattr(node, "keywords", ())]
+    return tuple(reversed(found))
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(lines: tuple[str, ...]) -> Any:
+    try:
+        return ast.parse("".join(lines))
+    except SyntaxError:
+        return None
+
+
+def _covers(node: Any, span: Span) -> bool:
+    first, end, column, end_column = span
+    if getattr(node, "end_lineno", None) is None:
+        return False
+    starts = (node.lineno, node.col_offset) <= (first, column)
+    return starts and (end, end_column) <= (node.end_lineno, node.end_col_offset)
+
+
+def _means(frame: FrameType, name: str) -> Any:
+    """What a name stands for in a frame."""
+    for scope in (frame.f_locals, frame.f_globals, vars(builtins)):
+        if name in scope:
+            return scope[name]
+    return None
+
+
+def place_of_error(error: BaseException) -> str:
+    """The innermost place of the user's code in an error's traceback."""
+    found, step = None, error.__traceback__
+    while step is not None:
+        if is_of_user(step.tb_frame):
+            found = step
+        step = step.tb_next
+    if found is None:
+        return "an unknown place"
+    code = found.tb_frame.f_code
+    span = _span(code, found.tb_lasti, found.tb_lineno)
+    return f"{os.path.basename(code.co_filename)}:{span[0]}: {_source(found.tb_frame, span)}"
+
+
+def caller(depth: int = 1) -> FrameType | None:
+    """The frame `depth` calls outside the caller's."""
+    return sys._getframe(depth + 1)

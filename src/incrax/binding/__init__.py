@@ -1,1 +1,0 @@
-"""Models with settable inputs."""

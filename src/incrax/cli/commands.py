@@ -1,0 +1,62 @@
+"""The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`.
+
+Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot work; 130
+interrupted; 141 nobody reads on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import incrax
+from incrax.cli import cost, demo, doctor, report
+from incrax.cli.usage import UsageError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one line on the error stream and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"{self.prog}: error: {message}\n")
+        raise SystemExit(2)
+
+
+COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor}
+CHECKS = {"demo": demo.check_arguments, "report": report.check_arguments}
+"""What refuses options that cannot work before anything runs."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = _Parser(prog="incrax", description="Re-evaluate JAX functions and pay only for what changed.")
+    parser.add_argument("--version", action="version", version=f"incrax {incrax.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, command in COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.TEXT, description=command.TEXT))
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    options = build_parser().parse_args(arguments)
+    name = f"incrax {options.command}"
+    try:
+        if options.command in CHECKS:
+            CHECKS[options.command](options)
+        return COMMANDS[options.command].run(options)
+    except UsageError as error:
+        sys.stderr.write(f"{name}: error: {error}\n")
+        return 2
+    except incrax.IncraxError as error:
+        sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit has a reader
+        return 141
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{name}: interrupted\n")
+        return 130

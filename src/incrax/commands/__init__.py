@@ -1,1 +1,0 @@
-"""The commands of `incrax`, one module each; they use public names only."""

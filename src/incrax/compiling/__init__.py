@@ -1,1 +1,0 @@
-"""Plans as programs that run: executables and their seconds, buffers to write to, functions outside JAX."""

@@ -1,0 +1,1 @@
+"""Functions with Python branches, and loops of any length."""

@@ -1,0 +1,1 @@
+"""Loops whose length may change without a new program."""

@@ -1,0 +1,188 @@
+"""Bodies of loops as data: closed jaxprs without constants, one object for all that are alike, their transposes.
+
+In: functions and avals. Out: jaxprs. It must not know how loops are run.
+
+A body maps (constants, carry, row of xs) to (carry, row of ys); `Layout` says which input is which.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._context import context_key
+from incrax.engine.program.functions import Identity, function_key
+
+T = TypeVar("T")
+MAX_BODIES = 512
+"""Bodies that are remembered; a forgotten one is compiled again."""
+
+
+class Layout(NamedTuple):
+    """Numbers of constants, carries and xs of a body."""
+
+    num_consts: int
+    num_carry: int
+    num_xs: int
+
+    def split(self, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+        """Constants, carry, xs."""
+        first = self.num_consts + self.num_carry
+        return list(values[: self.num_consts]), list(values[self.num_consts : first]), list(values[first:])
+
+
+def avals_in(jaxpr: Any) -> list[Any]:
+    """Types of a body's inputs."""
+    return [var.aval for var in _jax.open_jaxpr(jaxpr).invars]
+
+
+def avals_out(jaxpr: Any) -> list[Any]:
+    """Types of a body's outputs."""
+    return [atom.aval for atom in _jax.open_jaxpr(jaxpr).outvars]
+
+
+def call(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+    """Evaluate a body, an equation at a time."""
+    return run_body(_jax.open_jaxpr(jaxpr), values)
+
+
+def run_body(body: _jax.Body, values: Sequence[Any]) -> list[Any]:
+    """Evaluate an opened body, an equation at a time."""
+    env = dict(zip(body.constvars, body.consts, strict=True)) | dict(zip(body.invars, values, strict=True))
+    _jax.evaluate(body.eqns, env)
+    return [_jax.read(atom, env) for atom in body.outvars]
+
+
+def close(function: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
+    """A function of values of these types as a jaxpr; small constants stay in it."""
+    return remembered(_jax.closed_jaxpr(_jax.trace_body(function, *avals)))
+
+
+def lift(body: _jax.Body) -> Any:
+    """A jaxpr (constants, *inputs) -> outputs without constants of its own."""
+    return remembered(_jax.closed_jaxpr(body._replace(invars=(*body.constvars, *body.invars), constvars=(), consts=())))
+
+
+def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
+    """The maker of jaxprs, called once per arguments and per configuration of JAX."""
+
+    @functools.lru_cache(maxsize=MAX_BODIES)
+    def made(_: Hashable, *args: Any) -> T:
+        return maker(*args)
+
+    return functools.wraps(maker)(lambda *args: made(context_key(), *args))
+
+
+# --- transposes -------------------------------------------------------------------------------------------------------
+
+
+@per_configuration
+def transposed(jaxpr: Any, layout: Layout, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]) -> Any:
+    """The pullback of a body, as a body.
+
+    (known consts | cotangents of the carry, sums of cotangents of linear consts | known xs, wanted cotangents of ys)
+    -> (cotangents of the carry, sums | cotangents of linear xs).
+
+    Args:
+        jaxpr: linear in its carry and in what `is_linear` marks.
+        layout: of the body.
+        is_linear: which inputs are linear; of the carry, all.
+        is_wanted: which ys have a cotangent.
+    """
+    avals = avals_in(jaxpr)
+    types = avals_out(jaxpr)[layout.num_carry :]
+    consts, carry, xs = layout.split([*zip(avals, is_linear, strict=True)])
+    known = [a for a, linear in consts if not linear], [a for a, linear in xs if not linear]
+    sums = [a for a, linear in consts if linear]
+    wanted = [a for a, keep in zip(types, is_wanted, strict=True) if keep]
+
+    def pull(*values: Any) -> list[Any]:
+        rest = list(values)
+        known_consts, carry_ct, total, known_xs, ys_ct = (
+            [rest.pop(0) for _ in part] for part in (known[0], carry, sums, known[1], wanted)
+        )
+
+        def of_linear(linear: list[Any]) -> list[Any]:
+            outs = call(jaxpr, merged(is_linear, linear, known_consts + known_xs))
+            kept = zip(outs[layout.num_carry :], is_wanted, strict=True)
+            return outs[: layout.num_carry] + [y for y, keep in kept if keep]
+
+        linear_avals = [a for a, linear in zip(avals, is_linear, strict=True) if linear]
+        (cts,) = jax.linear_transpose(of_linear, linear_avals)(carry_ct + ys_ct)
+        consts_ct, new_carry_ct, xs_ct = Layout(len(sums), len(carry), 0).split(cts)
+        return [*new_carry_ct, *(t + ct for t, ct in zip(total, consts_ct, strict=True)), *xs_ct]
+
+    return close(pull, [*known[0], *(a for a, _ in carry), *sums, *known[1], *wanted])
+
+
+def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Values in the order of the mask: `chosen` where it is True."""
+    left, right = iter(chosen), iter(others)
+    return [next(left) if is_chosen else next(right) for is_chosen in mask]
+
+
+# --- one object for bodies that are alike -----------------------------------------------------------------------------
+
+_known: OrderedDict[Hashable, Any] = OrderedDict()
+_lock = threading.Lock()
+
+
+def remembered(jaxpr: Any) -> Any:
+    """The first jaxpr that is like this one, equation by equation: what was compiled for it serves this one too."""
+    key = (context_key(), _jaxpr_key(jaxpr))
+    with _lock:
+        found = _known.setdefault(key, jaxpr)
+        _known.move_to_end(key)
+        while len(_known) > MAX_BODIES:
+            _known.popitem(last=False)
+    return found
+
+
+def _jaxpr_key(jaxpr: Any) -> Hashable:
+    """What a jaxpr computes, with its variables numbered; constants and functions by identity."""
+    body = _jax.open_jaxpr(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def atom_key(atom: Any) -> Hashable:
+        if isinstance(atom, _jax.Literal):
+            value = np.asarray(atom.val)
+            return type(atom.val), str(atom.aval), value.tobytes()
+        return numbers.setdefault(atom, len(numbers)), str(atom.aval), getattr(atom.aval, "weak_type", False)
+
+    inputs = tuple(atom_key(var) for var in (*body.constvars, *body.invars))
+    eqns = tuple(
+        (
+            eqn.primitive,
+            _value_key(eqn.params),
+            Identity(eqn.ctx),
+            tuple(atom_key(atom) for atom in (*eqn.invars, *eqn.outvars)),
+        )
+        for eqn in body.eqns
+    )
+    outputs = tuple(atom_key(atom) for atom in body.outvars)
+    return len(body.constvars), tuple(Identity(c) for c in body.consts), inputs, eqns, outputs
+
+
+def _value_key(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple((name, _value_key(value[name])) for name in sorted(value))
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(_value_key(x) for x in value)
+    if _jax.is_jaxpr(value):
+        return _jaxpr_key(value)
+    if isinstance(value, float):
+        return repr(value)
+    if callable(value) and not isinstance(value, type):
+        return function_key(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Identity(value)
+    return type(value), value

@@ -1,0 +1,114 @@
+"""`bucketed`: a compiled function of rows, one program for all numbers of rows up to a capacity that doubles.
+
+In: a function. Out: the same on arrays of any length. It must not know how loops are run.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from incrax._messages import wrong_option
+from incrax._names import reduced
+from incrax.control_flow.loops.lengths import is_staged, is_traced
+from incrax.control_flow.loops.messages import other_room
+from incrax.control_flow.loops.ragged import RaggedArguments, exact
+from incrax.control_flow.loops.sizes import Sizes
+
+
+def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
+    """The function, compiled once for all numbers of rows up to a capacity that doubles.
+
+    Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded` results cut to the rows
+    that count.
+
+    Args:
+        fun: function of pytrees of arrays that `jax.jit` compiles. A ragged argument reaches it as a `Padded`, whose
+            rows past `length` are zero. Within it, `select_rows`, `nonzero` and `unique` need no size.
+        ragged: arguments whose number of rows changes, by name or position: pytrees of arrays with equal first axes.
+
+    Returns:
+        A function of the same arguments. `Padded` results are arrays of exactly the rows that count; the others, and
+        batches of `Padded`, are as they are.
+
+    Raises:
+        LoopTypeError: a ragged argument has no rows, or arrays with different numbers of them.
+        CapacityError: a size cannot be found out, see below.
+
+    Cost: compiles once per capacity, a power of two from 64 on; a shorter argument takes the least capacity that is
+        compiled already. Ragged arguments are padded on the host, so that other devices than CPUs want
+        NumPy arrays. Where sizes are found out, a call waits for its result, and runs again when a size was too small.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> @incrax.bucketed
+        ... def positive(x):
+        ...     return incrax.select_rows(x, x > 0)
+        >>> positive(jnp.array([1.0, -2.0, 3.0])).tolist()
+        [1.0, 3.0]
+    """
+    if not callable(fun):
+        raise wrong_option("bucketed(fun)", fun, "a function")
+    names = (ragged,) if isinstance(ragged, (str, int)) else tuple(ragged)
+    return Bucketed(fun, names)
+
+
+class Bucketed:
+    """A function compiled per capacity. Made by `bucketed`.
+
+    `num_traces` counts how often the function was traced, and so compiled.
+    """
+
+    def __init__(self, fun: Callable[..., Any], ragged: tuple[str | int, ...]) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._ragged = RaggedArguments(fun, ragged, "bucketed", "bucketed(ragged=...)")
+        self._sizes = Sizes()
+        self._lock = threading.RLock()
+        self._program = jax.jit(self._traced, static_argnums=0)
+        self.num_traces: int = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result at these arguments."""
+        if is_staged() or any(map(is_traced, jax.tree.leaves((args, kwargs)))):
+            args, kwargs, lengths = self._ragged.wrapped(args, kwargs)
+            return exact(self._fun(*args, **kwargs), lengths)
+        args, kwargs, lengths = self._ragged.padded(args, kwargs)
+        return exact(self._run(args, kwargs), lengths)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method, with `instance` as first argument, which must be a pytree."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> Any:
+        """By name where the function was decorated, else as a new function; compiled programs stay behind."""
+        return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
+
+    def _traced(self, rooms: tuple[int, ...], args: Any, kwargs: Any) -> Any:
+        del rooms  # part of what a program is compiled for
+        self.num_traces += 1
+        with self._sizes.tracing():
+            return self._fun(*args, **kwargs)
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        """Run the program, again with more room as long as a place had too little."""
+        sizes = self._sizes
+        with self._lock:
+            while True:
+                rooms = sizes.rooms
+                out = self._program(rooms, args, kwargs)
+                if not sizes.has_places:
+                    return out
+                jax.block_until_ready(out)
+                jax.effects_barrier()
+                excesses, sizes.excesses = sizes.excesses, []
+                if not excesses:
+                    return out
+                sizes.rooms = sizes.grown(excesses)
+                if sizes.rooms == rooms:
+                    raise other_room(excesses[0].num, excesses[0].room)

@@ -1,0 +1,153 @@
+"""`scan`: a fold over rows whose number is a value.
+
+In: a function, a carry and rows. Out: the last carry and the stacked results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from incrax._messages import wrong_option
+from incrax.control_flow.loops import primitive
+from incrax.control_flow.loops.bodies import Layout
+from incrax.control_flow.loops.lengths import (
+    as_length,
+    as_size,
+    capacity_for,
+    checked,
+    cut,
+    is_staged,
+    is_traced,
+    num_rows,
+    padded,
+)
+from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
+from incrax.control_flow.loops.padded import Padded
+from incrax.control_flow.loops.tracing import Start, row_aval
+
+MEMORY = 2**28
+"""Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: Any = None,
+    *,
+    reverse: bool = False,
+    memory: int = MEMORY,
+    capacity: int | None = None,
+) -> tuple[Any, Any]:
+    """Fold a function over rows; one compiled program for all lengths up to a capacity that doubles.
+
+    Law: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any order in any mode.
+
+    Args:
+        f: (carry, row of xs) -> (carry, y); pure, traced once per call.
+        init: first carry, a pytree of arrays.
+        xs: pytree of arrays with equal first axes, a `Padded` of such, or None.
+        length: number of turns, an integer or a traced one; at most the number of rows, of which the first count.
+        reverse: whether to begin with the last row that counts.
+        memory: bytes that residuals of a first derivative may take, per example of a batch. Where they do not fit,
+            carries between segments are kept, and the segments are evaluated again. Loops of higher derivatives take
+            as much, each, or as little as can be.
+        capacity: room for turns where `xs` is None and `length` is traced; the least room otherwise.
+
+    Returns:
+        (last carry, stacked y). Stacked arrays have as many rows as there are turns; with a traced `length` as many as
+        `xs` or `capacity`, zero past it; with a `Padded` they are a `Padded`.
+
+    Raises:
+        LoopTypeError: f changes the type of the carry, arrays have different numbers of rows, or no length is known.
+        CapacityError: `length` is more than there are rows; from inside a compiled program as a `JaxRuntimeError`.
+        MemoryBudgetError: differentiated, and `memory` is too little for any number of checkpoints.
+
+    Cost: a turn costs what it costs in `lax.scan`; rows past the length cost memory only. A call traces f; outside of
+        traced functions it compiles once per capacity, where `xs` are padded on the host. Derivatives evaluate f once,
+        twice if residuals do not fit `memory`; forward mode stores residuals too.
+
+    Not handled: ordered effects in f; `unroll`; mutable references (`jax.Ref`) in f; numbers of rows that are symbolic;
+        explicit sharding, and `shard_map` that checks what varies.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> total, sums = incrax.scan(lambda c, x: (c + x, c + x), 0.0, jnp.arange(1.0, 4.0))
+        >>> float(total), sums.tolist()
+        (6.0, [1.0, 3.0, 6.0])
+    """
+    if not callable(f):
+        raise wrong_option("scan(f)", f, "a function")
+    capacity = None if capacity is None else as_size("scan", "capacity", capacity)
+    memory = as_size("scan", "memory", memory)
+    rows, num, room = _sized("scan", xs, length, capacity)
+    if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
+        num = checked("scan", num, room)
+    if not is_staged() and not any(map(is_traced, [num, *jax.tree.leaves(rows)])):
+        room = capacity_for(max(room, capacity or 0))
+    types = [row_aval(x) for x in jax.tree.leaves(rows)]
+    rows = jax.tree.map(lambda x: _as_array(padded(x, room), x), rows)
+    carry, ys = _fold(f, init, rows, types, Turns(num, room, reverse, memory))
+    if isinstance(xs, Padded):
+        return carry, Padded(ys, num, is_checked=True)
+    return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
+
+
+def _as_array(rows: Any, given: Any) -> Any:
+    """Rows as an array of JAX; those that the caller may change are copied."""
+    if isinstance(rows, jax.Array):
+        return rows
+    return jnp.asarray(rows) if rows is given else jax.device_put(rows)
+
+
+def _sized(name: str, xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:
+    """Rows, how many of them count, and how many there are."""
+    rows = xs.values if isinstance(xs, Padded) else xs
+    there = num_rows(name, rows)
+    if length is None:
+        length = xs.length if isinstance(xs, Padded) else there
+    if length is None:
+        raise no_length(name)
+    num = as_length(name, "length", length)
+    room = capacity if there is None else there
+    if room is None and is_traced(num):
+        raise no_capacity(name)
+    return rows, num, num if room is None else room
+
+
+class Turns(NamedTuple):
+    """How a loop is run."""
+
+    num: Any
+    room: int
+    reverse: bool
+    memory: int
+
+
+def _fold(f: Callable[..., Any], init: Any, rows: Any, types: list[Any], turns: Turns) -> tuple[Any, Any]:
+    """The loop as a primitive, on the leaves of pytrees."""
+    leaves, rows_tree = jax.tree.flatten(rows)
+    start = Start("scan", init)
+    ys_tree: list[Any] = []
+
+    def turn(carry: Any, *row: Any) -> tuple[Any, list[Any]]:
+        out = f(carry, jax.tree.unflatten(rows_tree, row))
+        if not isinstance(out, (tuple, list)) or len(out) != 2:
+            raise no_pair("scan", _shown(out))
+        ys, tree = jax.tree.flatten(out[1])
+        ys_tree[:] = [tree]
+        return out[0], ys
+
+    traced = start.traced(turn, types)
+    layout = Layout(len(traced.consts), len(traced.init), len(leaves))
+    spec = primitive.Spec(layout, turns.room, turns.reverse, turns.memory, is_strict=True)
+    carry, ys = primitive.bind(traced.jaxpr, spec, turns.num, [*traced.consts, *traced.init, *leaves])
+    return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(ys_tree[0], ys)
+
+
+def _shown(out: Any) -> str:
+    return f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"

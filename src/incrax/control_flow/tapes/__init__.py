@@ -1,0 +1,1 @@
+"""Functions with Python branches, recorded path by path."""

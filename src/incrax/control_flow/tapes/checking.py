@@ -1,0 +1,55 @@
+"""What in a function depends on values in a way that an unguarded compiler would freeze or refuse.
+
+In: a function and leaves. Out: a report. It must not keep anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from incrax._table import Printable, Table
+from incrax.control_flow.tapes.guards import Guard
+from incrax.control_flow.tapes.making import Options, Subject, observed
+from incrax.engine.inputs.signature import Signature
+
+
+class TapeReport(NamedTuple):
+    """Branches that depend on values, and what else a compiled program would freeze; true if there is nothing."""
+
+    branches: tuple[Guard, ...]
+    """Branches that depend on values, with file, line and expression."""
+    impure: tuple[str, ...]
+    """Clocks and random numbers outside JAX."""
+    mutable: tuple[str, ...]
+    """Captured objects that can change in place."""
+
+    def __bool__(self) -> bool:
+        return not self.branches and not self.impure
+
+    def __str__(self) -> str:
+        return str(_Printed(self))
+
+
+class _Printed(Printable):
+    def __init__(self, report: TapeReport) -> None:
+        self.report = report
+
+    def tables(self) -> list[Table]:
+        """Branches, and the rest."""
+        branches = [[g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.report.branches]
+        others = [["not reproducible", text] for text in self.report.impure]
+        others += [["captured, can change", name] for name in self.report.mutable]
+        return [
+            Table("branches that depend on values", ["where", "expression", "here"], branches),
+            Table("what a compiled program would freeze", ["kind", "what"], others),
+        ]
+
+
+def branches_of(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> TapeReport:
+    """The report of one path."""
+    subject = Subject(fun, getattr(fun, "__name__", "f"), Options(floats=True), [fun])
+    found = observed(subject, signature, leaves)
+    impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.seen.impure))
+    mutable = tuple(dict.fromkeys(container.name for container in found.captured.containers if container.is_mutable))
+    return TapeReport(found.recording.guards, impure, mutable)

@@ -1,0 +1,118 @@
+"""What a guarded function recorded: paths, guards, calls and seconds, as tables.
+
+In: tapes. Out: a report. It must not change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from incrax._table import Printable, Table
+from incrax.control_flow.tapes.counts import TapeStats
+from incrax.control_flow.tapes.tape import Tape
+from incrax.control_flow.tapes.tree import outcomes
+
+
+class TapeExplanation(NamedTuple):
+    """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it to programs."""
+
+    stats: dict[str, int]
+    """The counters of `TapeStats`."""
+    paths: tuple[dict[str, Any], ...]
+    """Each recorded path: types, hits, misses, seconds of recording and compiling, guards."""
+    guards: tuple[dict[str, Any], ...]
+    """Each place where Python asked, and the outcomes that it got there."""
+    branches: tuple[dict[str, Any], ...] = ()
+    """Of `fallback="cond"`, beyond `max_paths`: each branch, whether it is a `lax.cond`, and why not everywhere."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counters, paths and guards."""
+        return {
+            "stats": dict(self.stats),
+            "paths": list(self.paths),
+            "guards": list(self.guards),
+            "branches": list(self.branches),
+        }
+
+    def __str__(self) -> str:
+        return str(_Printed(self))
+
+    def _repr_html_(self) -> str:
+        return _Printed(self)._repr_html_()
+
+
+class _Printed(Printable):
+    def __init__(self, explanation: TapeExplanation) -> None:
+        self.explanation = explanation
+
+    def tables(self) -> list[Table]:
+        """Calls, paths, guards."""
+        counts = [[name.replace("_", " "), str(n)] for name, n in self.explanation.stats.items()]
+        paths = [
+            [str(n), p["types"], str(p["hits"]), str(p["misses"]), f"{p['record_s']:.3f}", f"{p['compile_s']:.3f}"]
+            + ["\n".join(p["guards"]) or "none"]
+            for n, p in enumerate(self.explanation.paths)
+        ]
+        guards = [[g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.explanation.guards]
+        branches = [[b["place"], "yes" if b["is_merged"] else "no", b["reason"]] for b in self.explanation.branches]
+        header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
+        return [
+            Table("calls", ["", ""], counts),
+            Table("paths", header, paths),
+            Table("guards", ["guard", "outcomes", "seen"], guards),
+            *([Table("branches", ["branch", "lax.cond", "why not"], branches)] if branches else []),
+        ]
+
+
+def explain(stats: TapeStats, tapes: Iterable[Tape], branches: Mapping[str, Any]) -> TapeExplanation:
+    """The report of some tapes."""
+    tapes = list(tapes)
+    paths = tuple(_described(tape, path) for tape in tapes for path in tape.tree.paths)
+    guards = tuple({"place": place, "outcomes": sorted(keys)} for place, keys in _seen(tapes).items())
+    merged = tuple({"place": place, "is_merged": done, "reason": why} for place, (done, why) in branches.items())
+    return TapeExplanation(stats.as_dict(), paths, guards, merged)
+
+
+def outcomes_of(tapes: Sequence[Tape]) -> list[str]:
+    """Places by the number of their outcomes."""
+    seen = _seen(tapes)
+    for tape in tapes[:-1]:
+        for name in tape.captured.changed():
+            seen.setdefault(f"captured `{name}`", set()).add(str(id(tape)))
+    ordered = sorted(seen.items(), key=lambda item: -len(item[1]))
+    return [f"{place}: {len(keys)}" for place, keys in ordered[:8]]
+
+
+def unmerged(reasons: dict[str, str], tapes: Sequence[Tape]) -> list[str]:
+    """Why branches are guards, as text; adds to the reasons for those that are of a kind that is never merged."""
+    for place, keys in _seen(tapes).items():
+        if len(keys) > 1:
+            reasons.setdefault(place, "it is no `if` or `x if y else z`, or not of a function that could be rewritten")
+    return [f"{place}: {reason}" for place, reason in reasons.items()]
+
+
+def _seen(tapes: Iterable[Tape]) -> dict[str, set[str]]:
+    seen: dict[str, set[Any]] = {}
+    for tape in tapes:
+        for place, keys in outcomes(tape.tree).items():
+            seen.setdefault(place, set()).update(map(shown, keys))
+    return seen
+
+
+def shown(key: Any) -> str:
+    """An outcome as text."""
+    return str(key) if not isinstance(key, tuple) else f"{key[2]}{list(key[1])}"
+
+
+def _described(tape: Tape, path: Any) -> dict[str, Any]:
+    types = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in path.avals)
+    return {
+        "types": types,
+        "hits": path.hits,
+        "misses": path.misses,
+        "record_s": path.record_s,
+        "compile_s": path.compile_s,
+        "guards": [str(guard) for guard in path.guards],
+        "is_expected": path is tape.likely,
+    }

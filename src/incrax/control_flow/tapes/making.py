@@ -1,0 +1,190 @@
+"""Making a path: run the function under watch, record it, refuse what a tape cannot hold.
+
+In: a function, a signature and leaves. Out: a path and what it captured. It must not know which paths there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from incrax import _jax
+from incrax._locations import NO_VALUE, Place, place_of_error
+from incrax.control_flow.tapes.captured import Captured, captured_by
+from incrax.control_flow.tapes.conversions import placed
+from incrax.control_flow.tapes.counts import TapeStats
+from incrax.control_flow.tapes.mechanism import record
+from incrax.control_flow.tapes.messages import branch_inside, clock_or_random, float_guard, kept_tracer, no_array
+from incrax.control_flow.tapes.paths import Path
+from incrax.control_flow.tapes.recording import Recording
+from incrax.control_flow.tapes.sides import Sides
+from incrax.control_flow.tapes.sources import Seen, watched
+from incrax.engine.inputs.signature import Signature
+from incrax.errors import TapeError
+
+MAX_ROUNDS = 3
+"""Recordings of one call: one more where code was found that is reached in no other way than by running."""
+
+
+class Options(NamedTuple):
+    """What `guarded` was asked for."""
+
+    guard: Callable[..., Any] | None = None
+    floats: bool = False
+    max_paths: int = 64
+    fallback: str = "eager"
+    constant: tuple[str, ...] = ()
+    dynamic: tuple[str | int, ...] = ()
+
+
+class Subject(NamedTuple):
+    """A function that is recorded."""
+
+    fun: Callable[..., Any]
+    name: str
+    options: Options
+    roots: list[Any]
+    """Where the walk over captured values starts; grows by what was found by running."""
+    sides: Sides | None = None
+    """What the function asks at its branches, if it is rewritten."""
+
+    def captured(self, statics: Sequence[Any] = ()) -> Captured:
+        """What the function captures now, and what can be read from static arguments."""
+        return captured_by(self.name, [*self.roots, *statics], self.options.constant)
+
+
+def types_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """The types that JAX gives arguments."""
+    avals: list[Any] = []
+
+    def note(*xs: Any) -> None:
+        avals.extend(map(jax.typeof, xs))
+
+    jax.eval_shape(note, *leaves)
+    return tuple(avals)
+
+
+class Observed(NamedTuple):
+    """A run: what it recorded, captured and did."""
+
+    recording: Recording
+    captured: Captured
+    seen: Seen
+    avals: tuple[Any, ...]
+    out_tree: Any
+
+
+def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> Observed:
+    """Run and record once; again where code was found only by running it."""
+    avals, trees = types_of(leaves), []
+    for number in range(MAX_ROUNDS):
+        captured, seen = subject.captured(signature.statics), Seen()
+        if subject.sides is not None:
+            subject.sides.note_identity(captured.codes, captured.seen)
+        if captured.tracers:
+            raise kept_tracer(subject.name, captured.tracers[0])
+        try:
+            with watched(captured, seen):
+                recording = record(_flat(subject, signature, trees), leaves, avals)
+        except NO_VALUE as error:
+            raise branch_inside(subject.name, place_of_error(error)) from error
+        if subject.sides is not None:
+            seen.rename(subject.sides.origins)
+        found = seen.new_roots(captured)
+        is_late = subject.sides is not None and subject.sides.is_late
+        if not (found or is_late) or number + 1 == MAX_ROUNDS:
+            return Observed(recording, captured, seen, avals, trees[-1])
+        subject.roots.extend(found)
+    raise AssertionError
+
+
+def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats) -> tuple[Path, Captured]:
+    """Record the path of a call.
+
+    Raises:
+        TapeError: no tape can hold it; the message says why.
+    """
+    begin = time.perf_counter()
+    run = observed(subject, signature, leaves)
+    _refuse(subject, run)
+    path = Path(run.recording, run.avals, run.out_tree, stats)
+    if path.needs_check:
+        path.prepare_check()
+    path.record_s = time.perf_counter() - begin
+    return path, run.captured
+
+
+def merging(
+    subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats
+) -> tuple[Subject | None, dict[str, str], bool]:
+    """The subject with its function rewritten so that branches are merged, if one was at these values; reasons.
+
+    The last result is whether that was in vain; not if the function itself raised.
+    """
+    sides = Sides(stats)
+    try:
+        found = subject._replace(fun=sides.inner(subject.fun), sides=sides)
+        make_path(found, signature, leaves, stats)
+    except TapeError as error:
+        return None, {**sides.reasons, "a call": str(error)}, True
+    except Exception:  # noqa: BLE001 - the function as it is will raise it, or not
+        return None, sides.reasons, False
+    return (found if sides.merged else None), sides.reasons, not sides.merged
+
+
+def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:
+    """The function of flat leaves; the user's guard is evaluated ahead of it."""
+
+    def flat(*leaves: Any) -> list[Any]:
+        args, kwargs = signature.rebuild(leaves)
+        if subject.options.guard is not None:
+            key = subject.options.guard(*args, **kwargs)
+            with placed(Place("guard=", getattr(subject.options.guard, "__name__", "guard"), "")):
+                _learn_guard(key)
+        results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
+        trees.append(tree)
+        return [_array(subject.name, x) for x in results]
+
+    return flat
+
+
+def _array(name: str, result: Any) -> Any:
+    """A result as an array.
+
+    Raises:
+        TapeError: it is none.
+    """
+    if isinstance(result, jax.Array):
+        return result
+    try:
+        return jnp.asarray(result)
+    except TypeError as error:
+        if isinstance(error, TapeError):
+            raise
+        raise no_array(name, result) from error
+
+
+def _learn_guard(value: Any) -> None:
+    """Let Python read what the user's guard gives."""
+    for leaf in jax.tree_util.tree_leaves(value):
+        if not isinstance(leaf, _jax.Tracer):
+            continue
+        if leaf.dtype == bool and leaf.size == 1:
+            bool(leaf)
+        elif leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer):
+            int(leaf)
+        else:
+            leaf.tolist()
+
+
+def _refuse(subject: Subject, run: Observed) -> None:
+    """Raise for what a compiled path would repeat, or would be recorded anew each time."""
+    if run.seen.impure:
+        raise clock_or_random(subject.name, *run.seen.impure[0])
+    floats = [g.place for g in run.recording.guards if g.is_value_of_floats]
+    if floats and not subject.options.floats:
+        raise float_guard(subject.name, list(dict.fromkeys(floats)))

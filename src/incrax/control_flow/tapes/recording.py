@@ -1,0 +1,246 @@
+"""Recording, the main way: JAX stages the program, and its tracers tell their values when Python asks.
+
+In: a function of flat arrays, and arrays. Out: a `Recording`. A value is computed when it is asked for, from what was
+staged so far, so that an equation no branch depends on does not run here at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._program import STATEFUL, Program, from_jaxpr
+from incrax.control_flow.tapes import conversions
+from incrax.control_flow.tapes.guards import Guard
+from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
+from incrax.engine.program.simplify import inline, needed_equations
+from incrax.errors import GuardOnEffectError
+
+Flat = Callable[..., Sequence[Any]]
+
+
+class Recording(NamedTuple):
+    """A straight-line program whose outputs are results, then the values that guards are about."""
+
+    program: Program
+    num_results: int
+    guards: tuple[Guard, ...]
+
+
+class RecordedTracer(_jax.JaxprTracer):
+    """A staged value that tells what it is, at the price of a guard."""
+
+    __slots__ = ()
+    _trace: Recorder
+
+    def __bool__(self) -> bool:
+        return conversions.to_bool(self._trace, self)
+
+    def __int__(self) -> int:
+        return conversions.to_scalar(self._trace, self, int)
+
+    def __float__(self) -> float:
+        return conversions.to_scalar(self._trace, self, float)
+
+    def __complex__(self) -> complex:
+        return conversions.to_scalar(self._trace, self, complex)
+
+    def __index__(self) -> int:
+        return conversions.to_index(self._trace, self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return conversions.to_numpy(self._trace, self, dtype)
+
+    def __format__(self, spec: str) -> str:
+        return self._text(lambda value: conversions.formatted(value, spec), super().__str__)
+
+    def __str__(self) -> str:
+        return self._text(str, super().__str__)
+
+    def __repr__(self) -> str:
+        return self._text(repr, super().__repr__)
+
+    def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
+        """Text of the value; when the run is over just that of a traced value, unless a log is written late."""
+        if not self._trace.is_over:
+            return conversions.as_text(self._trace, self, form)
+        return form(self._trace.known_value(self)) if conversions.is_for_log() else plain()
+
+    def tolist(self) -> Any:
+        """Nested lists of the value."""
+        return conversions.to_numpy(self._trace, self).tolist()
+
+    def block_until_ready(self) -> Any:
+        """The value itself: nothing is computed yet."""
+        return self
+
+    def to_concrete_value(self) -> Any:
+        """The value where JAX needs it for Python; else None, so that what can stay traced does."""
+        return conversions.read_by_jax(self._trace, self)
+
+
+class Recorder(_jax.JaxprTrace):
+    """Stages equations, tells values, and keeps what Python learned."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.known: dict[Any, tuple[Any, bool]] = {}
+        self.symbols: list[Any] = []
+        self.guards: list[Guard] = []
+        self.seen: set[tuple[Any, str]] = set()
+        self.is_over = False
+        self.refused: GuardOnEffectError | None = None
+        """Why this run cannot be a path, should the user's code catch the error."""
+
+    def new_arg(self, *args: Any, **kwargs: Any) -> Any:
+        """An input."""
+        return _told(super().new_arg(*args, **kwargs))
+
+    def var_to_tracer(self, *args: Any, **kwargs: Any) -> Any:
+        """What an equation writes."""
+        return _told(super().var_to_tracer(*args, **kwargs))
+
+    def _new_const(self, *args: Any, **kwargs: Any) -> Any:
+        return _told(super()._new_const(*args, **kwargs))
+
+    # --- guards ---------------------------------------------------------------------------------------------------
+
+    def value_of(self, tracer: Any) -> Any:
+        """The value of a staged value.
+
+        Raises:
+            UnexpectedTracerError: the run is over.
+        """
+        if self.is_over:
+            raise jax.errors.UnexpectedTracerError(escaped_tracer())
+        try:
+            return self.known_value(tracer)
+        except GuardOnEffectError as error:
+            self.refused = self.refused or error
+            raise
+
+    def known_value(self, tracer: Any) -> Any:
+        """The value that a staged value had in this run."""
+        return self._known(tracer)[0]
+
+    def learn(self, tracer: Any, guard: Guard) -> None:
+        """Note a guard, unless the value depends on no input, or just that is known of it."""
+        has_inputs = self._known(tracer)[1]
+        if has_inputs and (tracer.val, guard.kind) not in self.seen:
+            self.seen.add((tracer.val, guard.kind))
+            self.symbols.append(tracer)
+            self.guards.append(guard)
+
+    # --- values ---------------------------------------------------------------------------------------------------
+
+    def _known(self, tracer: Any) -> tuple[Any, bool]:
+        """A value, and whether it depends on an input; equations are evaluated at most once."""
+        waiting = [tracer]
+        while waiting:
+            current = waiting[-1]
+            missing = [] if self._lookup(current) else [t for t in current.parent.in_tracers if not self._lookup(t)]
+            if missing:
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            if not self._lookup(current):
+                self._evaluate(current.parent)
+        found = self._lookup(tracer)
+        assert found is not None
+        return found
+
+    def _lookup(self, tracer: Any) -> tuple[Any, bool] | None:
+        atom = tracer.val
+        if isinstance(atom, _jax.Literal):
+            return atom.val, False
+        found = self.known.get(atom)
+        if found is None and atom in self.frame.constvar_to_val:
+            return self.frame.constvar_to_val[atom], False
+        return found
+
+    def _evaluate(self, eqn: Any) -> None:
+        inputs = [self._lookup(tracer) for tracer in eqn.in_tracers]
+        values = [x[0] for x in inputs if x is not None]
+        depends = any(x[1] for x in inputs if x is not None)
+        with jax.ensure_compile_time_eval():
+            results = _values_of(eqn, values)
+        self.known.update((var, (x, depends)) for var, x in zip(eqn.outvars, results, strict=True))
+
+
+def _told(tracer: Any) -> Any:
+    """A tracer of JAX as one of ours: the same object with more methods."""
+    tracer.__class__ = RecordedTracer
+    return tracer
+
+
+def _values_of(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """What an equation gives; effects inside it wait for the program itself."""
+    if not eqn.effects and eqn.primitive.name not in STATEFUL:
+        return _jax.apply(eqn, values)
+    called = _jax.called_jaxpr(eqn)
+    if called is None:
+        raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
+    program = inline(from_jaxpr(called))
+    return evaluated_without_effects(program, values)
+
+
+def evaluated_without_effects(program: Program, values: Sequence[Any]) -> list[Any]:
+    """The outputs of a program, from the equations that they need."""
+    env: dict[Any, Any] = dict(zip(program.constvars, program.consts, strict=True))
+    env.update(zip(program.invars, values, strict=True))
+    eqns = effectless(needed_equations(program.eqns, program.outvars), program.outvars)
+    _jax.evaluate(eqns, env)
+    return [_jax.read(atom, env) for atom in program.outvars]
+
+
+def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
+    """Equations without those that are there for an effect only.
+
+    Raises:
+        GuardOnEffectError: what is needed has an effect.
+    """
+    kept: list[Any] = []
+    needed = {atom for atom in outvars if isinstance(atom, _jax.Var)}
+    for eqn in reversed(eqns):
+        if not needed.intersection(eqn.outvars):
+            continue
+        if eqn.effects or eqn.primitive.name in STATEFUL:
+            raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
+        kept.append(eqn)
+        needed.update(atom for atom in eqn.invars if isinstance(atom, _jax.Var))
+    return kept[::-1]
+
+
+def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
+    """Run `fun(*leaves)` once, staging what it does and keeping what Python learned of its values.
+
+    Raises:
+        GuardOnEffectError: Python asked for a value that an effect made.
+    """
+    recorder = _jax.new_trace(Recorder)
+    counts: list[int] = []
+
+    def run(*inputs: Any) -> list[Any]:
+        recorder.known.update((x.val, (jnp_value(leaf), True)) for x, leaf in zip(inputs, leaves, strict=True))
+        results = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in fun(*inputs)]
+        counts.append(len(results))
+        return [*results, *recorder.symbols]
+
+    try:
+        body = _jax.staged(recorder, run, avals)
+    finally:
+        recorder.is_over = True
+    if recorder.refused is not None:
+        raise recorder.refused
+    return Recording(from_jaxpr(body), counts[0], tuple(recorder.guards))
+
+
+def jnp_value(leaf: Any) -> Any:
+    """A leaf as an array on the device."""
+    with jax.ensure_compile_time_eval():
+        return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)

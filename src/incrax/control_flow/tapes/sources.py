@@ -1,0 +1,176 @@
+"""What a function does while it is recorded beyond computing: code that it reaches, clocks, random numbers.
+
+In: a run. Out: what it saw. It must not know about tracers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import os
+import random
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from incrax import _jax
+from incrax._locations import is_logged, is_of_user, user_frame
+from incrax.control_flow.tapes.captured import Captured, Code, contents
+
+_IMPURE = {
+    id(getattr(time, name)): f"the clock `time.{name}`"
+    for name in (
+        *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
+        *("process_time", "process_time_ns", "localtime", "gmtime", "thread_time", "ctime", "strftime"),
+    )
+}
+_IMPURE |= {
+    id(getattr(os, name)): f"the file system, by `os.{name}`"
+    for name in ("stat", "lstat", "listdir", "scandir", "access", "readlink", "getcwd", "open")
+}
+_IMPURE |= {id(open): "a file, by `open`", id(input): "the terminal, by `input`"}
+_SEED = random.Random.seed.__code__
+_STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+
+
+class Seen:
+    """What a run did."""
+
+    def __init__(self) -> None:
+        self.codes: dict[types.CodeType, dict[str, Any]] = {}
+        self.impure: list[tuple[str, str]] = []
+        """Clocks, randomness, files: what, and where."""
+
+    def rename(self, origins: dict[types.CodeType, types.CodeType]) -> None:
+        """Take code as the code that it was rewritten from."""
+        self.codes = {origins.get(code, code): scope for code, scope in self.codes.items()}
+
+    def new_roots(self, captured: Captured) -> list[Any]:
+        """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
+        codes = [code for code in self.codes if code not in captured.codes and code.co_name != "<module>"]
+        if not codes:
+            return []
+        functions = [f for f in gc.get_referrers(*codes) if isinstance(f, types.FunctionType) and f.__code__ in codes]
+        functions = [f for f in functions if not _is_of_this_run(f)]
+        found = {f.__code__ for f in functions}
+        return [*functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
+
+
+def _is_of_this_run(function: types.FunctionType) -> bool:
+    """Whether a function was made by the run that has just ended: it holds traced values."""
+    return any(isinstance(contents(cell), _jax.Tracer) for cell in function.__closure__ or ())
+
+
+@contextmanager
+def watched(captured: Captured, seen: Seen) -> Iterator[None]:
+    """Note what the user's code does inside the block, in this thread."""
+    before, previous = _random_states(captured), _paused_profiler()
+    forward = previous if callable(previous) else None
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        if forward is not None:
+            forward(frame, event, arg)
+        if event == "call":
+            code = frame.f_code
+            if code not in seen.codes and is_of_user(frame) and not _is_told_of_events(frame):
+                seen.codes[code] = frame.f_globals
+            elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
+                seen.impure.append(("the randomness of the system", _line(frame)))
+        elif event == "c_call":
+            source = _source_of(arg)
+            if source is not None and _is_for_user(frame):
+                seen.impure.append((source, _line(frame)))
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(forward)
+        if forward is None and previous is not None:
+            previous.enable()  # pyright: ignore[reportFunctionMemberAccess]
+    after = _random_states(captured)
+    drawn = [name for name in before if before[name] != after[name]]
+    seen.impure += [(f"random numbers drawn from {name}", "while it ran") for name in drawn]
+
+
+def _paused_profiler() -> Any:
+    """The profiler of this thread. One in C, as `cProfile` before Python 3.12, cannot be called: it is paused."""
+    previous: Any = sys.getprofile()
+    if previous is None or callable(previous):
+        return previous
+    if not hasattr(previous, "enable"):
+        return None
+    previous.disable()
+    return previous
+
+
+def _source_of(function: Any) -> str | None:
+    """What a built-in function reads that is no argument; None for most."""
+    if id(function) in _IMPURE:
+        return _IMPURE[id(function)]
+    name = getattr(function, "__name__", "")
+    if name in ("now", "utcnow", "today"):
+        owner = getattr(function, "__self__", None)
+        return (
+            f"the clock `{owner.__name__}.{name}`"
+            if isinstance(owner, type) and issubclass(owner, datetime.date)
+            else None
+        )
+    return "the randomness of the system" if function is os.urandom else None
+
+
+def _is_told_of_events(frame: Any) -> bool:
+    """Whether a listener of `jax.monitoring` runs: it is no part of the function."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "jax._src.monitoring":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_for_user(frame: Any) -> bool:
+    """Whether the user's code asked, itself or through Python's library other than logging."""
+    if is_logged(frame, user_frame(frame)):
+        return False
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_of_user(frame)
+
+
+def _is_standard(filename: str) -> bool:
+    """Whether a file is of Python's library, without what imports modules."""
+    if filename.startswith("<frozen "):
+        return "import" not in filename
+    return os.path.realpath(filename).startswith(_STANDARD) and "site-packages" not in filename
+
+
+def _line(frame: Any) -> str:
+    frame = user_frame(frame)
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _random_states(captured: Captured) -> dict[str, Any]:
+    """The states of the generators of random numbers that code can reach."""
+    states: dict[str, Any] = {"`random`": random.getstate(), "`numpy.random`": _legacy_state(np.random.mtrand._rand)}
+    for name, generator in captured.generators:
+        states[f"`{name}`"] = _state(generator)
+    return states
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return _legacy_state(generator)
+    return repr(generator.bit_generator.state)
+
+
+def _legacy_state(generator: Any) -> Any:
+    kind, keys, *rest = generator.get_state()
+    return kind, keys.tobytes(), *rest

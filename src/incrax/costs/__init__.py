@@ -1,1 +1,0 @@
-"""What a function costs: FLOPs, bytes and seconds, of itself and of its derivatives."""

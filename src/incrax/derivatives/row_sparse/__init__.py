@@ -1,0 +1,1 @@
+"""Gradients of which only some rows are not zero."""

@@ -1,0 +1,185 @@
+"""`RowSparse`: an array of which all but a few rows are zero.
+
+In: indices, rows, a shape. Out: the same as a pytree with arithmetic. It must not know about programs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._messages import not_a_number, other_shape, wrong_rows
+from incrax.derivatives.row_sparse.indices import canonical, distinct, over_rows, summed
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class RowSparse:
+    """An array of zeros to which a few rows are added.
+
+    Law: `r.todense()` is `jnp.zeros(shape).at[indices].add(values, mode="drop")`, and every operation here equals the
+    same operation on `todense()` up to rounding.
+
+    Args:
+        indices: shape `(k,)`, integer: the rows; may repeat (values are added), be negative (counted from the end) or
+            out of range (dropped).
+        values: shape `(k, *shape[1:])`: what is added to each of them.
+        shape: of the whole array, at least one axis; static.
+
+    Raises:
+        RowShapeError: the parts do not fit together.
+
+    A pytree: `indices` and `values` are its leaves, so that it passes through `jit`, `vmap`, `scan` and `cond`.
+    `jax.vmap` makes it a batch of arrays of the same `shape`; apply methods of a batch under `jax.vmap`.
+
+    Cost: everything but `todense` and `add_to` depends on `k` only. `add_to` of a donated table is in place.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> g = incrax.RowSparse(jnp.array([2, 0, 2]), jnp.ones((3, 2)), (4, 2))
+        >>> (0.5 * g).todense().tolist()
+        [[0.5, 0.5], [0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+        >>> g.coalesce().indices.tolist()
+        [0, 2, 4]
+    """
+
+    __slots__ = ("indices", "shape", "values")
+    __array_ufunc__ = None  # `numpy_array + r` is for `r.__radd__`
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+    indices: Any
+    values: Any
+    shape: tuple[int, ...]
+
+    def __init__(self, indices: Any, values: Any, shape: tuple[int, ...]) -> None:
+        indices, values = jnp.asarray(indices), jnp.asarray(values)
+        shape = tuple(int(n) for n in shape)
+        if indices.size == 0 and not jnp.issubdtype(indices.dtype, jnp.integer):
+            indices = indices.astype(np.int32)
+        is_integer = jnp.issubdtype(indices.dtype, jnp.integer)
+        if not shape or indices.ndim != 1 or not is_integer or values.shape != (*indices.shape, *shape[1:]):
+            raise wrong_rows(indices, values, shape)
+        _fill(self, indices, values, shape)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"RowSparse is immutable: cannot set {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"RowSparse is immutable: cannot delete {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowSparse, (self.indices, self.values, self.shape)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """For JAX: the leaves with their names, and the shape."""
+        named = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in ("indices", "values")]
+        return named, self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: tuple[int, ...], leaves: Any) -> RowSparse:
+        """For JAX: leaves may be anything."""
+        indices, values = leaves
+        return _fill(object.__new__(cls), indices, values, shape)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self.values.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the array."""
+        return len(self.shape)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are stored, repeated and dropped ones included; static."""
+        return self.indices.shape[0]
+
+    def __repr__(self) -> str:
+        return f"RowSparse(indices={self.indices!r}, values={self.values!r}, shape={self.shape})"
+
+    # --- conversions ------------------------------------------------------------------------------------------------
+
+    def coalesce(self) -> RowSparse:
+        """The same array with each row stored once: ascending indices, spare slots at the end.
+
+        A spare slot has the index `shape[0]`, which is dropped, and zeros as values. The number of slots stays.
+        """
+        slots = distinct(canonical(self.indices, self.shape[0], wraps=True), self.shape[0])
+        is_row = over_rows(slots.numbers < self.shape[0], self.ndim)
+        values = jnp.where(is_row, summed(self.values, slots), jnp.zeros((), self.dtype))
+        return RowSparse(slots.numbers, values, self.shape)
+
+    def todense(self) -> jax.Array:
+        """The array itself."""
+        return self.add_to(jnp.zeros(self.shape, self.dtype))
+
+    def add_to(self, table: Any) -> jax.Array:
+        """`table + r.todense()`, by a scatter; `table` has the shape of the array."""
+        table = jnp.asarray(table)
+        if table.shape != self.shape:
+            raise other_shape("add_to", table.shape, self.shape)
+        dtype = jnp.promote_types(table.dtype, self.dtype)
+        numbers = canonical(self.indices, self.shape[0], wraps=True)
+        return table.astype(dtype).at[numbers].add(self.values.astype(dtype), mode="drop")
+
+    def astype(self, dtype: Any) -> RowSparse:
+        """The array in another dtype; rows are coalesced first where a sum of casts is not the cast of the sum."""
+        wide = jnp.promote_types(self.dtype, dtype) == jnp.dtype(dtype) and jnp.issubdtype(dtype, jnp.inexact)
+        rows = self if wide and jnp.issubdtype(self.dtype, jnp.inexact) else self.coalesce()
+        return RowSparse(rows.indices, rows.values.astype(dtype), self.shape)
+
+    # --- arithmetic -------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, RowSparse):
+            return self._joined(other)
+        if isinstance(other, (int, float)) and other == 0:  # the start of sum()
+            return self
+        if jnp.ndim(other) == 0:
+            raise not_a_number("+", other)
+        return self.add_to(other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return (-self) + other
+
+    def __neg__(self) -> RowSparse:
+        return RowSparse(self.indices, -self.values, self.shape)
+
+    def __mul__(self, factor: Any) -> RowSparse:
+        return RowSparse(self.indices, self.values * _scalar("*", factor), self.shape)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> RowSparse:
+        return RowSparse(self.indices, self.values / _scalar("/", divisor), self.shape)
+
+    def _joined(self, other: RowSparse) -> RowSparse:
+        if other.shape != self.shape:
+            raise other_shape("+", other.shape, self.shape)
+        numbers = [canonical(rows.indices, rows.shape[0], wraps=True) for rows in (self, other)]
+        dtype = jnp.promote_types(self.dtype, other.dtype)
+        values = [self.values.astype(dtype), other.values.astype(dtype)]
+        return RowSparse(jnp.concatenate(numbers), jnp.concatenate(values), self.shape)
+
+
+def _fill(rows: RowSparse, indices: Any, values: Any, shape: tuple[int, ...]) -> RowSparse:
+    for name, value in (("indices", indices), ("values", values), ("shape", shape)):
+        object.__setattr__(rows, name, value)
+    return rows
+
+
+def _scalar(operation: str, x: Any) -> Any:
+    """A factor: what is no number would make other rows than the stored ones matter."""
+    if isinstance(x, RowSparse) or jnp.ndim(x) != 0:
+        raise not_a_number(operation, x)
+    return x

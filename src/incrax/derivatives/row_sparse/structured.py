@@ -1,0 +1,228 @@
+"""`structured(step)`, and programs whose outputs may be row-sparse: trace, interpret, compile.
+
+In: a function of pytrees. Out: a compiled function with the same results, or outputs of which some are `RowSparse`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from incrax._jax import Literal, Tracer
+from incrax._messages import wrong_option
+from incrax._program import Program, trace_with_tree
+from incrax.derivatives.row_sparse.context import Context, Limits
+from incrax.derivatives.row_sparse.control import typed
+from incrax.derivatives.row_sparse.explanation import RowsExplanation
+from incrax.derivatives.row_sparse.interpreter import run
+from incrax.derivatives.row_sparse.rows import RowSparse
+from incrax.derivatives.row_sparse.values import Value, has_rows, is_sparse
+from incrax.engine.program.simplify import drop_dead
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CUT_OVER = 0.25
+MIN_BYTES = 2**20
+"""Smaller arrays are left to XLA: their dense programs run in microseconds."""
+
+
+class Options(NamedTuple):
+    """How to interpret."""
+
+    limits: Limits
+    is_strict: bool
+
+    def context(self) -> Context:
+        """A fresh context."""
+        return Context(run, self.limits, self.is_strict)
+
+
+class _Traced(NamedTuple):
+    program: Program
+    out_tree: Any
+
+
+def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> _Traced:
+    """The program of a function of pytrees, and the tree of its outputs."""
+    program, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
+    return _Traced(drop_dead(program), out_tree)
+
+
+def _interpreted(traced: _Traced, leaves: Sequence[Any], context: Context) -> list[Value]:
+    return run(traced.program, [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves], context)
+
+
+def _evaluated(traced: _Traced, leaves: Sequence[Any], context: Context, *, keeps_rows: bool) -> list[Any]:
+    """The outputs, after trials that find which equations compute all rows of something."""
+
+    def run_in(context: Context, leaves: Sequence[Any]) -> list[Any]:
+        return _outputs(traced, _interpreted(traced, leaves, context), context, keeps_rows=keeps_rows)
+
+    num_sweeps = -1
+    while num_sweeps != len(context.sweeps):
+        num_sweeps = len(context.sweeps)
+        trial = context.on_trial()
+        jax.eval_shape(
+            lambda x, c=trial: _outputs(traced, _interpreted(traced, x, c), c, keeps_rows=keeps_rows), leaves
+        )
+    return run_in(context, leaves)
+
+
+def _outputs(traced: _Traced, values: Sequence[Value], context: Context, *, keeps_rows: bool) -> list[Any]:
+    """Outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as `RowSparse`."""
+    made_by = {var: eqn for eqn in traced.program.eqns for var in eqn.outvars}
+    results = []
+    for value, atom in zip(values, traced.program.outvars, strict=True):
+        if keeps_rows and has_rows(value) and is_sparse(value):
+            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
+            continue
+        made = None if isinstance(atom, Literal) else made_by.get(atom)
+        results.append(typed(context.returned(value, made), atom.aval))
+    return results
+
+
+# --- structured ---------------------------------------------------------------------------------------------------
+
+
+class Structured(Generic[P, R]):
+    """A compiled training step whose row-sparse values stay rows; made by `structured`."""
+
+    def __init__(self, step: Callable[P, R], donate_argnums: Any, options: Options) -> None:
+        self._step, self._options = step, options
+        functools.update_wrapper(self, step, updated=())
+        self._compiled = jax.jit(self._evaluate, donate_argnums=donate_argnums)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The results of the step."""
+        return self._compiled(*args, **kwargs)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The lowered program, as `jax.jit(step).lower`."""
+        return self._compiled.lower(*args, **kwargs)
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> RowsExplanation:
+        """What stays row-sparse, what becomes dense, and why, in a call with such arguments; nothing is evaluated."""
+        context = self._options.context()
+
+        def evaluate(leaves: Sequence[Any]) -> list[Any]:
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            traced = _traced(self._step, args, kwargs)
+            return _evaluated(traced, leaves, context, keeps_rows=False)
+
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        jax.eval_shape(evaluate, leaves)
+        return RowsExplanation(tuple(dict.fromkeys(context.events)))
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """The step with the derivative of the plain step: rules of functions opened here are not lost."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        traced = _traced(self._step, args, kwargs)
+
+        def plain(*leaves: Any) -> list[Any]:
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            step: Callable[..., Any] = self._step
+            return [jnp.asarray(x) for x in jax.tree.leaves(step(*args, **kwargs))]
+
+        @jax.custom_jvp
+        def rows(*leaves: Any) -> list[Any]:
+            context = self._options.context()
+            return _evaluated(traced, leaves, context, keeps_rows=False)
+
+        rows.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+        return jax.tree.unflatten(traced.out_tree, rows(*leaves))
+
+
+def structured(
+    step: Callable[P, R],
+    *,
+    donate_argnums: int | Sequence[int] = (),
+    cut_over: float = CUT_OVER,
+    min_bytes: int = MIN_BYTES,
+    nonfinite: str = "ignore",
+) -> Structured[P, R]:
+    """Compile a training step so that the dense gradient of a table that is read in a few rows never exists.
+
+    Law: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to rounding; the sign of a zero may
+    differ. See `nonfinite` for the one assumption that is made.
+
+    The backward program scatters rows into zeros. Those rows stay rows through whatever is elementwise: scale, clip,
+    `optax.sgd`, `adagrad`, `adam`; `table - rate * gradient` is written into the table, in place if it is donated. Only
+    the rows read cost anything, where the update leaves the others alone. Results are ordinary arrays.
+
+    Args:
+        step: pure function of pytrees of arrays, usually with `jax.grad` inside; may contain jit, scan, while, cond,
+            vmap and remat. An equation without a rule makes a value dense: see `explain`.
+        donate_argnums: as for `jax.jit`. Without it, a table is copied at each call.
+        cut_over: share of the rows of an array, stored rows over rows, above which it is dense.
+        min_bytes: arrays of fewer bytes are dense.
+        nonfinite: `"ignore"`: products of an untouched zero with something that is no constant, and quotients, count
+            as zero. The dense program gives NaN there if that is infinite or NaN, or a divisor 0. `"dense"`: nothing is
+            assumed; such a value becomes dense, so that NaNs are those of the dense program.
+
+    Returns:
+        A callable with the signature of `step`, and the methods `explain` and `lower`. Usable under jit, vmap, scan;
+        its derivatives are those of `step`, dense.
+
+    Raises:
+        TypeError, ValueError: an option of another type or value.
+
+    Cost: traced and compiled once per structure, shapes and dtypes of the arguments, as `jax.jit`. Each stored row is
+        sorted once by its number.
+
+    Not handled: rows along other axes than the first; static arguments (use `functools.partial`).
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> loss = lambda table, ids: jnp.sum(table[ids] ** 2)
+        >>> step = incrax.structured(lambda table, ids: table - 0.1 * jax.grad(loss)(table, ids))
+        >>> table = step(jnp.ones((100_000, 4)), jnp.array([3, 3, -1]))
+        >>> [round(float(x), 3) for x in table[jnp.array([0, 3, -1]), 0]]
+        [1.0, 0.6, 0.8]
+        >>> step.explain(table, jnp.array([3])).became_dense
+        ()
+    """
+    if not callable(step):
+        raise wrong_option("structured(step)", step, "a function")
+    return Structured(step, donate_argnums, _options("structured", cut_over, min_bytes, nonfinite))
+
+
+def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Options:
+    """The options; raises TypeError or ValueError for wrong ones."""
+    if nonfinite not in ("ignore", "dense"):
+        raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
+    if not isinstance(cut_over, (int, float)) or isinstance(cut_over, bool):
+        raise wrong_option(f"{name}(cut_over=...)", cut_over, "a number, stored rows over rows")
+    if not isinstance(min_bytes, int) or isinstance(min_bytes, bool):
+        raise wrong_option(f"{name}(min_bytes=...)", min_bytes, "an integer number of bytes")
+    if not cut_over >= 0 or min_bytes < 0:
+        raise ValueError(f"`{name}` got cut_over={cut_over} and min_bytes={min_bytes}; both are at least 0.")
+    return Options(Limits(float(cut_over), min_bytes), nonfinite == "dense")
+
+
+# --- row-sparse outputs -------------------------------------------------------------------------------------------
+
+
+def sparse_outputs(
+    fun: Callable[..., Any],
+    *args: Any,
+    cut_over: float = CUT_OVER,
+    min_bytes: int = 0,
+    nonfinite: str = "ignore",
+    events: list[Any] | None = None,
+) -> Any:
+    """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use inside `jax.jit`.
+
+    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines of
+    `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
+    """
+    context = _options("sparse_outputs", cut_over, min_bytes, nonfinite).context()
+    traced = _traced(fun, args, {})
+    outputs = _evaluated(traced, jax.tree.leaves(args), context, keeps_rows=True)
+    if events is not None:
+        events.extend(dict.fromkeys(context.events))
+    return jax.tree.unflatten(traced.out_tree, outputs)

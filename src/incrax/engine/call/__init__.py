@@ -1,0 +1,1 @@
+"""A call in order: changes, choice, run, commit; the record of it; the pure form."""

@@ -1,0 +1,107 @@
+"""Stages 1 to 4 in order: a function and a call's leaves become `Facts` and the traced program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from incrax import _jax
+from incrax._collection import uncollected
+from incrax._locations import NO_VALUE, place_of_error
+from incrax._messages import branch_in_incremental
+from incrax._profiling import annotated
+from incrax._program import Program, trace_with_tree
+from incrax._tuning import Tuning
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.inputs.signature import Signature
+from incrax.engine.plan.facts import Algebra, Facts
+from incrax.engine.program.cost import Calibration, assumed_prices
+from incrax.engine.program.dependence import depend, make_layout
+from incrax.engine.program.simplify import (
+    Pass,
+    drop_dead,
+    fold_constants,
+    inline,
+    inline_but_rules,
+    merge_equal,
+    run_passes,
+)
+from incrax.engine.rewrites.inverses import cancel_inverses
+from incrax.engine.rewrites.loop_invariants import hoist_invariants
+
+PASSES = (cancel_inverses, inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
+RULE_KEEPING_PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_equal, drop_dead)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A traced function: the program as traced, what is known of it, and its output tree."""
+
+    traced: Program
+    facts: Facts
+    out_tree: Any
+
+
+def analyse(
+    fun: Callable[..., Any],
+    signature: Signature,
+    dynamic: Sequence[Any],
+    tuning: Tuning,
+    *,
+    is_exact: bool,
+    algebra: bool = False,
+    passes: Sequence[Pass] = PASSES,
+) -> Analysis:
+    """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
+    traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
+    given = {"num_parts": signature.num_parts, "is_exact": is_exact, "algebra": algebra, "passes": passes}
+    return Analysis(traced, facts_of(traced, tuning, **given), out_tree)
+
+
+@annotated("analyse")
+@uncollected
+def facts_of(
+    traced: Program,
+    tuning: Tuning,
+    *,
+    is_exact: bool,
+    num_parts: int = 1,
+    algebra: bool = False,
+    passes: Sequence[Pass] = PASSES,
+) -> Facts:
+    """Simplify and analyse a traced program."""
+    program = run_passes(traced, passes)
+    layout = make_layout([var.aval for var in program.invars], tuning.max_tracked)
+    is_minimal = tuning.planner == "minimal"
+    if is_minimal or is_exact:
+        prices = Calibration()
+    elif tuning.timed:
+        prices = None if tuning.calibrate else Calibration()
+    else:
+        prices = assumed_prices(num_parts)
+    return Facts(program, depend(program, layout), prices, is_minimal, Algebra(algebra))
+
+
+@annotated("trace")
+def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) -> tuple[Program, Any]:
+    """The program and its output tree; traced under the user's names where no leaf is static."""
+
+    @functools.wraps(fun)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = signature.rebuild(jax.tree.leaves((args, kwargs)))
+        return fun(*args, **kwargs)
+
+    args, kwargs = (tuple(feeds), {}) if signature.statics else signature.rebuild(feeds)
+    try:
+        return trace_with_tree(evaluate, *args, **kwargs)
+    except NO_VALUE as error:
+        raise branch_in_incremental(getattr(fun, "__name__", repr(fun)), place_of_error(error)) from error
+
+
+def has_mutable_inputs(analysis: Analysis) -> bool:
+    """Whether an input is a mutable reference, which no saved value can describe."""
+    return any(_jax.is_ref(var.aval) for var in analysis.traced.invars)

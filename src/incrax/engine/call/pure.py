@@ -1,0 +1,251 @@
+"""The pure form: saved values as a pytree that compiled loops carry, brought up to date inside the graph.
+
+In: an analysed function and example leaves. Out: a state, and a step `(state, *args) -> (state, out)`. It must not know
+the store: validity is that the state's inputs have the bits of the arguments, or what the caller says of them.
+
+Law: `step(state, *args)[1]` is `f(*args)`, and so are its derivatives with respect to the arguments, to any order; the
+state that is returned belongs to `args` and has no derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from incrax import _jax
+from incrax._jax import Var
+from incrax._messages import other_frozen, other_statics, other_structure, other_type
+from incrax._program import read_vars
+from incrax._tuning import is_disabled
+from incrax.engine.call.analysis import Analysis
+from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, leaves_set
+from incrax.engine.compile.executables import device_constants
+from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.inputs.leaves import descriptor, has_tracer, is_frozen
+from incrax.engine.inputs.signature import Signature, same_type, type_text
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.segmentation import Group, Segmentation
+from incrax.engine.policy.materialize import LARGE_SIZE, lasting_needs
+
+Leaves = Sequence[Any]
+
+
+class PureState(NamedTuple):
+    """What a step carries: inputs that are not frozen, and the saved values and outputs that are current for them."""
+
+    inputs: tuple[Any, ...]
+    saved: tuple[tuple[Any, ...], ...]
+    outputs: tuple[Any, ...]
+
+
+class PureFunction:
+    """The segments of one function as functions of arrays; `groups` are in the order in which they are computed."""
+
+    def __init__(self, facts: Facts, segmentation: Segmentation, calls: HostCalls) -> None:
+        self.facts = facts
+        self.calls = calls if facts.calls_host and not is_disabled() else None
+        self.constants = device_constants(facts.program)
+        self.top = segmentation.top_plan()
+        self.groups = _ordered(self.top, segmentation)
+        self.plans = tuple(map(segmentation.plan, self.groups))
+        self.masks = tuple(facts.mask(group[0]) for group in self.groups)
+        self.outputs = self._differentiable_outputs()
+
+    def update(self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags) -> tuple[Any, ...]:
+        """The saved values at new leaves: those of the groups that a flag reaches are computed, the others kept."""
+        values: dict[Var, Any] = {}
+        updated = []
+        for number, (group, plan) in enumerate(zip(self.groups, self.plans, strict=True)):
+            old = None if saved is None else saved[number]
+            new = self._update_group(plan, leaves, values, old, flags.reach(self.masks[number]))
+            updated.append(new)
+            values.update(zip(group, new, strict=True))
+        return tuple(updated)
+
+    def _update_group(
+        self, plan: Plan, leaves: Leaves, values: dict[Var, Any], old: tuple[Any, ...] | None, flag: Any
+    ) -> tuple[Any, ...]:
+        if old is None or flag is True:
+            return self._run(plan, leaves, values)
+        if flag is False:
+            return old
+        return lax.cond(flag, lambda: self._run(plan, leaves, values), lambda: old)
+
+    def _run(self, plan: Plan, leaves: Leaves, values: Mapping[Var, Any]) -> tuple[Any, ...]:
+        """The saves, or the outputs, of a plan."""
+        program = self.facts.program
+        targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
+        used = {var for eqn in plan.eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
+        env = {var: self.constants[var] for var in program.constvars if var in used}
+        env.update((var, typed(x, var.aval)) for var, x in zip(program.invars, leaves, strict=True) if var in used)
+        env.update((var, typed(values[var], var.aval)) for var in plan.loads)
+        _jax.evaluate(plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env)
+        return tuple(strong(_jax.read(atom, env)) for atom in targets)
+
+    def _differentiable_outputs(self) -> Callable[..., tuple[Any, ...]]:
+        """Outputs from leaves and saved values; kept ones where a flag says that nothing changed.
+
+        The derivative with respect to some leaves computes anew what depends on them: a saved value is a constant only
+        for the others.
+        """
+
+        @jax.custom_jvp
+        def outputs(leaves: Leaves, saved: Any, kept: Any, flag: Any) -> tuple[Any, ...]:
+            values = self._by_variable(saved)
+            if kept is None:
+                return self._run(self.top, leaves, values)
+            return lax.cond(flag, lambda: self._run(self.top, leaves, values), lambda: kept)
+
+        def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
+            leaves, saved, _, _ = primals
+            active = [i for i, t in enumerate(tangents[0]) if not isinstance(t, SymbolicZero)]
+            flags = leaves_set(self.facts.dependence.layout, active)
+
+            def along(*moved: Any) -> tuple[Any, ...]:
+                at = list(leaves)
+                for index, leaf in zip(active, moved, strict=True):
+                    at[index] = leaf
+                return self._run(self.top, at, self._by_variable(self.update(at, saved, flags)))
+
+            return jax.jvp(along, [leaves[i] for i in active], [tangents[0][i] for i in active])
+
+        outputs.defjvp(rule, symbolic_zeros=True)
+        return outputs
+
+    def _by_variable(self, saved: tuple[tuple[Any, ...], ...]) -> dict[Var, Any]:
+        pairs = zip(self.groups, saved, strict=True)
+        return {var: x for group, values in pairs for var, x in zip(group, values, strict=True)}
+
+
+class Step:
+    """`step(state, *args, changed=None, **kwargs) -> (state, out)`: an incremental call that can be compiled.
+
+    A call takes
+
+    - `state`: what `pure` or the last step returned. Carry the newest one, also after a rejected proposal: values are
+      current by content, and selecting between two states would copy all they hold.
+    - `*args`, `**kwargs`: arguments of the types for which the form was made.
+    - `changed`: None: inputs are compared with the state's, bit by bit, inside the program. Paths: these inputs (or
+      elements) count as changed and the others as unchanged, without comparison. A mapping from paths to booleans, or
+      to boolean arrays of an input's shape: likewise; they may be traced.
+
+    Raises:
+        StepTypeError: arguments have another structure, shape or dtype, or other static values.
+        UnknownInputError: a path names no input.
+    """
+
+    def __init__(self, function: PureFunction, signature: Signature, leaves: Leaves, out_tree: Any) -> None:
+        self._function = function
+        self._signature = signature
+        self._out_tree = out_tree
+        self._layout = function.facts.dependence.layout
+        self._paths = signature.dynamic_paths
+        self._is_disabled = is_disabled()
+        self._frozen = {i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)}
+
+    def start(self, leaves: Leaves) -> PureState:
+        """The state at some leaves; compiled where nothing is being traced."""
+        at = self._checked(leaves)
+        is_traced = not _jax.is_top_level() or has_tracer(at)
+        return (self._start if is_traced else jax.jit(self._start))(at)
+
+    def _start(self, leaves: Leaves) -> PureState:
+        at = lax.stop_gradient(leaves)
+        saved = self._function.update(at, None, all_set(self._layout))
+        return PureState(self._carried(at), saved, self._function.outputs(at, saved, None, None))
+
+    def __call__(self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any) -> tuple[PureState, Any]:
+        """The state and the result at these arguments; see the class."""
+        function, facts = self._function, self._function.facts
+        leaves = self._checked(self._dynamic(args, kwargs))
+        state, fixed = lax.stop_gradient((state, leaves))
+        old = self._all_inputs(state.inputs, fixed)
+        flags = self._flags(old, fixed, changed)
+        saved = function.update(fixed, state.saved, flags)
+        flag = True if facts.has_effects else flags.reach(self._layout.full)
+        kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
+        outputs = function.outputs(leaves, saved, *kept)
+        inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
+        out = [typed(x, atom.aval) for x, atom in zip(outputs, facts.program.outvars, strict=True)]
+        return PureState(inputs, saved, lax.stop_gradient(outputs)), jax.tree.unflatten(self._out_tree, out)
+
+    def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
+        if self._is_disabled:
+            return all_set(self._layout)
+        return compared(self._layout, old, new) if changed is None else declared(self._layout, self._paths, changed)
+
+    def _dynamic(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leaves:
+        """The leaves that are values, if all others are as they were."""
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        if treedef != self._signature.treedef:
+            raise other_structure(treedef, self._signature.treedef)
+        if not self._signature.same_statics(leaves):
+            raise other_statics(self._signature.static_paths)
+        return self._signature.dynamic_leaves(leaves)
+
+    def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:
+        """Leaves as arrays, if they have the known types."""
+        for index, (x, known) in enumerate(zip(leaves, self._signature.dynamic_types, strict=True)):
+            if index in self._frozen and x is not self._frozen[index]:
+                raise other_frozen(self._paths[index])
+            if not same_type(x, known):
+                raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
+        return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
+
+    def _carried(self, leaves: Leaves) -> tuple[Any, ...]:
+        return tuple([x for i, x in enumerate(leaves) if i not in self._frozen])
+
+    def _all_inputs(self, carried: Leaves, leaves: Leaves) -> list[Any]:
+        """The carried inputs with the frozen leaves in their places."""
+        rest = iter(carried)
+        return [x if i in self._frozen else next(rest) for i, x in enumerate(leaves)]
+
+
+def make_step(analysis: Analysis, signature: Signature, leaves: Leaves, budget_bytes: int, calls: HostCalls) -> Step:
+    """The pure form of an analysed function."""
+    segmentation = Segmentation(analysis.facts)
+    segmentation.want(lasting_needs(analysis.facts, budget_bytes))
+    return Step(PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis.out_tree)
+
+
+def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
+    """The groups that the top needs, each after those that it loads."""
+    ordered: dict[Group, None] = {}
+
+    def missing(plan: Plan) -> list[Group]:
+        groups = dict.fromkeys(map(segmentation.group_of, plan.loads))
+        return [group for group in reversed(groups) if group not in ordered]
+
+    pending = missing(top)
+    while pending:
+        before = missing(segmentation.plan(pending[-1]))
+        if before:
+            pending += before
+        else:
+            ordered[pending.pop()] = None
+    return tuple(ordered)
+
+
+def _newer(flag: Any, old: Any, new: Any) -> Any:
+    """The input to carry on; the old buffer where nothing changed, so that large data are not copied at each step."""
+    if flag is False:
+        return old
+    return new if flag is True or new.size < LARGE_SIZE else lax.cond(flag, lambda: new, lambda: old)
+
+
+def strong(x: Any) -> jax.Array:
+    """A value as an array without weak type: loops carry no other."""
+    array = jnp.array(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
+    return array if _jax.is_key_dtype(array.dtype) else lax.convert_element_type(array, array.dtype)
+
+
+def typed(x: Any, aval: Any) -> jax.Array:
+    """A carried value with the weak type that it has in the function."""
+    return _jax.as_weak(x) if getattr(aval, "weak_type", False) else x

@@ -1,0 +1,90 @@
+"""What changed, as booleans inside a graph: known while it is traced where possible, computed where not.
+
+In: old and new inputs, or what a caller says of them. Out: `Flags`. It must not know what depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax.engine.inputs.leaves import different_bits
+from incrax.engine.inputs.paths import path_mask
+from incrax.engine.program.dependence import Layout
+
+
+class Flags:
+    """One boolean per bit of a layout; `values` has an array of booleans for each leaf, on the host where known."""
+
+    def __init__(self, layout: Layout, values: Sequence[Any]) -> None:
+        self.layout = layout
+        self.values = tuple(values)
+
+    def reach(self, mask: int) -> Any:
+        """Whether some input of a mask changed: a bool where known, else a boolean scalar of the graph."""
+        unknown = []
+        for index, elements in self.layout.leaves_of(mask):
+            value = self.values[index]
+            part = value if elements is None or len(elements) == len(value) else value[np.array(elements)]
+            if isinstance(value, np.ndarray):
+                if part.any():
+                    return True
+            else:
+                unknown.append(jnp.any(part))
+        return jnp.any(jnp.stack(unknown)) if unknown else False
+
+    def of_leaf(self, index: int) -> Any:
+        """Whether some element of a leaf changed."""
+        return self.reach(self.layout.leaf_mask(index))
+
+
+def leaves_set(layout: Layout, indices: Iterable[int]) -> Flags:
+    """Some leaves changed, and no others."""
+    chosen = frozenset(indices)
+    return Flags(layout, [np.full(width, index in chosen) for index, width in enumerate(layout.widths)])
+
+
+def all_set(layout: Layout) -> Flags:
+    """Everything changed."""
+    return leaves_set(layout, range(len(layout.widths)))
+
+
+def compared(layout: Layout, old: Sequence[Any], new: Sequence[Any]) -> Flags:
+    """The inputs whose bits differ; those that are the same object do not."""
+    values: list[Any] = []
+    for a, b, width in zip(old, new, layout.widths, strict=True):
+        values.append(np.zeros(width, bool) if a is b else different_bits(a, b).reshape(width, -1).any(1))
+    return Flags(layout, values)
+
+
+def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
+    """The inputs that a caller names: a path, several, or a mapping from paths to booleans or arrays of them.
+
+    Raises:
+        UnknownInputError: a path names no input.
+        ValueError: an array of booleans has not the shape of its input.
+    """
+    if not isinstance(changed, Mapping):
+        names: Iterable[str] = [changed] if isinstance(changed, str) else changed
+        changed = dict.fromkeys(names, True)
+    values: list[Any] = list(leaves_set(layout, ()).values)
+    for name, flag in changed.items():
+        for index, elements in layout.leaves_of(path_mask(paths, layout, name)):
+            chosen = np.isin(np.arange(layout.widths[index]), elements) if elements is not None else np.ones(1, bool)
+            values[index] = values[index] | (chosen & flag if isinstance(flag, bool) else _spread(name, flag, chosen))
+    return Flags(layout, values)
+
+
+def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
+    """A flag of the graph, or one for each, at the chosen elements; false elsewhere."""
+    flag = jnp.asarray(flag)
+    if flag.ndim and flag.size != chosen.sum():
+        raise ValueError(
+            f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; give one boolean, "
+            "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` count as one)."
+        )
+    return jnp.zeros(chosen.size, bool).at[np.flatnonzero(chosen)].set(flag.reshape(-1) if flag.ndim else flag)

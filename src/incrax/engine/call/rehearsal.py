@@ -1,0 +1,117 @@
+"""What a call would do, and what it needs made ready in advance: the stages of a call without its commit.
+
+In: an engine and leaves. Out: a record; compiled programs and filled values. It must not know how reports look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from incrax._jax import Var
+from incrax.engine.call.call_record import UNCHANGED, Record
+from incrax.engine.call.engine import Engine
+from incrax.engine.plan.plan import Plan, plan_dirty, plan_fill
+from incrax.engine.policy.candidates import Candidate, Entry
+from incrax.engine.store.baselines import Pairs
+from incrax.engine.store.saved_values import SavedValues
+from incrax.engine.store.store import available_in, is_any_deleted
+
+MAX_TRIES = 16
+"""Evaluations for which `prepare` waits until the choice among candidates is final."""
+
+
+def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
+    """What a call would do, without running anything or touching the store; None before the first call."""
+    values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
+    engine.check_alive(values)
+    is_resting = bool(engine.chooser.watch.rest and engine.store.states)
+    pairs = engine.baselines.compare_latest(values) if is_resting else engine.baselines.compare(values)
+    return _record(engine, pairs, is_resting=is_resting) if pairs else None
+
+
+def outlook(engine: Engine, dirty: int) -> Record | None:
+    """What a call would do that changes these inputs of the latest one to new values; None before the first call."""
+    if not engine.store.states:
+        return None
+    is_resting = bool(engine.chooser.watch.rest)
+    pairs = [(engine.store.states[-1], dirty)] if is_resting else engine.baselines.after(dirty)
+    return _record(engine, pairs, is_resting=is_resting)
+
+
+def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> Record:
+    """What a call with these baselines would do."""
+    base, dirty = pairs[-1]
+    dirty |= engine.always
+    if not dirty & engine.reach:
+        if not is_any_deleted(base.outputs):
+            return UNCHANGED._replace(dirty=dirty)
+        dirty = engine.layout.full
+    entry = engine.chooser.seen(dirty)
+    candidate: Candidate = "whole" if entry is None or is_resting else entry.candidate
+    plan = None if entry is None else engine.serving.plan_of(candidate, entry)
+    if entry is None:
+        entry, plan = _first_use(engine, dirty)
+    if plan is None:
+        return Record(dirty, "whole", entry, None, (), (), (), is_first=False)
+    missing, plans = _would_fill(engine, pairs, plan)
+    return Record(dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False)
+
+
+def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
+    """What would serve a dirty set that no call had yet."""
+    entry, chooser = Entry(dirty), engine.chooser
+    if chooser.only_whole or not (chooser.is_exact or engine.facts.is_minimal):
+        return entry, None
+    if chooser.is_exact:
+        entry.settle("segments", "exact policy: the same programs always")
+        return entry, chooser.segments.top_plan()
+    entry.settle("plan", "minimal planner")
+    return entry, plan_dirty(engine.facts, dirty, saves=chooser.segments.wanted)
+
+
+def _would_fill(engine: Engine, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
+    """The values that a plan would find missing, those that they need included, and the plans that compute them."""
+    segments, mask = engine.chooser.segments, engine.facts.mask
+    if engine.facts.is_minimal and not engine.chooser.is_exact:
+        return _would_fill_exactly(engine, pairs, plan)
+    groups: dict[tuple[Var, ...], None] = {}
+    pending = list(plan.loads)
+    while pending:
+        var = pending.pop()
+        if available_in(pairs, var, mask(var)) is None and segments.group_of(var) not in groups:
+            groups[segments.group_of(var)] = None
+            pending += segments.plan(segments.group_of(var)).loads
+    return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
+
+
+def _would_fill_exactly(engine: Engine, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
+    """The same where just the missing values are computed, by one program."""
+    facts = engine.facts
+    is_there = lambda var: available_in(pairs, var, facts.mask(var)) is not None
+    missing = tuple([var for var in plan.loads if not is_there(var)])
+    if not missing:
+        return (), ()
+    return missing, (plan_fill(facts, missing, lambda var: var in facts.cut_values and is_there(var)),)
+
+
+def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
+    """Plan, compile and compute saved values for a dirty set, with the state at these leaves as baseline."""
+    dirty |= engine.always
+    values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
+    pairs = engine.baselines.compare(values)
+    entry = engine.chooser.entry(dirty)
+    entry.count = max(entry.count, engine.tuning.hot_after)
+    if not entry.is_planned:
+        engine.chooser.plan(entry, is_asked=True)
+    pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
+    base = pairs[-1][0] if pairs else None
+    saved = SavedValues(engine, pairs, base, dirty, [v.feed for v in values])
+    for _ in range(MAX_TRIES):
+        entry = engine.chooser.entry(dirty)
+        jax.block_until_ready(engine.serving.run(engine.serving.choose(entry, saved), entry, saved)[1])
+        saved.forget(dirty)
+        if entry.is_final:
+            return

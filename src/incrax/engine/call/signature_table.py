@@ -1,0 +1,244 @@
+"""The traced signatures of one function, each with its engine, in a bounded table.
+
+In: the arguments of calls. Out: the trace that serves them. It must not know what users call it for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+
+from incrax import _jax
+from incrax._context import context_key
+from incrax._messages import many_functions, many_signatures, nothing_saved
+from incrax._names import name_of
+from incrax._stats import Stats
+from incrax._tuning import Tuning
+from incrax.engine.call.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.pure import Step, make_step
+from incrax.engine.compile.executables import Compiler
+from incrax.engine.compile.host_calls import HostCalls
+from incrax.engine.compile.packing import packable
+from incrax.engine.compile.recycling import can_recycle
+from incrax.engine.inputs.leaves import has_tracer, is_frozen
+from incrax.engine.inputs.rows import has_rows
+from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.policy.log import Journal, note_forgotten, note_trace
+from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
+from incrax.engine.store.eviction import check_kept
+
+MAX_FORGOTTEN = 4096
+"""Forgotten signatures of which one keeps a note, to see whether they come back."""
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+class Options(NamedTuple):
+    """How a function is made incremental."""
+
+    is_exact: bool
+    versions: int
+    memory: int | None
+    tuning: Tuning
+    algebra: bool = False
+
+    def limits(self, num_parts: int) -> Limits:
+        """What the store may keep, found out when it is needed: asking for free memory starts JAX's runtime."""
+        return make_limits(self.versions, self.memory, is_exact=self.is_exact, num_parts=num_parts)
+
+    def own_tuning(self) -> Tuning:
+        """The tuning; without times where processes must decide alike."""
+        return replace(self.tuning, timed=False) if jax.process_count() > 1 else self.tuning
+
+
+class Traced:
+    """One traced signature with its engine."""
+
+    __slots__ = ("analysis", "engine", "signature")
+
+    def __init__(self, signature: Signature, analysis: Analysis, engine: Engine) -> None:
+        self.signature = signature
+        self.analysis = analysis
+        self.engine = engine
+
+    def serves(self, treedef: Any) -> bool:
+        """Whether a call may have this signature: same tree and configuration."""
+        return treedef == self.signature.treedef and context_key() == self.signature.config
+
+    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
+        """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""
+        signature = self.signature
+        if signature.statics and not signature.same_statics(leaves):
+            return None
+        dynamic = signature.dynamic_leaves(leaves)
+        changed = self.engine.comparison.changed_leaves(dynamic)
+        numbers = range(len(dynamic)) if changed is None else changed
+        states = self.engine.store.states
+        anchors = states[-1].anchors if states else ()
+        return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
+
+
+class Traces:
+    """The table; `latest` is the trace that the last call used."""
+
+    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats) -> None:
+        self.fun = fun
+        self.name = name_of(fun)
+        self.options = options
+        self.stats = stats
+        self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
+        self.table: OrderedDict[Hashable, Traced] = OrderedDict()
+        self.latest: Traced | None = None
+        self.steps: OrderedDict[Hashable, Step] = OrderedDict()
+        self._has_warned = False
+        self._forgotten: set[int] | None = set()
+
+    def fork(self, stats: Stats) -> Traces:
+        """An independent table with the same traces, values and programs so far, and the same calls to the host."""
+        other = Traces(self.fun, self.options, stats)
+        other.calls = self.calls
+        for key, traced in self.table.items():
+            other.table[key] = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            if traced is self.latest:
+                other.latest = other.table[key]
+        return other
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def serving(
+        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+    ) -> tuple[Traced | None, list[int] | None]:
+        """The trace for a call (None: none serves it as it is), and which leaves are other objects."""
+        latest = self.latest
+        if latest is not None and latest.serves(treedef):
+            changed = latest.changed_leaves(leaves)
+            if changed is not None:
+                return latest, changed
+        if has_tracer(leaves) or has_rows(leaves):
+            return None, None
+        signature = make_signature(self.fun, args, kwargs)
+        found = self.table.get(signature.key)
+        if found is None:
+            found = self._add(signature, leaves)
+        self.table.move_to_end(signature.key)
+        if has_mutable_inputs(found.analysis):
+            return None, None
+        self.latest = found
+        return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
+
+    def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
+        """The trace for a call without becoming the latest, or forgetting another; None: call the function as it is."""
+        if has_tracer(leaves):
+            return None
+        signature = make_signature(self.fun, args, kwargs)
+        traced = self.table.get(signature.key)
+        if traced is None:
+            traced = self._make(signature, leaves, self.stats)
+            self._note_trace(signature)
+            if len(self.table) < self.options.tuning.max_signatures:
+                self.table[signature.key] = traced
+        return None if has_mutable_inputs(traced.analysis) else traced
+
+    def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> tuple[Traced, list[Any]]:
+        """The trace for these arguments and their leaves, for a report: nothing is stored or forgotten.
+
+        Raises:
+            NotCalledError: calls with these arguments are not tracked.
+        """
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if has_tracer(leaves):
+            raise nothing_saved(method)
+        signature = make_signature(self.fun, args, kwargs)
+        traced = self.table.get(signature.key)
+        if traced is None:
+            traced = self._make(signature, leaves, Stats())
+        if has_mutable_inputs(traced.analysis):
+            raise nothing_saved(method)
+        return traced, leaves
+
+    def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
+        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
+        dynamic = signature.dynamic_leaves(leaves)
+        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=self.options.algebra)
+        facts = analysis.facts
+        on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
+        limits = self.options.limits(signature.num_parts)
+        check_kept(facts.kept, limits.budget_bytes)
+        placed = signature.placed
+        compiler = Compiler(facts, self.calls, self.name, on_host=on_host, recycles=can_recycle(), placed=placed)
+        journal = Journal(self.name, signature.dynamic_paths, facts.dependence.layout)
+        engine = Engine(facts, analysis.traced, journal, compiler, tuning, stats, limits, is_exact=is_exact)
+        return Traced(signature, analysis, engine)
+
+    def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
+        traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
+        self._note_trace(signature)
+        self._warn_of_thrashing(signature)
+        if len(self.table) > self.options.tuning.max_signatures:
+            _, forgotten = self.table.popitem(last=False)
+            self._note_forgotten(forgotten.signature)
+            note_forgotten(self.name, self.options.tuning.max_signatures)
+            self.latest = None if forgotten is self.latest else self.latest
+            self._warn_of_functions(signature)
+        return traced
+
+    def _note_trace(self, signature: Signature) -> None:
+        self.stats.traces += 1
+        known = (traced.signature for traced in self.table.values())
+        note_trace(self.name, signature, known, self.options.tuning.max_signatures)
+
+    def _note_forgotten(self, signature: Signature) -> None:
+        """Not where other objects may get the hash of a static leaf that is gone."""
+        is_known = all(x is None or type(x) is str for x in signature.statics)
+        if is_known and self._forgotten is not None and len(self._forgotten) < MAX_FORGOTTEN:
+            self._forgotten.add(hash(signature.key))
+
+    def _warn_of_thrashing(self, signature: Signature) -> None:
+        """Say once that a signature is traced again because it was forgotten."""
+        if self._forgotten is not None and hash(signature.key) in self._forgotten:
+            self._forgotten = None
+            warnings.warn(many_signatures(self.options.tuning.max_signatures), UserWarning, stacklevel=5)
+
+    def _warn_of_functions(self, signature: Signature) -> None:
+        """Say once that functions among the arguments may be why so many traces are made."""
+        functions = [path for path, x in zip(signature.static_paths, signature.statics, strict=True) if callable(x)]
+        if functions and not self._has_warned:
+            self._has_warned = True
+            shown = ", ".join(f"`{path}`" for path in functions)
+            warnings.warn(many_functions(shown, self.options.tuning.max_signatures), UserWarning, stacklevel=5)
+
+    # --- the pure form -------------------------------------------------------------------------------------------
+
+    def step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+        """The step for a signature and frozen data; kept, so that what compiled it once is compiled.
+
+        Raises:
+            NotCalledError: an input is mutable.
+        """
+        is_traced = not _jax.is_top_level() or has_tracer(leaves)
+        key = (signature.key, tuple(id(x) for x in leaves if is_frozen(x)))
+        found = None if is_traced else self.steps.get(key)
+        if found is None:
+            found = self._make_step(signature, leaves)
+        if not is_traced:
+            self.steps[key] = found
+            self.steps.move_to_end(key)
+            if len(self.steps) > self.options.tuning.max_signatures:
+                self.steps.popitem(last=False)
+        return found
+
+    def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
+        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
+        analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
+        if has_mutable_inputs(analysis):
+            raise nothing_saved("pure()")
+        return make_step(
+            analysis, signature, leaves, self.options.limits(signature.num_parts).planned_bytes, self.calls
+        )

@@ -1,0 +1,162 @@
+"""Functions outside JAX that programs call: what they returned is remembered by the bits of their operands.
+
+A saved value spares a call where no input changed that it depends on. Remembered results spare what saved values cannot
+know: an iteration of a loop, a branch that reads more, a row of a batch, a version that was dropped. They cost a call
+from the program to the host, but not the function.
+
+In: functions and operands, from inside programs. Out: results. It must not know programs or saved values.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax.engine.program.functions import function_key
+
+T = TypeVar("T")
+
+MAX_BYTES = 2**26
+MEMORY_SHARE = 0.25
+"""Bytes of remembered results and operands: so many, and at most this share of the budget of saved values."""
+
+ENTRY_SHARE = 0.25
+"""Share of these bytes above which one call is not remembered."""
+
+
+class _Thread(threading.local):
+    """For whose programs this thread runs a function on the host."""
+
+    callers: tuple[HostCalls, ...] = ()
+
+
+_thread = _Thread()
+
+
+class HostCalls:
+    """The calls to the host of one function's programs, and of its forks'.
+
+    `seconds` passed in functions on the host so far.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.max_bytes = min(MAX_BYTES, int(MEMORY_SHARE * budget_bytes))
+        self.num_bytes = 0
+        self.seconds = 0.0
+        self._max_entry_bytes = int(ENTRY_SHARE * self.max_bytes)
+        self._results: OrderedDict[_Key, tuple[list[np.ndarray], int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._anew: set[object] = set()
+
+    def now(self) -> float:
+        """A clock that stands still while a function on the host runs: whichever program calls it, it must run."""
+        return time.perf_counter() - self.seconds
+
+    # --- in programs ---------------------------------------------------------------------------------------------
+
+    def wrap(self, eqns: Iterable[Equation], *, is_awaited: bool = True) -> tuple[Equation, ...]:
+        """Equations whose functions on the host go through here; `is_awaited`: by a call that holds its lock."""
+        return tuple([_jax.with_host_functions(eqn, lambda e: _HostFunction.of(e, self, is_awaited)) for eqn in eqns])
+
+    def is_awaited_here(self) -> bool:
+        """Whether this thread runs a function on the host for a call, which holds its lock and waits."""
+        callers = _thread.callers
+        return bool(callers) and self in callers and not self._anew
+
+    # --- what is remembered --------------------------------------------------------------------------------------
+
+    def results(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+        """What a pure function returns; it runs if it was not called with these bits, or that was forgotten."""
+        key = None if self._anew else _key(function, operands, self._max_entry_bytes)
+        if key is None:
+            return self._run(function, operands)
+        found = self._find(key)
+        return self._remember(key, self._run(function, operands)) if found is None else found
+
+    def anew(self, run: Callable[[], T]) -> T:
+        """The awaited results of `run`, in which every function on the host runs."""
+        token = object()
+        try:
+            self._anew.add(token)
+            return jax.block_until_ready(run())
+        finally:
+            self._anew.discard(token)
+
+    def clear(self) -> None:
+        """Forget all results."""
+        with self._lock:
+            self._results.clear()
+            self.num_bytes = 0
+
+    def _run(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
+        start_s = time.perf_counter()
+        try:
+            return list(function(*operands))
+        finally:
+            with self._lock:
+                self.seconds += time.perf_counter() - start_s
+
+    def _find(self, key: _Key) -> list[np.ndarray] | None:
+        with self._lock:
+            found = self._results.get(key)
+            if found is None:
+                return None
+            self._results.move_to_end(key)
+            return found[0]
+
+    def _remember(self, key: _Key, results: Sequence[Any]) -> list[np.ndarray]:
+        """Private copies: a function may return the same buffer each time."""
+        kept = [np.array(x) for x in results]
+        num_bytes = sum(len(bits) for _, _, bits in key.operands) + sum(x.nbytes for x in kept)
+        with self._lock:
+            if num_bytes <= self._max_entry_bytes and key not in self._results:
+                self._results[key] = kept, num_bytes
+                self.num_bytes += num_bytes
+            while self._results and self.num_bytes > self.max_bytes:
+                self.num_bytes -= self._results.popitem(last=False)[1][1]
+        return kept
+
+
+@dataclass(frozen=True)
+class _HostFunction:
+    """A function on the host as programs call it, on flat operands."""
+
+    function: Callable[..., Any]
+    calls: HostCalls
+    is_pure: bool
+    is_awaited: bool
+
+    @classmethod
+    def of(cls, eqn: Equation, calls: HostCalls, is_awaited: bool) -> _HostFunction:
+        return cls(eqn.params["callback"], calls, eqn.primitive.name == "pure_callback", is_awaited)
+
+    def __call__(self, *operands: Any) -> Any:
+        before = _thread.callers
+        _thread.callers = (*before, self.calls) if self.is_awaited else before
+        try:
+            return self.calls.results(self.function, operands) if self.is_pure else self.function(*operands)
+        finally:
+            _thread.callers = before
+
+
+class _Key(NamedTuple):
+    """A function, by identity, and the shapes, dtypes and bits of its operands."""
+
+    function: Hashable
+    operands: tuple[tuple[Any, Any, bytes], ...]
+
+
+def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) -> _Key | None:
+    """The key of a call; None where operands are too large or no plain arrays."""
+    if any(_jax.is_key_dtype(x.dtype) for x in operands) or sum(x.nbytes for x in operands) > max_bytes:
+        return None
+    return _Key(function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands))

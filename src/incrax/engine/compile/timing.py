@@ -1,0 +1,158 @@
+"""A compiled program with its measured seconds.
+
+The first run compiles and does not count; the next few are timed, then one in `SAMPLE`, so that a machine that became
+busier or quieter is noticed.
+
+In: a plan and its executable. Out: results, and `seconds`. It must not know what the program is for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from incrax._profiling import annotated
+from incrax.engine.compile.executables import Executable
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.plan.plan import Plan
+
+SAMPLE = 32
+"""One in so many runs is timed after the first rounds."""
+
+LONG_S = 0.1
+"""Seconds of timed runs in all after which no more are needed at the start."""
+
+EQUATION_S = 2e-3
+"""Seconds to compile one equation, assumed where the clock must not decide."""
+
+WINDOW = 5
+"""Latest timed runs, of which the lower quartile counts: noise mostly adds."""
+
+
+class Clock:
+    """What the programs of one engine share.
+
+    Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
+    changes of the wanted values); what tells the time; whether measured seconds may decide anything; seconds spent in
+    programs so far, each run as long as it usually takes; seconds that passed in calls of programs and in waiting for
+    their results; seconds of first runs of plans, most of it compilation; a result of each run that was not waited for,
+    by which one sees whether it failed.
+    """
+
+    __slots__ = ("compiling_s", "is_running", "now", "passed_s", "rounds", "spent_s", "ticks", "unproven")
+
+    def __init__(self, rounds: int, now: Callable[[], float], ticks: int = 0, *, is_running: bool = True) -> None:
+        self.rounds = rounds
+        self.now = now
+        self.ticks = ticks
+        self.is_running = is_running
+        self.spent_s = 0.0
+        self.passed_s = 0.0
+        self.compiling_s = 0.0
+        self.unproven: list[Any] = []
+
+    def copy(self) -> Clock:
+        """A clock for a fork: what was spent so far is not its own."""
+        other = Clock(self.rounds, self.now, self.ticks, is_running=self.is_running)
+        other.unproven = list(self.unproven)
+        return other
+
+    def began(self, begin_s: float | None) -> float:
+        """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for now."""
+        return self.now() - (0.0 if begin_s is None else time.perf_counter() - begin_s)
+
+    def wait(self, results: Any) -> None:
+        """Wait for results of programs: their seconds count as spent already, and these are no overhead."""
+        start = self.now()
+        jax.block_until_ready(results)
+        self.passed_s += self.now() - start
+
+    def read(self, guard: Any) -> bool:
+        """Wait for a result that is true or false, and read it; `bool` of a JAX array takes several times as long."""
+        start = self.now()
+        is_true = bool(np.asarray(guard))
+        self.passed_s += self.now() - start
+        return is_true
+
+
+class TimedProgram:
+    """One executable; `plan` is None for the whole program, `seconds` is None until it was timed.
+
+    `first_s` are the seconds of the first run, compilation included; `is_settled` says that the first timed runs were
+    made, or took long enough to be believed.
+    """
+
+    __slots__ = (
+        "clock",
+        "executable",
+        "first_s",
+        "is_settled",
+        "num_runs",
+        "plan",
+        "pool",
+        "seconds",
+        "times",
+    )
+
+    def __init__(self, plan: Plan | None, executable: Executable, clock: Clock, pool: Pool) -> None:
+        self.plan = plan
+        self.executable = executable
+        self.clock = clock
+        self.pool = pool
+        self.num_runs = 0
+        self.is_settled = False
+        self.times: deque[float] = deque(maxlen=WINDOW)
+        self.seconds: float | None = None
+        self.first_s = 0.0
+
+    def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
+        """The same executable with times of its own."""
+        other = TimedProgram(self.plan, self.executable, clock, pool)
+        other.num_runs, other.times, other.seconds = self.num_runs, self.times.copy(), self.seconds
+        other.first_s, other.is_settled = self.first_s, self.is_settled
+        return other
+
+    def retime(self) -> None:
+        """Forget the times and take new ones in the next runs, if any are; `seconds` stay until then."""
+        if self.num_runs and self.clock.rounds:
+            self.times.clear()
+            self.num_runs, self.is_settled = 1, False
+
+    @annotated("run")
+    def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
+        """Run; where it is timed, wait for what it reads before and for its results after."""
+        rounds = self.clock.rounds
+        donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
+        if self.is_settled and (self.num_runs % SAMPLE or not rounds):
+            return self._run_settled(feeds, loads, donated)
+        jax.block_until_ready(loads)
+        start = self.clock.now()
+        results = jax.block_until_ready(self.executable(feeds, loads, donated))
+        elapsed = max(self.clock.now() - start, 0.0)
+        self.clock.passed_s += elapsed
+        if self.num_runs:
+            self.times.append(elapsed)
+            self.seconds = sorted(self.times)[len(self.times) // 4]
+            self.clock.ticks += 1
+            self.clock.spent_s += self.seconds
+        else:
+            self.first_s = elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
+            self.clock.compiling_s += self.first_s if self.plan is not None else 0.0
+        self.num_runs += 1
+        self.is_settled = self.num_runs > rounds or (len(self.times) > 2 and sum(self.times) >= LONG_S)
+        return results
+
+    def _run_settled(self, feeds: Sequence[Any], loads: Sequence[Any], donated: Sequence[Any]) -> list[Any]:
+        """Run without waiting; it counts as long as it took before."""
+        start = self.clock.now()
+        results = self.executable(feeds, loads, donated)
+        self.clock.passed_s += self.clock.now() - start
+        self.clock.spent_s += self.seconds or 0.0
+        self.clock.unproven += results[:1]
+        self.num_runs += 1
+        return results

@@ -1,0 +1,246 @@
+"""Chunks of rows: cut, padded to few capacities, joined.
+
+In: arrays on the host, or a source that is read chunk by chunk. Out: `Chunk`s, which never change. It must not know
+what is computed from them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax.engine.inputs.leaves import check_dynamic
+from incrax.engine.inputs.messages import no_rows, not_an_array, other_lengths, other_read, wrong_chunk_rows
+from incrax.engine.inputs.sources import Source
+
+CHUNK_ROWS = 131072
+"""Rows of a full chunk, unless the user says otherwise."""
+
+MIN_CAPACITY = 1024
+"""Rows of the smallest chunk: its program takes little more than one call of a program takes anyway."""
+
+MAX_CHUNKS = 64
+"""Chunks that are not full, above which small neighbours are joined."""
+
+LEAST_CAPACITY = 2
+"""JAX broadcasts one row in other equations than many."""
+
+MAX_GENERATIONS = 8
+"""Generations of chunks that a joined one knows: those before them have been forgotten, or were never evaluated."""
+
+_numbers = itertools.count()
+
+
+class Lineage(NamedTuple):
+    """The number of a chunk, unique in the process, and of those that it was joined from."""
+
+    number: int
+    parents: tuple[Lineage, ...] = ()
+
+    def younger(self, generations: int) -> Lineage:
+        """The lineage with so many generations of parents at most."""
+        if not generations:
+            return Lineage(self.number)
+        return Lineage(self.number, tuple([parent.younger(generations - 1) for parent in self.parents]))
+
+
+class Chunk:
+    """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
+
+    Fields: its number and those of the chunks that it was joined from; rows without padding; capacity; the number of
+    rows as programs take it; the arrays (None where they are read from a source at each use).
+    """
+
+    __slots__ = ("_arrays", "_read", "capacity", "count", "lineage", "num_rows")
+
+    def __init__(
+        self, num_rows: int, capacity: int, read: Callable[[], Sequence[np.ndarray]], *, is_streamed: bool
+    ) -> None:
+        self.lineage = Lineage(next(_numbers))
+        self.num_rows = num_rows
+        self.capacity = capacity
+        self.count = np.int32(num_rows)
+        self._read = read if is_streamed else None
+        self._arrays = None if is_streamed else _to_device(read(), capacity)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the rows are read at each use."""
+        return self._arrays is None
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the capacity is larger than the number of rows."""
+        return self.num_rows < self.capacity
+
+    def arrays(self) -> tuple[jax.Array, ...]:
+        """The leaves, padded: shape (capacity, ...)."""
+        if self._arrays is not None:
+            return self._arrays
+        assert self._read is not None
+        return _to_device(self._read(), self.capacity)
+
+    def rows(self) -> list[np.ndarray]:
+        """The leaves on the host, without padding; they must not be written to."""
+        if self._read is not None:
+            return [np.asarray(x) for x in self._read()]
+        return [np.asarray(x)[: self.num_rows] for x in self._arrays or ()]
+
+
+def _to_device(leaves: Iterable[np.ndarray], capacity: int) -> tuple[jax.Array, ...]:
+    """Private copies, padded; the copy may be shared by the device array, since nobody else can write to it."""
+    return tuple([jnp.asarray(_padded(x, capacity)) for x in leaves])
+
+
+def _padded(x: np.ndarray, capacity: int) -> np.ndarray:
+    result = np.empty((capacity, *x.shape[1:]), _own_dtype(x))
+    result[: len(x)] = x
+    result[len(x) :] = x[-1]
+    return result
+
+
+def _own_dtype(x: np.ndarray) -> np.dtype:
+    """What JAX makes of a dtype, in the machine's byte order."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(x.dtype.newbyteorder("=")))
+
+
+@dataclass(frozen=True)
+class RowType:
+    """What all rows have in common: the tree, and the trailing shape and dtype of each leaf."""
+
+    treedef: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        types = [f"{dtype}[n{''.join(f',{k}' for k in s)}]" for s, dtype in zip(self.shapes, self.dtypes, strict=True)]
+        return str(jax.tree.unflatten(self.treedef, types))
+
+    @property
+    def paths(self) -> list[str]:
+        """Key paths of the leaves below the rows."""
+        tree = jax.tree.unflatten(self.treedef, list(range(len(self.shapes))))
+        return [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree)]
+
+    def avals(self, num_rows: int) -> list[jax.ShapeDtypeStruct]:
+        """Types of the leaves for a number of rows."""
+        pairs = zip(self.shapes, self.dtypes, strict=True)
+        return [jax.ShapeDtypeStruct((num_rows, *shape), dtype) for shape, dtype in pairs]
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def checked_chunk_rows(chunk_rows: Any) -> int:
+    """The number as `int`; refuse what is no power of two."""
+    number = None if isinstance(chunk_rows, bool) else as_int(chunk_rows)
+    if number is None or number < 1 or number & (number - 1):
+        raise wrong_chunk_rows(chunk_rows)
+    return number
+
+
+def as_int(x: Any) -> int | None:
+    """An integer of any type as `int`; None for what is none."""
+    try:
+        return operator.index(x)
+    except TypeError:
+        return None
+
+
+def checked(tree: Any, *, may_be_empty: bool = False) -> tuple[list[np.ndarray], RowType]:
+    """The leaves on the host, and their type."""
+    with_paths, treedef = jax.tree.flatten_with_path(tree)
+    named = [(f"rows{jax.tree_util.keystr(path)}", leaf) for path, leaf in with_paths]
+    for path, leaf in named:
+        if not _is_array(leaf):
+            raise not_an_array(path, type(leaf).__name__)
+        check_dynamic(leaf, path)
+    lengths = [(path, leaf.shape[0]) for path, leaf in named]
+    if len({length for _, length in lengths}) > 1:
+        raise other_lengths(lengths)
+    if not lengths or not (lengths[0][1] or may_be_empty):
+        raise no_rows()
+    leaves = [np.asarray(leaf) for _, leaf in named]
+    return leaves, RowType(treedef, tuple(x.shape[1:] for x in leaves), tuple(map(_own_dtype, leaves)))
+
+
+def _is_array(leaf: Any) -> bool:
+    is_array = isinstance(leaf, (np.ndarray, jax.Array)) and not isinstance(leaf, _jax.Tracer)
+    return is_array and leaf.ndim > 0 and isinstance(leaf.dtype, np.dtype)
+
+
+# --- cutting and joining ------------------------------------------------------------------------------------------
+
+
+def _capacity(num_rows: int, chunk_rows: int) -> int:
+    """The next power of two, within bounds."""
+    return max(min(max(1 << (num_rows - 1).bit_length(), MIN_CAPACITY), chunk_rows), LEAST_CAPACITY)
+
+
+def cut(leaves: Sequence[np.ndarray], chunk_rows: int) -> Iterator[Chunk]:
+    """Chunks of rows in memory."""
+    for start in range(0, len(leaves[0]), chunk_rows):
+        part = [x[start : start + chunk_rows] for x in leaves]
+        yield make_chunk(part, _capacity(len(part[0]), chunk_rows))
+
+
+def make_chunk(leaves: Sequence[np.ndarray], capacity: int) -> Chunk:
+    """A chunk in memory."""
+    return Chunk(len(leaves[0]), capacity, lambda: leaves, is_streamed=False)
+
+
+def checked_read(source: Source, start: int, stop: int, expected: RowType | None) -> tuple[list[np.ndarray], RowType]:
+    """The leaves of these rows and their type, which must be the expected one if there is any."""
+    leaves, row_type = checked(source.read(start, stop), may_be_empty=True)
+    if len(leaves[0]) != stop - start or row_type != (expected or row_type):
+        raise other_read(start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type))
+    return leaves, row_type
+
+
+def streamed(source: Source, num_rows: int, row_type: RowType, chunk_rows: int) -> Iterator[Chunk]:
+    """Chunks that are read at each use."""
+    for start in range(0, num_rows, chunk_rows):
+        stop = min(start + chunk_rows, num_rows)
+
+        def read(start: int = start, stop: int = stop) -> list[np.ndarray]:
+            return checked_read(source, start, stop, row_type)[0]
+
+        yield Chunk(stop - start, _capacity(stop - start, chunk_rows), read, is_streamed=True)
+
+
+def overwritten(x: np.ndarray, new: np.ndarray, offset: int) -> np.ndarray:
+    """A copy of `x` with `new` from `offset` on, as far as it reaches."""
+    result = np.array(x)
+    first, last = max(offset, 0), min(offset + len(new), len(x))
+    result[first:last] = new[first - offset : last - offset]
+    return result
+
+
+def joined(chunks: list[Chunk], chunk_rows: int) -> list[Chunk]:
+    """Chunks with runs of small neighbours joined, where there are too many small ones."""
+    if sum(chunk.num_rows < chunk_rows for chunk in chunks) <= MAX_CHUNKS:
+        return chunks
+    runs: list[list[Chunk]] = []
+    for chunk in chunks:
+        total = sum(c.num_rows for c in runs[-1]) + chunk.num_rows if runs else chunk_rows + 1
+        if total <= chunk_rows and not chunk.is_streamed and not runs[-1][0].is_streamed:
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return [run[0] if len(run) == 1 else _join(run, chunk_rows) for run in runs]
+
+
+def _join(run: Sequence[Chunk], chunk_rows: int) -> Chunk:
+    leaves = [np.concatenate(column) for column in zip(*[chunk.rows() for chunk in run], strict=True)]
+    joined = make_chunk(leaves, _capacity(len(leaves[0]), chunk_rows))
+    lineage = Lineage(joined.lineage.number, tuple(chunk.lineage for chunk in run))
+    joined.lineage = lineage.younger(MAX_GENERATIONS)
+    return joined

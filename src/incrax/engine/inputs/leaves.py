@@ -1,0 +1,347 @@
+"""Stage 8, change: is this leaf the value that was seen before?
+
+In: leaves as users pass them. Out: `LeafValue`, a private snapshot, and masks of changed elements. The order of the
+test is identity of an immutable object, then type, then bits; never float `==`, a tolerance or a hash alone.
+It must not know plans or saved values.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._messages import masked_array, unsupported_dtype
+from incrax.engine.inputs.placement import plain_sharding
+
+T = TypeVar("T")
+
+SMALL_BYTES = 2048
+"""Bytes up to which a NumPy leaf is handed to XLA from host memory at each call."""
+
+SHORT = 64
+"""Elements up to which an array is compared element by element in Python, which is faster there."""
+
+NUM_SAMPLED = 64
+"""Words that are compared first: arrays that differ everywhere, as most that change do, cost no more."""
+
+_PYTHON_SCALARS = (bool, int, float, complex)
+_ARRAY = _jax.ArrayImpl
+_IMMUTABLE = frozenset({*_PYTHON_SCALARS, _ARRAY, np.float64, np.float32, np.int64, np.int32})
+"""Types whose objects never change and are handed to programs as they are."""
+
+_UNREAD = object()
+NO_ANCHOR = object()
+"""Stands for an object whose identity proves nothing, because its owner may change it in place."""
+
+_frozen: dict[int, weakref.ref[jax.Array]] = {}
+
+
+def frozen(tree: T) -> T:
+    """Promise that data will not change: a private, immutable copy that is compared by pointer only.
+
+    Args:
+        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes; leaves that are no arrays or numbers stay as they
+            are.
+
+    Returns:
+        The same pytree of `jax.Array`s, each copied once. Pass these objects to incremental functions: an unchanged
+        one costs a pointer comparison, another object counts as changed without its bits being read.
+
+    Cost: one copy of the data.
+
+    Example:
+        >>> import incrax, numpy as np
+        >>> data = incrax.frozen(np.arange(3.0))
+        >>> bool(data.sum() == 3.0)
+        True
+    """
+
+    def freeze(leaf: Any) -> Any:
+        if not is_dynamic(leaf):
+            return leaf
+        array = jnp.array(leaf, copy=True)
+        _frozen[id(array)] = weakref.ref(array, lambda _, key=id(array): _frozen.pop(key, None))
+        return array
+
+    return jax.tree.map(freeze, tree)
+
+
+def is_frozen(x: Any) -> bool:
+    """Whether `frozen` made this object."""
+    ref = _frozen.get(id(x))
+    return ref is not None and ref() is x
+
+
+def is_compared_by_identity(x: Any) -> bool:
+    """Whether the bits of a leaf are never read: a frozen one, or one that no device of this process holds whole."""
+    return is_frozen(x) or (type(x) is _ARRAY and not _jax.is_held_whole(x))
+
+
+# --- what a leaf is -----------------------------------------------------------------------------------------------
+
+
+def is_dynamic(x: Any) -> bool:
+    """Whether a leaf is a value for JAX (array, scalar, key) and not a static Python object."""
+    if isinstance(x, Enum):
+        return False
+    return isinstance(x, (jax.Array, np.ndarray, np.generic, *_PYTHON_SCALARS)) or _jax.is_mutable_array(x)
+
+
+def has_tracer(leaves: Iterable[Any]) -> bool:
+    """Whether some leaf has no value yet."""
+    return any(isinstance(leaf, _jax.Tracer) for leaf in leaves)
+
+
+def descriptor(x: Any) -> tuple[Any, ...]:
+    """The type of a dynamic leaf: everything but its bits that a compiled program depends on."""
+    kind = type(x)
+    if kind in _PYTHON_SCALARS:
+        return (), jax.dtypes.canonicalize_dtype(kind), True, None
+    if isinstance(x, (np.ndarray, np.generic)):
+        if isinstance(x, np.ma.MaskedArray):
+            return "masked", x.shape, x.dtype
+        return x.shape, jax.dtypes.canonicalize_dtype(x.dtype), False, None
+    if _jax.is_mutable_array(x):
+        return "ref", str(x.aval)
+    if isinstance(x, _PYTHON_SCALARS):
+        return descriptor(_plain_scalar(x))
+    if type(x) is _ARRAY:
+        return x.shape, x.dtype, x.weak_type, plain_sharding(x.sharding) if x.committed else None
+    if isinstance(x, _jax.Tracer):
+        return x.shape, x.dtype, False, None
+    return x.shape, x.dtype, False, plain_sharding(x.sharding) if getattr(x, "committed", False) else None
+
+
+def has_type_of(x: Any, anchor: Any) -> bool:
+    """Whether an array shares its very type object with another one: enough, and faster than to compare types."""
+    kind = type(x)
+    if kind is not type(anchor) or kind is not _ARRAY:
+        return False
+    return x.aval is anchor.aval and not x.committed and not anchor.committed
+
+
+def has_numpy_type(x: Any, known: Any) -> bool:
+    """Whether a NumPy value has just the shape and dtype of a descriptor: enough, and faster than to make one."""
+    if type(x) is not np.ndarray and type(x) is not np.float64:
+        return False
+    return x.dtype is known[1] and x.shape == known[0] and known[2] is False and known[3] is None
+
+
+def check_dynamic(x: Any, path: str) -> None:
+    """Refuse arrays that JAX has no type for."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise masked_array(path)
+    if isinstance(x, (np.ndarray, np.generic)) and not _has_jax_type(x.dtype):
+        raise unsupported_dtype(path, x.dtype)
+
+
+def _has_jax_type(dtype: np.dtype) -> bool:
+    is_wide = dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16)
+    return not (dtype.kind in "OSUMm" or dtype.names is not None or is_wide or dtype == np.void)
+
+
+def _plain_scalar(x: Any) -> Any:
+    """A value of a subclass of bool, int, float or complex as one of these."""
+    kind: Any = next(kind for kind in _PYTHON_SCALARS if isinstance(x, kind))
+    return kind(x)
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+class LeafValue:
+    """One value of one leaf.
+
+    Fields: `anchor`, an immutable object whose identity proves the value (`NO_ANCHOR` for NumPy arrays); `bits`, a
+    private copy of its bits on the host (None where only identity counts); `feed`, what to hand to a compiled program;
+    `array`, the feed if it is a `jax.Array` of a user, whose buffer its owner may delete.
+    """
+
+    __slots__ = ("_bits", "_seen_at", "_words", "anchor", "array", "feed")
+
+    def __init__(self, x: Any) -> None:
+        self.anchor = self.feed = x
+        self._bits: Any = _UNREAD
+        self._words: Any = _UNREAD
+        self._seen_at: int | None = None
+        kind = type(x)
+        if kind in _IMMUTABLE:
+            self.array = x if kind is _ARRAY else None
+            return
+        self.array = None
+        if isinstance(x, np.ndarray):
+            self.anchor = NO_ANCHOR
+            self._bits = snapshot = _snapshot(x)
+            self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jnp.asarray(snapshot)
+        elif isinstance(x, jax.Array):
+            self.array = x
+        elif isinstance(x, _PYTHON_SCALARS) and type(x) not in _PYTHON_SCALARS and not isinstance(x, np.generic):
+            self.feed = _plain_scalar(x)
+
+    @property
+    def bits(self) -> np.ndarray | None:
+        """The value on the host, read once; None where only identity counts, or it was deleted unread, or failed."""
+        if self._bits is _UNREAD:
+            self._bits = _read_bits(self.anchor)
+        return self._bits
+
+    @property
+    def words(self) -> tuple[int, ...] | None:
+        """The bits of each element of 8 bytes as an integer; None for other types."""
+        if self._words is _UNREAD:
+            bits = self.bits
+            is_wide = bits is not None and bits.dtype.itemsize == 8 and bits.dtype.kind in "fiu"
+            self._words = tuple(bits.reshape(-1).view(np.uint64).tolist()) if bits is not None and is_wide else None
+        return self._words
+
+    def is_deleted(self) -> bool:
+        """Whether the buffer was donated or deleted by its owner."""
+        return self.array is not None and self.array.is_deleted()
+
+    def settle(self, now: int) -> None:
+        """Move a host value that stays in use to the device, so that it is not transferred at every call."""
+        if self._seen_at is not None and self._seen_at != now and not isinstance(self.feed, jax.Array):
+            self.feed = jax.device_put(self.feed)  # `jnp.asarray` would compile a program for its type
+        self._seen_at = now
+
+
+def _snapshot(x: np.ndarray) -> np.ndarray:
+    """A private copy in C order and the machine's byte order."""
+    if type(x) is np.ndarray and x.dtype.isnative:
+        return x.copy()
+    return np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)
+
+
+def as_entry(x: Any) -> Any:
+    """A leaf as it is where its object never changes, else its `LeafValue`: cheaper where nothing is compared."""
+    return x if type(x) in _IMMUTABLE else LeafValue(x)
+
+
+def as_value(entry: Any) -> LeafValue:
+    """The `LeafValue` of an entry."""
+    return entry if type(entry) is LeafValue else LeafValue(entry)
+
+
+def _read_bits(x: Any) -> np.ndarray | None:
+    if isinstance(x, jax.Array):
+        if x.is_deleted() or (_frozen and is_frozen(x)) or not _jax.is_held_whole(x):
+            return None
+        try:
+            return np.asarray(x if isinstance(x.dtype, np.dtype) else jax.random.key_data(x))
+        except jax.errors.JaxRuntimeError:  # what computes it failed: it equals nothing
+            return None
+    return _python_int(x) if type(x) is int else np.asarray(x)
+
+
+def _python_int(x: int) -> np.ndarray:
+    if -(2**63) <= x < 2**63:
+        return np.asarray(x, np.int64)
+    return np.frombuffer(str(x).encode(), np.uint8)
+
+
+def same_value(old: LeafValue, new: LeafValue) -> bool:
+    """Whether two values of one descriptor have the same bits."""
+    a, b = old.anchor, new.anchor
+    if a is b and a is not NO_ANCHOR:
+        return True
+    known = same_floats(a, b)
+    if known is not None:
+        return known
+    if new.array is not None and _is_large_on_device(new.array):
+        return _same_on_device(old, new.array)
+    old_bits, new_bits = old.bits, new.bits
+    return old_bits is not None and new_bits is not None and same_bits(old_bits, new_bits)
+
+
+def has_bits_of(x: Any, old: LeafValue) -> bool:
+    """Whether a NumPy array has the bits of a value: found out before a copy of it is made."""
+    return type(x) is np.ndarray and old.anchor is NO_ANCHOR and old.bits is not None and same_bits(old.bits, x)
+
+
+def same_floats(a: Any, b: Any) -> bool | None:
+    """Whether two floats have the same bits; None for zeros, NaNs and other types: the bits tell."""
+    if type(a) is not float or type(b) is not float:
+        return None
+    if a == b:
+        return True if a else None
+    return None if a != a and b != b else False
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Bitwise equality of two arrays of one shape; NaN equals itself, 0.0 differs from -0.0."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.nbytes <= SMALL_BYTES:
+        return a.tobytes() == b.tobytes()
+    x, y = _words(a), _words(b)
+    step = max(x.size // NUM_SAMPLED, 1)
+    return bool(np.array_equal(x[::step], y[::step]) and np.array_equal(x, y))
+
+
+def _words(a: np.ndarray) -> np.ndarray:
+    flat = np.ascontiguousarray(a).reshape(-1)
+    size = next(n for n in (8, 4, 2, 1) if flat.nbytes % n == 0 and flat.dtype.itemsize % n == 0)
+    return flat.view(f"u{size}")
+
+
+def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
+    """Bit mask of the elements whose bits differ; `width` is 1 where the leaf is tracked as a whole."""
+    if new is old:
+        return 0
+    if width == 1:
+        return 1
+    if width <= SHORT and new.words is not None and old.words is not None:
+        return sum([1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y])
+    a, b = new.bits, old.bits
+    if a is None or b is None or a.dtype != b.dtype:
+        return (1 << width) - 1
+    different = (_elements(a, width) != _elements(b, width)).any(axis=1)
+    return sum([1 << k for k in np.flatnonzero(different).tolist()])
+
+
+def _elements(a: np.ndarray, width: int) -> np.ndarray:
+    return np.frombuffer(a.tobytes(), np.uint8).reshape(width, -1)
+
+
+def _is_large_on_device(x: jax.Array) -> bool:
+    return (
+        x.ndim > 0
+        and x.size * x.dtype.itemsize > SMALL_BYTES
+        and x.is_fully_addressable
+        and next(iter(x.sharding.device_set)).platform != "cpu"
+    )
+
+
+def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
+    """Compare where the data are; only one boolean comes to the host."""
+    old = value.feed
+    if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or not _jax.is_held_whole(x):
+        return False
+    try:
+        return bool(_equal_on_device(old, x))
+    except jax.errors.JaxRuntimeError:
+        return False
+
+
+@jax.jit
+def _equal_on_device(a: jax.Array, b: jax.Array) -> jax.Array:
+    return ~jnp.any(different_bits(a, b))
+
+
+def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several elements."""
+    if _jax.is_key_dtype(a.dtype):
+        a, b = jax.random.key_data(a), jax.random.key_data(b)
+    if jnp.issubdtype(a.dtype, jnp.complexfloating):
+        return different_bits(a.real, b.real) | different_bits(a.imag, b.imag)
+    if not jnp.issubdtype(a.dtype, jnp.floating):
+        return a != b
+    unsigned = jnp.dtype(f"uint{a.dtype.itemsize * 8}")
+    return jax.lax.bitcast_convert_type(a, unsigned) != jax.lax.bitcast_convert_type(b, unsigned)

@@ -1,0 +1,222 @@
+"""Rows of data: what is appended or replaced makes new chunks, and the others stay the same objects.
+
+In: pytrees of arrays with a common first axis, or a source. Out: `Rows`. It must not know what is computed from them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax.engine.inputs.chunks import (
+    CHUNK_ROWS,
+    Chunk,
+    RowType,
+    as_int,
+    checked,
+    checked_chunk_rows,
+    checked_read,
+    cut,
+    joined,
+    make_chunk,
+    overwritten,
+    streamed,
+)
+from incrax.engine.inputs.messages import no_row_number, no_rows, other_lengths, other_rows, outside_rows
+from incrax.engine.inputs.sources import ArraySource, ParquetSource, Source
+
+
+class Rows:
+    """Rows of data, cut into chunks, for an incremental function: only chunks that are new are evaluated.
+
+    `incremental(f)(params, rows)` equals `f(params, rows.tree())` up to the rounding of sums, for a function that maps
+    over rows and reduces over them. Immutable; `append` and `replace` return new `Rows` that share chunks.
+
+    Args:
+        tree: pytree of arrays (NumPy or JAX), shapes (n, ...), n at least 1.
+        chunk_rows: rows of a full chunk, a power of two.
+
+    Raises:
+        RowsError: leaves have different numbers of rows, or none.
+        UnsupportedLeafError: a leaf is no array, or of a dtype that JAX has no type for.
+
+    Cost: one copy of the data.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp, numpy as np
+        >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(x**2))
+        >>> rows = incrax.Rows(np.ones(5000), chunk_rows=2048)
+        >>> float(f(2.0, rows)), float(f(2.0, rows.append(np.ones(10))))
+        (10000.0, 10020.0)
+        >>> f.stats.chunks_run, f.stats.chunks_reused
+        (4, 3)
+    """
+
+    __slots__ = ("_chunks", "_num_rows", "_starts", "_type", "capacities", "chunk_rows")
+
+    def __init__(self, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> None:
+        chunk_rows = checked_chunk_rows(chunk_rows)
+        leaves, row_type = checked(tree)
+        self._set(row_type, chunk_rows, tuple(cut(leaves, chunk_rows)))
+
+    def _set(self, row_type: RowType, chunk_rows: int, chunks: tuple[Chunk, ...]) -> None:
+        self._type = row_type
+        self.chunk_rows: int = chunk_rows
+        self._chunks = chunks
+        self.capacities: tuple[int, ...] = tuple(dict.fromkeys(chunk.capacity for chunk in chunks))
+        self._starts = np.cumsum([0, *(chunk.num_rows for chunk in chunks)])
+        self._num_rows = int(self._starts[-1])
+
+    @classmethod
+    def from_source(cls, source: Source, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
+        """Rows that are read when they are evaluated and dropped afterwards, for data larger than memory.
+
+        Args:
+            source: has `num_rows` and `read(start, stop)`, a pytree of arrays; the same rows at each time.
+            chunk_rows: rows that are read at once, a power of two; about two chunks are in memory at a time.
+
+        Raises:
+            RowsError: there are no rows; or, also later when rows are read: a read gave another number of rows than
+                it was asked for, or rows of another type than before.
+
+        Cost: reads one row now, and all rows whenever something that they are combined with changes.
+        """
+        chunk_rows, num_rows = checked_chunk_rows(chunk_rows), operator.index(source.num_rows)
+        if num_rows < 1:
+            raise no_rows()
+        _, row_type = checked_read(source, 0, 1, None)
+        rows = cls.__new__(cls)
+        rows._set(row_type, chunk_rows, tuple(streamed(source, num_rows, row_type, chunk_rows)))
+        return rows
+
+    @classmethod
+    def from_memmap(cls, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
+        """Rows streamed from a pytree of `np.memmap`s, or of other arrays on disk that are read by slicing.
+
+        Args:
+            tree: pytree of array-likes, shapes (n, ...); the files must not change.
+            chunk_rows: rows that are read at once, a power of two.
+
+        Raises:
+            RowsError: leaves have different numbers of rows, or none.
+        """
+        lengths = [(f"rows{jax.tree_util.keystr(p)}", len(x)) for p, x in jax.tree.leaves_with_path(tree)]
+        if len({length for _, length in lengths}) > 1:
+            raise other_lengths(lengths)
+        return cls.from_source(ArraySource(tree), chunk_rows=chunk_rows)
+
+    @classmethod
+    def from_parquet(cls, path: Any, *, columns: Sequence[str] | None = None, chunk_rows: int = CHUNK_ROWS) -> Rows:
+        """Rows streamed from a Parquet file: a dict with one array per column.
+
+        Args:
+            path: file with columns of numbers, without missing entries; it must not change.
+            columns: names of the columns to read; None: all.
+            chunk_rows: rows that are evaluated at once, a power of two; row groups of the file are read one by one.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+            RowsError: the file has no rows, or, when it is read, a column has missing entries.
+        """
+        return cls.from_source(ParquetSource(path, columns), chunk_rows=chunk_rows)
+
+    # --- new rows ------------------------------------------------------------------------------------------------
+
+    def append(self, tree: Any) -> Rows:
+        """These rows and, in chunks of their own, the new ones after them.
+
+        Args:
+            tree: arrays of the same structure, dtypes and trailing shapes, with any number of rows.
+
+        Raises:
+            RowsError: they are of another type.
+        """
+        leaves = self._leaves_of(tree, "append")
+        if not len(leaves[0]):
+            return self
+        return self._with(joined([*self._chunks, *cut(leaves, self.chunk_rows)], self.chunk_rows))
+
+    def replace(self, start: int, tree: Any) -> Rows:
+        """These rows with new ones in the place of rows `start` and following; chunks that they touch become new.
+
+        Args:
+            start: number of the first row to replace.
+            tree: arrays of the same structure, dtypes and trailing shapes.
+
+        Raises:
+            RowsError: they are of another type, or reach beyond the last row.
+            TypeError: `start` is no integer.
+        """
+        first_row = as_int(start)
+        if first_row is None:
+            raise no_row_number(start)
+        start, leaves = first_row, self._leaves_of(tree, "replace")
+        stop = start + len(leaves[0])
+        if not 0 <= start <= stop <= len(self):
+            raise outside_rows(start, stop, len(self))
+        chunks = list(self._chunks)
+        for number, chunk in enumerate(chunks):
+            first, last = int(self._starts[number]), int(self._starts[number + 1])
+            if first < stop and start < last:
+                new = [overwritten(x, y, start - first) for x, y in zip(chunk.rows(), leaves, strict=True)]
+                chunks[number] = make_chunk(new, chunk.capacity)
+        return self._with(chunks)
+
+    def _with(self, chunks: Iterable[Chunk]) -> Rows:
+        rows = Rows.__new__(Rows)
+        rows._set(self._type, self.chunk_rows, tuple(chunks))
+        return rows
+
+    def _leaves_of(self, tree: Any, method: str) -> list[np.ndarray]:
+        leaves, row_type = checked(tree, may_be_empty=True)
+        if row_type != self._type:
+            raise other_rows(method, str(row_type), str(self._type))
+        return leaves
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks in order."""
+        return self._chunks
+
+    @property
+    def row_type(self) -> RowType:
+        """Tree, trailing shapes and dtypes."""
+        return self._type
+
+    def tree(self) -> Any:
+        """All rows as a pytree of `jax.Array`s, shapes (n, ...). Cost: a copy; reads all rows that are streamed."""
+        parts = [chunk.rows() for chunk in self._chunks]
+        columns = [jnp.asarray(np.concatenate(column)) for column in zip(*parts, strict=True)]
+        return jax.tree.unflatten(self._type.treedef, columns)
+
+    def __reduce__(self) -> Any:
+        """Rows that are copied or pickled are other chunks."""
+        return _rebuild, (jax.tree.map(np.asarray, self.tree()), self.chunk_rows)
+
+    def __repr__(self) -> str:
+        """Number of rows, their type and number of chunks."""
+        return f"Rows({len(self)} rows of {self._type} in {len(self._chunks)} chunks)"
+
+
+def _rebuild(tree: Any, chunk_rows: int) -> Rows:
+    return Rows(tree, chunk_rows=chunk_rows)
+
+
+def has_rows(leaves: Iterable[Any]) -> bool:
+    """Whether some leaf is `Rows`."""
+    return any(type(leaf) is Rows for leaf in leaves)
+
+
+def as_plain(tree: Any) -> Any:
+    """Arguments with all rows as arrays."""
+    return jax.tree.map(lambda leaf: leaf.tree() if type(leaf) is Rows else leaf, tree)

@@ -1,0 +1,185 @@
+"""Signatures: what must be the same for two calls to share a trace.
+
+In: the arguments of a call. Out: a hashable key, the dynamic leaves, and names for them. It must not know values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from incrax import _jax
+from incrax._context import context_key
+from incrax._messages import unhashable_static
+from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
+from incrax.engine.inputs.placement import Placed
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The structure of a call: its tree, which leaves are values, the static ones, types, names, configuration."""
+
+    treedef: Any
+    is_dynamic: tuple[bool, ...]
+    descriptors: tuple[Hashable, ...]
+    statics: tuple[Any, ...]
+    paths: tuple[str, ...]
+    config: Hashable
+
+    @property
+    def key(self) -> Hashable:
+        """Equal keys share a trace; a static 1, 1.0 and True differ."""
+        statics = tuple((type(x), x) for x in self.statics)
+        return self.treedef, self.is_dynamic, self.descriptors, statics, self.config
+
+    def dynamic_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The leaves that are values."""
+        return (
+            leaves if not self.statics else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
+        )
+
+    def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
+        """Whether a call with these leaves has this signature."""
+        if treedef != self.treedef or context_key() != self.config or not self.same_statics(leaves):
+            return False
+        dynamic = self.dynamic_leaves(leaves)
+        return self.same_types(dynamic, range(len(dynamic)), ())
+
+    def same_statics(self, leaves: Sequence[Any]) -> bool:
+        """Whether leaves of the same tree have the same static values in the same places."""
+        if any(is_dynamic(x) is not flag for x, flag in zip(leaves, self.is_dynamic, strict=True)):
+            return False
+        statics = [x for x, is_value in zip(leaves, self.is_dynamic, strict=True) if not is_value]
+        return all(same_static(x, y) for x, y in zip(statics, self.statics, strict=True))
+
+    def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
+        """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
+        for index in numbers:
+            x = dynamic[index]
+            known = self.dynamic_types[index]
+            if type(x) is self.python_types[index] or has_numpy_type(x, known):
+                continue
+            if anchors and has_type_of(x, anchors[index]):
+                continue
+            if isinstance(x, _jax.Tracer) or not is_dynamic(x) or descriptor(x) != known:
+                return False
+        return True
+
+    @cached_property
+    def dynamic_paths(self) -> tuple[str, ...]:
+        """Names of the leaves that are values."""
+        return tuple(path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if is_value)
+
+    @cached_property
+    def static_paths(self) -> tuple[str, ...]:
+        """Names of the static leaves."""
+        return tuple(path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if not is_value)
+
+    @cached_property
+    def dynamic_types(self) -> tuple[Hashable, ...]:
+        """Descriptors of the dynamic leaves."""
+        return tuple(d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value)
+
+    @cached_property
+    def placed(self) -> dict[int, Placed]:
+        """The leaves that are bound to a device or a sharding, by their numbers among those that are values."""
+        known = [(i, d) for i, d in enumerate(self.dynamic_types) if isinstance(d, tuple) and len(d) == 4]
+        return {i: Placed(shape, sharding) for i, (shape, _, _, sharding) in known if sharding is not None}
+
+    @property
+    def num_parts(self) -> int:
+        """How many devices share the work on a leaf, at most."""
+        return max([1, *(placed.num_parts for placed in self.placed.values())])
+
+    @cached_property
+    def python_types(self) -> tuple[type | None, ...]:
+        """Python types that decide a leaf's descriptor alone (float, int, ...), None for others."""
+        known: dict[Any, type] = {descriptor(kind()): kind for kind in (bool, int, float, complex)}
+        return tuple(known.get(d) for d in self.dynamic_types)
+
+    def rebuild(self, dynamic: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments from the dynamic leaves."""
+        values, statics = iter(dynamic), iter(self.statics)
+        leaves = [next(values) if is_value else next(statics) for is_value in self.is_dynamic]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def same_static(x: Any, y: Any) -> bool:
+    """Whether two static leaves are one value; 1, 1.0 and True differ."""
+    return type(x) is type(y) and (x is y or x == y)
+
+
+def same_type(x: Any, known: Any) -> bool:
+    """Whether a leaf is a value of the shape and dtype of a descriptor, weak or not, wherever it is."""
+    return is_dynamic(x) and descriptor(x)[:2] == known[:2]
+
+
+def type_text(known: Any) -> str:
+    """The shape and dtype of a descriptor as messages show them: `float64[3, 2]`."""
+    shape, dtype = known[:2]
+    return f"{dtype}{list(shape)}" if isinstance(shape, tuple) else f"an array that is {shape}"
+
+
+def make_signature(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+    """The signature of a call.
+
+    Raises:
+        UnsupportedLeafError: a leaf is an array of a dtype without JAX type, or a static value without a hash.
+    """
+    with_paths, treedef = jax.tree.flatten_with_path((args, kwargs))
+    names = argument_names(fun, len(args))
+    paths = tuple(leaf_path(names, path) for path, _ in with_paths)
+    flags, descriptors, statics = [], [], []
+    for path, (_, leaf) in zip(paths, with_paths, strict=True):
+        flags.append(is_dynamic(leaf))
+        if flags[-1]:
+            check_dynamic(leaf, path)
+            descriptors.append(descriptor(leaf))
+        else:
+            descriptors.append(None)
+            statics.append(_checked_static(leaf, path))
+    return Signature(treedef, tuple(flags), tuple(descriptors), tuple(statics), paths, context_key())
+
+
+def _checked_static(leaf: Any, path: str) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        raise unhashable_static(path, leaf) from None
+    return leaf
+
+
+_NAMES = "__incrax_argument_names__"
+
+
+def with_names(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The function, its positional arguments called so: names that no parameter can have, such as `params['mu']`."""
+    setattr(fun, _NAMES, tuple(names))
+    return fun
+
+
+def argument_names(fun: Callable[..., Any], num_args: int) -> list[str]:
+    """Names of positional arguments, `values[i]` for those of `*values`, `args[i]` where the function does not tell."""
+    if (given := getattr(fun, _NAMES, None)) is not None:
+        return list(given)
+    try:
+        parameters = list(inspect.signature(fun).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p.name for p in parameters if p.kind in positional][:num_args]
+    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    first = len(names) if rest is not None else 0
+    return names + [f"{rest or 'args'}[{i - first}]" for i in range(len(names), num_args)]
+
+
+def leaf_path(names: Sequence[str], path: tuple[Any, ...]) -> str:
+    """A leaf's name as users write it: `params['mu']`, `data`."""
+    where, first, *rest = path
+    name = names[first.idx] if where.idx == 0 else first.key
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"

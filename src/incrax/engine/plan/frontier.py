@@ -1,0 +1,256 @@
+"""Stage 5, frontier: which values a program loads and which equations it runs.
+
+In: a program, the variables wanted, and the price of loading each. Out: the cheapest choice, by a minimum cut.
+It must not know why a variable may be loaded.
+
+A[v] = 1 if variable v is available in the program, R[e] = 1 if equation e runs. With prices load(v) and run(e),
+minimise  sum_e run(e) R[e] + sum_v load(v) A[v] (1 - R[equation of v])
+subject to  A[wanted] = 1  and  R[e] <= A[u] for each input u of e.
+All terms are submodular, so a minimum cut between a source (0) and a sink (1) finds the optimum:
+    source -> R[e] of capacity run(e),   R[e] -> A[v] of capacity load(v),   A[u] -> R[e] infinite for each input u,
+    A[wanted] -> sink infinite,          source -> A[input] of capacity load(input).
+
+What the wanted variables need through variables that cannot be loaded runs whatever the prices are; only what can be
+loaded in its place, and what that is computed from, is to be decided. A maximum flow takes a time that grows with the
+square of the length of a chain, so this is done in windows of `WINDOW` equations, from the end of the program to its
+start: a window may load what lies before it, and what it loads is wanted of the next one. There are as many windows as
+are needed for what runs to be available, and one more. In a program of one window the choice is optimal; each equation
+is in one window, so that the time grows with their number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from incrax._jax import Var
+from incrax._program import Listing, read_vars, written_vars
+
+WINDOW = 2000
+"""Equations that are decided on together."""
+
+INFINITE = 1 << 30
+_SCALE = 1 << 28
+_SOURCE, _SINK = 0, 1
+
+LoadSeconds = Callable[[Var], float | None]
+RunSeconds = Callable[[int], float]
+
+
+class Frontier(NamedTuple):
+    """Equation numbers to run, in program order, and variables to load, in program order."""
+
+    run: tuple[int, ...]
+    load: tuple[Var, ...]
+
+
+def choose_frontier(
+    listing: Listing,
+    targets: Iterable[Var],
+    must_run: Iterable[int],
+    load_seconds: LoadSeconds,
+    run_seconds: RunSeconds,
+) -> Frontier:
+    """The cheapest set of equations to run and values to load that makes all targets available.
+
+    Args:
+        listing: the equations of a program, in order.
+        targets: variables that must be available.
+        must_run: numbers of equations that must run (effects).
+        load_seconds: price of loading a variable; None where it cannot be loaded.
+        run_seconds: price of running an equation, by its number.
+
+    Returns:
+        The frontier. Variables that no equation writes (inputs, constants) are always loaded and not listed.
+
+    Cost: proportional to the equations that run, and those from which a loaded value is computed, up to a window of
+        them for each place where many values meet.
+    """
+    targets, must_run = tuple(targets), frozenset(must_run)
+    price = cache(load_seconds)
+    ran, wanted = _forced(listing, targets, must_run, price)
+    is_cheap = cache(lambda var: _is_cheap(listing, var, price(var), run_seconds))
+    loads = {var for var in wanted if is_cheap(var)}
+    ends = _Ends(listing, (var for var in wanted if var not in loads))
+    is_had = lambda var: var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
+    left = set(ends.at)
+    is_last = False
+    while ends.at and not is_last:
+        is_last = not left
+        window, here = _window(listing, ends, ran, is_cheap)
+        left -= window
+        chosen, available = _minimum_cut(listing, window, here, is_had, price, run_seconds)
+        ran.update(chosen)
+        for var in available:
+            if listing.writer[var] in window or is_cheap(var):
+                loads.add(var)
+            else:
+                ends.add(var)
+    return _trimmed(listing, ran, loads.union(*ends.at.values()), targets, must_run)
+
+
+class _Ends:
+    """Variables that must be available, by the number of the equation that writes them; the last number first."""
+
+    def __init__(self, listing: Listing, variables: Iterable[Var]) -> None:
+        self.listing = listing
+        self.at: dict[int, dict[Var, None]] = {}
+        self._heap: list[int] = []
+        for var in variables:
+            self.add(var)
+
+    def add(self, var: Var) -> None:
+        number = self.listing.writer[var]
+        if number not in self.at:
+            self.at[number] = {}
+            heapq.heappush(self._heap, -number)
+        self.at[number][var] = None
+
+    def __contains__(self, var: Var) -> bool:
+        return var in self.at.get(self.listing.writer[var], ())
+
+    @property
+    def last(self) -> int:
+        """The greatest number; -1 if there is none."""
+        return -self._heap[0] if self._heap else -1
+
+    def pop_last(self) -> dict[Var, None]:
+        """Take out the variables of the greatest number."""
+        return self.at.pop(-heapq.heappop(self._heap))
+
+
+def _forced(
+    listing: Listing, targets: Iterable[Var], must_run: Iterable[int], price: LoadSeconds
+) -> tuple[set[int], list[Var]]:
+    """Equations that run at any price, and the variables that can be loaded among those that they and targets need."""
+    ran: set[int] = set()
+    loadable: dict[Var, None] = {}
+    numbers: list[int] = list(must_run)
+
+    def need(variables: Iterable[Var]) -> None:
+        for var in variables:
+            number = listing.writer.get(var)
+            if number is not None and number not in ran:
+                if price(var) is None:
+                    numbers.append(number)
+                else:
+                    loadable[var] = None
+
+    need(targets)
+    while numbers:
+        number = numbers.pop()
+        if number not in ran:
+            ran.add(number)
+            need(read_vars(listing.eqns[number]))
+    return ran, [var for var in loadable if listing.writer[var] not in ran]
+
+
+def _is_cheap(listing: Listing, var: Var, price: float | None, run_seconds: RunSeconds) -> bool:
+    """Whether to load a variable costs no more than the one equation that computes only this: then it never runs."""
+    number = listing.writer[var]
+    return price is not None and price <= run_seconds(number) and len(written_vars(listing.eqns[number])) == 1
+
+
+def _window(
+    listing: Listing, ends: _Ends, ran: Collection[int], is_cheap: Callable[[Var], bool]
+) -> tuple[set[int], list[Var]]:
+    """The last equations, up to `WINDOW`, from which ends are computed, and the ends that these write, taken out."""
+    heap: list[int] = []
+    seen: set[int] = set()
+    window: set[int] = set()
+    targets: list[Var] = []
+    while len(window) < WINDOW and (heap or ends.at):
+        number = max(ends.last, -heap[0] if heap else -1)
+        if number == ends.last:
+            targets += ends.pop_last()
+        if heap and number == -heap[0]:
+            heapq.heappop(heap)
+        window.add(number)
+        for var in read_vars(listing.eqns[number]):
+            other = listing.writer.get(var)
+            if other is not None and other not in ran and other not in seen and not is_cheap(var):
+                seen.add(other)
+                heapq.heappush(heap, -other)
+    return window, targets
+
+
+def _minimum_cut(
+    listing: Listing,
+    window: Collection[int],
+    targets: Sequence[Var],
+    is_had: Callable[[Var], bool],
+    price: LoadSeconds,
+    run_seconds: RunSeconds,
+) -> tuple[set[int], set[Var]]:
+    """The equations of a window that run, and the variables that are available, computed or loaded.
+
+    What is written before the window, and is not had anyway, can be loaded, or else cannot be had in it. A variable
+    that one equation alone reads shares its node.
+    """
+    if not window:
+        return set(), set(targets)
+    nodes = {number: index for index, number in enumerate(sorted(window), 2)}
+    readers: dict[Var, list[int]] = {var: [] for var in targets}
+    for number in nodes:
+        for var in dict.fromkeys(read_vars(listing.eqns[number])):
+            if not is_had(var):
+                readers.setdefault(var, []).append(nodes[number])
+    edges = [(_SOURCE, node, run_seconds(number)) for number, node in nodes.items()]
+    wanted = frozenset(targets)
+    places: dict[Var, int] = {}
+    num_nodes = len(nodes) + 2
+    for var, read_by in readers.items():
+        if var in wanted:
+            place = _SINK
+        elif len(read_by) == 1:
+            place = read_by[0]
+        else:
+            place, num_nodes = num_nodes, num_nodes + 1
+            edges.extend((place, reader, np.inf) for reader in read_by)
+        load_s = price(var)
+        edges.append((nodes.get(listing.writer[var], _SOURCE), place, np.inf if load_s is None else load_s))
+        places[var] = place
+    on_source_side = _source_side(edges, num_nodes)
+    chosen = {number for number, node in nodes.items() if not on_source_side[node]}
+    return chosen, {var for var, place in places.items() if not on_source_side[place]}
+
+
+def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.ndarray:
+    """Whether the residual graph of a maximum flow still reaches each node from the source."""
+    rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
+    finite = np.isfinite(capacities)
+    scale = _SCALE / max(float(capacities[finite].sum()), 1e-12)
+    units = np.where(finite, np.maximum(np.where(finite, capacities, 0) * scale, 1), INFINITE).astype(np.int64)
+    graph = csr_array((units, (rows, cols)), shape=(num_nodes, num_nodes))
+    graph.sum_duplicates()
+    graph.data = np.minimum(graph.data, INFINITE)
+    graph = csr_array(graph.astype(np.int32))
+    flow = maximum_flow(graph, _SOURCE, _SINK).flow
+    residual = csr_array(graph - flow)
+    residual.eliminate_zeros()
+    is_reached = np.zeros(num_nodes, bool)
+    is_reached[breadth_first_order(residual, _SOURCE, return_predecessors=False)] = True
+    return is_reached
+
+
+def _trimmed(
+    listing: Listing, ran: Collection[int], available: Iterable[Var], targets: Iterable[Var], must_run: Collection[int]
+) -> Frontier:
+    """Without equations and loads that nothing in the choice reads (ties of the cut can leave some)."""
+    loads = {var for var in available if listing.writer[var] not in ran}
+    needed = set(targets)
+    kept = []
+    for number in sorted(ran, reverse=True):
+        eqn = listing.eqns[number]
+        if number in must_run or any(var in needed and var not in loads for var in written_vars(eqn)):
+            kept.append(number)
+            needed.update(read_vars(eqn))
+    numbers = sorted({listing.writer[var] for var in loads & needed})
+    written = (var for number in numbers for var in written_vars(listing.eqns[number]))
+    return Frontier(tuple(reversed(kept)), tuple(var for var in written if var in loads and var in needed))

@@ -1,0 +1,261 @@
+"""Stage 6 and 7, plan: for a dirty set, what to load, run and save, as data that prints readably.
+
+In: `Facts` (a program with its dependence and prices). Out: a `Plan`. It must not know the values of anything.
+
+Law: running a plan's equations on the current inputs and current values of `loads` gives the current values of
+`outputs` and `saves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from incrax import _jax
+from incrax._collection import uncollected
+from incrax._jax import Equation, Var
+from incrax._profiling import annotated
+from incrax._program import read_vars, written_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.frontier import choose_frontier
+from incrax.engine.rewrites.algebra import Statistics, polynomial_reductions
+from incrax.engine.rewrites.factors import Factored, factor_reductions
+from incrax.engine.rewrites.partial_sums import in_order, regroup, stack_rows, traced_equations
+
+MIN_LOAD_S = 1e-12
+NEW_VALUE_S = 5e-6
+"""Price of keeping one more value: a segment of its own to compile and to start when the value is stale."""
+
+SAVE_SHARE = 0.1
+"""Share of the price of saving a new value that each use bears."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to load, run, save and return for one dirty set.
+
+    Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order; variables to save;
+    positions of the program outputs that are computed (the others are kept); estimated seconds; the loads before
+    rows were stacked; a boolean that it computes, if any, which must be true for its results to be used; the algebra
+    over rows in it, if any.
+    """
+
+    dirty: int
+    loads: tuple[Var, ...]
+    eqns: tuple[Equation, ...]
+    saves: tuple[Var, ...]
+    outputs: tuple[int, ...]
+    seconds: float
+    base_loads: tuple[Var, ...]
+    guard: Var | None = None
+    statistics: Statistics | None = None
+
+    def describe(self) -> list[str]:
+        """The plan as lines: what it loads, runs, saves."""
+        lines = [f"load  {_type(var)}" for var in self.loads]
+        lines += [f"run   {eqn.primitive.name} -> {' '.join(map(_type, eqn.outvars))}" for eqn in self.eqns]
+        return lines + [f"save  {_type(var)}" for var in self.saves]
+
+    def __str__(self) -> str:
+        return "\n".join(self.describe())
+
+
+def _type(var: Var) -> str:
+    return var.aval.str_short(short_dtypes=True)
+
+
+class Prices(NamedTuple):
+    """Factors on the calibrated prices of loading a value and of running an equation."""
+
+    load: float = 1.0
+    run: float = 1.0
+
+
+@annotated("plan")
+@uncollected
+def plan_dirty(
+    facts: Facts,
+    dirty: int,
+    *,
+    wanted: Iterable[Var] = (),
+    saves: Iterable[Var] = (),
+    prices: Prices = Prices(),
+    only_wanted: bool = False,
+    may_factor: bool = True,
+    may_derive: bool = True,
+) -> Plan:
+    """Plan for a dirty set: compute the reached outputs from clean saved values.
+
+    Args:
+        facts: the analysed program.
+        dirty: mask of the changed inputs.
+        wanted: values that other plans load already; loading them again costs a little less here.
+        saves: values to save as well, as far as the dirty set reaches them.
+        prices: factors on the calibrated prices.
+        only_wanted: load nothing but wanted values and values derived from them.
+        may_factor: also try to merge sibling reductions into matrix products, and take the cheaper plan.
+        may_derive: use values that the program has not: partial sums, stacked rows, factors.
+    """
+    may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
+    reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
+    outputs = facts.dirty_outputs(dirty)
+    targets = [atom for atom in (*(facts.program.outvars[i] for i in outputs), *reached_saves) if isinstance(atom, Var)]
+    known = frozenset(wanted)
+
+    def load_seconds(var: Var) -> float | None:
+        if not facts.is_saveable(var) or facts.mask(var) & dirty:
+            return None
+        if only_wanted and var not in known and var not in facts.derived.recipes:
+            return None
+        if facts.is_minimal:
+            return MIN_LOAD_S
+        price = facts.load_seconds(var)
+        if var not in known:
+            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(_jax.aval_bytes(var.aval))
+        return price * prices.load
+
+    search = _Search(facts, dirty, load_seconds, prices.run, reached_saves, outputs)
+    eqns = _reached(facts, dirty, targets, reached_saves, may_regroup=may_derive)
+    plans = [search.plan(eqns, targets)]
+    if may_derive:
+        for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
+            plans.append(search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics))
+    return min(plans, key=lambda p: p.seconds)
+
+
+class _OtherForm(NamedTuple):
+    """Equations that give the same targets where the guard is true."""
+
+    eqns: tuple[Equation, ...]
+    guard: Var
+    statistics: Statistics | None
+
+
+def _other_forms(
+    facts: Facts,
+    dirty: int,
+    eqns: Sequence[Equation],
+    targets: Sequence[Var],
+    saves: Sequence[Var],
+    *,
+    may_factor: bool,
+) -> Iterator[_OtherForm]:
+    """The equations with sibling reductions merged, and with algebra over rows, and with both."""
+    named = frozenset(targets)
+
+    def is_dirty(var: Var) -> bool:
+        return not facts.is_known(var) or bool(facts.mask(var) & dirty)
+
+    def factored(eqns: Sequence[Equation], kept: frozenset[Var]) -> Factored | None:
+        if not may_factor:
+            return None
+        return factor_reductions(eqns, facts.derived, is_dirty, kept, facts.listing.equation_of)
+
+    merged = factored(eqns, named)
+    if merged is not None:
+        yield _OtherForm(*merged, None)
+    if not facts.algebra.is_on:
+        return
+    plain = _reached(facts, dirty, targets, saves, may_regroup=False)
+    statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, named)
+    if statistics is None:
+        return
+    yield _OtherForm(statistics.eqns, statistics.guard, statistics)
+    merged = factored(statistics.eqns, named | {statistics.guard})
+    if merged is not None:
+        (guard,), both = traced_equations(jnp.logical_and, [merged.guard, statistics.guard])
+        yield _OtherForm((*merged.eqns, *both), guard, statistics)
+
+
+@uncollected
+def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
+    """Plan that computes all outputs from the inputs and the wanted values."""
+    known = frozenset(wanted)
+    load_seconds = lambda var: facts.load_seconds(var) if var in known else None
+    outputs = tuple(range(len(facts.program.outvars)))
+    search = _Search(facts, facts.dependence.layout.full, load_seconds, 1.0, (), outputs)
+    return search.plan((), [atom for atom in facts.program.outvars if isinstance(atom, Var)], facts.effects)
+
+
+@uncollected
+def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var], bool]) -> Plan:
+    """Plan that computes missing saved values from the inputs and the saved values that are there.
+
+    Cost: proportional to what it runs; see `choose_frontier`.
+    """
+    missing = tuple(dict.fromkeys(missing))
+    absent = frozenset(missing)
+
+    def load_seconds(var: Var) -> float | None:
+        if var in absent or not is_available(var):
+            return None
+        return MIN_LOAD_S if facts.is_minimal else facts.load_seconds(var)
+
+    return _Search(facts, 0, load_seconds, 1.0, missing, ()).plan((), missing)
+
+
+def _reached(
+    facts: Facts, dirty: int, targets: Iterable[Var], saves: Iterable[Var], *, may_regroup: bool
+) -> tuple[Equation, ...]:
+    """The equations that a dirty set reaches and that targets need, in order, with clean terms of sums taken out."""
+    listing = facts.listing.extended(facts.derived.recipe(saves))
+    numbers: set[int] = set()
+    stack = list(facts.effects) if dirty else []
+    stack += [listing.writer[var] for var in targets if var in listing.writer and facts.mask(var) & dirty]
+    while stack:
+        number = stack.pop()
+        if number not in numbers:
+            numbers.add(number)
+            read = (var for var in read_vars(listing.eqns[number]) if facts.mask(var) & dirty)
+            stack += [listing.writer[var] for var in read if var in listing.writer]
+    replaced: dict[int, tuple[Equation, ...]] = {}
+    if may_regroup and not facts.effects:
+        chains = (chain for chain in facts.chains if chain.last in numbers)
+        replaced = regroup(listing.eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves)
+    return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (listing.eqns[n],)))
+
+
+class _Search(NamedTuple):
+    """What plans for one purpose have in common: see `Plan`, and the price of loading a variable (None: cannot be)."""
+
+    facts: Facts
+    dirty: int
+    load_seconds: Callable[[Var], float | None]
+    run_price: float
+    saves: tuple[Var, ...]
+    outputs: tuple[int, ...]
+
+    def plan(
+        self,
+        eqns: Sequence[Equation],
+        targets: Sequence[Var],
+        must_run: Sequence[int] = (),
+        guard: Var | None = None,
+        statistics: Statistics | None = None,
+    ) -> Plan:
+        """The plan that runs some equations, and whatever else they and the targets need."""
+        facts = self.facts
+        wanted = targets if guard is None else [*targets, guard]
+        written = {var for eqn in eqns for var in written_vars(eqn)}
+        read = dict.fromkeys(var for eqn in eqns for var in read_vars(eqn))
+        needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
+        listing = facts.listing.extended(facts.derived.recipe(needed))
+        seconds = lambda number: 1.0 if facts.is_minimal else facts.seconds(listing.eqns[number]) * self.run_price
+        frontier = choose_frontier(listing, needed, must_run, self.load_seconds, seconds)
+        ran = (*(listing.eqns[number] for number in frontier.run), *eqns)
+        if facts.effects:
+            ran = in_order(ran) or ran
+        loads = frontier.load
+        base_loads = tuple(var for var in loads if var not in facts.derived.recipes)
+        if self.dirty and not facts.is_minimal and not facts.is_explicit:
+            ran, loads = stack_rows(ran, loads, wanted, facts.derived)
+        seconds_in_all = self._seconds(ran, loads)
+        return Plan(self.dirty, loads, ran, self.saves, self.outputs, seconds_in_all, base_loads, guard, statistics)
+
+    def _seconds(self, eqns: Iterable[Equation], loads: Iterable[Var]) -> float:
+        facts = self.facts
+        seconds = sum(map(facts.seconds, eqns)) * self.run_price + sum(map(facts.load_seconds, loads))
+        return seconds + sum(facts.calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in self.saves)

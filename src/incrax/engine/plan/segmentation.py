@@ -1,0 +1,115 @@
+"""Segmentation: equations grouped by dependency set, so that few programs serve every dirty set together.
+
+The wanted values are grouped by what they depend on; a segment computes one group from the inputs and from groups that
+depend on less, and the top computes the outputs from the wanted values. Any change is served by the segments that it
+reaches, then the top: the number of programs is bounded by the number of distinct dependency sets.
+
+In: `Facts` and wanted variables. Out: groups with plans, and for a dirty set its route. It must not know programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from incrax._jax import Var
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, plan_fill, plan_top
+
+Group = tuple[Var, ...]
+
+MAX_ROUTES = 4096
+
+
+class Route(NamedTuple):
+    """How segments serve a dirty set: groups to compute, and unchanged saved values that are read."""
+
+    groups: tuple[Group, ...]
+    clean: tuple[Var, ...]
+
+
+class Segmentation:
+    """The groups of the wanted values; plans of groups that stay the same survive a change of them."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.wanted: dict[Var, None] = {}
+        self.groups: dict[int, Group] = {}
+        self._plans: dict[Group, Plan] = {}
+        self._routes: dict[int, Route] = {}
+        self._top_plan: Plan | None = None
+
+    def copy_plans(self, other: Segmentation) -> None:
+        """Take over the wanted values and plans of another one."""
+        self.wanted, self.groups = dict(other.wanted), dict(other.groups)
+        self._plans, self._routes = dict(other._plans), dict(other._routes)
+        self._top_plan = other._top_plan
+
+    def want(self, variables: Iterable[Var]) -> bool:
+        """Add variables of the program to the wanted ones; whether any was new."""
+        new = [var for var in variables if var not in self.wanted and var not in self.facts.derived.recipes]
+        if not new:
+            return False
+        wanted = {**self.wanted, **dict.fromkeys(new)}
+        by_mask: dict[int, list[Var]] = {}
+        for var in wanted:
+            by_mask.setdefault(self.facts.mask(var), []).append(var)
+        groups = {mask: tuple(by_mask[mask]) for mask in sorted(by_mask, key=lambda mask: (mask.bit_count(), mask))}
+        self.wanted, self.groups = wanted, groups
+        for group in [g for g in self._plans if not self.is_current(g)]:
+            del self._plans[group]
+        self._routes, self._top_plan = {}, None
+        return True
+
+    def is_current(self, group: Group) -> bool:
+        """Whether a group is still one; such groups keep their plans, even where a new value could serve them."""
+        return group[0] in self.facts.derived.recipes or self.groups.get(self.facts.mask(group[0])) == group
+
+    def group_of(self, var: Var) -> Group:
+        """The variables that one segment computes together; a derived variable is alone with its flag."""
+        derived = self.facts.derived
+        if var in derived.recipes:
+            return (var, derived.flags[var]) if var in derived.flags else (var,)
+        return self.groups.get(self.facts.mask(var), (var,))
+
+    def plan(self, group: Group) -> Plan:
+        """The plan of one group: from the inputs and from wanted values that depend on less."""
+        found = self._plans.get(group)
+        if found is None:
+            facts, mask = self.facts, self.facts.mask(group[0])
+            is_derived = group[0] in facts.derived.recipes
+            is_below = lambda var: var in self.wanted and self._is_below(facts.mask(var), mask, is_derived)
+            found = self._plans[group] = plan_fill(facts, group, is_below)
+        return found
+
+    @staticmethod
+    def _is_below(mask: int, other: int, is_derived: bool) -> bool:
+        return not mask & ~other and (mask != other or is_derived)
+
+    def top_plan(self) -> Plan:
+        """The plan from the wanted values to the outputs."""
+        if self._top_plan is None:
+            self._top_plan = plan_top(self.facts, self.wanted)
+        return self._top_plan
+
+    def route(self, dirty: int) -> Route:
+        """What a change makes run and read, from the outputs backwards."""
+        found = self._routes.get(dirty)
+        if found is None:
+            if len(self._routes) >= MAX_ROUTES:
+                self._routes = {}
+            found = self._routes[dirty] = self._find_route(dirty)
+        return found
+
+    def _find_route(self, dirty: int) -> Route:
+        groups: dict[Group, None] = {}
+        clean: dict[Var, None] = {}
+        pending = list(self.top_plan().loads)
+        while pending:
+            var = pending.pop()
+            if not self.facts.mask(var) & dirty:
+                clean[var] = None
+            elif (group := self.group_of(var)) not in groups:
+                groups[group] = None
+                pending += self.plan(group).loads
+        return Route(tuple(groups), tuple(clean))

@@ -1,0 +1,121 @@
+"""Racing: which candidate of a dirty set is fastest, and which is to be timed next.
+
+In: programs with their measured seconds, estimates where there are none. Out: the choice, in the entry. It must not
+know how programs are made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from incrax._stats import Stats
+from incrax.engine.compile.timing import TimedProgram
+from incrax.engine.plan.facts import Facts
+from incrax.engine.policy.candidates import MIN_BLAMED_USES, Candidate, Entry
+from incrax.engine.policy.segments import Segments
+from incrax.engine.program.cost import CALLBACK_S
+
+MAX_RUN_PRICE = 10.0
+"""Bound of the measured factor on the estimated seconds of equations, either way."""
+
+RACE_FREE_S = 2.0
+RACE_SHARE = 0.1
+"""Trying candidates may lose this many seconds, and beyond them this share of all time."""
+
+
+class Race:
+    """The candidates of one engine's dirty sets; `lost_s` are seconds that trying them has cost."""
+
+    def __init__(self, facts: Facts, whole: TimedProgram, segments: Segments, stats: Stats) -> None:
+        self.facts = facts
+        self.whole = whole
+        self.segments = segments
+        self.clock = whole.clock
+        self.stats = stats
+        self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
+        self.has_marked = bool(facts.called_back or facts.kept)
+        self.started_s = time.perf_counter()
+        self.lost_s = 0.0
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds of the whole program, measured if it was timed."""
+        return self.facts.total_seconds if self.whole.seconds is None else self.whole.seconds
+
+    @property
+    def run_price(self) -> float:
+        """How much slower this program is than its equations add up to (what XLA does not fuse well), measured."""
+        factor = self.whole_s / max(self.facts.total_seconds, 1e-12)
+        return min(max(factor, 1.0 / MAX_RUN_PRICE), MAX_RUN_PRICE)
+
+    @property
+    def is_exploring(self) -> bool:
+        """Whether trying candidates has lost little time so far."""
+        return bool(self.clock.rounds) and self.lost_s <= RACE_FREE_S + RACE_SHARE * (
+            time.perf_counter() - self.started_s
+        )
+
+    def _segments_s(self, dirty: int) -> float:
+        """Seconds of the segments for a change; optimistic where not measured, so that each is tried once."""
+        price = min(self.run_price, 1.0) if self.is_exploring else self.run_price
+        return self.segments.seconds(dirty, price)
+
+    def choose(self, entry: Entry) -> None:
+        """Choose by seconds; what was not timed yet is estimated."""
+        if not entry.is_planned and not self.segments.wanted:
+            return
+        segments, dirty = self.segments, entry.dirty
+        serve = bool(segments.wanted) and (entry.is_planned or self.has_marked or segments.is_compiled(dirty))
+        seconds: dict[Candidate, float] = {"whole": self.whole_s}
+        if serve:
+            seconds["segments"] = self._segments_s(dirty)
+        if entry.program is not None:
+            seconds["plan"] = self._program_s(entry.program)
+        entry.ticks = self.clock.ticks
+        if len(seconds) > 1:
+            entry.choose(seconds)
+        untimed = self._untimed(entry)
+        if untimed is not None and untimed != entry.candidate:
+            entry.settle(untimed, "being timed, to compare others with it")
+        was_final = entry.is_final
+        entry.is_final = entry.is_planned and untimed is None
+        self.stats.races += entry.is_final and not was_final and len(seconds) > 1
+
+    def _untimed(self, entry: Entry) -> Candidate | None:
+        """The next candidate to be timed, as long as that loses little."""
+        if not self.is_exploring:
+            return None
+        if not self.whole.is_settled and not self.callback_s:
+            return "whole"
+        if entry.program is not None and not entry.program.is_settled:
+            return "plan"
+        segments_s = entry.seconds.get("segments", self.whole_s)
+        is_open = segments_s < self.whole_s and not self.segments.is_settled(entry.dirty)
+        return "segments" if is_open else None
+
+    def retry(self, entry: Entry) -> None:
+        """Time the contenders again: they may have been timed while the process or the machine was busy otherwise."""
+        contenders = entry.contenders()
+        if len(contenders) < 2:
+            return
+        entry.is_final = False
+        if "whole" in contenders:
+            self.whole.retime()
+        if "segments" in contenders:
+            self.segments.retime(entry.dirty)
+        if "plan" in contenders and entry.program is not None:
+            entry.program.retime()
+        self.choose(entry)
+
+    def retime(self, programs: Iterable[TimedProgram | None]) -> None:
+        """Time the whole program, all segments and the given programs anew."""
+        self.segments.retime_all()
+        for program in (self.whole, *programs):
+            if program is not None:
+                program.retime()
+
+    def _program_s(self, program: TimedProgram) -> float:
+        """Seconds of a dirty set's own program, estimated before it was timed."""
+        assert program.plan is not None
+        return program.plan.seconds if program.seconds is None else program.seconds

@@ -1,0 +1,114 @@
+"""Which candidate serves a dirty set: its own plan, the segments, or the whole program.
+
+In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. It must not know values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import Clock, TimedProgram
+
+Candidate = Literal["whole", "segments", "plan"]
+
+MIN_GAIN = 0.02
+"""Share of the whole program's time that another candidate must save to be chosen."""
+
+UPKEEP_S = 5e-6
+"""Seconds per call that it costs to look after saved values, beyond what the whole program needs."""
+
+MIN_BLAMED_USES = 3
+"""Uses of a dirty set over which their cost to later calls is spread at least."""
+
+RETRY_USES = (16, 64, 256)
+"""Uses after which contenders are timed again; after the last, every so many, when blame is forgotten too."""
+
+
+BARRED = "no plan: values derived for it left the range of numbers in which they may be used"
+
+
+@dataclass
+class Entry:
+    """What is known of one dirty set.
+
+    Fields: how often it was seen; whether its needs are among the wanted values; whether it gets no plan any more; how
+    often results of its plan could not be used; whether algebra in it was compared with the direct form; its own plan,
+    compiled; the present candidate and why; seconds estimated for a program of its own; seconds by candidate; whether
+    they were measured, up to which tick of the clock; uses; how many left saved values stale by choice; seconds that
+    these cost later calls, and what is assumed of these at first.
+    """
+
+    dirty: int
+    count: int = 0
+    is_planned: bool = False
+    is_barred: bool = False
+    num_unusable: int = 0
+    is_compared: bool = False
+    program: TimedProgram | None = None
+    candidate: Candidate = "whole"
+    reason: str = "seen for the first time"
+    promise_s: float = math.inf
+    seconds: dict[Candidate, float] = field(default_factory=dict)
+    is_final: bool = False
+    ticks: int = -1
+    uses: int = 0
+    stale_uses: int = 0
+    blame_s: float = 0.0
+    prior_s: float = 0.0
+
+    def copy(self, clock: Clock, pool: Pool) -> Entry:
+        """An independent record."""
+        program = None if self.program is None else self.program.copy(clock, pool)
+        return replace(self, seconds=dict(self.seconds), program=program)
+
+    def settle(self, candidate: Candidate, reason: str) -> None:
+        """Choose, for the time being."""
+        self.candidate, self.reason = candidate, reason
+
+    @property
+    def blame_per_use_s(self) -> float:
+        """Seconds that one use that leaves values stale costs later calls."""
+        return self.blame_s / max(self.stale_uses, MIN_BLAMED_USES)
+
+    def leaves_stale(self, candidate: Candidate) -> bool:
+        """Whether a candidate does not save anew the wanted values that the change makes stale."""
+        if candidate == "plan" and self.program is not None and self.program.plan is not None:
+            return not self.program.plan.saves
+        return candidate == "whole"
+
+    def choose(self, seconds: Mapping[Candidate, float]) -> None:
+        """Take the fastest candidate; what leaves values stale bears their cost, and the whole program wins ties."""
+        self.seconds = dict(seconds)
+        blame_s = self.blame_per_use_s
+        total: dict[Candidate, float] = {
+            name: s + (MIN_GAIN * s + UPKEEP_S) * (name != "whole") + blame_s * self.leaves_stale(name)
+            for name, s in seconds.items()
+        }
+        shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
+        if self.blame_s:
+            shown += f"; values left stale cost later calls {blame_s * 1e3:.2g} ms"
+        if self.is_barred:
+            shown += f"; {BARRED}"
+        self.settle(min(total, key=lambda name: total[name]), shown)
+
+    def contenders(self) -> list[Candidate]:
+        """The candidates that are not slower than the best by more than the square root of the uses."""
+        limit_s = math.sqrt(self.uses) * min(self.seconds.values(), default=0.0)
+        return [name for name, s in self.seconds.items() if s <= limit_s]
+
+    @property
+    def is_retry_due(self) -> bool:
+        """Whether contenders should be timed again at this use."""
+        is_time = self.uses in RETRY_USES or (self.uses > 0 and self.uses % RETRY_USES[-1] == 0)
+        return is_time and self.is_final
+
+    def note_use(self, candidate: Candidate) -> None:
+        """Count a use; now and then forget the blame, so that a change of habit is noticed."""
+        self.uses += 1
+        self.stale_uses += candidate == self.candidate and self.leaves_stale(candidate)
+        if self.blame_s and self.uses % RETRY_USES[-1] == 0:
+            self.blame_s, self.stale_uses, self.is_final = self.prior_s, 0, False

@@ -1,0 +1,328 @@
+"""Which candidates serve a dirty set, in a bounded table.
+
+In: `Facts`, dirty sets as they come, measured seconds. Out: entries with programs. It must not know values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from incrax import _jax
+from incrax._jax import Var
+from incrax._program import Program
+from incrax._stats import Stats
+from incrax._tuning import Tuning
+from incrax.engine.compile.executables import Compiler
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.policy.autotune import Race
+from incrax.engine.policy.bypass import Watch
+from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
+from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.log import Journal
+from incrax.engine.policy.materialize import affordable_plan, first_wanted, lasting_needs, needs_of_companions
+from incrax.engine.policy.segments import Segments
+
+MAX_ENTRIES = 1024
+"""Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
+
+FREE_PLANS = 12
+"""Dirty sets whose needs are planned as soon as they are hot and there is credit; later ones must earn it."""
+
+FREE_PROGRAMS = 12
+"""Dirty sets that get a program of their own as soon as they are hot and there is credit; later ones must earn it."""
+
+MAX_UNUSABLE = 4
+"""Calls whose results left the range of numbers before a dirty set gets no plan any more."""
+
+USES_PER_CENTRE = 16
+"""Uses of a plan that statistics about another point must serve on the average."""
+
+SMALL_GAIN_S = 5e-5
+"""Seconds per call that a plan must promise for the engine not to rest while its compilation is being earned."""
+
+
+class Chooser:
+    """The table of dirty sets of one engine."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        traced: Program,
+        compiler: Compiler,
+        tuning: Tuning,
+        stats: Stats,
+        budget_bytes: int,
+        pool: Pool,
+        journal: Journal,
+        *,
+        is_exact: bool,
+    ) -> None:
+        self.facts = facts
+        self.journal = journal
+        self.is_exact = is_exact
+        self.tuning = tuning
+        self.stats = stats
+        self.budget_bytes = budget_bytes
+        self.pool = pool
+        self.is_timed = not facts.is_minimal and not is_exact
+        is_raced = tuning.race and tuning.timed and self.is_timed
+        self.clock = Clock(tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed)
+        self.compiler = compiler
+        self.entries: OrderedDict[int, Entry] = OrderedDict()
+        self.segments = Segments(facts, compiler, stats, self.clock, pool)
+        self.whole = TimedProgram(None, compiler.compile_whole(traced), self.clock, pool)
+        self.race = Race(facts, self.whole, self.segments, stats)
+        self.credit = Credit(self.clock, self.whole, tuning)
+        self.loaded: dict[Var, None] = {}
+        self._savable: dict[Var, None] = {}
+        self._num_savable = 0
+        # A saved NaN is an output to JAX, which raises on it where a value inside a program may be NaN.
+        self.only_whole = _jax.checks_values()
+        self.num_planned = 0
+        self.num_programs = 0
+        self.watch = Watch()
+        self.regret_s = 0.0
+        self.segments.want(lasting_needs(facts, budget_bytes) if is_exact else first_wanted(facts))
+
+    def fork(self, stats: Stats, pool: Pool) -> Chooser:
+        """An independent table with the same compiled programs."""
+        other = Chooser.__new__(Chooser)
+        other.__dict__.update(self.__dict__)
+        other.stats, other.pool = stats, pool
+        other.clock = clock = self.clock.copy()
+        other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
+        other.segments = self.segments.fork(stats, clock, pool)
+        other.whole = self.whole.copy(clock, pool)
+        other.race = Race(self.facts, other.whole, other.segments, stats)
+        other.credit = Credit(clock, other.whole, self.tuning)
+        other.loaded = dict(self.loaded)
+        other.watch = Watch()
+        return other
+
+    @property
+    def savable(self) -> dict[Var, None]:
+        """All values that some candidate loads or saves; the same object while nothing was added."""
+        if self._num_savable != len(self.segments.wanted):
+            self._num_savable = len(self.segments.wanted)
+            top = dict.fromkeys(self.segments.top_plan().loads) if self.segments.wanted else {}
+            self._savable = {**self.segments.wanted, **top, **self.loaded}
+        return self._savable
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds of the whole program, measured if it was timed."""
+        return self.race.whole_s
+
+    def expected_s(self, dirty: int) -> float:
+        """Seconds that a call with this dirty set is expected to take."""
+        entry = self.entries.get(dirty)
+        if entry is not None and entry.seconds:
+            return min(entry.seconds.values())
+        if self.segments.wanted and self.segments.is_compiled(dirty):
+            return min(self.whole_s, self.segments.seconds(dirty, self.race.run_price))
+        return self.whole_s
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def entry(self, dirty: int) -> Entry:
+        """The record of a dirty set that is used now, with its candidate chosen."""
+        entry = self.entries.get(dirty)
+        if entry is None:
+            entry = self.entries[dirty] = Entry(dirty, blame_s=self.race.callback_s, prior_s=self.race.callback_s)
+            if len(self.entries) > MAX_ENTRIES:
+                self._forget_one()
+        entry.count += 1
+        if self.is_exact:
+            entry.is_planned = entry.is_final = True
+            entry.settle("whole" if self.only_whole else "segments", "exact policy: the same programs always")
+            return entry
+        if entry.program is None:
+            self._plan_if_due(entry)
+        if self.is_timed:
+            if not entry.is_final or entry.ticks != self.clock.ticks:
+                self._choose(entry)
+            if entry.is_retry_due:
+                self.race.retry(entry)
+        return entry
+
+    def _choose(self, entry: Entry) -> None:
+        was_final = entry.is_final
+        self.race.choose(entry)
+        if entry.is_final and not was_final:
+            self.journal.chosen(entry)
+
+    def seen(self, dirty: int) -> Entry | None:
+        """The record of a dirty set without using it."""
+        return self.entries.get(dirty)
+
+    def _forget_one(self) -> None:
+        """Forget the oldest dirty set without a program."""
+        for dirty, entry in self.entries.items():
+            if entry.program is None:
+                del self.entries[dirty]
+                return
+
+    # --- plans ---------------------------------------------------------------------------------------------------
+
+    def _plan_if_due(self, entry: Entry) -> None:
+        """Plan what a hot dirty set needs, then compile a program of its own, each when free or earned."""
+        if self.only_whole or entry.is_barred:
+            return
+        if self.facts.is_minimal:
+            if not entry.is_planned and self._has_room(entry):
+                entry.is_planned = True
+                self._compile(entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted))
+                entry.settle("plan", "minimal planner")
+        elif not entry.is_planned:
+            if entry.count >= self.tuning.hot_after and self._may_plan(entry):
+                self.plan(entry)
+        elif entry.program is None:
+            is_early = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
+            if self.credit.allows(entry, self.whole_s, is_early=is_early) and self._has_room(entry):
+                self._compile_for_wanted(entry)
+
+    def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
+        """Add what a dirty set needs to the wanted values, and a program, if that promises a gain and there is credit.
+
+        Without credit the dirty set stays unplanned, with the seconds that a plan promises.
+        """
+        self.num_planned += entry.promise_s == math.inf
+        entry.is_planned, entry.is_final = True, False
+        run_price, budget_bytes = self.race.run_price, self.budget_bytes
+        wanted = self.segments.wanted
+        plan = affordable_plan(self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
+        if plan is None:
+            entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
+            return
+        if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
+            entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
+            return
+        entry.promise_s = plan.seconds
+        entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
+        if not entry.is_planned:
+            return
+        needs = list(plan.base_loads)
+        if not wanted:
+            others = [dirty for dirty in self.entries if dirty != entry.dirty]
+            needs = needs_of_companions(self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes)
+        self.segments.want(needs)
+        if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
+            self._compile_for_wanted(entry)
+
+    def _may_plan(self, entry: Entry) -> bool:
+        """Whether to plan for a dirty set; once more, if it was found promising, only when it may be compiled for."""
+        if entry.promise_s < math.inf:
+            return self.credit.allows(entry, self.whole_s, is_early=True)
+        return self.num_planned < FREE_PLANS or self.credit.has_earned(entry, self.whole_s)
+
+    def _compile_for_wanted(self, entry: Entry) -> None:
+        """A program for the wanted values as they are; it saves those that become stale where that was missed."""
+        prices, wanted = Prices(1.0, self.race.run_price), self.segments.wanted
+        saves = wanted if entry.blame_s else ()
+        plan = plan_dirty(self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True)
+        self._compile(entry, plan)
+
+    def _compile(self, entry: Entry, plan: Plan) -> None:
+        entry.program = TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
+        entry.is_final = entry.is_compared = False
+        self.num_programs += 1
+        self.stats.compiles += 1
+        self.loaded.update(dict.fromkeys(plan.loads))
+        self._num_savable = -1
+        self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole.seconds)
+
+    def _has_room(self, entry: Entry) -> bool:
+        """Whether a program can be added; one that is used less often than this entry makes room."""
+        if self.num_programs < self.tuning.max_plans:
+            return True
+        programs = [e for e in self.entries.values() if e.program is not None]
+        victim = min(programs, key=lambda e: e.count)
+        if victim.count >= entry.count:
+            return False
+        self._drop_program(victim)
+        self.journal.dropped_program(victim, self.tuning.max_plans)
+        return True
+
+    def note_unusable(self, entry: Entry) -> None:
+        """Results of a dirty set's plan could not be used; after several times it gets none any more.
+
+        Statistics are made anew about the present point, so that now and then one may be too far from it.
+        """
+        entry.num_unusable += 1
+        plan = entry.program.plan if entry.program is not None else None
+        is_centred = plan is not None and plan.statistics is not None
+        if entry.num_unusable >= MAX_UNUSABLE + (entry.uses // USES_PER_CENTRE if is_centred else 0):
+            self.bar(entry)
+
+    def give_up_algebra(self, entry: Entry, reason: str) -> None:
+        """Plan without algebra over rows from now on."""
+        self.facts.algebra.give_up(reason)
+        for other in self.entries.values():
+            plan = other.program.plan if other.program is not None else None
+            if plan is not None and plan.statistics is not None:
+                self._drop_program(other)
+                other.is_planned = False
+        entry.settle("whole", reason)
+
+    def bar(self, entry: Entry) -> None:
+        """Give a dirty set no plan any more."""
+        if entry.program is not None:
+            self._drop_program(entry)
+        entry.is_barred = True
+        entry.settle("whole", BARRED)
+
+    def _drop_program(self, entry: Entry) -> None:
+        self.num_programs -= 1
+        entry.program, entry.is_final, entry.count = None, False, 0
+        entry.is_planned = not self.facts.is_minimal
+        entry.settle("whole", "its program made room for another")
+        plans = [e.program.plan for e in self.entries.values() if e.program is not None]
+        self.loaded = {var: None for plan in plans if plan is not None for var in plan.loads}
+        self._num_savable = -1
+
+    # --- stale values --------------------------------------------------------------------------------------------
+
+    def pays_to_fill(self, entry: Entry, missing: Iterable[Var], culprit: Entry | None) -> bool:
+        """Whether to compute missing values now; the culprit, whose use left them stale, bears the cost either way.
+
+        At once where the user marked them all, where even with them the candidate beats the whole program, or to time
+        it; else after as many seconds were lost for want of them as they cost (ski rental: never worse than twice the
+        best).
+        """
+        missing = tuple(missing)
+        fill_s = self.segments.fill_seconds(missing, self.race.run_price)
+        served_s = entry.seconds.get(entry.candidate, self.whole_s)
+        is_tried = not entry.is_final and self.race.is_exploring
+        is_marked = all(var in self.facts.kept for var in missing)
+        pays = is_tried or is_marked or fill_s + served_s < self.whole_s or self.regret_s >= fill_s
+        lost_s = fill_s if pays else max(self.whole_s - served_s, 0.0)
+        self.regret_s = 0.0 if pays else self.regret_s + lost_s
+        if culprit is not None:
+            culprit.blame_s += lost_s
+            culprit.is_final = False
+        return pays
+
+    def note_use(self, entry: Entry, candidate: Candidate, elapsed_s: float | None) -> None:
+        """Count a use; what a try of another candidate lost against the whole program counts against more tries."""
+        entry.note_use(candidate)
+        if elapsed_s is not None and candidate != "whole":
+            self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
+
+    def _is_settled(self, entry: Entry) -> bool:
+        """Whether what serves a dirty set is known; a small gain that waits for credit counts as none."""
+        is_waiting = not entry.is_planned and entry.promise_s < math.inf
+        return entry.is_final or (is_waiting and self.whole_s - entry.promise_s < SMALL_GAIN_S)
+
+    def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
+        """Enter a call in the ledger: seconds in programs and of its overhead."""
+        if self.whole.is_settled and not self.race.callback_s and self.is_timed and self.clock.is_running:
+            is_idle = self._is_settled(entry) and entry.candidate == candidate == "whole"
+            if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
+                self.race.retime(entry.program for entry in self.entries.values())
+            if self.watch.rest:
+                self.journal.rested(self.watch)

@@ -1,0 +1,156 @@
+"""What the log says of a function: traces and why, plans, choices, evictions, rests.
+
+Logger `incrax`: INFO for what costs time or memory now and then, DEBUG for each choice.
+
+In: what was done. Out: lines of the log. It must not change what is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from incrax._jax import Var, aval_bytes
+from incrax.engine.inputs.paths import mask_paths
+from incrax.engine.inputs.signature import Signature, same_static, type_text
+from incrax.engine.plan.plan import Plan
+from incrax.engine.policy.bypass import Watch
+from incrax.engine.policy.candidates import Entry
+from incrax.engine.program.dependence import Layout
+
+logger = logging.getLogger("incrax")
+
+NUM_SHOWN = 5
+"""Inputs, or values, that a line names."""
+
+NUM_CHARACTERS = 40
+"""Of a static value, in a line."""
+
+
+class Journal(NamedTuple):
+    """Lines about one engine: the function's name, the names of its inputs, and where their bits are."""
+
+    name: str
+    paths: Sequence[str]
+    layout: Layout
+
+    def planned(self, entry: Entry, plan: Plan, num_equations: int, whole_s: float | None) -> None:
+        """A program was made for a dirty set; the whole program needs so long, if it was timed."""
+        logger.info(
+            "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of %d, loads %d saved "
+            "values%s",
+            *(self.name, self._inputs(entry.dirty), "once" if entry.count == 1 else f"{entry.count} times"),
+            *(len(plan.eqns), num_equations, len(plan.loads), _promise(plan.seconds, whole_s)),
+        )
+
+    def chosen(self, entry: Entry) -> None:
+        """What serves a dirty set is known."""
+        logger.debug(
+            "%s: changes of %s are served by %s (%s)",
+            *(self.name, self._inputs(entry.dirty), entry.candidate, entry.reason),
+        )
+
+    def dropped_program(self, entry: Entry, max_plans: int) -> None:
+        """A dirty set's program made room for another."""
+        logger.info(
+            "%s: the plan for changes of %s made room for another, used more often: Tuning(max_plans) is %d",
+            *(self.name, self._inputs(entry.dirty), max_plans),
+        )
+
+    def evicted(self, variables: Sequence[Var], budget_bytes: int) -> int:
+        """Saved values, if any, were dropped because of the budget; how many."""
+        if not variables:
+            return 0
+        total = sum(aval_bytes(var.aval) for var in variables)
+        logger.info(
+            "%s: dropped %d saved values, %.3g MB (%s): more than the budget of %.3g MB had to be kept",
+            *(self.name, len(variables), total / 1e6, _shown([_type(var) for var in variables]), budget_bytes / 1e6),
+        )
+        return len(variables)
+
+    def rested(self, watch: Watch) -> None:
+        """Saving did not pay of late."""
+        logger.info(
+            "%s: the whole function serves the next %d calls, as saving did not pay of late; is it worth it so far: %s",
+            *(self.name, watch.rest, watch.worth.sentence),
+        )
+
+    def _inputs(self, dirty: int) -> str:
+        return _shown([f"`{path}`" for path in mask_paths(self.paths, self.layout, dirty)]) or "nothing"
+
+
+def note_trace(name: str, signature: Signature, known: Iterable[Signature], max_signatures: int) -> None:
+    """A function was traced for a new signature; why, if it was traced before."""
+    others = [other for other in known if other is not signature]
+    if not others:
+        logger.info("%s: traced for the first time, with %d inputs", name, len(signature.dynamic_paths))
+        return
+    if logger.isEnabledFor(logging.INFO):
+        nearest = min((differences(signature, other) for other in reversed(others)), key=len)
+        logger.info(
+            "%s: traced again, traces kept: %d; %s, compared with the most similar one",
+            *(name, min(len(others) + 1, max_signatures), _shown(nearest)),
+        )
+
+
+def note_forgotten(name: str, max_signatures: int) -> None:
+    """A signature made room for another."""
+    logger.info(
+        "%s: the trace used least recently, with its saved values and plans, made room for another: "
+        "Tuning(max_signatures) is %d",
+        *(name, max_signatures),
+    )
+
+
+def differences(signature: Signature, other: Signature) -> list[str]:
+    """What differs between two signatures, leaf by leaf; never empty."""
+    if signature.treedef != other.treedef or signature.paths != other.paths:
+        new, old = set(signature.paths), set(other.paths)
+        added = [f"`{path}` is new" for path in signature.paths if path not in old]
+        gone = [f"`{path}` is gone" for path in other.paths if path not in new]
+        return [*added, *gone] or ["the arguments are nested otherwise"]
+    statics = {path: x for path, x in zip(signature.static_paths, signature.statics, strict=True)}
+    other_statics = {path: x for path, x in zip(other.static_paths, other.statics, strict=True)}
+    found = []
+    for path, new, old in zip(signature.paths, signature.descriptors, other.descriptors, strict=True):
+        shown = _leaf(new, statics.get(path)), _leaf(old, other_statics.get(path))
+        if new != old or (path in statics and not same_static(statics[path], other_statics.get(path))):
+            found.append(f"`{path}` is {shown[0]}, was {shown[1]}{_kind(new, old) if shown[0] == shown[1] else ''}")
+    return found or ["JAX's configuration or a switch of incrax is another"]
+
+
+def _leaf(descriptor: Any, static: Any) -> str:
+    """A leaf in a few words; what a user's class says of itself may be anything, even an error."""
+    if descriptor is not None:
+        return type_text(descriptor)
+    try:
+        text = repr(static)
+    except Exception:
+        text = f"a {type(static).__name__}"
+    return " ".join(text.split())[:NUM_CHARACTERS]
+
+
+def _promise(plan_s: float, whole_s: float | None) -> str:
+    return (
+        "" if whole_s is None else f"; estimated {plan_s * 1e3:.3g} ms, the whole function takes {whole_s * 1e3:.3g} ms"
+    )
+
+
+def _kind(new: Any, old: Any) -> str:
+    """How descriptors differ that have one text: in their third element, whether the type is weak, or in the fourth."""
+    if not isinstance(new, tuple) or not isinstance(old, tuple):
+        return " (another object)"
+    is_weak, was_weak = (len(known) > 2 and bool(known[2]) for known in (new, old))
+    if is_weak == was_weak:
+        return " on another device, or sharded otherwise"
+    return " as a Python number (of weak type)" if was_weak else " as an array (of strong type)"
+
+
+def _type(var: Var) -> str:
+    return var.aval.str_short(short_dtypes=True)
+
+
+def _shown(items: Sequence[str]) -> str:
+    rest = [f"{len(items) - NUM_SHOWN} more"] if len(items) > NUM_SHOWN else []
+    return ", ".join([*items[:NUM_SHOWN], *rest])

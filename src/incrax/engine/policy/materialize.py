@@ -1,0 +1,115 @@
+"""Which values are worth saving: what the plans of hot dirty sets load, as far as the budget allows.
+
+In: `Facts`, dirty sets, prices. Out: plans that fit. It must not know which programs are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from incrax import _jax
+from incrax._jax import Var
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S
+from incrax.engine.program.dependence import Layout
+
+NUM_COMPANIONS = 16
+"""Other dirty sets, seen before, whose needs are considered when wanted values are first chosen."""
+
+NUM_TYPICAL = 48
+TYPICAL_EQNS = 100_000
+"""Typical changes that are planned for in advance at most, and equations to be planned in all of them together."""
+
+LARGE_SIZE = 4096
+"""Elements of an input from which on it is taken for data, that stay while all others change."""
+
+COMPANION_EQNS = 1500
+"""Equations above which a program is too large to plan for companions in advance."""
+
+NUM_COPIES = 3
+"""Buffers per saved value: two versions, and one to be overwritten."""
+
+LOAD_PRICES = (1.0, 8.0, 64.0)
+"""Factors on the price of loading, tried until the saved values fit the budget."""
+
+
+def affordable_plan(
+    facts: Facts, dirty: int, wanted: Iterable[Var], *, run_price: float, budget_bytes: int
+) -> Plan | None:
+    """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the budget."""
+    known = tuple(wanted)
+    for may_factor, load_price in product((True, False), LOAD_PRICES):
+        plan = plan_dirty(facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor)
+        if NUM_COPIES * _bytes({*known, *plan.loads}) <= budget_bytes:
+            return plan
+    return None
+
+
+def needs_of_companions(
+    facts: Facts, dirty_sets: Iterable[int], wanted: Iterable[Var], *, run_price: float, budget_bytes: int
+) -> list[Var]:
+    """What other dirty sets, planned one after the other, would load; so that all share values from the start."""
+    wanted = dict.fromkeys(wanted)
+    if len(facts.program.eqns) > COMPANION_EQNS:
+        return list(wanted)
+    full = facts.dependence.layout.full
+    for dirty in [d for d in dirty_sets if d & full != full][-NUM_COMPANIONS:]:
+        plan = affordable_plan(facts, dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
+        wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
+    return list(wanted)
+
+
+def first_wanted(facts: Facts) -> list[Var]:
+    """What is wanted before anything was planned: marked values and results of the host, or all for minimal plans."""
+    marked = [*facts.kept, *(var for var in facts.called_back if var in facts.saveable)]
+    return list(dict.fromkeys([*marked, *facts.cut_set])) if facts.is_minimal else marked
+
+
+def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
+    """What is worth saving whatever changes: a function of the program alone, the same in every engine.
+
+    Planned for each input by itself, and for all others of each large one (data that stay), one after the other so that
+    they share values.
+    """
+    wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts)])
+    if facts.is_minimal:
+        return list(wanted)
+    wanted_bytes = _bytes(wanted)
+    for dirty in typical_changes(facts.dependence.layout, facts.program.invars, len(facts.program.eqns)):
+        plan = plan_dirty(facts, dirty, wanted=wanted, may_derive=False)
+        is_worth = facts.total_seconds - plan.seconds >= MIN_GAIN * facts.total_seconds + UPKEEP_S
+        new = [var for var in plan.base_loads if var not in wanted] if is_worth else []
+        if NUM_COPIES * (wanted_bytes + _bytes(new)) <= budget_bytes:
+            wanted.update(dict.fromkeys(new))
+            wanted_bytes += _bytes(new)
+    return list(wanted)
+
+
+def _bytes(variables: Iterable[Var]) -> int:
+    return sum(_jax.aval_bytes(var.aval) for var in variables)
+
+
+def _partial_outputs(facts: Facts) -> list[Var]:
+    """Outputs that some changes do not reach: each is computed by itself, as the top computes all that are left."""
+    outputs = [atom for atom in facts.program.outvars if isinstance(atom, Var) and atom in facts.saveable]
+    reached = 0
+    for var in outputs:
+        reached |= facts.mask(var)
+    return [var for var in outputs if facts.mask(var) != reached]
+
+
+def typical_changes(layout: Layout, inputs: Sequence[Var], num_eqns: int) -> list[int]:
+    """Dirty sets to plan for: all but one large input, for each; each input or element alone; evenly chosen if many."""
+    large = [i for i, var in enumerate(inputs) if _jax.aval_size(var.aval) >= LARGE_SIZE]
+    others = [layout.full & ~layout.leaf_mask(i) for i in large]
+    singles = [1 << bit for bit in range(layout.full.bit_length()) if layout.full >> bit & 1]
+    room = max(min(NUM_TYPICAL, TYPICAL_EQNS // max(num_eqns, 1)), 1)
+    others = _evenly(others, room)
+    return [dirty for dirty in (*others, *_evenly(singles, max(room - len(others), 1))) if dirty]
+
+
+def _evenly(changes: list[int], at_most: int) -> list[int]:
+    """Some of a list, the first one included."""
+    return changes[:: -(-len(changes) // at_most) or 1]

@@ -1,0 +1,107 @@
+"""Segments: the programs of a segmentation.
+
+In: `Facts`, a compiler, wanted variables. Out: programs with their seconds. It must not know values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from incrax._jax import Var
+from incrax._stats import Stats
+from incrax.engine.compile.executables import Compiler
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.segmentation import Group, Segmentation
+
+
+class Segments(Segmentation):
+    """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them."""
+
+    def __init__(self, facts: Facts, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool) -> None:
+        super().__init__(facts)
+        self.compiler = compiler
+        self.stats = stats
+        self.clock = clock
+        self.pool = pool
+        self._programs: dict[Group, TimedProgram] = {}
+        self._top: TimedProgram | None = None
+
+    def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
+        """An independent table with the same compiled programs."""
+        other = Segments(self.facts, self.compiler, stats, clock, pool)
+        other.copy_plans(self)
+        other._programs = {group: program.copy(clock, pool) for group, program in self._programs.items()}
+        other._top = None if self._top is None else self._top.copy(clock, pool)
+        return other
+
+    def want(self, variables: Iterable[Var]) -> bool:
+        """Add variables of the program to the wanted ones; whether any was new."""
+        if not super().want(variables):
+            return False
+        self.clock.ticks += 1
+        for group in [g for g in self._programs if not self.is_current(g)]:
+            del self._programs[group]
+        self._top = None
+        return True
+
+    # --- programs ------------------------------------------------------------------------------------------------
+
+    def program(self, group: Group) -> TimedProgram:
+        """The program of one group."""
+        found = self._programs.get(group)
+        if found is None:
+            found = self._programs[group] = self._compile(self.plan(group))
+        return found
+
+    def top(self) -> TimedProgram:
+        """The program from the wanted values to the outputs."""
+        if self._top is None:
+            self._top = self._compile(self.top_plan())
+        return self._top
+
+    def _compile(self, plan: Plan) -> TimedProgram:
+        self.stats.compiles += 1
+        return TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
+
+    def is_compiled(self, dirty: int) -> bool:
+        """Whether a change is served without compiling anything."""
+        return self._top is not None and all(group in self._programs for group in self.route(dirty).groups)
+
+    def is_settled(self, dirty: int) -> bool:
+        """Whether all programs of a route were timed."""
+        programs = [self._top, *map(self._programs.get, self.route(dirty).groups)]
+        return all(program is not None and program.is_settled for program in programs)
+
+    def retime(self, dirty: int) -> None:
+        """Time the programs of a route at their next run."""
+        for program in (self.top(), *map(self.program, self.route(dirty).groups)):
+            program.retime()
+
+    def retime_all(self) -> None:
+        """Time every program at its next run."""
+        for program in (self._top, *self._programs.values()):
+            if program is not None:
+                program.retime()
+
+    def seconds(self, dirty: int, price: float) -> float:
+        """Seconds of the segments that a change reaches, and of the top; estimates times `price` if not measured."""
+        top = self._top.seconds if self._top is not None else None
+        top_s = self.top_plan().seconds * price if top is None else top
+        return top_s + sum(self.group_seconds(group, price) for group in self.route(dirty).groups)
+
+    def measured_s(self, group: Group | None) -> float | None:
+        """Measured seconds of one segment, of the top for None; None if it was not timed."""
+        program = self._top if group is None else self._programs.get(group)
+        return None if program is None else program.seconds
+
+    def group_seconds(self, group: Group, price: float) -> float:
+        """Seconds of one segment."""
+        measured = self.measured_s(group)
+        return self.plan(group).seconds * price if measured is None else measured
+
+    def fill_seconds(self, missing: Iterable[Var], price: float) -> float:
+        """Seconds to compute missing values."""
+        return sum(self.group_seconds(group, price) for group in dict.fromkeys(map(self.group_of, missing)))

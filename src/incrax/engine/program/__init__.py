@@ -1,0 +1,1 @@
+"""A traced function as a program: simplified, priced, and which inputs each value depends on."""

@@ -1,0 +1,291 @@
+"""Stage 4, cost: FLOPs and bytes of an equation, and the seconds that a machine needs for them.
+
+In: equations. Out: `Cost` per equation and estimated seconds under a `Calibration`. Estimates only rank plans; the
+race between compiled plans has the last word. It must not know what is dirty.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax._program import read_vars, written_vars
+from incrax.engine.program.nested import inner_bodies, num_turns
+from incrax.primitives.work import NOTHING, out_size, work_of
+
+
+class Cost(NamedTuple):
+    """What is computed and moved: FLOPs, transcendentals in exponentials, bytes, those written, integer operations.
+
+    By the conventions of `facts.work`; bytes are those of each equation on its own, as if nothing were fused.
+    """
+
+    flops: float
+    transcendentals: float
+    bytes: float
+    bytes_written: float = 0.0
+    int_ops: float = 0.0
+
+    def __add__(self, other: object) -> Cost:
+        """The cost of both, one after the other."""
+        if not isinstance(other, Cost):
+            return NotImplemented
+        return Cost(*map(float.__add__, map(float, self), map(float, other)))
+
+    def minus(self, other: Cost) -> Cost:
+        """What is left without a part."""
+        return self + other.times(-1.0)
+
+    def times(self, n: float) -> Cost:
+        """The cost of `n` evaluations."""
+        return Cost(*(float(part * n) for part in self))
+
+    @property
+    def bytes_read(self) -> float:
+        """Bytes that equations read."""
+        return self.bytes - self.bytes_written
+
+    @property
+    def operations(self) -> float:
+        """FLOPs, with `TRANSCENDENTAL_FLOPS` for an exponential."""
+        return self.flops + TRANSCENDENTAL_FLOPS * self.transcendentals
+
+    @property
+    def weight(self) -> tuple[float, float]:
+        """What branches and rows are compared by: operations, those on integers too, then bytes."""
+        return self.operations + self.int_ops, self.bytes
+
+
+ZERO = Cost(0.0, 0.0, 0.0)
+
+UNKNOWN_TRIPS = 100
+"""Iterations assumed for a while loop, whose trip count no one knows before it runs."""
+
+TRANSCENDENTAL_FLOPS = 10.0
+"""FLOPs that a transcendental is worth, where branches are compared without a machine in mind."""
+
+CALLBACK_S = 1e-3
+"""Seconds assumed for a call to the host."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds per unit of work on one machine and backend.
+
+    Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per byte written, per
+    extra argument of an executable, and per matrix-product FLOP.
+    """
+
+    flop_s: float = 5e-11
+    transcendental_s: float = 5e-10
+    read_s: float = 2e-11
+    write_s: float = 4e-11
+    argument_s: float = 5e-7
+    dot_flop_s: float = 2e-11
+
+    def seconds(self, eqn: Equation) -> float:
+        """Estimated seconds of one equation inside a fused program."""
+        steps, transcendentals = _price(eqn)
+        name = eqn.primitive.name
+        flop_s = self.dot_flop_s if name in ("dot_general", "conv_general_dilated") else self.flop_s
+        traffic = leaf_cost(eqn).bytes * self.read_s if name in _UNFUSED else 0.0
+        calls_s = CALLBACK_S * num_host_calls(eqn)
+        return 1e-9 + steps * flop_s + transcendentals * self.transcendental_s + traffic + calls_s
+
+    def load_seconds(self, num_bytes: int) -> float:
+        """Estimated seconds to hand a saved value to a program and read it there."""
+        return self.argument_s + num_bytes * self.read_s
+
+    def save_seconds(self, num_bytes: int) -> float:
+        """Estimated seconds to return a value from a program instead of keeping it fused."""
+        return self.argument_s + num_bytes * self.write_s
+
+
+ACCELERATOR = Calibration(1e-13, 2e-12, 5e-13, 5e-13, 2e-6, 5e-14)
+"""From data sheets, not measured: 10 TFLOP/s, 2 TB/s, and 2 us to hand over an argument."""
+
+
+def assumed_prices(num_devices: int) -> Calibration:
+    """Built-in figures where nothing may be measured, for work that so many devices share."""
+    prices = Calibration() if jax.default_backend() == "cpu" else ACCELERATOR
+    work = ("flop_s", "transcendental_s", "read_s", "write_s", "dot_flop_s")
+    return replace(prices, **{name: getattr(prices, name) / num_devices for name in work})
+
+
+# --- calls to the host --------------------------------------------------------------------------------------------
+
+
+def num_host_calls(eqn: Equation) -> int:
+    """How often one evaluation calls the host, inner jaxprs included; the most of any branch."""
+    if _jax.calls_host(eqn):
+        return 1
+    inner = [sum(map(num_host_calls, body.eqns)) for body in _jax.sub_bodies(eqn)]
+    if not any(inner):
+        return 0
+    name = eqn.primitive.name
+    if name == "cond":
+        return max(inner)
+    trips = eqn.params["length"] if name == "scan" else UNKNOWN_TRIPS if name == "while" else 1
+    return trips * sum(inner)
+
+
+# --- cost of one equation -----------------------------------------------------------------------------------------
+
+
+def equation_cost(eqn: Equation) -> Cost:
+    """FLOPs, transcendentals, integer operations and bytes of one equation, those inside included.
+
+    The dearest branch counts, and `UNKNOWN_TRIPS` turns where nobody knows better.
+    """
+    inner = inner_bodies(eqn)
+    if not inner:
+        return leaf_cost(eqn)
+    costs = [total_cost(each.body.eqns) for each in inner]
+    if inner[0].kind == "branch":
+        return max(costs, key=lambda cost: cost.weight)
+    return sum(costs, ZERO).times(_assumed_turns(eqn))
+
+
+def leaf_cost(eqn: Equation) -> Cost:
+    """The same of an equation that holds no others; no work, but bytes, where its primitive is not registered."""
+    work = work_of(eqn) or NOTHING
+    written = float(sum(_jax.aval_bytes(var.aval) for var in written_vars(eqn)))
+    return Cost(work.flops, work.transcendentals, _bytes_read(eqn) + written, written, work.int_ops)
+
+
+def total_cost(eqns: Iterable[Equation]) -> Cost:
+    """The cost of equations run one after the other."""
+    total = ZERO
+    for eqn in eqns:
+        total += equation_cost(eqn)
+    return total
+
+
+def _assumed_turns(eqn: Equation) -> float:
+    turns = num_turns(eqn)
+    if turns is not None:
+        return turns
+    return eqn.params["spec"].capacity if eqn.primitive.name == _jax.LOOP else UNKNOWN_TRIPS
+
+
+_SLICES = frozenset({"slice", "dynamic_slice", "gather"})
+
+
+def _bytes_read(eqn: Equation) -> float:
+    """Each input once, but literals; of an operand that is sliced or indexed, what is taken."""
+    atoms = list(dict.fromkeys(read_vars(eqn)))
+    sizes = [_jax.aval_bytes(atom.aval) for atom in atoms]
+    if eqn.primitive.name in _SLICES and sizes and atoms[0] is eqn.invars[0]:
+        sizes[0] = min(sizes[0], _jax.aval_bytes(eqn.outvars[0].aval))
+    return float(sum(sizes))
+
+
+# --- price of one equation ----------------------------------------------------------------------------------------
+
+_FREE = frozenset(
+    """broadcast_in_dim reshape squeeze expand_dims copy copy_p iota stop_gradient convert_element_type real imag
+    complex transpose slice rev bitcast_convert_type optimization_barrier""".split()
+) | {_jax.KEEP}
+"""What XLA fuses into its readers: it costs no time of its own."""
+
+_DEAR = {**dict.fromkeys("div rem sqrt rsqrt sort".split(), 4.0)}
+"""Time of an operation, in additions."""
+
+_UNFUSED = frozenset(
+    """reduce_sum reduce_max reduce_min reduce_prod argmax argmin
+    gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
+    dynamic_update_slice cumsum cumprod cummax cummin cumlogsumexp concatenate random_bits threefry2x32""".split()
+)
+
+
+def is_free(eqn: Equation) -> bool:
+    """Whether an equation only moves or relabels data."""
+    return eqn.primitive.name in _FREE
+
+
+def _price(eqn: Equation) -> tuple[float, float]:
+    """(additions that take as long, transcendentals): work weighed by its time, and a step per result of a move."""
+    inner = inner_bodies(eqn)
+    if inner:
+        prices = [_total_price(each.body.eqns) for each in inner]
+        if inner[0].kind == "branch":
+            return max(prices, key=lambda price: price[0] + TRANSCENDENTAL_FLOPS * price[1])
+        turns = _assumed_turns(eqn)
+        return turns * sum(steps for steps, _ in prices), turns * sum(heavy for _, heavy in prices)
+    if eqn.primitive.name in _FREE:
+        return 0.0, 0.0
+    work = work_of(eqn) or NOTHING
+    steps = (work.flops + work.int_ops) * _DEAR.get(eqn.primitive.name, 1.0)
+    return (steps if steps or work.transcendentals else float(out_size(eqn))), work.transcendentals
+
+
+def _total_price(eqns: Iterable[Equation]) -> tuple[float, float]:
+    prices = [_price(eqn) for eqn in eqns]
+    return sum(steps for steps, _ in prices), sum(heavy for _, heavy in prices)
+
+
+# --- calibration --------------------------------------------------------------------------------------------------
+
+_calibrations: dict[tuple[str, str], Calibration] = {}
+
+_SIZE = 250_000
+_REPEATS = 15
+
+_MAX_WRITE = 2.5
+"""Seconds per byte written, at most, relative to one read: more is another process's doing."""
+
+
+def calibrate() -> Calibration:
+    """Measure this machine's default backend once (a few tenths of a second) and remember the result."""
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    key = (jax.default_backend(), dtype.name)
+    if key not in _calibrations:
+        _calibrations[key] = _measure(dtype)
+    return _calibrations[key]
+
+
+def _measure(dtype: np.dtype) -> Calibration:
+    """Time one-loop programs that differ in one kind of work; each figure is a difference of two of them."""
+    x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
+    arrays = (x, x + 0.25, x + 0.5, x + 0.75)
+    base_s, reads_s, flops_s, exps_s, writes_s = _best_seconds(_PROBES, arrays)
+    read_s = max(reads_s - base_s, 0.1 * base_s) / (3 * x.nbytes)
+    flop_s = max(flops_s - base_s, 0.1 * base_s) / (9 * _SIZE)
+    return Calibration(
+        flop_s=flop_s,
+        transcendental_s=max(exps_s - base_s, 0.5 * base_s) / (2 * _SIZE),
+        read_s=read_s,
+        write_s=min(max(writes_s / (3 * x.nbytes), read_s), _MAX_WRITE * read_s),
+        dot_flop_s=flop_s / 4,
+    )
+
+
+_PROBES: tuple[Callable[..., object], ...] = (
+    lambda x, *_: jnp.sum(x),
+    lambda x, y, z, w: jnp.sum(w + x + y + z),
+    lambda x, *_: jnp.sum(((x * 0.3 + 0.1) * x + 0.2) * (x - 0.4) * x + 0.7),
+    lambda x, *_: jnp.sum(jnp.exp(0.1 * jnp.log(x))),
+    lambda x, *_: (x * 0.5, x + 1.0, x - 2.0),
+)
+
+
+def _best_seconds(functions: Sequence[Callable[..., object]], args: Sequence[object]) -> list[float]:
+    """Least seconds of each function over alternating runs."""
+    compiled = [jax.jit(fun) for fun in functions]
+    jax.block_until_ready([fun(*args) for fun in compiled])
+    rounds = [[_seconds(fun, args) for fun in compiled] for _ in range(_REPEATS)]
+    return [min(times) for times in zip(*rounds, strict=True)]
+
+
+def _seconds(compiled: Callable[..., object], args: Sequence[object]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*args))
+    return time.perf_counter() - start

@@ -1,0 +1,130 @@
+"""The saved values that one call reads: found in the store, or computed by their segments on the way.
+
+In: the store's states with their dirty sets. Out: values, and what had to be computed, also stored with every state
+for which it is current. It must not know which candidate asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from incrax._jax import Var
+from incrax._stats import Stats
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, plan_fill
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.store.store import State, Store, available_in
+
+
+class Owner(Protocol):
+    """What an engine offers here."""
+
+    facts: Facts
+    chooser: Chooser
+    store: Store
+    stats: Stats
+
+
+class UnusableError(Exception):
+    """A derived value left the range in which it may stand for what it was derived from."""
+
+
+class SavedValues:
+    """Values for one call: `pairs` are states with their dirty sets, `computed` and `found` is what it read."""
+
+    def __init__(
+        self, owner: Owner, pairs: list[tuple[State, int]], base: State | None, dirty: int, feeds: list[Any]
+    ) -> None:
+        self.owner = owner
+        self.pairs = pairs
+        self.base = base
+        self.dirty = dirty
+        self.feeds = feeds
+        self.computed: dict[Var, Any] = {}
+        self.found: dict[Var, Any] = {}
+        self.plans: list[Plan] = []
+
+    def has_outputs(self, plan: Plan) -> bool:
+        """Whether the outputs that a plan does not compute are at hand."""
+        if len(plan.outputs) == len(self.owner.facts.program.outvars):
+            return True
+        return self.base is not None and not any([getattr(x, "is_deleted", bool)() for x in self.base.outputs])
+
+    def find(self, var: Var) -> Any | None:
+        """A value that is current for this call, or None."""
+        value = self.computed.get(var)
+        if value is None:
+            value = self.found.get(var)
+        if value is None:
+            value = available_in(self.pairs, var, self.owner.facts.mask(var))
+            if value is not None:
+                self.found[var] = value
+        return value
+
+    def missing(self, variables: Iterable[Var]) -> tuple[Var, ...]:
+        """The variables without a current value."""
+        return tuple([v for v in variables if self.find(v) is None])
+
+    def forget(self, dirty: int) -> None:
+        """Drop computed values that a dirty set reaches, as if it had changed again."""
+        self.computed = {var: x for var, x in self.computed.items() if not self.owner.facts.mask(var) & dirty}
+
+    def drop(self, variables: Iterable[Var]) -> None:
+        """Drop some values, as if they had not been read."""
+        for var in variables:
+            self.computed.pop(var, None)
+            self.found.pop(var, None)
+
+    def get(self, var: Var) -> Any:
+        """A current value; computes its segment where there is none."""
+        value = self.find(var)
+        if value is None:
+            self._compute_in_order(self.owner.chooser.segments.group_of(var))
+            value = self.computed[var]
+        return value
+
+    def _compute_in_order(self, group: tuple[Var, ...]) -> None:
+        """Compute a group, after the groups that it loads and that are missing."""
+        segments = self.owner.chooser.segments
+        pending = [group]
+        while pending:
+            missing = self.missing(segments.plan(pending[-1]).loads)
+            if missing:
+                pending += dict.fromkeys(map(segments.group_of, missing))
+                continue
+            last = pending.pop()
+            if self.missing(last[:1] if last[0] in self.owner.facts.derived.recipes else last):
+                self._compute(last)
+
+    def _compute(self, group: tuple[Var, ...]) -> None:
+        program = self.owner.chooser.segments.program(group)
+        assert program.plan is not None
+        results = program(self.feeds, [self.get(var) for var in program.executable.loads])
+        self._keep(program.plan, results)
+
+    def fill_exactly(self, missing: tuple[Var, ...]) -> None:
+        """Compute just these values, by a program of their own (minimal planner)."""
+        if not missing:
+            return
+        facts = self.owner.facts
+        plan = plan_fill(facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None)
+        executable = self.owner.chooser.compiler.compile_plan(plan)
+        self.owner.stats.compiles += 1
+        self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))
+
+    def _keep(self, plan: Plan, results: list[Any]) -> None:
+        """Note computed values, for this call and for every state for which they are current too."""
+        filled = dict(zip(plan.saves, results, strict=True))
+        flags = self.owner.facts.derived.flags
+        for var in [var for var in filled if var in flags]:
+            if not filled.pop(flags[var]):
+                raise UnusableError
+        self.computed.update(filled)
+        self.plans.append(plan)
+        self.owner.stats.filled += len(plan.eqns)
+        mask = self.owner.facts.mask
+        for state, dirty in self.pairs:
+            clean = {var: x for var, x in filled.items() if not mask(var) & dirty}
+            if clean:
+                self.owner.store.add(state, clean)

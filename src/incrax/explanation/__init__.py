@@ -1,0 +1,1 @@
+"""What the last call did and why, and what depends on what, for people."""

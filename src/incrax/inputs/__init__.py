@@ -1,1 +1,0 @@
-"""What a call brings: its leaves and their bits, its types, data in chunks, devices, names."""

@@ -1,0 +1,1 @@
+"""Pages, counters, assertions and costs: readers of what the engine wrote down."""

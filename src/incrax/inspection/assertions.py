@@ -1,0 +1,218 @@
+"""Assertions of users' own tests: what the last call of a function ran, and what it did not.
+
+In: an incremental function. Out: nothing, or an AssertionError that shows what ran.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from incrax import _jax
+from incrax import _program as program
+from incrax._incremental import Incremental
+from incrax._jax import Equation, Var
+from incrax._messages import not_called, not_incremental, unknown_work
+from incrax._program import read_vars, written_vars
+from incrax.engine.call.call_record import UNCHANGED, Record
+from incrax.engine.call.engine import Engine
+from incrax.engine.inputs.paths import paths_mask
+from incrax.engine.plan.facts import Facts
+from incrax.errors import UnknownInputError
+from incrax.explanation.last_call import equations_run
+
+NUM_SHOWN = 10
+"""Equations that a message lists."""
+
+_TRACER = program.__file__
+_OWN = os.path.dirname(_jax.__file__)
+
+Problem = tuple[str, Sequence[Equation]]
+
+
+def assert_ran(
+    f: Incremental[..., Any],
+    only: Iterable[str] | None = None,
+    *,
+    never: Iterable[str] = (),
+    at_most: int | None = None,
+) -> None:
+    """Check in a test that the last call of a function ran what it should, and nothing else.
+
+    A name is that of an input, as `explain()` prints it, and stands for the equations that depend on it
+    (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); of a JAX primitive (`"exp"`), also inside loops
+    and branches; of a Python function (`"resolution"`, of a method `"pdf"` or `"Model.pdf"`) that made equations,
+    itself or through what it called; or of a value marked by `keep(x, name=...)` or `cached`. Equations of functions
+    of JAX that are compiled there, such as `jnp.var`, are known by their inputs and primitives only. Of `Rows`, what
+    ran on one of the chunks is looked at, not what follows their reductions.
+
+    Args:
+        f: what `incremental`, `grad` and the like return, after a call.
+        only: each equation that ran must belong to one of these; `()` if nothing may have run. None: no such check.
+        never: no equation that ran may belong to one of these.
+        at_most: how many equations may have run.
+
+    Raises:
+        AssertionError: something else ran. The message lists it, with what changed and what served the call.
+        UnknownInputError: a name stands for nothing in the function.
+        NotCalledError: there was no call, or none that is tracked.
+
+    The engine may run all of a function that is cheap to run, since that is faster than to load what was saved. A test
+    of dependence says `incremental(f, tuning=Tuning(planner="minimal"))`, which runs just what a change reaches.
+
+    Cost: reads the record of the last call; nothing is evaluated.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> exact = incrax.Tuning(planner="minimal")
+        >>> f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(a)) + jnp.sum(jnp.sin(b)), tuning=exact)
+        >>> x = jnp.ones(3)
+        >>> y = f(x, x), f(x, 2 * x)
+        >>> incrax.assert_ran(f, only=["b"], never=["exp"])
+    """
+    f = getattr(f, "__func__", f)
+    engine, record, paths = _last(f)
+    ran = list(equations_run(engine, record))
+    work = _Work(engine, ran, paths)
+    allowed_names = None if only is None else _names(only)
+    unwanted = [(name, work.named(name)) for name in _names(never)]
+    problems: list[Problem] = []
+    if allowed_names is not None:
+        wanted, masks = [work.named(name) for name in allowed_names], work.masks()
+        others = [eqn for eqn in ran if masks[id(eqn)] and not any(belongs(eqn) for belongs in wanted)]
+        allowed = ", ".join(f"`{name}`" for name in allowed_names) or "nothing"
+        text = f"{len(others)} equations ran that belong to none of what may run ({allowed})"
+        problems += [(text, others)] if others else []
+    for name, belongs in unwanted:
+        found = [eqn for eqn in ran if belongs(eqn)]
+        problems += [(f"{len(found)} equations of `{name}` ran, and none may", found)] if found else []
+    if at_most is not None and len(ran) > at_most:
+        problems.append((f"{len(ran)} equations ran, and at most {at_most} may", ran))
+    if problems:
+        raise AssertionError(_message(f, engine, record, problems))
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _last(f: Any) -> tuple[Engine, Record, Sequence[str]]:
+    """The engine of the last call, of `Rows` that of one of the chunks, what it did, and the names of all inputs."""
+    if not isinstance(f, Incremental):
+        raise not_incremental("assert_ran", type(f).__name__)
+    traced, rows = f._traces.latest, f._rows.latest
+    if traced is None and rows is not None and rows.last is not None and rows.last.engine is not None:
+        engine = rows.last.engine
+        record = engine.last if rows.last.num_run else UNCHANGED
+        paths = [*engine.paths, *rows.paths]
+    else:
+        engine = None if traced is None else traced.engine
+        record = None if engine is None else engine.last
+        paths = () if engine is None else engine.paths
+    if engine is None or record is None:
+        raise not_called("assert_ran()")
+    return engine, record, paths
+
+
+def _within(eqn: Equation) -> Iterator[Equation]:
+    """An equation, and those of the loops and branches in it."""
+    yield eqn
+    for body in _jax.sub_bodies(eqn):
+        for inner in body.eqns:
+            yield from _within(inner)
+
+
+class _Work(NamedTuple):
+    """The work of an engine, and what of it ran last."""
+
+    engine: Engine
+    ran: Sequence[Equation]
+    paths: Sequence[str]
+
+    def named(self, name: str) -> Callable[[Equation], bool]:
+        """Whether an equation belongs to a name.
+
+        Raises:
+            UnknownInputError: it stands for nothing.
+        """
+        facts = self.engine.facts
+        eqns = [*facts.program.eqns, *self.ran]
+        tests = [test for test in (self._of_input(name), _of_kept(facts, name)) if test is not None]
+        for belongs in (lambda eqn: eqn.primitive.name == name, lambda eqn: name in _functions(eqn)):
+            inside = lambda eqn, belongs=belongs: any(map(belongs, _within(eqn)))
+            if any(map(inside, eqns)):
+                tests.append(inside)
+        if not tests:
+            functions = dict.fromkeys(found for eqn in facts.program.eqns for found in _functions(eqn))
+            raise unknown_work(name, self.paths, list(functions))
+        return lambda eqn: any(test(eqn) for test in tests)
+
+    def _of_input(self, name: str) -> Callable[[Equation], bool] | None:
+        try:
+            mask = paths_mask(self.engine.paths, self.engine.layout, [name])
+        except UnknownInputError:
+            return (lambda _: False) if name in self.paths else None
+        masks = self.masks()
+        return lambda eqn: bool(masks[id(eqn)] & mask)
+
+    def masks(self) -> dict[int, int]:
+        """What each equation that ran depends on; a plan has equations that the program has not."""
+        facts = self.engine.facts
+        found = {id(eqn): mask for eqn, mask in zip(facts.program.eqns, facts.equation_masks, strict=True)}
+        written: dict[Var, int] = {}
+        for eqn in self.ran:
+            if id(eqn) not in found:
+                mask = 0
+                for var in read_vars(eqn):
+                    mask |= written[var] if var in written else facts.mask(var)
+                found[id(eqn)] = mask
+            written.update((var, found[id(eqn)]) for var in written_vars(eqn))
+        return found
+
+
+def _of_kept(facts: Facts, name: str) -> Callable[[Equation], bool] | None:
+    """The equations of a marked value: the mark, and what is computed for nothing else."""
+    marked = [var for var, known in facts.kept.items() if known == name]
+    if not marked:
+        return None
+    others: set[Var] = {atom for atom in facts.program.outvars if isinstance(atom, Var)}
+    found: set[int] = set()
+    for eqn in reversed(facts.program.eqns):
+        written = written_vars(eqn)
+        is_own = any(var in marked for var in written) or (written and others.isdisjoint(written))
+        if is_own:
+            found.add(id(eqn))
+        else:
+            others.update(read_vars(eqn))
+    return lambda eqn: id(eqn) in found
+
+
+def _functions(eqn: Equation) -> list[str]:
+    """The user's functions that made an equation, up to the one that was traced; methods by both names."""
+    frames = [] if eqn.primitive.name == _jax.KEEP else _jax.source_frames(eqn)
+    traced = itertools.takewhile(lambda frame: frame[0] != _TRACER, frames)
+    names = [name for file, name in traced if not file.startswith(_OWN)]
+    return list(dict.fromkeys(name for full in names for name in (full, full.rpartition(".")[2])))
+
+
+def _message(f: Incremental[..., Any], engine: Engine, record: Record, problems: Iterable[Problem]) -> str:
+    lines: list[str] = []
+    for text, eqns in problems:
+        lines.append(f"{text}:")
+        lines += [
+            f"  {eqn.primitive.name} at {_jax.source_line(eqn) or 'no line of yours'}" for eqn in eqns[:NUM_SHOWN]
+        ]
+        lines += [f"  ... {len(eqns) - NUM_SHOWN} more"] if len(eqns) > NUM_SHOWN else []
+    shown = f.explain().as_dict()
+    paths = [f"`{path}`" for path in shown["changed"]]
+    more = [f"{len(paths) - NUM_SHOWN} more"] if len(paths) > NUM_SHOWN else []
+    changed = ", ".join([*paths[:NUM_SHOWN], *more]) or "nothing"
+    lines.append(f"Changed: {changed}. Served by: {shown['served_by']} ({shown['why']}).")
+    if record.candidate == "whole":
+        lines.append(
+            "The whole function ran, which the engine prefers where it is cheap, and at first calls. To test what a "
+            'change reaches, make the function with `tuning=Tuning(planner="minimal")`.'
+        )
+    return "\n".join(lines)

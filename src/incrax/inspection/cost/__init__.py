@@ -1,0 +1,1 @@
+"""What a function costs, counted on its equations."""

@@ -1,1 +1,0 @@
-"""Loops whose length is a value, not a shape: compiled once for all lengths, and differentiable in every mode."""

@@ -1,0 +1,1 @@
+"""Functions with settable inputs, and representations that are kept."""

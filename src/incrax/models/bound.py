@@ -1,0 +1,345 @@
+"""A function with values for all of its inputs, some of them fitted.
+
+In: a function, inputs by name, roles, bounds. Out: a `Bound`: set inputs, read values and derivatives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from incrax._api import incremental
+from incrax._incremental import Incremental
+from incrax._messages import not_called
+from incrax._stats import Stats
+from incrax.derivatives.flat import element_names
+from incrax.derivatives.prepared import Flat, Prepared
+from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
+from incrax.engine.inputs.leaves import descriptor, is_dynamic
+from incrax.explanation.last_call import Explanation
+from incrax.models.functions import Functions, State, checked_inputs, functions_of, parameter_names
+from incrax.models.inputs import Inputs, Watcher
+from incrax.models.messages import no_state, nothing_to_train
+from incrax.models.modules import is_module
+from incrax.models.roles import FIXED, STATE, TRAINABLE, Roles
+from incrax.models.table import shown
+from incrax.models.training import Training
+from incrax.models.vector import Unbounded
+
+NUM_PREPARED = 8
+"""Types of inputs whose derivatives are kept."""
+MODULE = "model"
+"""What a module is called that is bound itself."""
+
+
+class Bound:
+    """A function with values for its inputs. Made by `bind`.
+
+    Methods that evaluate are incremental: they pay for what was set since they were last called. What they return by
+    trainable inputs is a dictionary of those inputs, with None in the place of leaves that are not trainable.
+    Not for several threads at a time.
+    """
+
+    def __init__(self, fun: Any, given: Mapping[str, Any], *, roles: Roles, bounds: Any, transforms: Any) -> None:
+        """See `bind`."""
+        self._options = options_of(fun)
+        self._fun = plain(fun)
+        if is_module(self._fun):
+            name = MODULE
+            while name in given or name in parameter_names(self._fun):
+                name += "_"
+            given = {name: self._fun, **checked_inputs(self._fun, given)}
+            self._fun = functools.partial(_called, name)
+        else:
+            given = checked_inputs(self._fun, given)
+        self._inputs = Inputs(given, roles, bounds, transforms)
+        self._ever_state = self._inputs.paths(STATE)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Make functions anew, as roles decide what they are."""
+        held = self._inputs
+        state = State(held.paths(STATE), self._ever_state)
+        self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, state)
+        self._made: dict[str, Incremental[..., Any]] = {}
+        self._prepared: list[tuple[Any, Prepared]] = []
+
+    def _fitted(self) -> tuple[tuple[str, ...], ...]:
+        """What functions are made for."""
+        return self.trainable_paths, self._inputs.paths(STATE)
+
+    def _follow(self, before: tuple[str, ...]) -> None:
+        """Give up what was made for other roles; `before` are their states."""
+        if self._inputs.paths(STATE) != before:
+            self._forget()
+            return
+        self._made = {method: self._made[method] for method in ("value", "updates") if method in self._made}
+        self._prepared.clear()
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def value(self) -> Any:
+        """What the function returns; with state, without its updates, which this does not apply."""
+        return self._called("value")
+
+    def grad(self) -> dict[str, Any]:
+        """The gradient of a scalar function by what is trainable."""
+        return self._inputs.tree(self._called("grad"))
+
+    def value_and_grad(self) -> tuple[Any, dict[str, Any]]:
+        """Both, by one program."""
+        value, gradient = self._called("value_and_grad")
+        return value, self._inputs.tree(gradient)
+
+    def hessian(self) -> dict[str, Any]:
+        """All second derivatives: in the shape of `grad()`, each leaf a dictionary in the shape of `grad()`."""
+        return self._inputs.tree([self._inputs.tree(row) for row in self._called("hessian")])
+
+    def jacobian(self) -> Any:
+        """All derivatives of all outputs: in the structure of the value, each leaf in the shape of `grad()`."""
+        structure = jax.tree.structure(self.value())
+        rows = structure.flatten_up_to(self._called("jacobian"))
+        return jax.tree.unflatten(structure, [self._inputs.tree(row) for row in rows])
+
+    def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
+        """The Hessian times a tangent in the shape of `grad()`."""
+        return self._inputs.tree(self._called("hvp", tangent=tuple(self._inputs.leaves_in(tangent))))
+
+    def update(self) -> None:
+        """Give state inputs the values that the function returns for them.
+
+        Raises:
+            BindError: there is no state, or the updates do not fit it.
+        """
+        numbers = self._inputs.numbers(STATE)
+        if not numbers:
+            raise no_state("update")
+        self._inputs.commit(dict(zip(numbers, self._called("updates"), strict=True)))
+
+    def _called(self, method: str, **kwargs: Any) -> Any:
+        function = self._made.get(method)
+        if function is None:
+            function = self._made[method] = self.made(method)
+        return function(*self._inputs.args, **kwargs)
+
+    def made(self, method: str) -> Incremental[..., Any]:
+        """A new incremental function of `args`, of the kind that is behind a method."""
+        if method in ("value", "updates"):
+            function = self._functions.value if method == "value" else self._functions.updates
+            return incremental(function, **self._options)
+        makers: Any = {"grad": grad, "value_and_grad": value_and_grad, "hessian": hessian, "jacobian": jacobian}
+        make = hvp if method == "hvp" else makers[method]
+        return make(self._functions.value, wrt=self.trained(method), **self._options)
+
+    def trained(self, method: str) -> tuple[str, ...]:
+        """`trainable_paths`, for a method that needs some.
+
+        Raises:
+            BindError: there are none.
+        """
+        if not self.trainable_paths:
+            raise nothing_to_train(method)
+        return self.trainable_paths
+
+    # --- inputs --------------------------------------------------------------------------------------------------
+
+    def set(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Set inputs, parts of them, or leaves, by name; all of them or, where one does not fit, none.
+
+        Raises:
+            UnknownInputError: a name stands for nothing, or for several things.
+            InputValueError: a value has another structure, shape or kind, is traced, or lies outside of its bounds.
+        """
+        self._inputs.set({**(values or {}), **named})
+
+    @contextlib.contextmanager
+    def at(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Iterator[Bound]:
+        """Inputs with other values inside a `with` block; afterwards those named are as they were."""
+        given = {**(values or {}), **named}
+        before = self._inputs.parts(list(given))
+        try:
+            self.set(given)
+            yield self
+        finally:
+            self._inputs.put_back(before)
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an input, a part or a leaf, by name."""
+        return self._inputs.value(name)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All inputs; modules with their present leaves."""
+        return {name: self[name] for name in self._inputs.names.inputs}
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[Bound]:
+        """All inputs are afterwards as they were before a `with` block; who watches is told."""
+        before = self._inputs.values()
+        try:
+            yield self
+        finally:
+            roles, state = self._fitted(), self._inputs.paths(STATE)
+            self._inputs.restore(before)
+            if self._fitted() != roles:
+                self._follow(state)
+
+    @property
+    def trainable(self) -> dict[str, Any]:
+        """The trainable leaves, in the shape of `grad()`."""
+        return self._inputs.tree(self._inputs.leaves_of(TRAINABLE))
+
+    def on_change(self, callback: Watcher) -> Callable[[], None]:
+        """Call a function with the paths that were set, after each change.
+
+        Returns:
+            A function that ends this.
+        """
+        watchers = self._inputs.watchers
+        watchers.append(callback)
+        return lambda: watchers.remove(callback) if callback in watchers else None
+
+    # --- roles ---------------------------------------------------------------------------------------------------
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The role of each leaf by its path."""
+        return dict(zip(self._inputs.names.paths, self._inputs.roles, strict=True))
+
+    def set_role(self, name: str, role: str) -> None:
+        """Give an input, a part or a leaf another role.
+
+        Raises:
+            UnknownInputError: the name stands for nothing, or for several things.
+            BindError: the role does not exist, or a leaf cannot have it.
+
+        Cost: derivatives are traced anew.
+        """
+        before = self._inputs.paths(STATE)
+        self._inputs.set_role(name, role)
+        self._follow(before)
+
+    @property
+    def bounds(self) -> dict[str, tuple[Any, Any]]:
+        """Lower and upper bounds of the leaves that have some, by path."""
+        fitted = {*self._inputs.paths(TRAINABLE), *self._inputs.paths(FIXED)}
+        return {path: (each.low, each.high) for path, each in self._inputs.bounds.items() if path in fitted}
+
+    @property
+    def transforms(self) -> dict[str, tuple[Any, Any]]:
+        """The transforms that were given, from unbounded space and back, by path."""
+        return {path: self._inputs.transforms[path][:2] for path in self._inputs.transformed}
+
+    def path(self, name: str) -> str:
+        """The path that a name stands for.
+
+        Raises:
+            UnknownInputError: it stands for nothing, or for several things.
+        """
+        return self._inputs.path(name)
+
+    @property
+    def trainable_paths(self) -> tuple[str, ...]:
+        """The paths of the trainable leaves, in order."""
+        return self._inputs.paths(TRAINABLE)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each trainable element: `mu`, `params['w'][0, 1]`."""
+        shapes = [np.shape(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)]
+        return element_names(self.trainable_paths, shapes)
+
+    # --- for minimisers ------------------------------------------------------------------------------------------
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """All inputs in the order of the function's parameters, as `function` takes them."""
+        return self._inputs.args
+
+    @property
+    def options(self) -> Options:
+        """Those of `incremental` for every method."""
+        return self._options
+
+    @property
+    def function(self) -> Incremental[..., Any]:
+        """The value as an incremental function of all inputs by position: what `value` calls."""
+        if "value" not in self._made:
+            self._made["value"] = self.made("value")
+        return self._made["value"]
+
+    @property
+    def functions(self) -> dict[str, Incremental[..., Any]]:
+        """The incremental function behind each method that was called since roles changed."""
+        return dict(self._made)
+
+    def flat(self) -> Flat:
+        """Value and derivatives as functions of one vector of the trainable elements; all else as it is now."""
+        return self.prepared().flat_at(*self.args)
+
+    def prepared(self) -> Prepared:
+        """All derivatives by what is trainable; kept for as long as roles stay, for some types of the inputs."""
+        types = [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self._inputs.leaves]
+        key = types, self._inputs.names.treedef
+        for known, prepared in self._prepared:
+            if known == key:
+                return prepared
+        made = Prepared(self._functions.value, self.args, self.trained("flat"), self._options)
+        self._prepared = [(key, made), *self._prepared[: NUM_PREPARED - 1]]
+        return made
+
+    def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """A function that gives leaves, one for each that is trainable now, the shape of `grad()`."""
+        return self._inputs.shape()
+
+    def set_vector(self, x: Any) -> None:
+        """Set the trainable inputs to the elements of a vector of shape (n,), in the order of `names`.
+
+        Raises:
+            InputValueError: an element lies outside of its bounds.
+        """
+        self._inputs.set(self._inputs.vector_leaves(x))
+
+    def unbounded(self) -> Unbounded:
+        """The same by a vector without bounds, for minimisers and samplers that know none; see `Unbounded`.
+
+        Raises:
+            InputValueError: a value lies on its bound.
+        """
+        self.trained("unbounded")
+        return Unbounded(self._functions.value, self._inputs, self._options)
+
+    def training(self, optimizer: Any, *, updates: str = "after") -> Training:
+        """Steps of an optimiser of optax, with state updated before or after each; see `Training`."""
+        self.trained("training")
+        return Training(self._inputs, self._functions, optimizer, updates)
+
+    # --- reports -------------------------------------------------------------------------------------------------
+
+    def explain(self, method: str = "value") -> Explanation:
+        """What the last call of a method did and why; see `Incremental.explain`.
+
+        Raises:
+            NotCalledError: the method was not called since roles changed.
+        """
+        if method not in self._made:
+            raise not_called(f"explain({method!r})")
+        return self._made[method].explain()
+
+    @property
+    def stats(self) -> dict[str, Stats]:
+        """Counters of each method that was called."""
+        return {method: function.stats for method, function in self._made.items()}
+
+    def __str__(self) -> str:
+        return shown(self._inputs)
+
+
+def _called(name: str, /, **inputs: Any) -> Any:
+    """A module's own call; the module is the input of this name."""
+    return inputs.pop(name)(**inputs)

@@ -1,0 +1,179 @@
+"""What a bound function computes: its value, and what becomes of its state.
+
+In: a user's function. Out: functions of all inputs by position, for the engine to trace.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from incrax.control_flow.tapes.guarded import Guarded
+from incrax.derivatives.selection import type_name
+from incrax.engine.inputs.paths import is_within
+from incrax.models.messages import (
+    guarded_function,
+    missing_inputs,
+    no_updates,
+    not_a_state,
+    not_callable,
+    other_inputs,
+    taken_option,
+    wrong_update,
+)
+from incrax.models.modules import Opened
+from incrax.models.names import names_of, parts_of
+
+Function = Callable[..., Any]
+OPTIONS = ("roles", "bounds", "transforms")
+
+
+class Functions(NamedTuple):
+    """Of all inputs by position."""
+
+    value: Function
+    """What the function returns, without updates."""
+    updates: Function
+    """New values of the state leaves, a tuple in their order."""
+    both: Function
+    """Value and updates: a pair."""
+
+
+def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs in the order of the function's parameters.
+
+    Raises:
+        BindError: the function cannot be called, or its parameters are not those that are given.
+    """
+    if not callable(fun):
+        raise not_callable(f"{fun!r} of type {type(fun).__name__}")
+    name = _name(fun)
+    if isinstance(fun, Guarded):
+        raise guarded_function(name)
+    try:
+        parameters = inspect.signature(fun).parameters
+    except (TypeError, ValueError):
+        return dict(inputs)
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = {key: each for key, each in parameters.items() if each.kind not in kinds}
+    required = [key for key, each in named.items() if each.default is inspect.Parameter.empty]
+    for option in OPTIONS:
+        if option in required:
+            raise taken_option(name, option)
+    missing = [key for key in required if key not in inputs]
+    unknown = [key for key in inputs if key not in named]
+    has_rest = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    if unknown and not has_rest:
+        raise other_inputs(name, unknown, list(named))
+    if missing:
+        raise missing_inputs(name, missing)
+    return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
+
+
+def parameter_names(fun: Function) -> list[str]:
+    """Of a function that tells them."""
+    try:
+        return list(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _name(fun: Any) -> str:
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+class State(NamedTuple):
+    """Paths of the leaves that a function updates: those with the role now, and those that had it when it was bound."""
+
+    now: tuple[str, ...]
+    ever: tuple[str, ...]
+
+
+def functions_of(fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: State) -> Functions:
+    """Of a function that takes these inputs by name.
+
+    A function with state returns a pair: its value, and a mapping of state inputs to new values; modules that hold
+    their own state are asked for it after the call. Updates of what is no state any more are left out.
+    """
+    positional = _positional_only(fun)
+    owning = [name for name in opened if opened[name].has_updates]
+    is_pair = any(not any(is_within(path, name) for name in owning) for path in state.ever)
+
+    def called(args: tuple[Any, ...]) -> tuple[Any, Mapping[str, Any]]:
+        given = dict(zip(inputs, args, strict=True))
+        modules = {name: opened[name].build(given[name]) for name in opened}
+        given.update(modules)
+        last = max((k for k, (name, _) in enumerate(positional) if name in given), default=-1)
+        first = [given.pop(name, default) for name, default in positional[: last + 1]]
+        out = fun(*first, **given)
+        own = {name: opened[name].leaves_of(modules[name]) for name in owning}
+        if not is_pair:
+            return out, own
+        if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping)):
+            raise no_updates(f"a {type(out).__name__}" if not isinstance(out, tuple) else f"a tuple of {len(out)}")
+        given_back = {name: opened[name].leaves_of(new) if name in opened else new for name, new in out[1].items()}
+        return out[0], {**own, **given_back}
+
+    def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
+        value, found = called(args)
+        return value, _state_leaves(dict(zip(inputs, args, strict=True)), state, owning, found)
+
+    def value(*args: Any) -> Any:
+        return called(args)[0]
+
+    def updates(*args: Any) -> tuple[Any, ...]:
+        return both(*args)[1]
+
+    return Functions(*(_named(each, _name(fun), inputs) for each in (value, updates, both)))
+
+
+def _positional_only(fun: Function) -> list[tuple[str, Any]]:
+    """Names and defaults."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [(each.name, each.default) for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY]
+
+
+def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
+    """A function of positional arguments that are called as the inputs are."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    fun.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in inputs])
+    fun.__name__ = name
+    return fun
+
+
+def _state_leaves(
+    trees: Mapping[str, Any], state: State, owning: Sequence[str], found: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The new values of the state leaves, as they were where nothing is said of them."""
+    names, leaves = names_of(trees), jax.tree.leaves(tuple(trees.values()))
+    for name, tree in found.items():
+        path = names.path(name)
+        numbers = names.numbers(path)
+        if not any(names.paths[number] in state.ever for number in numbers):
+            if name in owning:
+                continue
+            raise not_a_state(path)
+        old = parts_of(trees, path)[path]
+        if jax.tree.structure(tree) != jax.tree.structure(old):
+            raise wrong_update(path, f"the structure {jax.tree.structure(tree)}", str(jax.tree.structure(old)))
+        for number, new in zip(numbers, jax.tree.leaves(tree), strict=True):
+            if names.paths[number] in state.now:
+                leaves[number] = _like(names.paths[number], leaves[number], new)
+    return tuple(leaf for path, leaf in zip(names.paths, leaves, strict=True) if path in state.now)
+
+
+def _like(path: str, old: Any, new: Any) -> Any:
+    """A new value of a state leaf, in its dtype."""
+    if jnp.shape(new) != jnp.shape(old):
+        raise wrong_update(path, type_name(new), type_name(old))
+    dtype = jax.dtypes.result_type(old)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return new
+    return jax.lax.stop_gradient(jnp.asarray(new).astype(dtype))

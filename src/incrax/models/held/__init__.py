@@ -1,0 +1,1 @@
+"""Representations kept across batches."""

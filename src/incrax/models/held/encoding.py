@@ -1,0 +1,137 @@
+"""An encoder over all rows, chunk by chunk, as one function that JAX can differentiate.
+
+In: an encoder of rows. Out: the same in chunks, and on some rows only. It must not know who reads representations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax.engine.inputs.leaves import check_dynamic
+from incrax.models.held.messages import no_rows_to_hold, not_rows, other_numbers_of_rows, wrong_representations
+
+Encoder = Callable[..., Any]
+
+
+class Encoding:
+    """(params, rows) -> representations; with keys, one a row, as third argument.
+
+    Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass computes anew, chunk by
+    chunk, what lies between rows and representations.
+    """
+
+    def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
+        self.encoder: Encoder = encoder
+        self.chunk_rows: int | None = chunk_rows
+        self.is_recomputed: bool = is_recomputed
+        self.__signature__: inspect.Signature = signature_of(encoder)
+
+    def __call__(self, params: Any, rows: Any, *keys: Any) -> Any:
+        """Representations of all rows: each array has one a row along its first axis."""
+
+        def encode(chunk: Any) -> Any:
+            return self.encoder(params, *chunk)
+
+        step = jax.checkpoint(encode) if self.is_recomputed else encode
+        return self._chunked(step, (rows, *keys))
+
+    def _chunked(self, step: Callable[[Any], Any], data: Any) -> Any:
+        num_rows, size = jax.tree.leaves(data)[0].shape[0], self.chunk_rows
+        if size is None or num_rows <= size:
+            return _checked(step(data), num_rows)
+        num_chunks = num_rows // size
+        last = num_chunks * size
+        chunks = jax.tree.map(lambda x: x[:last].reshape(num_chunks, size, *x.shape[1:]), data)
+        found = lax.map(lambda chunk: _checked(step(chunk), size), chunks)
+        found = jax.tree.map(lambda x: x.reshape(last, *x.shape[2:]), found)
+        if last == num_rows:
+            return found
+        rest = _checked(step(jax.tree.map(lambda x: x[last:], data)), num_rows - last)
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), found, rest)
+
+
+class OnSomeRows:
+    """(params, rows, numbers) -> representations of these rows; the pullback is that of all rows."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.__signature__: inspect.Signature = encoding.__signature__
+
+    def __call__(self, params: Any, rows: Any, numbers: Any, *keys: Any) -> Any:
+        """Representations in the order of the numbers."""
+        return self.encoding(params, *taken((rows, *keys), numbers))
+
+
+def signature_of(fun: Any) -> inspect.Signature:
+    """The parameters' names, as far as the function tells."""
+    try:
+        return inspect.signature(fun)
+    except (TypeError, ValueError):
+        return inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+
+
+def taken(tree: Any, numbers: Any) -> Any:
+    """Rows by their numbers; those of an array of numbers are in its shape."""
+    return jax.tree.map(lambda x: x[numbers], tree)
+
+
+def keys_of(key: Any, num_rows: int) -> tuple[Any, ...]:
+    """One key a row, as the encoder's last argument; nothing without a key."""
+    return () if key is None else (jax.random.split(key, num_rows),)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def checked_rows(rows: Any) -> tuple[Any, int]:
+    """The rows as arrays of JAX, which nobody can change, and how many there are."""
+    named = [(f"rows{jax.tree_util.keystr(path)}", leaf) for path, leaf in jax.tree.leaves_with_path(rows)]
+    for path, leaf in named:
+        if not isinstance(leaf, (np.ndarray, jax.Array)) or leaf.ndim == 0:
+            raise not_rows(path, type(leaf).__name__)
+        check_dynamic(leaf, path)
+    lengths = [(path, leaf.shape[0]) for path, leaf in named]
+    if len({length for _, length in lengths}) > 1:
+        raise other_numbers_of_rows(lengths)
+    if not lengths or not lengths[0][1]:
+        raise no_rows_to_hold()
+    own = jax.tree.map(lambda x: jnp.array(x, copy=True) if isinstance(x, np.ndarray) else x, rows)
+    return own, lengths[0][1]
+
+
+def _checked(found: Any, num_rows: int) -> Any:
+    leaves = jax.tree.leaves(found)
+    if not leaves or any(jnp.shape(x)[:1] != (num_rows,) for x in leaves):
+        raise wrong_representations(_types(leaves), num_rows)
+    return found
+
+
+def _types(leaves: Sequence[Any]) -> str:
+    return ", ".join(str(jax.typeof(x)) for x in leaves) or "nothing"
+
+
+# --- which leaves have cotangents -------------------------------------------------------------------------------------
+
+
+def is_active(x: Any) -> bool:
+    """Whether a leaf of the representations has cotangents."""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def split_active(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The leaves that have cotangents, and the tree with others in their places."""
+    leaves, treedef = jax.tree.flatten(tree)
+    active = [x for x in leaves if is_active(x)]
+
+    def filled(values: Sequence[Any]) -> Any:
+        rest = iter(values)
+        return jax.tree.unflatten(treedef, [next(rest) if is_active(x) else x for x in leaves])
+
+    return active, filled

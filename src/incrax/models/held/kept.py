@@ -1,0 +1,291 @@
+"""Representations of all rows at some parameters, and the cotangents that batches add to them.
+
+In: an encoding at parameters and rows. Out: a `Kept`. It must not know losses.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax.derivatives.messages import wrong_tangent
+from incrax.derivatives.pullback import Pullback, vjp
+from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
+from incrax.engine.inputs.signature import same_static
+from incrax.models.held.encoding import Encoding, OnSomeRows, is_active, taken
+from incrax.models.held.messages import other_parameters, stale_representations, without_values, wrong_row_numbers
+
+DENSE_SHARE = 0.75
+"""A pass over some rows is worth a program of its own up to this share of all rows."""
+
+
+@dataclass
+class HoldStats:
+    """Counts since `hold`.
+
+    Fields:
+        rows_encoded: rows encoded, to be read.
+        rows_recomputed: rows encoded once more by backward passes.
+        rows_pulled_back: rows of backward passes.
+        batches_read: reads of batches.
+        batches_added: additions of cotangents.
+        stale_uses: uses of representations of older parameters, which `stale="allow"` lets pass.
+    """
+
+    rows_encoded: int = 0
+    rows_recomputed: int = 0
+    rows_pulled_back: int = 0
+    batches_read: int = 0
+    batches_added: int = 0
+    stale_uses: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name."""
+        return asdict(self)
+
+
+class Setting(NamedTuple):
+    """What all representations of one `hold` share: two functions, what is differentiated by, staleness, counters."""
+
+    encoding: Encoding
+    on_some: OnSomeRows
+    wrt: Any
+    may_be_stale: bool
+    stats: HoldStats
+
+
+class Kept:
+    """Representations of rows, to be read batch by batch, and their cotangents so far. Made by calling a `Held`.
+
+    Law: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the sum over batches of
+    `vdot(cotangent_i, representations[i])`, that is of any loss that has these cotangents.
+    """
+
+    def __init__(self, setting: Setting, params: Any, data: tuple[Any, ...]) -> None:
+        params = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, params)
+        self._setting, self._params, self._data = setting, params, data
+        wrt = 0 if setting.wrt is None else setting.wrt
+        self._pullback: Pullback
+        self._representations, self._pullback = vjp(setting.encoding, params, *data, wrt=wrt)
+        self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
+        self._known = [LeafValue(x) if is_dynamic(x) else x for x in jax.tree.leaves(params)]
+        setting.stats.rows_encoded += self.num_rows
+        self.reset()
+
+    @property
+    def representations(self) -> Any:
+        """The representations of all rows: what the encoder returns for them."""
+        return self._representations
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self._numbers)
+
+    @property
+    def num_touched(self) -> int:
+        """How many of them have got cotangents, each counted once."""
+        return int(self._is_touched.sum())
+
+    @property
+    def cotangents(self) -> Any:
+        """The cotangents so far, like the representations; None where those are integers."""
+        rest = iter(self._cotangents)
+        return jax.tree.map(lambda x: jnp.copy(next(rest)) if is_active(x) else None, self._representations)
+
+    def reset(self) -> None:
+        """Forget the cotangents so far."""
+        active = [x for x in jax.tree.leaves(self._representations) if is_active(x)]
+        self._cotangents = [jnp.zeros(x.shape, x.dtype) for x in active]
+        self._is_touched = np.zeros(self.num_rows, bool)
+
+    def rows(self, numbers: Any, *, params: Any = None) -> Any:
+        """The representations of a batch.
+
+        Args:
+            numbers: which rows: integers of any shape (repeated ones and negative ones as in NumPy), a boolean mask
+                over the rows, or a slice.
+            params: the parameters of this batch, if they are to be checked against those of the representations.
+
+        Returns:
+            A pytree like the encoder's result; each array of shape (*numbers.shape, *trailing).
+
+        Raises:
+            RowsError: there are no such rows.
+            StaleRepresentationsError: the parameters are others, and `hold` was not told `stale="allow"`.
+        """
+        self._check_params("rows", params)
+        found = _taken(self._representations, self._checked("rows", numbers))
+        self._setting.stats.batches_read += 1
+        return found
+
+    def add(self, numbers: Any, cotangents: Any, *, params: Any = None) -> None:
+        """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
+
+        Args:
+            numbers: those given to `rows`; cotangents of a row that occurs several times are added up.
+            cotangents: pytree like what `rows(numbers)` returned; None for integers.
+            params: as in `rows`.
+
+        Raises:
+            RowsError: there are no such rows.
+            TangentError: the cotangents are of another structure, shape or dtype.
+            StaleRepresentationsError: as in `rows`.
+        """
+        self._check_params("add", params)
+        found = self._checked("add", numbers)
+        parts = self._parts(cotangents, found.shape)
+        self._cotangents = _added(self._cotangents, found, parts)
+        self._is_touched[found.ravel()] = True
+        self._setting.stats.batches_added += 1
+
+    def pullback(self, *, params: Any = None) -> Any:
+        """The gradient by what `hold(wrt=...)` selects, by one backward pass over the rows that have cotangents.
+
+        Args:
+            params: None: those of the representations; the gradient is exact. With `stale="allow"` any others: the
+                rows are encoded anew with them, and the cotangents of the older representations are pulled back.
+
+        Returns:
+            A pytree in the shape of the selection, as from `vjp`; zeros where no batch added anything.
+
+        Raises:
+            StaleRepresentationsError: as in `rows`.
+
+        Cost: a backward pass, of all rows or of those that were touched, whichever is less; the latter, and chunks
+            that are recomputed, with their forward pass. Nothing is forgotten: see `reset`.
+        """
+        is_current = self._check_params("pullback", params)
+        stats, touched = self._setting.stats, np.flatnonzero(self._is_touched)
+        is_kept = is_current and not self._setting.encoding.is_recomputed
+        whole = self.num_rows * (2 if is_kept else 3)
+        chosen = padded(touched, self.num_rows)
+        if is_current and (chosen is None or 3 * len(chosen) >= whole):
+            stats.rows_recomputed += 0 if is_kept else self.num_rows
+            stats.rows_pulled_back += self.num_rows
+            return self._pullback(self._filled(self._cotangents))
+        count = self.num_rows if chosen is None else len(touched)
+        chosen = self._numbers if chosen is None else chosen
+        stats.rows_recomputed += len(chosen)
+        stats.rows_pulled_back += len(chosen)
+        given = (self._params if is_current else params, self._data[0], chosen, *self._data[1:])
+        wrt = 0 if self._setting.wrt is None else self._setting.wrt
+        _, pullback = vjp(self._setting.on_some, *given, wrt=wrt)
+        return pullback(self._filled(_picked(self._cotangents, chosen, count)))
+
+    def __repr__(self) -> str:
+        """How many rows, and how many of them have cotangents."""
+        return f"kept representations of {self.num_rows} rows, {self.num_touched} with cotangents"
+
+    # --- inner ---------------------------------------------------------------------------------------------------
+
+    def _checked(self, method: str, numbers: Any) -> np.ndarray:
+        """Numbers from 0, as an array."""
+        if has_tracer(jax.tree.leaves(numbers)):
+            raise without_values(method, "row numbers")
+        try:
+            if isinstance(numbers, slice):
+                return self._numbers[numbers]
+            asked = np.asarray(numbers)
+            if asked.dtype == bool and asked.shape != self._numbers.shape:
+                raise IndexError
+            return self._numbers[asked if asked.size else asked.astype(np.int64)]
+        except (IndexError, TypeError, ValueError):
+            raise wrong_row_numbers(f"kept.{method}", shown(numbers), self.num_rows) from None
+
+    def _parts(self, cotangents: Any, shape: tuple[int, ...]) -> list[Any]:
+        """Cotangents of the leaves that have any, of the right types."""
+        expected, treedef = jax.tree.flatten(self._representations)
+        if has_tracer(jax.tree.leaves(cotangents)):
+            raise without_values("add", "cotangents")
+        try:
+            leaves = treedef.flatten_up_to(cotangents)
+        except ValueError:
+            leaves = [cotangents]
+        if len(leaves) != len(expected) or not jax.tree_util.all_leaves(leaves, is_leaf=lambda x: x is None):
+            seen = jax.tree.structure(cotangents)
+            raise wrong_tangent("kept.add", "cotangent", f"of the structure {seen}", f"what `rows` returned, {treedef}")
+        pairs = zip(leaves, expected, strict=True)
+        return [_part(leaf, (*shape, *x.shape[1:]), x.dtype) for leaf, x in pairs if is_active(x)]
+
+    def _filled(self, active: list[Any]) -> Any:
+        rest = iter(active)
+        return jax.tree.map(lambda x: next(rest) if is_active(x) else None, self._representations)
+
+    def _check_params(self, method: str, params: Any) -> bool:
+        """Whether these are the parameters of the representations; None stands for them."""
+        if params is None:
+            return True
+        with_paths, treedef = jax.tree.flatten_with_path(params)
+        known = zip(self._known, with_paths, strict=False)
+        if treedef != jax.tree.structure(self._params) or not all(_is_like(old, new) for old, (_, new) in known):
+            raise other_parameters(method)
+        named = [(f"params{jax.tree_util.keystr(path)}", leaf) for path, leaf in with_paths]
+        changed = [name for old, (name, new) in zip(self._known, named, strict=True) if not _is_same(old, new)]
+        if changed and not self._setting.may_be_stale:
+            raise stale_representations(method, changed)
+        self._setting.stats.stale_uses += bool(changed)
+        return not changed
+
+
+def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
+    """Numbers of rows, the last one repeated up to a power of two; None where that is most of all rows.
+
+    Few lengths, so that few programs serve all batches.
+    """
+    capacity = 1 << max(len(touched) - 1, 0).bit_length()
+    if capacity > DENSE_SHARE * num_rows:
+        return None
+    numbers = np.zeros(capacity, np.int64)
+    numbers[: len(touched)] = touched
+    numbers[len(touched) :] = touched[-1] if len(touched) else 0
+    return numbers
+
+
+def _part(leaf: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    expected = f"what `rows` returned, {dtype}{list(shape)}"
+    if leaf is None or not is_dynamic(leaf):
+        raise wrong_tangent("kept.add", "cotangent", "None" if leaf is None else type(leaf).__name__, expected)
+    array = jnp.asarray(leaf)
+    if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
+        raise wrong_tangent("kept.add", "cotangent", str(jax.typeof(array)), expected)
+    return array.astype(dtype)
+
+
+def shown(numbers: Any) -> str:
+    """An argument as text, in short."""
+    text = repr(numbers)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_like(old: Any, new: Any) -> bool:
+    if not isinstance(old, LeafValue):
+        return same_static(old, new)
+    return is_dynamic(new) and descriptor(old.feed)[:2] == descriptor(new)[:2]
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    return not isinstance(old, LeafValue) or same_value(old, LeafValue(new))
+
+
+@jax.jit
+def _taken(representations: Any, numbers: Any) -> Any:
+    return taken(representations, numbers)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _added(cotangents: list[Any], numbers: Any, parts: list[Any]) -> list[Any]:
+    """Cotangents, in place, with those of a batch."""
+    return [x.at[numbers].add(part) for x, part in zip(cotangents, parts, strict=True)]
+
+
+@jax.jit
+def _picked(cotangents: list[Any], chosen: Any, count: Any) -> list[Any]:
+    """Cotangents of some rows, of which the first `count` count."""
+    is_one = jnp.arange(chosen.shape[0]) < count
+    return [jnp.where(is_one.reshape(-1, *[1] * (x.ndim - 1)), x[chosen], 0) for x in cotangents]

@@ -1,0 +1,51 @@
+"""Compiled forms of a function of pytrees, static leaves among them, by what its arguments are.
+
+In: a function. Out: the same, compiled once per signature. It must not know what the function does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+
+from incrax import _jax
+from incrax._tuning import is_disabled
+from incrax.engine.inputs.leaves import LeafValue, has_tracer
+from incrax.engine.inputs.signature import make_signature
+
+MAX_PROGRAMS = 32
+"""Signatures whose programs are kept."""
+
+
+class Programs:
+    """A function, compiled for each signature of its arguments; plain where JAX traces or compiles nothing."""
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.fun = fun
+        self._table: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        """The function at these arguments."""
+        leaves = jax.tree.leaves(args)
+        if is_plain(leaves):
+            return self.fun(*args)
+        signature = make_signature(self.fun, args, {})
+        with self._lock:
+            program = self._table.get(signature.key)
+            if program is None:
+                fun = self.fun
+                program = self._table[signature.key] = jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
+            self._table.move_to_end(signature.key)
+            while len(self._table) > MAX_PROGRAMS:
+                self._table.popitem(last=False)
+        return program(*[LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+
+
+def is_plain(leaves: Any) -> bool:
+    """Whether a call with these leaves is evaluated as it is: under a transformation, or where nothing is compiled."""
+    return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()

@@ -1,0 +1,105 @@
+"""What the inputs of a model are called.
+
+In: inputs by name, pytrees. Out: paths of their leaves, and what a user's name stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jax.tree_util import DictKey, GetAttrKey, keystr, tree_flatten_with_path
+
+from incrax.engine.inputs.paths import is_within
+from incrax.models.messages import ambiguous_name, unknown_name
+
+
+class Names(NamedTuple):
+    """Inputs, their leaves in order, and what short names stand for."""
+
+    inputs: tuple[str, ...]
+    treedef: Any
+    paths: tuple[str, ...]
+    short: dict[str, tuple[str, ...]]
+    """The paths that end with a key: `"mu"` for `params['mu']`."""
+
+    def path(self, name: str) -> str:
+        """The path that a name stands for: itself, or the only one that ends with it.
+
+        Raises:
+            UnknownInputError: there is none, or more than one.
+        """
+        if name in self.inputs or any(is_within(path, name) for path in self.paths):
+            return name
+        found = self.short.get(name, ())
+        if len(found) > 1:
+            raise ambiguous_name(name, found)
+        if not found:
+            paths = [path for path in self.paths if path not in self.inputs]
+            raise unknown_name(name, [*self.inputs, *paths], list(self.short))
+        return found[0]
+
+    def numbers(self, path: str) -> list[int]:
+        """The leaves at and below a path."""
+        return [number for number, each in enumerate(self.paths) if is_within(each, path)]
+
+
+def names_of(inputs: Mapping[str, Any]) -> Names:
+    """The names of some inputs."""
+    paths: list[str] = []
+    short: dict[str, list[str]] = {}
+    for name, tree in inputs.items():
+        for keys, _ in tree_flatten_with_path(tree)[0]:
+            paths.append(f"{name}{keystr(keys)}")
+            for count, key in enumerate(keys, 1):
+                word = _word(key)
+                path = f"{name}{keystr(keys[:count])}"
+                if word is not None and path not in short.setdefault(word, []):
+                    short[word].append(path)
+    treedef = jax.tree.structure(tuple(inputs.values()))
+    return Names(tuple(inputs), treedef, tuple(paths), {word: tuple(found) for word, found in short.items()})
+
+
+def _word(key: Any) -> str | None:
+    """The name in a key of a path, if it has one."""
+    if isinstance(key, GetAttrKey):
+        return key.name
+    return key.key if isinstance(key, DictKey) and isinstance(key.key, str) else None
+
+
+# --- parts of trees ---------------------------------------------------------------------------------------------------
+
+
+def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The inputs and parts of them on the way to a path, and the part there if there is one, by their paths."""
+    found: dict[str, Any] = {}
+    for name, tree in trees.items():
+        while is_within(path, name):
+            found[name] = tree
+            inner = [(key, part) for key, part in _children(name, tree) if is_within(path, key)]
+            if name == path or not inner:
+                break
+            name, tree = inner[0]
+    return found
+
+
+def with_part(trees: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The inputs with another value at a path."""
+    return {
+        name: _with_part(name, tree, path, value) if is_within(path, name) else tree for name, tree in trees.items()
+    }
+
+
+def _with_part(name: str, tree: Any, path: str, value: Any) -> Any:
+    if name == path:
+        return value
+    children = [(key, part) for key, part in _children(name, tree)]
+    found = [_with_part(key, part, path, value) if is_within(path, key) else part for key, part in children]
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), found)
+
+
+def _children(name: str, tree: Any) -> list[tuple[str, Any]]:
+    """The parts of a tree one level below, with their paths; none of a leaf."""
+    pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]

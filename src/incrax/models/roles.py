@@ -1,0 +1,143 @@
+"""Which part of a model's inputs is fitted, and which values an input takes.
+
+In: leaves with their paths. Out: a role for each; values in the type of their leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax.derivatives.selection import type_name
+from incrax.engine.inputs.leaves import has_tracer, is_dynamic
+from incrax.models.messages import cannot_train, other_type, traced_value, wrong_role, wrong_roles
+from incrax.models.names import Names
+
+TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
+
+Roles = Mapping[str, str] | Callable[[str, Any], str | None] | None
+
+
+class Static:
+    """A Python number that is a setting, not a value: programs are made for it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value: Any = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and (type(self.value), self.value) == (type(other.value), other.value)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def is_floating(leaf: Any) -> bool:
+    """Whether a leaf has a derivative."""
+    try:
+        return is_dynamic(leaf) and jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.inexact)
+    except TypeError:  # an array that JAX has no type for
+        return False
+
+
+def roles_of(names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, str]) -> tuple[str, ...]:
+    """A role for each leaf: what `roles` says of the innermost part with it, else `given`, else its type's.
+
+    Raises:
+        UnknownInputError: a path names nothing.
+        BindError: a role does not exist, or a leaf without derivative is to be trained.
+    """
+    found = [given.get(path) or (TRAINABLE if is_floating(leaf) else DATA) for path, leaf in _pairs(names, leaves)]
+    if callable(roles):
+        said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
+        found = [word or role for word, role in zip(said, found, strict=True)]
+    elif roles is not None and not isinstance(roles, Mapping):
+        raise wrong_roles(roles)
+    else:
+        parts = {names.path(name): role for name, role in (roles or {}).items()}
+        for path in sorted(parts, key=len):
+            for number in names.numbers(path):
+                found[number] = parts[path]
+    for (path, leaf), role in zip(_pairs(names, leaves), found, strict=True):
+        check_role(path, leaf, role)
+    return tuple(found)
+
+
+def _pairs(names: Names, leaves: list[Any]) -> list[tuple[str, Any]]:
+    return list(zip(names.paths, leaves, strict=True))
+
+
+def check_role(path: str, leaf: Any, role: Any) -> None:
+    """Refuse a role that is none, or that the leaf cannot have.
+
+    Raises:
+        BindError: as it says.
+    """
+    if role not in ROLES:
+        raise wrong_role(path, role, ROLES)
+    if role == TRAINABLE and not is_floating(leaf):
+        raise cannot_train(path, type_name(leaf))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def fitted(path: str, old: Any, new: Any) -> Any:
+    """A new value in the type of the leaf that it replaces.
+
+    Raises:
+        InputValueError: it is traced, has another shape, or would lose something.
+    """
+    check_value(path, None, new)
+    if isinstance(old, Static):
+        return new if isinstance(new, Static) else Static(new)
+    if not is_dynamic(old):
+        return new
+    given = new
+    if not isinstance(new, (jax.Array, np.ndarray)):
+        new = np.asarray(new)
+    dtype = jax.dtypes.result_type(old)
+    if isinstance(new, np.ndarray) and new.dtype.kind in "USOMmV":
+        raise other_type(path, type(given).__name__, type_name(old))
+    if new.shape != np.shape(old) or not _is_kept(new.dtype, dtype):
+        raise other_type(path, type_name(new), type_name(old))
+    if isinstance(old, (bool, int, float, complex)):
+        return type(old)(new)
+    if isinstance(old, jax.Array):
+        return jnp.asarray(new, dtype)
+    return np.asarray(new, dtype)[()] if isinstance(old, np.generic) else np.array(new, dtype)
+
+
+def check_value(path: str, shaped: Any, value: Any) -> None:
+    """Refuse a traced value, and one of another shape than that of `shaped`, unless that is None.
+
+    Raises:
+        InputValueError: as it says.
+    """
+    if has_tracer([value]):
+        raise traced_value(path)
+    if shaped is not None and np.shape(value) != np.shape(shaped):
+        raise other_type(path, type_name(value), type_name(shaped))
+
+
+def as_was(old: Any, new: Any) -> Any:
+    """A Python number where one was, whose type promotes in another way than an array's."""
+    is_number = isinstance(old, (int, float, complex)) and not isinstance(old, np.generic)
+    return type(old)(new) if is_number and not isinstance(new, Static) and is_dynamic(new) else new
+
+
+_KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def _is_kept(new: Any, old: Any) -> bool:
+    """Whether a value may take another dtype: of its own kind or a wider one; precision may be lost."""
+    ranks = [[k for k, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind)] for dtype in (new, old)]
+    return new == old if not all(ranks) else ranks[0] <= ranks[1]

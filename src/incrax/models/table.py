@@ -1,0 +1,31 @@
+"""Inputs as a table for a terminal."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from incrax.derivatives.selection import type_name
+from incrax.models.inputs import Inputs
+from incrax.models.roles import is_floating
+
+
+def shown(inputs: Inputs) -> str:
+    """Each leaf with its role, its value or type, and its bounds."""
+    table = Table(*("input", "role", "value", "bounds"))
+    for path, role, leaf in zip(inputs.names.paths, inputs.roles, inputs.leaves, strict=True):
+        bounds = inputs.bounds.get(path)
+        value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
+        table.add_row(path, role, value, "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}")
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def _range(bound: np.ndarray) -> str:
+    if not bound.size:
+        return "-"
+    low, high = bound.min(), bound.max()
+    return f"{low:.6g}" if low == high else f"({low:.6g} ... {high:.6g})"

@@ -1,0 +1,111 @@
+"""Steps of an optimiser over a model with state.
+
+In: a model's inputs and functions, an optimiser. Out: `Training`: one compiled program per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from incrax.engine.inputs.leaves import is_dynamic
+from incrax.engine.inputs.rows import as_plain
+from incrax.models.functions import Functions
+from incrax.models.inputs import Inputs
+from incrax.models.messages import roles_changed, wrong_choice
+from incrax.models.roles import STATE, TRAINABLE
+
+WHEN = ("before", "after", "never")
+
+
+class Training:
+    """Steps of an optimiser. Made by `Bound.training`.
+
+    A call sets inputs, takes one step of the trainable leaves against the gradient, and updates the state. `"after"`
+    gives it what the function returned where the gradient was taken; `"before"` evaluates the function first, once
+    more, and takes the gradient with the new state. State has no derivative. Where a leaf has bounds, the step ends in
+    them.
+
+    Example:
+        >>> import incrax, optax
+        >>> m = incrax.bind(lambda w, x: (w * x - 6.0) ** 2, w=1.0, x=2.0, roles={"x": "data"})
+        >>> step = m.training(optax.sgd(0.05))
+        >>> losses = [float(step(x=x)) for x in (2.0, 2.0, 2.0, 2.0)]
+        >>> losses[0], losses[-1] < 1.0
+        (16.0, True)
+    """
+
+    def __init__(self, inputs: Inputs, functions: Functions, optimizer: Any, updates: str) -> None:
+        """See `Bound.training`."""
+        if updates not in WHEN:
+            raise wrong_choice("updates", updates, WHEN)
+        self._inputs = inputs
+        self._fitted = _fitted(inputs)
+        self._optimizer_state = optimizer.init(self._trained())
+        updates = updates if STATE in inputs.roles else "never"
+        self._step = jax.jit(_step_of(functions, inputs, optimizer, updates), static_argnums=0)
+        self.num_steps: int = 0
+
+    def __call__(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Any:
+        """Set inputs and take a step; the loss where the gradient was taken.
+
+        Raises:
+            BindError: roles changed since `training` was called.
+            And what `Bound.set` raises.
+        """
+        inputs = self._inputs
+        if values or named:
+            inputs.set({**(values or {}), **named})
+        if _fitted(inputs) != self._fitted:
+            raise roles_changed()
+        statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
+        is_other = [
+            role != TRAINABLE and is_dynamic(leaf) for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
+        ]
+        others = [as_plain(leaf) if is_one else None for is_one, leaf in zip(is_other, inputs.leaves, strict=True)]
+        key = (inputs.names.treedef, statics)
+        loss, stepped, state, self._optimizer_state = self._step(key, self._trained(), others, self._optimizer_state)
+        numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
+        inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
+        self.num_steps += 1
+        return loss
+
+    def _trained(self) -> dict[str, Any]:
+        """What is trained, as arrays in the shape of `grad()`, which optimisers see."""
+        return self._inputs.tree([jnp.asarray(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)])
+
+
+def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return inputs.paths(TRAINABLE), inputs.paths(STATE)
+
+
+def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str) -> Callable[..., Any]:
+    """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and what is new."""
+
+    def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
+        treedef, statics = key
+        fixed = [static if other is None else other for static, other in zip(statics, others, strict=True)]
+
+        def args(trained: Any, state: Any = None) -> Any:
+            leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
+            leaves = leaves if state is None else inputs.with_leaves(STATE, state, leaves)
+            return jax.tree.unflatten(treedef, leaves)
+
+        before = functions.updates(*args(trained)) if updates == "before" else None
+        both = jax.value_and_grad(lambda trained: functions.both(*args(trained, before)), has_aux=True)
+        (loss, after), gradient = both(trained)
+        moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
+        leaves = zip(inputs.paths(TRAINABLE), inputs.leaves_in(trained), inputs.leaves_in(moves), strict=True)
+        stepped = [_moved(inputs, *row) for row in leaves]
+        state = {"before": before, "after": after, "never": ()}[updates]
+        return loss, stepped, state, optimizer_state
+
+    return step
+
+
+def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:
+    moved = (x + move).astype(x.dtype)
+    return inputs.bounds[path].nearest(moved) if path in inputs.bounds else moved

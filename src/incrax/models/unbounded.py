@@ -1,0 +1,158 @@
+"""Bounded inputs as functions of unbounded ones.
+
+In: bounds and transforms by path. Out: for each leaf, the way from unbounded space and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax.models.messages import not_a_role_for, outside, wrong_pair
+from incrax.models.names import Names
+from incrax.models.roles import DATA, FIXED, TRAINABLE
+
+Function = Callable[[Any], Any]
+
+
+class Transform(NamedTuple):
+    """A one-to-one function from unbounded space, its inverse, and log |det dx/du| at u."""
+
+    forward: Function
+    inverse: Function
+    log_det: Function
+
+
+class Bounds(NamedTuple):
+    """Lower and upper bound of a leaf, arrays of its shape; infinite where there is none."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+    def hold(self, path: str, value: Any) -> None:
+        """Refuse a value outside.
+
+        Raises:
+            InputValueError: some element is; NaN is not.
+        """
+        value = np.asarray(value)
+        for at in zip(*np.nonzero((value < self.low) | (value > self.high)), strict=True) if value.shape else [()]:
+            if value[at] < self.low[at] or value[at] > self.high[at]:
+                name = f"{path}{[int(k) for k in at]}" if at else path
+                raise outside(name, value[at], self.low[at], self.high[at])
+
+    def nearest(self, value: Any) -> Any:
+        """The nearest value inside."""
+        return jnp.clip(value, self.low, self.high).astype(jnp.result_type(value))
+
+
+def bounds_of(names: Names, leaves: Sequence[Any], roles: Sequence[str], given: Any) -> dict[str, Bounds]:
+    """The bounds of each leaf that has some.
+
+    Raises:
+        UnknownInputError: a path names nothing.
+        BindError: bounds are no pair, do not fit, or bound what is not fitted.
+        InputValueError: a value lies outside.
+    """
+    found = {}
+    for path, pair in _by_path(names, given, "bounds"):
+        low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
+        if not np.all(np.asarray(low) < np.asarray(high)):
+            raise wrong_pair("bounds", path, pair, "the lower bound is not below the upper one")
+        for number in _fitted(names, path, roles, "bounds"):
+            shape, dtype = np.shape(leaves[number]), _dtype_of(leaves[number])
+            if np.issubdtype(dtype, np.complexfloating):
+                raise wrong_pair("bounds", path, pair, "complex numbers have no order")
+            try:
+                bounds = Bounds(np.broadcast_to(low, shape).astype(dtype), np.broadcast_to(high, shape).astype(dtype))
+            except ValueError as error:
+                raise wrong_pair("bounds", path, pair, f"it does not fit the shape {list(shape)}") from error
+            bounds.hold(names.paths[number], leaves[number])
+            found[names.paths[number]] = bounds
+    return found
+
+
+def _dtype_of(leaf: Any) -> np.dtype[Any]:
+    """In which bounds of a leaf are kept: its own, so that a bound itself lies inside."""
+    return np.dtype(float) if isinstance(leaf, float) else np.dtype(jax.dtypes.result_type(leaf))
+
+
+def transforms_of(names: Names, roles: Sequence[str], given: Any, bounds: Mapping[str, Bounds]) -> dict[str, Transform]:
+    """The transform of each leaf that has one: as given, else from its bounds.
+
+    Raises:
+        UnknownInputError: a path names nothing.
+        BindError: a transform is no pair of functions, or is of what is not fitted.
+    """
+    found = {path: _into(each) for path, each in bounds.items()}
+    for path, pair in _by_path(names, given, "transforms"):
+        if not all(map(callable, pair)):
+            raise wrong_pair("transforms", path, pair, "it is no pair of functions, into the bounds and back")
+        for number in _fitted(names, path, roles, "transforms"):
+            forward, inverse = pair
+            found[names.paths[number]] = Transform(forward, inverse, _log_det_of(forward))
+    return found
+
+
+def _by_path(names: Names, given: Any, option: str) -> list[tuple[str, Any]]:
+    """(path, pair), the innermost last."""
+    if given is not None and not isinstance(given, Mapping):
+        raise wrong_pair(option, "mu", given, "it is no mapping of paths to pairs")
+    pairs = [(names.path(name), pair) for name, pair in (given or {}).items()]
+    for path, pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise wrong_pair(option, path, pair, "it is no pair")
+    return sorted(pairs, key=lambda each: len(each[0]))
+
+
+def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[int]:
+    """The leaves at a path that are trainable or fixed."""
+    numbers = names.numbers(path)
+    found = [number for number in numbers if roles[number] in (TRAINABLE, FIXED)]
+    if not found:
+        raise not_a_role_for(option, path, roles[numbers[0]] if numbers else DATA)
+    return found
+
+
+# --- transforms -------------------------------------------------------------------------------------------------------
+
+
+def _into(bounds: Bounds) -> Transform:
+    """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x = u."""
+    has_low, has_high = np.isfinite(bounds.low), np.isfinite(bounds.high)
+    is_above, is_below, is_between = has_low & ~has_high, ~has_low & has_high, has_low & has_high
+    low, high = np.where(has_low, bounds.low, 0.0), np.where(has_high, bounds.high, 1.0)
+    width = np.where(is_between, high - low, 1.0)
+
+    def forward(u: Any) -> Any:
+        x = jnp.where(is_above, low + jnp.exp(jnp.where(is_above, u, 0)), u)
+        x = jnp.where(is_below, high - jnp.exp(jnp.where(is_below, -u, 0)), x)
+        return jnp.where(is_between, low + width * jax.nn.sigmoid(u), x).astype(jnp.result_type(u))
+
+    def inverse(x: Any) -> Any:
+        u = jnp.where(is_above, jnp.log(jnp.where(is_above, x - low, 1)), x)
+        u = jnp.where(is_below, -jnp.log(jnp.where(is_below, high - x, 1)), u)
+        above, below = (jnp.where(is_between, each, 1) for each in (x - low, high - x))
+        return jnp.where(is_between, jnp.log(above) - jnp.log(below), u).astype(jnp.result_type(x))
+
+    def log_det(u: Any) -> Any:
+        slopes = jnp.where(is_above, u, jnp.where(is_below, -u, 0))
+        logistic = jnp.log(width) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
+        return jnp.sum(jnp.where(is_between, logistic, slopes))
+
+    return Transform(forward, inverse, log_det)
+
+
+def _log_det_of(forward: Function) -> Function:
+    """Of any transform of an array, by its Jacobian. Cost: n passes and n^3 for n elements."""
+
+    def log_det(u: Any) -> Any:
+        u = jnp.asarray(u)
+        flat = jax.jacfwd(lambda flat: jnp.ravel(forward(flat.reshape(u.shape))))(u.reshape(-1))
+        return jnp.linalg.slogdet(flat)[1]
+
+    return log_det

@@ -1,0 +1,1 @@
+"""All that incrax knows of each primitive, one file per question."""

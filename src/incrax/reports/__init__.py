@@ -1,1 +1,0 @@
-"""What ran, why, and what it cost."""

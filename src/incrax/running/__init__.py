@@ -1,1 +1,0 @@
-"""One call of one traced function, from its leaves to its outputs, and what is told about it."""

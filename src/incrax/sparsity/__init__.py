@@ -1,1 +1,0 @@
-"""Which derivatives can be nonzero, and how few directional derivatives find them."""

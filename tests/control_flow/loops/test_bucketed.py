@@ -1,0 +1,197 @@
+"""`bucketed`: one program for many lengths, exact results, sizes found out."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import threading
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from loop_cases import close, counted_compiles
+
+import incrax
+
+RNG = np.random.default_rng(4)
+W, XS = RNG.normal(size=(3, 3)), RNG.normal(size=(1000, 3))
+
+
+def cell(w, h, x):
+    h = jnp.tanh(w @ h + x)
+    return h, h[0]
+
+
+def loss(w, xs, scan=incrax.scan):
+    h, _ = scan(partial(cell, w), jnp.zeros(3), xs)
+    return jnp.sum(h**2)
+
+
+def test_fifty_lengths_take_few_compilations_in_value_and_gradient():
+    f = incrax.bucketed(jax.value_and_grad(loss), ragged="xs")
+    lengths = np.random.default_rng(0).integers(1, 1001, 50)
+    with counted_compiles() as count:
+        results = [f(W, XS[:n]) for n in lengths]
+    assert 1 <= count.num <= 8
+    assert f.num_traces == count.num
+    for n, result in zip(lengths[:4], results, strict=False):
+        close(result, jax.value_and_grad(partial(loss, scan=jax.lax.scan))(W, XS[:n]))
+
+
+def test_capacities_double_and_a_shorter_argument_takes_the_least_that_is_compiled():
+    f = incrax.bucketed(lambda xs: jnp.sum(xs.values) + xs.capacity, ragged=0)
+    seen = [round(float(f(np.zeros(n)))) for n in (200, 70, 256, 257, 3)]
+    assert seen == [256, 256, 256, 512, 256]
+    assert f.num_traces == 2
+
+
+def test_results_have_the_rows_that_count():
+    f = incrax.bucketed(lambda w, xs: incrax.scan(partial(cell, w), jnp.zeros(3), xs), ragged="xs")
+    for n in (0, 5, 64):
+        close(f(W, XS[:n]), jax.lax.scan(partial(cell, W), jnp.zeros(3), XS[:n]))
+        close(f(w=W, xs=XS[:n]), jax.lax.scan(partial(cell, W), jnp.zeros(3), XS[:n]))
+
+
+def test_a_derivative_by_ragged_rows_has_their_length():
+    f = incrax.bucketed(jax.grad(loss, 1, allow_int=True), ragged="xs")
+    close(f(W, XS[:5]), jax.grad(partial(loss, scan=jax.lax.scan), 1)(W, XS[:5]))
+
+
+def test_two_ragged_pytrees_of_different_lengths():
+    f = incrax.bucketed(lambda a, b: (jnp.sum(a.values["x"]) / a.length, b), ragged=("a", "b"))
+    mean, b = f({"x": np.arange(4.0)}, np.arange(70))
+    close((mean, b), (jnp.asarray(1.5), jnp.arange(70)))
+
+
+def test_under_a_transformation_it_is_the_plain_function():
+    f = incrax.bucketed(loss, ragged="xs")
+    expected = jax.grad(partial(loss, scan=jax.lax.scan))(W, XS[:5])
+    close(jax.grad(f)(W, XS[:5]), expected)
+    close(jax.jit(jax.grad(f))(W, XS[:5]), expected)
+    assert f.num_traces == 0
+
+
+def test_derivatives_by_two_ragged_arguments_of_one_capacity_have_their_lengths():
+    f = lambda a, b: jnp.sum(a.values**2) * jnp.sum(b.values)
+    a, b = incrax.bucketed(jax.grad(f, (0, 1), allow_int=True), ragged=("a", "b"))(np.ones(5), np.ones(7))
+    close((a, b), (jnp.full(5, 14.0), jnp.full(7, 5.0)))
+
+
+# --- what can be bucketed ---------------------------------------------------------------------------------------------
+
+
+def mean_of_rows(xs):
+    return jnp.sum(xs.values) / xs.length
+
+
+@incrax.bucketed
+def positive(x):
+    return incrax.select_rows(x, x > 0)
+
+
+def test_functions_are_pickled_by_name_or_as_new_ones():
+    assert pickle.loads(pickle.dumps(positive)) is positive
+    made = pickle.loads(pickle.dumps(incrax.bucketed(mean_of_rows, ragged="xs")))
+    assert float(made(np.arange(3.0))) == 1.0
+    assert copy.deepcopy(positive)(np.array([1.0, -1.0])).tolist() == [1.0]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Scale:
+    """Not hashable."""
+
+    factor: float
+
+    @partial(incrax.bucketed, ragged="xs")
+    def method(self, xs):
+        return self.factor * jnp.sum(xs.values)
+
+    def __call__(self, xs):
+        return self.factor * jnp.sum(xs.values)
+
+
+def test_methods_and_callables_without_a_hash():
+    scale = Scale(2.0)
+    assert float(scale.method(np.ones(3))) == float(incrax.bucketed(scale, ragged="xs")(np.ones(3))) == 6.0
+
+
+# --- sizes that are found out ----------------------------------------------------------------------------------------
+
+
+def test_sizes_grow_to_what_is_found_and_results_are_exact():
+    f = incrax.bucketed(lambda x: (incrax.select_rows(x, x > 0), incrax.unique(jnp.round(x)).values))
+    for n in (10, 300, 40, 300):
+        x = RNG.normal(size=300) + np.where(np.arange(300) < n, 9.0, -90.0)
+        positive, distinct = f(x)
+        np.testing.assert_array_equal(positive, x[x > 0])
+        np.testing.assert_array_equal(distinct, np.unique(np.round(x)))
+    assert f.num_traces == 2
+
+
+def test_the_gradient_through_a_size_that_grows():
+    def energy(x):
+        rows = incrax.select_rows(x, x > 0)
+        return incrax.scan(lambda c, x: (c + x**3, None), 0.0, rows)[0]
+
+    f = incrax.bucketed(jax.grad(energy))
+    x = RNG.normal(size=500)
+    close(f(x), jnp.where(x > 0, 3 * x**2, 0.0))
+    assert f.num_traces == 2
+
+
+def turn_of_positive(c, x):
+    return c + jnp.sum(incrax.select_rows(x, x > 0).values), None
+
+
+positive_sum = jax.jit(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
+
+
+@pytest.mark.parametrize(
+    "inner", [positive_sum, lambda x: jax.lax.scan(turn_of_positive, 0.0, x[None])[0]], ids=["jit", "scan"]
+)
+def test_sizes_grow_inside_functions_whose_traces_jax_keeps(inner):
+    f = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 1).values) + inner(x))
+    for num in (64, 70, 300):
+        assert float(f(np.full(300, 2.0) * (np.arange(300) < num))) == 4.0 * num
+    assert f.num_traces == 3
+
+
+def test_arguments_that_are_known_inside_a_compiled_function_cut_nothing_off():
+    inner = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
+    known = np.ones(100)
+    assert float(inner(known)) == 100.0
+    assert float(incrax.bucketed(lambda y: inner(known) + y)(1.0)) == 101.0
+    with pytest.raises(incrax.errors.CapacityError, match="Pass `size=`"):
+        jax.jit(lambda y: inner(known) + y)(1.0)
+
+
+def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
+    inner = incrax.bucketed(lambda xs: incrax.scan(lambda c, x: (c + x, c), 0.0, xs)[1], ragged="xs")
+    close(jax.jit(lambda y: inner(np.ones(3)) + y)(1.0), jnp.array([1.0, 2.0, 3.0]))
+
+
+def test_batches_of_rows_are_as_they_are():
+    x = np.where(np.arange(100) < 70, 1.0, -1.0)
+    rows = incrax.bucketed(jax.vmap(lambda x: incrax.select_rows(x, x > 0)))(np.stack([x, -x]))
+    assert rows.length.tolist() == [70, 30]
+    assert jnp.sum(rows.values, 1).tolist() == [70.0, 30.0]
+
+
+def test_threads_get_their_own_results():
+    f = incrax.bucketed(lambda x: incrax.select_rows(x, x > 0))
+    results = {}
+
+    def run(n):
+        results[n] = f(np.arange(200.0) - 200 + n)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in (20, 90, 150)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for n, found in results.items():
+        np.testing.assert_array_equal(found, np.arange(1.0, n))

@@ -1,0 +1,397 @@
+"""Kinds of captured values whose change is easily missed, and what code reads from outside without any argument."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import ctypes
+import datetime
+import enum
+import operator
+import os
+import random
+import sys
+import threading
+import traceback
+import types
+import typing
+import weakref
+from decimal import Decimal
+
+import jax
+import numpy as np
+import pytest
+
+import incrax
+
+X = np.float64(1.5)
+
+
+class Items(dict):
+    factor = 2.0
+
+
+class Number(float):
+    pass
+
+
+class Array(np.ndarray):
+    pass
+
+
+class Private:
+    __slots__ = ("__scale",)
+
+    def __init__(self):
+        self.__scale = 2.0
+
+    def get(self):
+        return self.__scale
+
+    def set(self, value):
+        self.__scale = value
+
+
+class Dynamic:
+    def __init__(self):
+        self.__dict__["content"] = {"scale": 2.0}
+
+    def __getattr__(self, name):
+        return self.__dict__["content"][name]
+
+
+def with_attribute(value):
+    value.scale = 2.0
+    return lambda: value.scale, lambda: setattr(value, "scale", 3.0)
+
+
+def class_of_a_dictionary():
+    class Own(Items):
+        pass
+
+    value = Own()
+    return lambda: value.factor, lambda: setattr(Own, "factor", 3.0)
+
+
+def private_slot():
+    value = Private()
+    return value.get, lambda: value.set(3.0)
+
+
+def dictionary_of_an_object():
+    class Own:
+        scale = 2.0
+
+    value = Own()
+    return lambda: value.scale, lambda: setattr(value, "__dict__", {"scale": 3.0})
+
+
+def class_of_an_object():
+    class Two:
+        scale = 2.0
+
+    class Three:
+        scale = 3.0
+
+    value = Two()
+    return lambda: value.scale, lambda: setattr(value, "__class__", Three)
+
+
+def code_of_a_function():
+    def value():
+        return 2.0
+
+    def other():
+        return 3.0
+
+    return lambda: value(), lambda: setattr(value, "__code__", other.__code__)
+
+
+def defaults_of_a_function():
+    def value(scale=2.0):
+        return scale
+
+    return lambda: value(), lambda: setattr(value, "__defaults__", (3.0,))
+
+
+def new_attribute_of_a_function():
+    def value():
+        return getattr(value, "scale", 2.0)
+
+    return lambda: value(), lambda: setattr(value, "scale", 3.0)
+
+
+def bytes_in_place():
+    value = bytearray(b"ab")
+    return lambda: float(len(value)), lambda: value.append(1)
+
+
+def number_of_c():
+    value = ctypes.c_double(2.0)
+    return lambda: value.value, lambda: setattr(value, "value", 3.0)
+
+
+def arguments_of_an_exception():
+    value = ValueError(2.0)
+    return lambda: value.args[0], lambda: setattr(value, "args", (3.0,))
+
+
+def metaclass():
+    class OwnMeta(type):
+        scale = 2.0
+
+    class Own(metaclass=OwnMeta):
+        pass
+
+    return lambda: Own.scale, lambda: setattr(OwnMeta, "scale", 3.0)
+
+
+def member_of_an_enumeration():
+    class Own(enum.Enum):
+        A = [2.0]
+
+    member = Own.A
+    return lambda: member.value[0], lambda: member.value.__setitem__(0, 3.0)
+
+
+def event():
+    value = threading.Event()
+    return lambda: 1.0 if value.is_set() else 2.0, value.set
+
+
+def weak_reference():
+    target = Own()
+    value = weakref.ref(target)
+    return lambda: value().scale, lambda: setattr(target, "scale", 3.0)
+
+
+def weak_dictionary():
+    targets = [Own(), Own()]
+    targets[1].scale = 3.0
+    value = weakref.WeakValueDictionary(a=targets[0])
+    return lambda: value["a"].scale, lambda: value.__setitem__("a", targets[1])
+
+
+def default_of_a_dictionary():
+    value = collections.defaultdict([1].__len__)
+
+    def change():
+        value.clear()
+        value.default_factory = [1, 2].__len__
+
+    return lambda: value["a"], change
+
+
+def attribute_by_getattr():
+    value = Dynamic()
+    return lambda: value.scale, lambda: value.__dict__["content"].__setitem__("scale", 3.0)
+
+
+def deep_list():
+    root = value = [2.0]
+    for _ in range(2000):
+        value = [value]
+
+    def read():
+        found = value
+        while isinstance(found, list):
+            found = found[0]
+        return found
+
+    return read, lambda: root.__setitem__(0, 3.0)
+
+
+class Own:
+    scale = 2.0
+
+
+KINDS = {
+    "an attribute of a dictionary": lambda: with_attribute(Items()),
+    "an attribute of a number": lambda: with_attribute(Number(1.0)),
+    "an attribute of an array": lambda: with_attribute(np.ones(3).view(Array)),
+    "a class attribute of a dictionary": class_of_a_dictionary,
+    "a private slot": private_slot,
+    "the dictionary of an object": dictionary_of_an_object,
+    "the class of an object": class_of_an_object,
+    "a metaclass": metaclass,
+    "the code of a function": code_of_a_function,
+    "the defaults of a function": defaults_of_a_function,
+    "a new attribute of a function": new_attribute_of_a_function,
+    "bytes changed in place": bytes_in_place,
+    "a number of C": number_of_c,
+    "the arguments of an exception": arguments_of_an_exception,
+    "the value of an enumeration's member": member_of_an_enumeration,
+    "an event": event,
+    "a weak reference": weak_reference,
+    "a weak dictionary": weak_dictionary,
+    "the default of a dictionary": default_of_a_dictionary,
+    "an object with `__getattr__`": attribute_by_getattr,
+    "a list nested 2,000 times": deep_list,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_change_is_noticed(kind):
+    read, change = KINDS[kind]()
+    f = incrax.guarded(lambda x: x * read())
+    assert float(f(X)) == 1.5 * read()
+    change()
+    assert float(f(X)) == 1.5 * read()
+    f(X)
+    recordings = f.stats.recordings
+    f(X)
+    assert f.stats.recordings == recordings
+
+
+def test_numbers_that_are_equal_but_have_other_attributes_are_told_apart():
+    value = Number(1.0)
+    value.scale = 2.0
+    f = incrax.guarded(lambda x: x * value.scale)
+    f(X)
+    value = Number(1.0)
+    value.scale = 3.0
+    assert float(f(X)) == 4.5
+
+
+# --- modules ----------------------------------------------------------------------------------------------------------
+
+
+def scale_of(module):
+    return module.SCALE
+
+
+READS = {
+    "by getattr": lambda own, holder: getattr(own, "SCALE"),  # noqa: B009
+    "by vars": lambda own, holder: vars(own)["SCALE"],
+    "by its dictionary": lambda own, holder: own.__dict__["SCALE"],
+    "by a function that is given it": lambda own, holder: scale_of(own),
+    "in a list": lambda own, holder: holder.items[0].SCALE,
+    "in an object": lambda own, holder: holder.module.SCALE,
+    "by sys.modules": lambda own, holder: sys.modules["own_module_of_kinds"].SCALE,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_an_attribute_of_a_module_is_noticed_however_it_is_read(read, monkeypatch, tmp_path):
+    (tmp_path / "own_module_of_kinds.py").write_text("SCALE = 2.0\nOTHER = iter(())\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = __import__("own_module_of_kinds")
+    monkeypatch.setattr(own, "SCALE", 2.0)
+    holder = types.SimpleNamespace(items=[own], module=own)
+    reader = READS[read]
+    f = incrax.guarded(lambda x: x * reader(own, holder))
+    assert float(f(X)) == 3.0
+    own.SCALE = 4.0
+    assert float(f(X)) == 6.0
+    assert f.stats.recordings == 2
+
+
+# --- what needs no comparison ---------------------------------------------------------------------------------------
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def value(self): ...
+
+
+class Concrete(Abstract):
+    def value(self):
+        return 2.0
+
+
+class Pair(typing.NamedTuple):
+    a: float = 2.0
+
+    def value(self):
+        return self.a
+
+
+@pytest.mark.parametrize("kind", [Concrete, Pair])
+def test_abstract_classes_and_named_tuples_may_be_captured(kind):
+    f = incrax.guarded(lambda x: x * kind().value())
+    assert float(f(X)) == 3.0
+
+
+def test_dates_decimals_and_getters_may_be_captured():
+    day, number, get = datetime.date(2020, 1, 2), Decimal(2), operator.itemgetter("a")
+    f = incrax.guarded(lambda x: x * day.day * int(number) * get({"a": 2.0}))
+    assert [float(f(X)), float(f(X))] == [12.0, 12.0]
+    assert f.stats.recordings == 1
+
+
+# --- what is read from outside ----------------------------------------------------------------------------------------
+
+
+OUTSIDE = {
+    "a generator with no seed": lambda x: x * random.Random().random(),
+    "whether a file exists": lambda x: x if os.path.exists("no such file") else -x,
+    "the working directory": lambda x: x * len(os.getcwd()),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_is_read_from_outside_is_refused(name):
+    with pytest.raises(incrax.errors.NotReproducibleError, match="file system|randomness"):
+        incrax.guarded(OUTSIDE[name])(X)
+
+
+def test_a_generator_with_a_seed_is_not_refused():
+    f = incrax.guarded(lambda x: x * random.Random(3).random())
+    assert float(f(X)) == 1.5 * random.Random(3).random()
+
+
+def test_a_traceback_that_is_printed_reads_no_file_of_the_user(capsys):
+    def fun(x):
+        try:
+            raise ValueError("here")
+        except ValueError:
+            traceback.print_exc()
+        return x
+
+    assert float(incrax.guarded(fun)(X)) == 1.5
+    assert "here" in capsys.readouterr().err
+
+
+# --- traced values that outlive their call ----------------------------------------------------------------------------
+
+
+def test_a_traced_value_that_was_stored_is_refused_by_name():
+    history = []
+    f = incrax.guarded(lambda x: (history.append(x), 2 * x)[1])
+    assert float(f(X)) == 3.0
+    with pytest.raises(incrax.errors.CapturedStateError, match=r"captures `history\[0\]`, which holds a traced value"):
+        f(X)
+
+
+@pytest.mark.parametrize("read", [float, bool, int, np.asarray, lambda x: x.item()])
+def test_a_traced_value_that_was_stored_tells_no_value_later(read):
+    history = []
+    incrax.guarded(lambda x: (history.append(x), 2 * x)[1])(X)
+    with pytest.raises(jax.errors.UnexpectedTracerError, match="out of date"):
+        read(history[0])
+    assert "1.5" not in f"{history[0]}{history[0]!r}{history[0]!s}"
+
+
+@jax.tree_util.register_pytree_node_class
+class Layer:
+    def __init__(self, w):
+        self.w = w
+
+    def tree_flatten(self):
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+    def __call__(self, x):
+        def power(n):
+            return x * self.w if n == 0 else power(n - 1)
+
+        return power(3)
+
+
+def test_a_function_that_the_run_made_is_not_taken_for_captured():
+    f = incrax.guarded(lambda layer, x: layer(x) if x > 0 else x)
+    assert [float(f(Layer(2.0), X)), float(f(Layer(3.0), X))] == [3.0, 4.5]
+    assert f.stats.recordings == 1

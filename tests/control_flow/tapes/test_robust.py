@@ -1,0 +1,203 @@
+"""Awkward users of guarded functions: profilers, bare `except`, programs that do not compile, JAX's own questions."""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import io
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+from incrax.control_flow.tapes import oracle, recording
+from incrax.control_flow.tapes.mechanism import recorded_by
+
+WAYS = {"direct": recording.record, "oracle": oracle.record}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    with recorded_by(WAYS[request.param]):
+        yield request.param
+
+
+def branching(x):
+    return jnp.sum(x) ** 3 if jnp.sum(x) > 1 else jnp.sum(x) ** 2
+
+
+# --- exceptions -------------------------------------------------------------------------------------------------------
+
+
+def bare_except(x):
+    try:
+        return x * 2.0 if x > 1 else x * 3.0
+    except:  # noqa: E722
+        return x * 100.0
+
+
+def suppressed(x):
+    with contextlib.suppress(BaseException):
+        return x * 2.0 if x > 1 else x * 3.0
+    return x * 100.0
+
+
+def returned_by_finally(x):
+    y = x
+    try:
+        y = x * 2.0 if x > 1 else x * 3.0
+    finally:
+        return y  # noqa: B012
+
+
+def raised_instead(x):
+    try:
+        return x * 2.0 if x > 1 else x * 3.0
+    except BaseException:
+        raise ValueError("instead") from None
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@pytest.mark.parametrize("fun", [bare_except, suppressed, returned_by_finally, raised_instead])
+def test_code_that_catches_everything_does_not_hide_a_branch(fun, way):
+    f = incrax.guarded(fun)
+    assert [float(f(x)) for x in (0.5, 2.0, 0.25)] == [1.5, 4.0, 0.75]
+    assert f.stats.recordings == 2
+
+
+def as_integer(x):
+    try:
+        return x * 0 + int(x)
+    except (ValueError, OverflowError):
+        return jnp.nan_to_num(x, nan=7.0, posinf=8.0, neginf=9.0)
+
+
+@pytest.mark.parametrize("values", [(2.5, np.nan, np.inf, -np.inf, 3.5), (np.inf, 2.5, np.nan, -np.inf, 3.5)])
+def test_an_integer_of_what_is_not_finite_is_an_outcome_of_its_own(values, way):
+    f = incrax.guarded(as_integer)
+    for x in map(np.float64, values * 2):
+        assert float(f(x)) == float(as_integer(jnp.asarray(x)))
+    assert f.stats.recordings == 5
+
+
+def test_a_function_without_arguments_may_branch(way):
+    f = incrax.guarded(lambda: jnp.ones(2) if jnp.sum(jnp.ones(3)) > 1 else 0.0)
+    assert [float(jnp.sum(f())) for _ in range(2)] == [2.0, 2.0]
+    assert f.stats.recordings == 1
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_whose_program_does_not_compile_is_forgotten():
+    def fun(x, n):
+        return jax.random.normal(jax.random.key(0), (n,)) * x
+
+    f = incrax.guarded(fun)
+    assert f(1.0, 2).shape == (2,)
+    with pytest.raises(Exception, match=r".") as caught:
+        f(1.0, -1)
+    assert not isinstance(caught.value, incrax.errors.TapeError)
+    assert [f(1.0, n).shape for n in (3, 2, 3)] == [(3,), (2,), (3,)]
+    assert (f.stats.recordings, len(f.explain().paths)) == (3, 2)
+
+
+def test_a_search_ends_where_paths_send_a_call_to_one_another():
+    f = incrax.guarded(branching)
+    f(np.zeros(3)), f(np.ones(3))
+    tape = f._latest
+    tried = []
+    assert tape.search(tape.likely, lambda path: (tried.append(path), (0, None))[1], [np.zeros(3)]) is None
+    assert len(tried) == 2
+
+
+# --- profilers --------------------------------------------------------------------------------------------------------
+
+
+def test_functions_may_be_profiled():
+    f = incrax.guarded(branching)
+    profile = cProfile.Profile()
+    profile.enable()
+    values = [float(f(np.full(3, x))) for x in (0.1, 1.0, 0.1)]
+    sorted([3, 2])
+    profile.disable()
+    assert values == pytest.approx([0.09, 27.0, 0.09])
+    assert any("sorted" in str(entry.code) for entry in profile.getstats())
+
+
+def test_a_profile_function_is_called_and_kept():
+    f = incrax.guarded(branching)
+    names = set()
+
+    def note(frame, event, arg):
+        names.add(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        f(np.ones(3))
+        kept = sys.getprofile()
+    finally:
+        sys.setprofile(None)
+    assert kept is note
+    assert "branching" in names
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_jax_makes_of_traced_values_are_no_guards(way):
+    f = incrax.guarded(jax.jacrev(branching))
+    for x in (np.full(3, 0.1), np.ones(3), np.full(3, 0.2)):
+        np.testing.assert_allclose(f(x), jax.grad(branching)(jnp.asarray(x)))
+    assert f.stats.recordings == 2
+    assert all(len(path["guards"]) == 1 for path in f.explain().as_dict()["paths"])
+
+
+def test_what_is_printed_to_a_file_is_a_guard(way):
+    def fun(n):
+        out = io.StringIO()
+        print(n, file=out)
+        return n * len(out.getvalue())
+
+    f = incrax.guarded(fun)
+    assert [int(f(n)) for n in (5, 500, 5)] == [10, 2000, 10]
+
+
+def test_what_is_printed_to_the_terminal_is_no_guard(way, capsys):
+    def fun(x):
+        print("x is", x, file=sys.stderr)
+        return 2 * x
+
+    f = incrax.guarded(fun)
+    assert [float(f(x)) for x in (1.0, 2.0)] == [2.0, 4.0]
+    assert f.stats.recordings == 1
+
+
+# --- static arguments -------------------------------------------------------------------------------------------------
+
+
+def test_static_twins_are_told_apart_inside_tuples_and_by_sign():
+    f = incrax.guarded(lambda x, s: jnp.copysign(x, s[0]), static="s")
+    g = incrax.guarded(lambda x, s: jnp.asarray(s[0]), static="s")
+    assert [float(f(1.0, (s,))) for s in (0.0, -0.0)] == [1.0, -1.0]
+    assert [g(1.0, s=(s,)).dtype.kind for s in (1, 1.0, True)] == ["i", "f", "b"]
+    assert (f.stats.recordings, g.stats.recordings) == (2, 3)
+
+
+_events = []
+
+
+def _listen(event, seconds, **kwargs):
+    _events.append(event)
+
+
+def test_a_listener_of_events_is_no_part_of_the_function():
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+    f = incrax.guarded(lambda x: x * 3.5 if x > 0 else x - 3.5)
+    for x in (1.0, 2.0, 3.0):
+        f(x)
+    assert _events
+    assert f.stats.recordings == 1

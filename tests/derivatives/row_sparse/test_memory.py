@@ -1,0 +1,107 @@
+"""What is never made: arrays as large as the table, in the program and in the memory of its compiled form."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from row_sparse_cases import loss
+
+import incrax
+from incrax import _jax
+from incrax._program import trace
+from incrax.derivatives.row_sparse.structured import sparse_outputs
+from incrax.engine.program.simplify import drop_dead, inline
+
+SHAPE = (20_000, 16)
+IDS = jax.ShapeDtypeStruct((32,), np.int32)
+TABLE = jax.ShapeDtypeStruct(SHAPE, np.float64)
+TABLE_BYTES = 8 * SHAPE[0] * SHAPE[1]
+
+
+def sgd(t, ids):
+    return t - 0.1 * jax.grad(loss)(t, ids)
+
+
+def adagrad(t, s, ids):
+    g = jax.grad(loss)(t, ids)
+    s = s + g * g
+    return t - 0.1 * g * jax.lax.rsqrt(s + 1e-7), s
+
+
+def clipped(t, ids):
+    g = jax.grad(loss)(t, ids)
+    return t - g / jnp.maximum(1.0, jnp.linalg.norm(g))
+
+
+def looped(t, ids):
+    return t - jax.grad(lambda t: jnp.sum(jax.lax.map(lambda i: loss(t, i), ids.reshape(4, 8))))(t)
+
+
+def momentum(t, m, ids):
+    m = 0.9 * m + jax.grad(loss)(t, ids)
+    return t - 0.1 * m, m
+
+
+def adam(t, m, v, ids):
+    g = jax.grad(loss)(t, ids)
+    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+    return t - 0.1 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+
+STEPS = {sgd: 1, adagrad: 2, clipped: 1, looped: 1}
+SWEEPS = {momentum: 2, adam: 3}
+
+
+def large_outputs(eqns):
+    """Primitives that give an array as large as the table, in loops and branches too."""
+    for eqn in eqns:
+        for body in _jax.sub_bodies(eqn):
+            if eqn.primitive.name not in ("scatter", "scatter-add"):
+                yield from large_outputs(body.eqns)
+        if any(getattr(var.aval, "shape", ())[:1] == SHAPE[:1] for var in eqn.outvars):
+            yield eqn.primitive.name
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda f: f.__name__)
+def test_only_writing_into_the_table_gives_an_array_of_its_size(step):
+    tables = [TABLE] * STEPS[step]
+    program = drop_dead(inline(trace(incrax.structured(step), *tables, IDS)))
+    names = list(large_outputs(program.eqns))
+    assert set(names) <= {"scatter", "scatter-add"}
+    assert len(names) == STEPS[step]
+    plain = drop_dead(inline(trace(step, *tables, IDS)))
+    assert {"sub", "mul"} & set(large_outputs(plain.eqns))
+
+
+@pytest.mark.parametrize("step", [*STEPS, *SWEEPS], ids=lambda f: f.__name__)
+def test_donated_tables_are_updated_in_place(step):
+    count = {**STEPS, **SWEEPS}[step]
+    numbers = tuple(range(count))
+    tables = [TABLE] * count
+    memory = incrax.structured(step, donate_argnums=numbers).lower(*tables, IDS).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < TABLE_BYTES / 10
+    assert memory.alias_size_in_bytes == count * TABLE_BYTES
+
+
+def test_what_changes_all_rows_without_rows_to_write_is_the_dense_program():
+    def risky(t, rate, ids):
+        return t - rate * jax.grad(loss)(t, ids)
+
+    strict = incrax.structured(risky, donate_argnums=0, nonfinite="dense")
+    rate = jax.ShapeDtypeStruct((), np.float64)
+    memory = strict.lower(TABLE, rate, IDS).compile().memory_analysis()
+    dense = jax.jit(risky, donate_argnums=0).lower(TABLE, rate, IDS).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1.1 * dense.temp_size_in_bytes
+
+
+def test_the_dense_program_needs_memory_for_its_gradient():
+    memory = jax.jit(adam, donate_argnums=(0, 1, 2)).lower(*[TABLE] * 3, IDS).compile().memory_analysis()
+    assert memory.temp_size_in_bytes >= TABLE_BYTES
+
+
+def test_gradients_take_memory_for_their_rows_only():
+    gradient = jax.jit(lambda t, ids: sparse_outputs(jax.grad(lambda t: loss(t, ids)), t))
+    memory = gradient.lower(TABLE, IDS).compile().memory_analysis()
+    assert memory.temp_size_in_bytes + memory.output_size_in_bytes < TABLE_BYTES / 10

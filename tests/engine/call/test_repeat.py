@@ -1,0 +1,241 @@
+"""A call like the one before goes a short way: right results, nothing looked up, nothing held longer than before."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import incrax
+from incrax.engine.call.repeat import LONG_WAY_EVERY
+from incrax.engine.compile.timing import Clock
+from incrax.engine.inputs.leaves import LeafValue
+from incrax.engine.store import changes as comparison
+
+X = jnp.linspace(0.1, 2.0, 200_000)
+NUMBERS = st.sampled_from([1.0, 2.0, -0.0, 0.0, float("nan")])
+
+
+def model(a, b, x):
+    """A cheap part in `a` over a sum that costs; what `b` reaches costs."""
+    return a * jnp.sum(jnp.exp(-b * x) * jnp.cos(x)), a + 1.0
+
+
+def settled(fun=model, at=lambda k: (1.0 + k, 0.5, X), **options):
+    """A function that was called so often with the same change that its next calls go the short way."""
+    ours = incrax.incremental(fun, **options)
+    ours(*at(0))
+    engine = ours._traces.latest.engine
+    engine.chooser.race._segments_s = lambda dirty: math.inf  # as fast as a plan here: either may win
+    for k in range(1, 4 * LONG_WAY_EVERY):
+        ours(*at(k))
+    for _ in range(64 * LONG_WAY_EVERY):
+        if engine.repeat is not None and engine.repeat.entry.uses % LONG_WAY_EVERY == 1:
+            return ours, engine
+        ours(*at(engine.stats.calls))
+    raise AssertionError("its plan never came to serve")
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return settled()[0], jax.jit(model)
+
+
+def long_ways(monkeypatch, engine):
+    """The calls that compare with all versions, from now on."""
+    seen = []
+    compare = engine.baselines.compare
+    monkeypatch.setattr(engine.baselines, "compare", lambda values: seen.append(1) or compare(values))
+    return seen
+
+
+def ledger(monkeypatch, engine):
+    """The seconds that are entered from now on, and the time in a list, which stands still; no run is timed."""
+    spent, now_s, note = [], [0.0], type(engine.chooser).note_call
+    monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
+    monkeypatch.setattr(engine.repeat.program, "num_runs", 1)
+    monkeypatch.setattr(type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args))
+    return spent, now_s
+
+
+def test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one(monkeypatch):
+    ours, engine = settled()
+    seen, ran, entry = long_ways(monkeypatch, engine), engine.stats.ran, engine.repeat.entry
+    uses, plain, ticks = entry.uses, jax.jit(model), engine.chooser.clock.ticks
+    for k in range(LONG_WAY_EVERY):
+        same(ours(-1.0 - k, 0.5, X), plain(-1.0 - k, 0.5, X))
+    # One call in so many, and those before which a program was timed again.
+    assert 1 <= len(seen) <= 1 + engine.chooser.clock.ticks - ticks
+    assert entry.uses == uses + LONG_WAY_EVERY
+    assert engine.stats.ran == ran + LONG_WAY_EVERY * len(entry.program.plan.eqns)
+    assert ours.explain().as_dict()["changed"].keys() == {"a"}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(NUMBERS, st.sampled_from([0.5, 0.7])), max_size=20))
+def test_any_calls_after_it_equal_jit(kept, points):
+    ours, plain = kept
+    for a, b in points:
+        for mine, known in zip(ours(a, b, X), plain(a, b, X), strict=True):
+            same(mine, known)
+            np.testing.assert_array_equal(np.signbit(mine), np.signbit(known))
+
+
+def test_another_change_goes_the_long_way(monkeypatch):
+    ours, engine = settled()
+    seen = long_ways(monkeypatch, engine)
+    same(ours(3.0, 0.9, X), jax.jit(model)(3.0, 0.9, X))
+    assert len(seen) == 1
+
+
+def test_the_values_of_an_older_version_run_nothing():
+    ours, engine = settled()
+    ours(-5.0, 0.5, X)
+    ours(-6.0, 0.5, X)
+    older = engine.store.states[0]
+    ran, unchanged = engine.stats.ran, engine.stats.unchanged
+    ours(*[value.feed for value in older.values])
+    assert (engine.stats.ran, engine.stats.unchanged) == (ran, unchanged + 1)
+
+
+def test_the_version_that_proposals_start_from_is_kept():
+    ours, engine = settled()
+    for k in range(6):
+        ours(-5.0 - k, 0.5, X)
+        assert engine.repeat is not None
+        ours(-4.0, 0.5, X)
+    used = max(engine.store.states, key=lambda state: state.uses)
+    for k in range(5):
+        ours(-50.0 - k, 0.5, X)
+        assert used in engine.store.states
+    ran, unchanged = engine.stats.ran, engine.stats.unchanged
+    ours(*[value.feed for value in used.values])
+    assert (engine.stats.ran, engine.stats.unchanged) == (ran, unchanged + 1)
+
+
+def test_an_output_that_its_owner_deleted_is_not_taken_over():
+    ours, _ = settled(lambda a, b, x: (a * jnp.sum(jnp.exp(-b * x)), jnp.sum(jnp.sin(b * x))))
+    ours(-5.0, 0.5, X)[1].delete()
+    assert np.isfinite(ours(-6.0, 0.5, X)[1])
+
+
+def test_a_failure_leaves_the_store_as_it_was(monkeypatch):
+    ours, engine = settled()
+    states, entry = list(engine.store.states), engine.repeat.entry
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(entry.program), "__call__", fail)
+        with pytest.raises(KeyboardInterrupt):
+            ours(-7.0, 0.5, X)
+    assert engine.store.states == states
+    same(ours(-8.0, 0.5, X), jax.jit(model)(-8.0, 0.5, X))
+
+
+@pytest.mark.parametrize("end", ["clear", "fork and clear"])
+def test_cleared_values_are_free(end):
+    ours, engine = settled()
+    other = ours.fork() if end == "fork and clear" else ours
+    saved = [weakref.ref(x) for x in engine.repeat.loads]
+    assert saved
+    del engine
+    ours.clear()
+    if other is not ours:
+        other.clear()
+    gc.collect()
+    assert all(ref() is None for ref in saved)
+
+
+def squares(p, s, x):
+    """With algebra a plan with a guard serves changes of `p` and `s`."""
+    return jnp.sum((x - p) ** 2) / s
+
+
+def test_a_call_that_waits_for_its_guard_is_not_counted_twice(monkeypatch):
+    at = lambda k: (0.5 + 0.01 * k, 1.0 + k, X)
+    ours, engine = settled(squares, at, algebra=True)
+    program = engine.repeat.program
+    executable, (spent, now_s) = program.executable, ledger(monkeypatch, engine)
+
+    class Late:
+        """A guard that is there when the program has ended."""
+
+        def __array__(self, dtype=None, copy=None):
+            now_s[0] += 5.0
+            return np.asarray(True)
+
+    class Slow:
+        donated = ()
+
+        def __call__(self, *args):
+            return [*executable(*args)[:-1], Late()]
+
+    monkeypatch.setattr(program, "executable", Slow())
+    ours(*at(engine.stats.calls))
+    assert now_s == [5.0]
+    assert len(spent) == 1
+    assert program.seconds <= spent[0] < program.seconds + 1.0  # what passed outside the engine
+
+
+def test_waiting_for_an_input_is_no_overhead(monkeypatch):
+    at = lambda k: (jnp.asarray(1.0 + k), 0.5, X)
+    ours, engine = settled(at=at)
+    program, (spent, now_s) = engine.repeat.program, ledger(monkeypatch, engine)
+
+    def wait(value):
+        assert value.array is not None
+        now_s[0] += 5.0  # the program of the call before takes as long
+
+    monkeypatch.setattr(comparison, "_wait", wait)
+    ours(*at(engine.stats.calls))
+    assert now_s == [5.0]
+    assert len(spent) == 1
+    assert program.seconds <= spent[0] < program.seconds + 1.0
+
+
+def test_arrays_that_are_not_there_may_be_waited_for():
+    failed = jax.jit(lambda x: jax.pure_callback(lambda x: 1 / 0, x, x))
+    deleted = jnp.ones(3)
+    deleted.delete()
+    for x in (1.0, np.ones(2), jnp.ones(2), deleted, incrax.frozen(np.ones(3))):
+        comparison._wait(LeafValue(x))
+    try:
+        x = failed(jnp.ones(()))
+    except jax.errors.JaxRuntimeError:
+        return
+    comparison._wait(LeafValue(x))
+
+
+def test_what_calls_the_host_is_waited_for_as_part_of_its_program(monkeypatch):
+    waited, wait = [], Clock.wait
+    monkeypatch.setattr(Clock, "wait", lambda clock, results: waited.append(results) or wait(clock, results))
+    seen = []
+
+    def shown(a, b, x):
+        jax.debug.callback(seen.append, a)
+        return model(a, b, x)
+
+    ours = incrax.incremental(shown)
+    for k in range(LONG_WAY_EVERY):
+        waited.clear()
+        ours(1.0 + k, 0.5, X)
+        assert len(waited) == 1
+    assert len(seen) == LONG_WAY_EVERY
+
+
+def test_a_false_guard_goes_the_long_way():
+    ours, engine = settled(squares, lambda k: (0.5 + 0.01 * k, 1.0 + k, X), algebra=True)
+    assert engine.repeat.plan.guard is not None
+    assert engine.last.candidate == "plan"
+    same(ours(float("inf"), 1.0, X), jax.jit(squares)(float("inf"), 1.0, X))
+    assert engine.last.candidate == "whole"

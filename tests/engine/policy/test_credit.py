@@ -1,0 +1,70 @@
+"""Compiling is bounded: on trust while it is short, else when it would have paid."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+
+import incrax
+from incrax.engine.policy.bypass import IDLE
+
+X = np.linspace(0.1, 2.0, 20_000)
+NUM_CALLS = 12
+
+
+def model(a, b, x):
+    return a * jnp.sum(jnp.exp(-b * x) * jnp.arctan2(x, b))
+
+
+def called(compile_s):
+    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=compile_s, calibrate=False))
+    for a in range(NUM_CALLS):
+        same(f(float(a), 1.5, X), model(float(a), 1.5, X))
+    return f
+
+
+def test_nothing_is_compiled_without_credit():
+    assert called(0.0).stats.compiles == 1
+
+
+def test_plans_are_compiled_on_trust():
+    assert called(math.inf).stats.compiles > 1
+
+
+def test_a_compilation_is_earned_by_what_was_lost_for_want_of_it():
+    f = called(0.0)
+    chooser = f._traces.latest.engine.chooser
+    chooser.watch.rest = 0
+    entry = max(chooser.entries.values(), key=lambda e: e.count)
+    entry.count = 10**9
+    same(f(-1.0, 1.5, X), model(-1.0, 1.5, X))
+    assert f.stats.compiles > 1
+
+
+def test_what_is_asked_for_is_compiled_without_credit():
+    f = incrax.incremental(model, tuning=incrax.Tuning(compile_s=0.0, calibrate=False))
+    f.warm_up(1.0, 1.5, X, changing=["a"])
+    num_compiles = f.stats.compiles
+    assert num_compiles > 1
+    same(f(2.0, 1.5, X), model(2.0, 1.5, X))
+    assert f.stats.compiles == num_compiles
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0])
+def test_credit_grows_with_the_time_spent(seconds):
+    f = called(0.0)
+    clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
+    clock.spent_s = 10 * whole.first_s * seconds
+    assert f._traces.latest.engine.chooser.credit._is_left == (seconds >= 1.0)
+
+
+def test_what_promises_nothing_needs_no_credit_to_be_settled():
+    f = incrax.incremental(lambda *leaves: sum(leaves), tuning=incrax.Tuning(compile_s=0.0))
+    f(0.0, 2.0, 3.0)
+    watch = f._traces.latest.engine.chooser.watch
+    assert any(f(float(number), 2.0, 3.0) is not None and watch.rest for number in range(16 * IDLE))
+    assert f.stats.compiles == 1

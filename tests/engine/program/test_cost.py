@@ -1,0 +1,256 @@
+"""FLOPs, transcendentals and bytes of equations with known counts; prices that grow with the work."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import fields
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from incrax._program import trace
+from incrax.engine.program.cost import (
+    CALLBACK_S,
+    UNKNOWN_TRIPS,
+    ZERO,
+    Calibration,
+    Cost,
+    calibrate,
+    equation_cost,
+    is_free,
+    num_host_calls,
+    total_cost,
+)
+from incrax.engine.program.simplify import inline
+
+lax = jax.lax
+X, Y = np.ones((4, 5)), np.ones((5, 6))
+V = np.ones(64)
+S = np.eye(6)
+
+
+def equations(fun, *args):
+    return inline(trace(lambda *leaves: jax.tree.leaves(fun(*leaves)), *args)).eqns
+
+
+def cost(fun, *args):
+    return total_cost(equations(fun, *args))
+
+
+# --- counts ---------------------------------------------------------------------------------------------------------
+
+FLOPS = {
+    "negation": (jnp.negative, (V,), 64),
+    "sum": (jnp.sum, (V,), 64 - 1),
+    "sum of rows": (lambda x: x.sum(1), (X,), 20 - 4),
+    "integer power": (lambda x: x**3, (V,), 2 * 64),
+    "square root": (lambda x: lax.sqrt(x), (V,), 64),
+    "matrix product": (jnp.matmul, (X, Y), 2 * 4 * 5 * 6),
+    "batched product": (lambda x, y: jnp.einsum("bij,jk->bik", x, y), (np.ones((3, 4, 5)), Y), 3 * 2 * 4 * 5 * 6),
+    "matrix times vector": (lambda x: x @ x[0], (X,), 2 * 4 * 5),
+    "outer product by dot": (lambda x: jnp.einsum("i,j->ij", x[0], x[1], optimize=False), (X,), 2 * 5 * 5),
+    "complex product": (jnp.matmul, (X.astype(complex), Y.astype(complex)), 4 * 2 * 4 * 5 * 6),
+    "convolution": (
+        lambda x, k: lax.conv(x, k, (1, 1), "VALID"),
+        (np.ones((2, 3, 8, 8)), np.ones((7, 3, 3, 3))),
+        2 * (2 * 7 * 6 * 6) * (3 * 3 * 3),
+    ),
+    "triangular solve": (lambda s, b: lax.linalg.triangular_solve(s, b, left_side=True), (S, np.ones((6, 2))), 36 * 2),
+    "reshapes": (lambda x: jnp.broadcast_to(x.T.reshape(2, 10)[None, 1], (3, 10)), (X,), 0),
+}
+XLA_COUNTS_TOO = ("negation", "matrix product", "batched product", "matrix times vector")
+
+
+@pytest.mark.parametrize("name", FLOPS)
+def test_flops_of_known_equations(name):
+    fun, args, expected = FLOPS[name]
+    assert cost(fun, *args).flops == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", XLA_COUNTS_TOO)
+def test_flops_agree_with_those_of_xla(name):
+    fun, args, expected = FLOPS[name]
+    counted = jax.jit(fun).lower(*args).compile().cost_analysis()
+    assert counted["flops"] == expected
+
+
+@pytest.mark.parametrize("fun", [lambda x: x + x, lambda x: x * (x - 1), lambda x: jnp.where(x > 0, x, x)])
+def test_elementwise_equations_count_one_flop_per_element(fun):
+    num_computing = sum(not is_free(eqn) for eqn in equations(fun, V))
+    counted = cost(fun, V)
+    assert counted.flops + counted.int_ops == num_computing * V.size
+
+
+def test_comparisons_are_integer_operations():
+    assert cost(lax.sort, V).int_ops == 64 * 6
+    assert cost(lambda x: x > 0, V).int_ops == 64
+    assert cost(lax.sort, V).flops == cost(lambda x: x > 0, V).flops == 0
+
+
+@pytest.mark.parametrize("fun", [lambda x, i: x.at[i].add(1.0), lambda x, i: x.at[i].mul(x[i])])
+def test_a_scatter_that_computes_costs_something_per_update(fun):
+    scatter = next(eqn for eqn in equations(fun, V, np.arange(50)) if eqn.primitive.name.startswith("scatter"))
+    assert equation_cost(scatter).flops >= 50
+    assert equation_cost(scatter).bytes >= 2 * V.nbytes
+
+
+@pytest.mark.parametrize("num_matrices", [1, 5])
+def test_a_factorization_is_cubic(num_matrices):
+    eqns = equations(jnp.linalg.cholesky, np.stack([S] * num_matrices))
+    (flops,) = [equation_cost(eqn).flops for eqn in eqns if eqn.primitive.name == "cholesky"]
+    assert flops == pytest.approx(num_matrices * 6**3 / 3)
+
+
+TRANSCENDENTALS = {
+    "exp": (jnp.exp, (V,), 64),
+    "log": (jnp.log, (X,), 20),
+    "sin": (jnp.sin, (V,), 2 * 64),
+    "erf": (jax.scipy.special.erf, (V,), 4 * 64),
+    "lgamma": (jax.scipy.special.gammaln, (V,), 10 * 64),
+    "complex exp": (jnp.exp, (V.astype(complex),), 4 * 64),
+    "none": (lambda x: x @ x, (V,), 0),
+}
+
+
+@pytest.mark.parametrize("name", TRANSCENDENTALS)
+def test_transcendentals_of_known_equations(name):
+    fun, args, expected = TRANSCENDENTALS[name]
+    assert cost(fun, *args).transcendentals == expected
+
+
+def test_bytes_are_those_read_and_written_and_literals_are_none():
+    assert cost(lambda x: x + 1.0, V).bytes == 2 * V.nbytes
+    assert cost(lambda x, y: x + y, V, V).bytes == 3 * V.nbytes
+    assert cost(jnp.matmul, X, Y).bytes == 8 * (20 + 30 + 24)
+    assert cost(lambda x: x + 1, np.ones(64, np.float32)).bytes == 2 * 256
+    assert cost(lambda x: jnp.split(x, 2), V).bytes == 2 * V.nbytes
+
+
+def test_keys_and_empty_arrays_have_a_cost():
+    assert cost(lambda key: jax.random.bits(key, (32,)), jax.random.key(0)).int_ops >= 32
+    assert cost(lambda x: (jnp.exp(x), jnp.sum(x), x.T @ x), np.zeros((0, 3))).transcendentals == 0
+
+
+def test_moves_of_data_are_free_and_arithmetic_is_not():
+    moves = equations(lambda x: (x.T, x[1:], x[::-1], x.reshape(-1), x.astype(np.float32)), X)
+    assert all(map(is_free, moves))
+    assert not any(map(is_free, equations(lambda x: (x * 2, jnp.exp(x), jnp.sum(x)), X)))
+
+
+# --- equations that hold others -------------------------------------------------------------------------------------
+
+
+def test_a_scan_costs_its_body_times_its_length():
+    def scan(x):
+        return lax.scan(lambda c, y: (c * jnp.exp(y), None), 1.0, x)[0]
+
+    lengths = [cost(scan, np.ones(n)) for n in (0, 1, 10)]
+    assert lengths[0] == ZERO
+    assert lengths[2] == lengths[1].times(10)
+    assert lengths[1].transcendentals == 1
+
+
+def test_loops_of_unknown_length_cost_a_fixed_number_of_iterations():
+    body = cost(lambda c: (c < 9, jnp.exp(c) + 1), 1.0)
+    loop = cost(lambda c: lax.while_loop(lambda c: c < 9, lambda c: jnp.exp(c) + 1, c), 1.0)
+    assert (loop.flops, loop.transcendentals) == (UNKNOWN_TRIPS * body.flops, UNKNOWN_TRIPS * body.transcendentals)
+
+
+def test_nested_loops_multiply():
+    def scan(x):
+        inner = lambda c, y: (c + jnp.exp(y), None)
+        return lax.scan(lambda c, _: (lax.scan(inner, c, x)[0], None), 0.0, None, length=7)[0]
+
+    assert cost(scan, np.ones(5)).transcendentals == 35
+
+
+def test_a_branch_costs_what_its_dearest_side_does():
+    side = lambda x: cost(lambda x: jnp.exp(x) * jnp.sum(x), x)
+    both = cost(lambda x: lax.cond(x[0] > 0, lambda: jnp.exp(x) * jnp.sum(x), lambda: x), V)
+    assert both.transcendentals == side(V).transcendentals
+    assert both.flops >= side(V).flops
+
+
+def test_a_branch_of_transcendentals_is_dearer_than_one_of_few_flops():
+    both = cost(lambda x: lax.cond(x[0] > 0, lambda: jnp.exp(x), lambda: x * 2), V)
+    assert both.transcendentals == V.size
+
+
+def test_closed_calls_cost_their_body():
+    program = trace(lambda x: [jax.jit(lambda x: jnp.exp(x) @ x)(x)], V)
+    assert total_cost(program.eqns) == total_cost(inline(program).eqns)
+
+
+# --- arithmetic of costs --------------------------------------------------------------------------------------------
+
+
+def test_costs_add_up():
+    one, two = Cost(1.0, 2.0, 3.0), Cost(10.0, 20.0, 30.0)
+    assert one + two == two + one == Cost(11.0, 22.0, 33.0)
+    assert one + ZERO == one
+    assert one.times(3) == one + one + one
+    assert total_cost([]) == ZERO
+    with pytest.raises(TypeError):
+        one + 1  # noqa: B018
+
+
+def test_the_cost_of_a_program_is_that_of_its_equations():
+    eqns = equations(lambda x: jnp.sum(jnp.exp(x) * 2), V)
+    assert total_cost(eqns) == sum((equation_cost(eqn) for eqn in eqns), ZERO)
+
+
+# --- seconds --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [Calibration, calibrate])
+def test_every_price_is_positive_and_grows_with_the_work(make):
+    calibration = make()
+    assert all(getattr(calibration, field.name) > 0 for field in fields(calibration))
+    assert 0 < calibration.load_seconds(0) < calibration.load_seconds(10**6) < calibration.load_seconds(10**9)
+    assert 0 < calibration.save_seconds(0) < calibration.save_seconds(10**6) < calibration.save_seconds(10**9)
+    assert calibration.load_seconds(10**6) <= calibration.save_seconds(10**6)
+    for fun in (jnp.exp, jnp.sum, jnp.sort, jnp.cumsum, lambda x: x + 1, lambda x: x @ x, jnp.tan):
+        seconds = [sum(map(calibration.seconds, equations(fun, np.ones(n)))) for n in (8, 10**3, 10**6)]
+        assert all(0 < small < large for small, large in itertools.pairwise(seconds))
+
+
+def test_moving_data_is_nearly_nothing_inside_a_fused_program():
+    (move,) = equations(lambda x: x[::-1], np.ones(10**6))
+    (work,) = equations(jnp.exp, np.ones(10))
+    assert 0 < Calibration().seconds(move) < Calibration().seconds(work)
+
+
+def test_a_call_to_the_host_is_dear():
+    callback = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    (eqn,) = equations(callback, np.ones(3))
+    assert Calibration().seconds(eqn) >= CALLBACK_S
+
+
+def test_calls_to_the_host_are_counted_inside_other_equations():
+    call = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    twice = lambda x: call(x) + call(x + 1)
+    counts = {
+        lambda x: lax.scan(lambda c, _: (twice(c), None), x, None, length=5)[0]: 10,
+        lambda x: lax.cond(x > 0, twice, call, x): 2,
+        lambda x: lax.while_loop(lambda c: c < 9, lambda c: call(c) + 1, x): UNKNOWN_TRIPS,
+        jax.jit(lambda x: lax.scan(lambda c, _: (c + 1, None), x, None, length=5)[0]): 0,
+        jax.jit(twice): 2,
+    }
+    for fun, expected in counts.items():
+        eqns = equations(fun, 1.0)
+        assert sum(map(num_host_calls, eqns)) == expected
+        assert sum(map(Calibration().seconds, eqns)) >= expected * CALLBACK_S
+
+
+def test_equations_that_are_not_fused_pay_for_their_bytes():
+    calibration = Calibration(flop_s=0.0, transcendental_s=0.0, read_s=1.0)
+    (fused,) = equations(lambda x: -x, V)
+    (sort,) = equations(lax.sort, V)
+    assert calibration.seconds(fused) == pytest.approx(1e-9)
+    assert calibration.seconds(sort) == pytest.approx(2 * V.nbytes)
+
+
+def test_a_machine_is_measured_once():
+    assert calibrate() is calibrate()

@@ -1,0 +1,244 @@
+"""The report: rows, sums by source, dictionaries that JSON takes, tables; rules for primitives of others."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import incrax
+from incrax.inspection.cost import cells, places
+
+X = np.ones(20)
+
+
+def layer(w, x):
+    return jnp.exp(x @ w)
+
+
+def loss(w, x):
+    y = layer(w, x)
+    return jnp.sum(jnp.sin(y))
+
+
+ARGS = np.ones((20, 5)), X
+
+
+def test_by_function_gives_forward_and_backward_side_by_side():
+    found = {each.source: each for each in incrax.cost(loss, *ARGS).by_source("function")}
+    assert set(found) == {"layer", "loss"}
+    assert found["layer"].forward.flops == 2 * 20 * 5
+    assert found["layer"].forward.transcendentals == 5
+    assert found["layer"].backward.flops == 2 * 20 * 5 + 5  # the outer product of x and g, and exp'
+    assert found["loss"].forward.transcendentals == found["loss"].backward.transcendentals == 2 * 5
+
+
+@pytest.mark.parametrize("group", ["line", "function", "file"])
+def test_groups_sum_to_the_totals(group):
+    report = incrax.cost(loss, *ARGS)
+    parts = report.by_source(group)
+    assert sum(part.forward.flops for part in parts) == report.forward.total.flops
+    assert sum(part.backward.bytes for part in parts) == report.backward.total.bytes
+
+
+def test_groups_of_a_change_sum_to_what_runs_again():
+    report = incrax.cost(loss, *ARGS, changing="x")
+    assert sum(part.forward.flops for part in report.by_source()) == report.forward.again.flops
+
+
+def test_rows_sum_to_the_totals():
+    report = incrax.cost(loss, *ARGS)
+    for each in report.passes:
+        rows = [row for name, row in report.per_equation if name == each.name]
+        assert sum(row.total.flops for row in rows) == each.total.flops
+        assert all(row.total == row.each.times(row.times) for row in rows)
+
+
+def test_equations_that_are_alike_share_a_row():
+    report = incrax.cost(lambda x: [jnp.exp(x * k) for k in range(2, 9)], X)
+    (row,) = [row for row in report.forward.equations if row.primitive == "exp"]
+    assert (row.times, row.total.transcendentals) == (7, 7 * 20)
+
+
+def test_the_report_is_json():
+    f = lambda x: jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * 2 + jax.random.gamma(jax.random.key(0), c), x)
+    for report in (incrax.cost(f, 1.0), incrax.cost(loss, *ARGS, changing="w"), incrax.cost(f, 1.0, trips=3)):
+        again = json.loads(json.dumps(report.as_dict()))
+        assert again == report.as_dict()
+        assert again["passes"]["forward"]["total"]["flops"] == report.forward.total.flops
+
+
+def test_the_report_prints_its_totals_ratio_and_lines():
+    text = str(incrax.cost(loss, *ARGS))
+    assert "cost of loss(w: float64[20,5], x: float64[20])" in text
+    assert "backward / forward" in text
+    assert "Hessian-vector product" in text
+    assert "(layer)" in text
+
+
+def test_operations_on_integers_are_listed_with_the_dearest():
+    report = incrax.cost(lambda n, x: (jnp.sort(n), jnp.sum(x)), np.arange(1024), X, passes="forward")
+    dearest = report.tables()[1]
+    assert dearest.header[3:6] == ("FLOPs", "transcendentals", "int ops")
+    assert dearest.rows[0][1].startswith("sort int64[1024]")
+    assert dearest.rows[0][3:6] == ("0", "0", "10,240")
+
+
+def test_figures_below_zero_are_explained():
+    """The rule computes the value in a cheaper way than the function."""
+    f = jax.custom_vjp(lambda x: jnp.sum(jnp.exp(jnp.log(x))))
+    f.defvjp(lambda x: (jnp.sum(x), x), lambda x, g: (g * jnp.ones_like(x),))
+    report = incrax.cost(f, X)
+    assert report.backward.total.transcendentals == -2 * 20
+    assert any(note.startswith("Figures of the backward pass below zero") for note in report.notes)
+    assert "-0 " not in str(report)
+    assert not any("below zero" in note for note in incrax.cost(loss, *ARGS).notes)
+
+
+def test_numbers_are_shown_with_the_digits_that_matter():
+    shown = {-0.0: "0", 12.5: "12.5", 1234.5678: "1235", 301666.67: "301,667", 2.5e9: "2.5e+09", None: "-"}
+    assert {x: cells.number(x) for x in shown} == shown
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")  # of JAX 0.12
+def test_types_are_those_that_are_traced():
+    with jax.enable_x64(False):
+        report = incrax.cost(jnp.exp, jax.ShapeDtypeStruct((3,), np.float64))
+    assert report.arguments == ("x: float32[3]",)
+    assert report.forward.total.bytes == 2 * 3 * 4
+    assert incrax.cost(jax.random.bits, jax.ShapeDtypeStruct((), jax.random.key(0).dtype)).arguments == (
+        "key: key<fry>[]",
+    )
+
+
+def test_places_are_told_from_parentheses_in_the_names_of_folders():
+    place = places.place_of("C:\\models (old)\\fit.py:12:4 (f.<locals>.<lambda>)")
+    assert place == ("C:\\models (old)\\fit.py", "12", "f.<locals>.<lambda>")
+    assert place.file_name == "fit.py"
+    assert places.place_of("") == ("", "", "")
+
+
+def test_many_arguments_are_shown_by_the_first():
+    params = {f"p{k}": 1.0 for k in range(30)}
+    report = incrax.cost(lambda params: sum(params.values()), params)
+    assert len(report.arguments) == 30
+    assert "params['p0']: float64[], params['p1']" in str(report)
+    assert "... 24 more" in str(report)
+
+
+def test_intensity_is_flops_by_bytes():
+    total = incrax.cost(lambda a, b: a @ b, np.ones((8, 8)), np.ones((8, 8)), passes=["forward"])
+    assert total.as_dict()["passes"]["forward"]["total"]["flops_per_byte"] == 2 * 8**3 / (3 * 8 * 8 * 8)
+
+
+def test_macs_are_multiply_adds_of_products():
+    a, image = np.ones((8, 8)), np.ones((1, 2, 8, 8))
+    assert incrax.cost(lambda a: a @ a + a, a).forward.macs == 8**3
+    assert incrax.cost(lambda a: a @ a + a, a.astype(complex)).forward.macs == 8**3
+    kernel = np.ones((3, 2, 3, 3))
+    assert incrax.cost(lambda x, k: jax.lax.conv(x, k, (1, 1), "VALID"), image, kernel).forward.macs == 3 * 36 * 2 * 9
+
+
+# --- primitives without a rule ----------------------------------------------------------------------------------------
+
+
+def call(x):
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def test_primitives_without_a_rule_are_named_with_their_place():
+    report = incrax.cost(lambda x: call(x) + jnp.exp(x), X)
+    ((name, row),) = report.not_counted
+    assert (name, row.primitive, row.total.flops) == ("forward", "pure_callback", 0)
+    assert "(call)" in row.source
+    assert row.total.bytes == 2 * X.nbytes
+    assert any("not registered" in note for note in report.notes)
+    assert "not counted" in str(report)
+
+
+def test_they_are_named_inside_loops_too():
+    f = lambda x: jax.lax.scan(lambda c, _: (call(c), None), x, None, length=7)[0]
+    ((_, row),) = incrax.cost(f, X).not_counted
+    assert (row.times, row.inside) == (7, "scan x 7")
+
+
+def test_a_rule_of_the_users_counts_them():
+    rules = {"pure_callback": lambda inputs, results, params: 9 * inputs[0].size}
+    report = incrax.cost(lambda x: jax.lax.scan(lambda c, _: (call(c), None), x, None, length=7)[0], X, rules=rules)
+    assert report.forward.total.flops == 7 * 9 * 20
+    assert not report.not_counted
+    assert not any("registered" in note for note in report.notes)
+
+
+def test_what_holds_equations_in_an_unknown_way_is_opened_once_and_named():
+    from jax.experimental import pallas
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2.0
+
+    f = lambda x: pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+    report = incrax.cost(f, jax.ShapeDtypeStruct((8,), np.float32), passes=["forward"])
+    assert [row.primitive for _, row in report.not_counted] == ["pallas_call"]
+    ruled = incrax.cost(f, jax.ShapeDtypeStruct((8,), np.float32), passes=["forward"], rules={"pallas_call": _twelve})
+    assert (ruled.forward.total.flops, ruled.not_counted) == (12, ())
+
+
+def _twelve(inputs, results, params):
+    return 12
+
+
+# --- measured ---------------------------------------------------------------------------------------------------------
+
+
+def test_measured_parts_are_those_of_the_users_functions():
+    report = incrax.cost(loss, *ARGS, measure=True, passes=["forward", "backward"])
+    forward, both = report.measured
+    assert (forward.name, both.name) == ("forward", "value and gradient")
+    assert [part.name.split(" ")[0] for part in forward.parts] == ["layer", "loss"]
+    for measured, total in (
+        (forward, report.forward.total),
+        (both, report.forward.total + report.backward.total),
+    ):
+        assert sum(part.cost.flops for part in measured.parts) == measured.whole.cost.flops == total.flops
+        assert sum(part.num_equations for part in measured.parts) == measured.whole.num_equations
+        assert measured.sum_s == sum(part.seconds for part in measured.parts)
+        assert all(part.seconds > 0 for part in (*measured.parts, measured.whole))
+        assert measured.repeats >= 5
+
+
+def test_measured_memory_is_that_of_arguments_and_results():
+    forward, *_ = incrax.cost(loss, *ARGS, measure=True, passes=["forward"]).measured
+    memory = forward.whole.memory
+    assert memory.output_bytes == 8
+    assert memory.argument_bytes == ARGS[0].nbytes + ARGS[1].nbytes
+    assert memory.temp_bytes >= 0
+
+
+def test_a_measured_report_is_json_and_prints():
+    report = incrax.cost(loss, *ARGS, measure=True, passes=["forward"])
+    assert json.loads(json.dumps(report.as_dict()))["measured"][0]["parts"][0]["seconds"] > 0
+    assert "the whole, compiled as one" in str(report)
+    assert "sum of the parts" in str(report)
+
+
+def test_parts_are_few_and_cover_a_long_function():
+    def long(x):
+        for k in range(30):
+            scope = {}
+            exec(f"def step_{k}(x, sin):\n    return sin(x + {k})", scope)
+            x = scope[f"step_{k}"](x, jnp.sin)
+        return x
+
+    (forward,) = incrax.cost(long, X, measure=True, passes=["forward"]).measured
+    assert 1 < len(forward.parts) <= 12
+    assert sum(part.num_equations for part in forward.parts) == 60
+
+
+def test_keys_constants_and_results_that_are_inputs_are_measured():
+    table = np.linspace(0, 1, 2000)
+    f = lambda key, x: (jax.random.normal(key, (4,)) + jnp.sum(jnp.asarray(table) * x), x, 3.0)
+    (forward,) = incrax.cost(f, jax.random.key(0), 2.0, measure=True, passes=["forward"]).measured
+    assert forward.whole.seconds > 0

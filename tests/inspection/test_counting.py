@@ -1,0 +1,337 @@
+"""`totals` adds up counters over a block; `assert_ran` fails when, and only when, something else ran."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL
+
+import incrax
+
+X = np.linspace(0.1, 2.0, 20)
+
+
+def resolution(x, width):
+    return jnp.exp(-x * width)
+
+
+def model(params, x):
+    shape = incrax.keep(jnp.sin(resolution(x, params["width"])), name="shape")
+    return jnp.sum(shape) * params["yield"] + jnp.sum(jnp.cos(params["phase"] * x))
+
+
+PARAMS = {"width": 1.0, "yield": 2.0, "phase": np.float64(0.5)}
+
+
+def after(*changes):
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(PARAMS, X)
+    for change in changes:
+        f({**PARAMS, **change}, X)
+    return f
+
+
+# --- totals ----------------------------------------------------------------------------------------------------------
+
+
+def test_counts_are_those_of_the_block_only():
+    f = after()
+    with incrax.totals() as counted:
+        f({**PARAMS, "yield": 3.0}, X)
+        f({**PARAMS, "yield": 3.0}, X)
+    f({**PARAMS, "yield": 4.0}, X)
+    assert list(counted.by_function) == ["model"]
+    assert (counted.total.calls, counted.total.unchanged, counted.total.traces) == (2, 1, 0)
+    assert counted.total.ran == counted.by_function["model"].ran > 0
+    assert counted.total.saved_bytes == f.stats.saved_bytes > 0
+
+
+def test_functions_that_are_made_and_dropped_inside_count_too():
+    with incrax.totals() as counted:
+        for _ in range(2):
+            after()
+            gc.collect()
+    assert list(counted.by_function) == ["model", "model (2)"]
+    assert counted.total.calls == 2
+    assert "in all" in str(counted)
+
+
+def test_functions_that_were_not_called_are_not_listed():
+    after()
+    with incrax.totals() as counted:
+        pass
+    assert counted.by_function == {}
+    assert counted.as_dict() == {"total": incrax.Stats().as_dict(), "functions": {}}
+    assert repr(counted) == "totals: 0 calls, 0 unchanged, 0 equations run"
+
+
+def test_it_may_be_read_inside_and_nested():
+    f = after()
+    with incrax.totals() as outer:
+        f(PARAMS, X)
+        assert outer.total.calls == 1
+        with incrax.totals() as inner:
+            f(PARAMS, X)
+        assert (inner.total.calls, outer.total.calls) == (1, 2)
+    made = incrax.incremental(lambda x: x)
+    made(1.0)
+    assert (inner.total.calls, outer.total.calls) == (1, 2)
+
+
+def test_calls_of_all_threads_count():
+    f = after()
+    with incrax.totals() as counted:
+        threads = [threading.Thread(target=f, args=(PARAMS, X)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counted.total.calls == 3
+
+
+def test_an_error_inside_leaves_the_counts():
+    f = after()
+    broken = incrax.incremental(lambda x: 1 // 0)
+    counted = incrax.totals()
+    with pytest.raises(ZeroDivisionError), counted:
+        f(PARAMS, X), broken(X)
+    assert (counted.total.calls, counted.total.aborted) == (2, 1)
+
+
+def test_saved_bytes_are_those_of_now_inside_too():
+    f = incrax.incremental(model, tuning=MINIMAL)
+    with incrax.totals() as counted:
+        f(PARAMS, X)
+        f({**PARAMS, "yield": 3.0}, X)
+        assert counted.total.saved_bytes == f._traces.latest.engine.store.saved_bytes > 0
+
+
+def test_functions_may_be_made_by_other_threads_meanwhile():
+    stop = threading.Event()
+
+    def make():
+        while not stop.is_set():
+            [incrax.incremental(lambda x: x) for _ in range(50)]
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        for _ in range(200):
+            with incrax.totals() as counted:
+                pass
+            assert counted.total.calls == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_object_counts_once_at_a_time():
+    counted = incrax.totals()
+    with counted:
+        with pytest.raises(RuntimeError) as caught:
+            counted.__enter__()
+        after()
+    assert counted.total.calls == 1
+    assert str(caught.value) == (
+        "`totals()` is counting already: the same object was entered twice, and would count everything twice. Nothing "
+        "was changed. Write `with incrax.totals() as inner:` for a block inside another one."
+    )
+    with counted:
+        pass
+    assert counted.total.calls == 0
+
+
+# --- assert_ran ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "only", "never"),
+    [
+        ({"yield": 3.0}, ["params['yield']"], ["exp", "sin", "cos", "resolution", "shape"]),
+        ({"phase": np.float64(1.0)}, ["params['phase']"], ["resolution", "shape", "x"]),
+        ({"width": 3.0}, ["params['width']", "params['yield']"], ["cos"]),
+        ({"width": 3.0}, ["params"], ["cos"]),
+        ({}, (), ["params", "x"]),
+    ],
+)
+def test_what_ran_is_what_the_change_reaches(change, only, never):
+    f = after(change)
+    if "x" in never and change:
+        with pytest.raises(AssertionError):
+            incrax.assert_ran(f, never=["x"])
+        never = [name for name in never if name != "x"]
+    incrax.assert_ran(f, only=only, never=never)
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({"width": 3.0}, {"only": ["params['yield']"]}),
+        ({"width": 3.0}, {"never": ["exp"]}),
+        ({"width": 3.0}, {"never": ["resolution"]}),
+        ({"width": 3.0}, {"never": ["shape"]}),
+        ({"phase": np.float64(1.0)}, {"only": ["cos"]}),
+        ({"yield": 3.0}, {"only": ()}),
+        ({"yield": 3.0}, {"at_most": 1}),
+    ],
+)
+def test_it_fails_where_something_else_ran(change, options):
+    with pytest.raises(AssertionError):
+        incrax.assert_ran(after(change), **options)
+
+
+def test_a_marked_value_stands_for_what_is_computed_for_it_alone():
+    f = after({"width": 3.0})
+    incrax.assert_ran(f, only=["shape", "reduce_sum", "params['yield']"])
+    with pytest.raises(AssertionError):
+        incrax.assert_ran(f, only=["shape"])
+    incrax.assert_ran(f, at_most=len(f.explain().ran))
+
+
+def test_the_message_says_what_ran_what_changed_and_what_served():
+    with pytest.raises(AssertionError) as caught:
+        incrax.assert_ran(after({"width": 3.0}), only=["params['phase']"], never=["exp"], at_most=0)
+    lines = str(caught.value).splitlines()
+    assert re.match(r"\d+ equations ran that belong to none of what may run \(`params\['phase'\]`\):", lines[0])
+    assert "1 equations of `exp` ran, and none may:" in lines
+    assert any(re.match(r"  exp at .*test_counting\.py:\d+.*\(resolution\)", line) for line in lines)
+    assert any(line.endswith("equations ran, and at most 0 may:") for line in lines)
+    assert lines[-1] == "Changed: `params['width']`. Served by: plan (minimal planner)."
+
+
+def test_the_whole_function_comes_with_a_hint():
+    f = incrax.incremental(model)
+    f(PARAMS, X)
+    with pytest.raises(AssertionError, match=r'make the function with `tuning=Tuning\(planner="minimal"\)`\.$'):
+        incrax.assert_ran(f, only=())
+
+
+def test_equations_that_only_a_plan_has_are_told_by_what_they_read():
+    def loss(a, b, c, x):
+        return jnp.sum(a * x) + jnp.sum(b * x) + jnp.sum(jnp.exp(c * x))
+
+    f = incrax.incremental(incrax.value_and_grad(loss, wrt=("a", "b")), tuning=MINIMAL)
+    args = (1.0, 2.0, 3.0)
+    f(*args, X)
+    f(1.5, 2.0, 3.0, X)
+    incrax.assert_ran(f, only=["a"], never=["exp"])
+
+
+def test_rows():
+    f = incrax.incremental(lambda a, x: jnp.sum(jnp.exp(a * x)), tuning=MINIMAL)
+    f(1.0, incrax.Rows(X, chunk_rows=8))
+    incrax.assert_ran(f, only=["a", "x", "rows in the chunk"])
+
+
+def test_rows_of_which_no_chunk_ran():
+    f = incrax.incremental(lambda a, b, x: jnp.sum(jnp.exp(a * x)) * b, tuning=MINIMAL)
+    rows = incrax.Rows(X, chunk_rows=8)
+    f(1.0, 1.0, rows)
+    f(1.0, 2.0, rows)
+    incrax.assert_ran(f, only=["b"], never=["exp", "a"], at_most=0)
+
+
+def decay(x):
+    return gauss(jnp.abs(x))
+
+
+def gauss(x):
+    return jnp.exp(-x * x)
+
+
+def test_what_a_function_calls_is_its_own():
+    f = incrax.incremental(lambda a, b: jnp.sum(decay(a)) + jnp.sum(jnp.sin(b)), tuning=MINIMAL)
+    f(X, X)
+    f(X + 1, X)
+    incrax.assert_ran(f, only=["decay", "a"], never=["sin"])
+    with pytest.raises(incrax.errors.UnknownInputError):
+        incrax.assert_ran(f, never=["test_what_a_function_calls_is_its_own"])
+    for name in ("decay", "gauss"):
+        with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
+            incrax.assert_ran(f, never=[name])
+
+
+def test_loops_and_branches_are_looked_into():
+    def turn(carry, _):
+        return jnp.tanh(carry), None
+
+    def fun(a, b):
+        return jnp.sum(jax.lax.scan(turn, a, None, length=3)[0]) + jnp.sum(jnp.tanh(b))
+
+    f = incrax.incremental(fun, tuning=MINIMAL)
+    f(X, X)
+    f(X + 1, X)
+    for name in ("tanh", "turn", "scan"):
+        with pytest.raises(AssertionError, match=f"equations of `{name}` ran"):
+            incrax.assert_ran(f, never=[name])
+
+
+class Model:
+    def pdf(self, a):
+        return jnp.exp(a)
+
+    @incrax.incremental
+    def nll(self, a):
+        return -jnp.sum(jnp.log(self.pdf(a)))
+
+
+def test_methods_are_known_by_both_names_and_may_be_asserted_on():
+    m = Model()
+    m.nll(X)
+    for name in ("pdf", "Model.pdf"):
+        with pytest.raises(AssertionError, match=f"of `{name}` ran"):
+            incrax.assert_ran(m.nll, never=name)
+
+
+def test_equations_of_no_input_belong_to_all():
+    f = incrax.incremental(lambda a: jnp.sum(a * jnp.sin(jnp.arange(5000.0))), tuning=MINIMAL)
+    f(2.0)
+    incrax.assert_ran(f, only="a")
+
+
+def test_names_may_be_a_generator():
+    with pytest.raises(AssertionError, match=r"may run \(`params\['phase'\]`\)"):
+        incrax.assert_ran(after({"width": 3.0}), only=(name for name in ["params['phase']"]))
+
+
+def test_many_changed_inputs_are_shortened():
+    f = incrax.incremental(lambda theta: jnp.sum(theta**2), tuning=MINIMAL)
+    f(np.zeros(50))
+    with pytest.raises(AssertionError, match="theta") as caught:
+        incrax.assert_ran(f, only=())
+    assert len(str(caught.value).splitlines()[-1]) < 400
+
+
+def test_a_name_that_stands_for_nothing_is_an_error():
+    with pytest.raises(incrax.errors.UnknownInputError) as caught:
+        incrax.assert_ran(after(), never=["expp"])
+    assert str(caught.value) == (
+        "`assert_ran(f)` got `expp`, which is no input of the function, no primitive in it, no Python function that "
+        "made its equations, and no name of a marked value, so that the test could never fail. Its inputs: "
+        "params['phase'], params['width'], params['yield'], x. Its Python functions: resolution, model. "
+        "Use one of these, or a name as `explain()` prints it."
+    )
+
+
+def test_what_keeps_no_record_is_an_error():
+    with pytest.raises(TypeError) as caught:
+        incrax.assert_ran(model, only=())
+    assert str(caught.value) == (
+        "`assert_ran(f)` got a value of type function, which keeps no record of what it ran. Pass what "
+        "`incremental(f)`, `grad(f)` and the like return, not the function that was given to them."
+    )
+
+
+def test_before_a_call():
+    with pytest.raises(incrax.NotCalledError) as caught:
+        incrax.assert_ran(incrax.incremental(model))
+    assert str(caught.value) == (
+        "`assert_ran()` needs a call to report on, and this function has not been called yet. Call it once, or give "
+        "`assert_ran()` example arguments."
+    )

@@ -1,0 +1,247 @@
+"""What the log says: traces with their reasons, plans, choices, evictions, rests; and nothing when nobody listens."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import MINIMAL
+
+import incrax
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.inputs.signature import make_signature
+from incrax.engine.policy.bypass import FIRST_WINDOW, Watch
+from incrax.engine.policy.log import differences
+from incrax.engine.store import eviction
+from incrax.engine.store.store import Store
+
+X = np.linspace(0.1, 2.0, 50)
+
+
+def model(mu, x, mode="sum"):
+    y = jnp.exp(mu * x)
+    return jnp.sum(y) if mode == "sum" else jnp.max(y)
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.DEBUG, logger="incrax")
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "incrax"]
+
+
+def retrace(log):
+    """The last line on a trace."""
+    return [text for _, text in log() if "traced again" in text][-1]
+
+
+def test_the_first_trace_is_a_line(log):
+    incrax.incremental(model, tuning=MINIMAL)(1.0, X)
+    assert ("INFO", "model: traced for the first time, with 2 inputs") in log()
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ((1.0, X[:20]), "`x` is float64[20], was float64[50]"),
+        ((1.0, X.astype(np.float32)), "`x` is float32[50], was float64[50]"),
+        ((1.0, X, "max"), "`mode` is new"),
+        (
+            (np.float64(1.0), X),
+            "`mu` is float64[], was float64[] as a Python number (of weak type)",
+        ),
+    ],
+)
+def test_a_retrace_says_which_leaf_is_another(log, args, why):
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(1.0, X)
+    f(*args)
+    line = f"model: traced again, traces kept: 2; {why}, compared with the most similar one"
+    assert ("INFO", line) in log()
+
+
+def test_a_retrace_is_compared_with_the_most_similar_trace(log):
+    f = incrax.incremental(lambda a, b: jnp.sum(a) + jnp.sum(b), tuning=MINIMAL)
+    f(np.ones(2), np.ones(2))
+    f(np.ones(3), np.ones(3))
+    f(np.ones(2), np.ones(4))
+    assert "`b` is float64[4], was float64[2], compared" in retrace(log)
+
+
+def test_a_static_value_that_is_another(log):
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(1.0, X, "sum")
+    f(1.0, X, "max")
+    assert "`mode` is 'max', was 'sum'" in retrace(log)
+
+
+def test_a_function_that_is_made_anew(log):
+    f = incrax.incremental(lambda fun, x: fun(x), tuning=MINIMAL)
+    for _ in range(2):
+        f(lambda x: x, X)
+    assert re.search(r"`fun` is <function .*, was <function .* \(another object\), compared", retrace(log))
+
+
+def test_nested_otherwise():
+    fun = lambda tree: tree
+    first, second = (make_signature(fun, (tree,), {}) for tree in ((1.0,), [1.0]))
+    assert differences(first, second) == ["the arguments are nested otherwise"]
+
+
+def test_another_configuration_is_a_reason(log):
+    f = incrax.incremental(model, tuning=MINIMAL)
+    f(1.0, X)
+    with jax.default_matmul_precision("float32"):
+        f(1.0, X)
+    assert "JAX's configuration or a switch of incrax is another" in retrace(log)
+
+
+def test_a_forgotten_trace_is_a_line(log):
+    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+    f(1.0, X)
+    f(1.0, X[:3])
+    assert any("Tuning(max_signatures) is 1" in text for _, text in log())
+
+
+def test_a_new_plan_names_the_inputs_and_what_it_runs(log):
+    f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(a)) * b, tuning=MINIMAL)
+    f(X, 1.0)
+    f(X, 2.0)
+    line = [text for level, text in log() if "new plan" in text and level == "INFO"][-1]
+    assert "new plan for changes of `b`, which came up once: runs 2 equations of a function of 4, loads 1 saved" in line
+    assert "the whole function takes" not in line  # which was not timed
+
+
+def test_a_decided_race_is_a_debug_line(log):
+    f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(jnp.sin(a))) * b)
+    for k in range(40):
+        f(np.ones(200_000), float(k))
+    assert any(level == "DEBUG" and "changes of `b` are served by" in text for level, text in log())
+
+
+def test_evictions_are_a_line_with_the_budget(log):
+    f = incrax.incremental(
+        lambda a, b, c: jnp.sum(jnp.exp(a) * b) + jnp.sum(jnp.sin(a) * c), tuning=MINIMAL, memory=500
+    )
+    for k in range(4):
+        f(X + k, float(k), 1.0)
+        f(X + k, float(k) + 0.5, 1.0)
+    assert f.stats.evicted
+    assert any(level == "INFO" and "more than the budget of 0.0005 MB" in text for level, text in log())
+
+
+def test_a_rest_says_what_it_cost(log):
+    f = incrax.incremental(lambda a, b: a + b)
+    for k in range(400):
+        f(float(k), float(k) + 1.0)
+    lines = [text for level, text in log() if level == "INFO" and "serves the next" in text]
+    assert lines
+    assert "<lambda>: the whole function serves the next 128 calls, as saving did not pay of late; " in lines[0]
+
+
+def test_rows_and_fresh_calls_are_traces_too(log):
+    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", max_signatures=1))
+    f.fresh(1.0, X)
+    f(1.0, incrax.Rows(X, chunk_rows=16))
+    f(1.0, incrax.Rows(X.astype(np.float32), chunk_rows=16))
+    texts = [text for _, text in log()]
+    assert texts.count("model: traced for the first time, with 2 inputs") == 1
+    assert any("traces kept: 1; " in text for text in texts)
+    assert any("made room for another" in text for text in texts)
+
+
+def test_a_function_that_cannot_be_traced_is_not_a_trace(log):
+    f = incrax.incremental(lambda x: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        f(X)
+    assert not log()
+
+
+class Broken:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+class Long:
+    def __repr__(self):
+        return "two\nlines" + "." * 100
+
+
+def test_static_values_that_cannot_say_what_they_are(log):
+    f = incrax.incremental(lambda x, how: jnp.sum(x), tuning=MINIMAL)
+    for how in (Broken(), Broken(), Long(), Long()):
+        f(X, how)
+    assert "`how` is a Broken, was a Broken (another object)" in [text for _, text in log() if "again" in text][0]
+    assert "`how` is two lines....." in retrace(log)
+
+
+def test_a_device_without_memory_is_a_warning(log):
+    store = Store(1, 10, lambda state: [], Pool(is_active=False), frozenset())
+    assert eviction.results_without_saved(store, lambda: [1.0], RuntimeError()) == [1.0]
+    assert ("WARNING", "the device has no memory left: 0 saved values, 0 MB, were dropped") in log()
+
+
+def test_nothing_is_written_where_nobody_listens(caplog):
+    caplog.set_level(logging.WARNING, logger="incrax")
+    f = incrax.incremental(model)
+    for k in range(20):
+        f(float(k), X)
+    assert not caplog.records
+
+
+# --- is it worth it ---------------------------------------------------------------------------------------------------
+
+
+def weighed(spent_s, number=FIRST_WINDOW):
+    watch = Watch()
+    for _ in range(number):
+        watch.note(spent_s, 1e-3, 1)
+    return watch.worth
+
+
+def test_a_gain_in_words():
+    worth = weighed(5e-4)
+    assert worth.gain == pytest.approx(2.0)
+    assert worth.sentence == "yes, 2 times faster over 64 calls (500 us a call, the whole function 1 ms)"
+
+
+def test_a_loss_says_what_to_do():
+    assert weighed(2e-3).sentence == (
+        "no, what the engine costs is more than it saves over 64 calls (2 ms a call, the whole function 1 ms): "
+        "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` instead, or "
+        "change fewer inputs at a time"
+    )
+
+
+def test_before_any_call_nothing_is_known():
+    assert weighed(1.0, 0).sentence == "not known yet: no call has been weighed"
+
+
+def test_the_ledger_is_kept_over_windows():
+    assert weighed(5e-4, 10 * FIRST_WINDOW + 7).calls == 10 * FIRST_WINDOW + 7
+
+
+def test_calls_with_nothing_changed_count_as_gained():
+    watch = Watch()
+    for _ in range(FIRST_WINDOW):
+        watch.note(1.1e-3, 1e-3, 1)
+    assert watch.worth.gain < 1.0
+    watch.unchanged += FIRST_WINDOW
+    assert watch.worth.gain == pytest.approx(2.0 / 1.11)
+    assert watch.worth.sentence.startswith("yes, 1.8 times faster over 64 calls (")
+    assert watch.worth.sentence.endswith(") and 64 with nothing changed")
+
+
+def test_explain_has_the_line_where_times_decide():
+    f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(a)) * b)
+    for k in range(30):
+        f(np.ones(100_000), float(k))
+    assert f.explain().as_dict()["worth"].startswith(("yes, ", "no, ", "not known yet"))
+    assert "is it worth it" in str(f.explain())
+    exact = incrax.incremental(model, policy="exact")
+    exact(1.0, X)
+    assert exact.explain().as_dict()["worth"] == ""
+    assert "is it worth it" not in str(exact.explain())
