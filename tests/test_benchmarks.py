@@ -202,17 +202,6 @@ def test_the_benchmark_of_least_squares_reaches_its_digits():
     assert all(check.is_met for check in first.checks if not check.target.startswith("t /"))
 
 
-# --- bijections -------------------------------------------------------------------------------------------------------
-
-
-def test_the_benchmark_of_residual_networks_runs_and_agrees():
-    """What is remembered agrees with what is recomputed."""
-    import bench_residual
-
-    options = harness.Options(quick=True, rounds=1, only="2 dimensions", json=None, extra=None)
-    assert len(list(bench_residual.lines(options))) == 1
-
-
 # --- representations that are kept ------------------------------------------------------------------------------------
 
 

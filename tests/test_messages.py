@@ -971,5 +971,15 @@ def test_a_static_argument_of_a_compiled_function_without_a_hash():
     check_text(incrax.errors.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}})
 
 
+def test_what_is_no_bijection():
+    text = (
+        "`remember` got <class 'float'>, which has none of the forms of a bijection that are known. This is usually a "
+        "plain function, a distribution, or the class in place of an instance. Nothing is remembered. Pass a bijection "
+        "of FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` (or "
+        "`forward_and_log_det`) and `inverse_and_log_det`."
+    )
+    check_text(bijectors.NotABijectionError, text, bijectors.remember, 1.0)
+
+
 def test_a_compiled_function_of_what_is_no_function():
     check_text(TypeError, "`bijectors.jit(f)` got None of type NoneType; it must be a function.", bijectors.jit, None)

@@ -115,22 +115,6 @@ class NotABijectionError(IncraxError, TypeError):
     """What `remember` got has no form of bijection that is known."""
 
 
-class NotADistributionError(IncraxError, TypeError):
-    """What a flow got is no distribution, or not one made of a base and bijections."""
-
-
-class FlowShapeError(IncraxError, ValueError):
-    """Shapes of a flow's base, bijection, values and contexts do not fit."""
-
-
-class NothingToTrainError(IncraxError, ValueError):
-    """A flow has no array that could be fitted."""
-
-
-class BijectionArgumentError(IncraxError, ValueError):
-    """Sizes or options that a bijection is made of do not fit together, or an input does not fit it."""
-
-
 class BindError(IncraxError, TypeError):
     """Inputs do not fit the function that is bound, or what is asked of them."""
 

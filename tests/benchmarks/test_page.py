@@ -115,7 +115,7 @@ def test_peers_are_shown_or_skipped_with_their_reason(text):
 
 def test_benchmarks_without_a_result_are_named(text):
     (line,) = [line for line in text.splitlines() if line.startswith("Not measured yet: ")]
-    assert "`residual`" in line
+    assert "`bijectors`" in line
     assert "`mixture`" not in line
 
 

@@ -84,17 +84,11 @@ def plain_cases() -> dict[str, Case]:
     return {"plain": Case(lambda: Scale(jnp.array([2.0, -0.5, 3.0])), x, is_eager=True)}
 
 
-def own_cases() -> dict[str, Case]:
-    from bijectors.own_cases import own_cases
-
-    return own_cases()
-
-
 SOURCES: dict[str, Callable[[], dict[str, Case]]] = {
     "flowjax": flowjax_cases,
     "numpyro": numpyro_cases,
     "distrax": distrax_cases,
-    "": lambda: {**plain_cases(), **own_cases()},
+    "": plain_cases,
 }
 
 

@@ -1,17 +1,22 @@
-"""Chains record every part, and a part answers for its own output only."""
+"""A chain of FlowJAX is one bijection, a part of it another; what a late log-determinant needs is kept of all parts."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from incrax import bijectors
+from bijectors.cases import Counted, pop_counts
+from incrax import _jax, bijectors
 from incrax.bijectors.memory import num_remembered
 
 fb = pytest.importorskip("flowjax.bijections", reason="flowjax is not installed")
+ff = pytest.importorskip("flowjax.flows")
+fd = pytest.importorskip("flowjax.distributions")
 
 X = jnp.array([0.5, -1.0, 0.25])
+KEY = jax.random.key(0)
 
 
 @pytest.fixture
@@ -20,49 +25,24 @@ def chain():
     return bijectors.remember(fb.Chain(parts))
 
 
-def test_every_part_is_recorded_with_its_source(chain):
+def test_a_part_does_not_answer_for_the_output_of_its_chain(chain):
     y = chain.forward(X)
-    records = bijectors.memory_of(y).parts
-    first, tanh, last = chain.parts
-    assert records[0].source is X
-    assert last.inverse(y) is records[2].source
-    assert tanh.inverse(records[2].source) is records[1].source
-    assert first.inverse(records[1].source) is X
+    first, _, last = map(bijectors.remember, chain.bijection)
     assert chain.inverse(y) is X
-    np.testing.assert_allclose(chain.log_abs_det_jacobian(X, y), sum(record.ladj for record in records))
-
-
-def test_a_part_answers_for_its_own_output_only(chain):
-    y = chain.forward(X)
-    first, tanh, last = chain.parts
     assert first.inverse(y) is not X
     np.testing.assert_allclose(first.inverse(y), (y - 1) / 2)
     np.testing.assert_allclose(first.log_abs_det_jacobian(X, y), 3 * np.log(2), rtol=1e-6)
     np.testing.assert_allclose(last.log_abs_det_jacobian(X, y), 3 * np.log(3), rtol=1e-6)
 
 
-def test_a_part_taken_from_the_chain_by_hand_answers_too(chain):
-    y = chain.forward(X)
-    assert bijectors.remember(chain.bijection[2]).inverse(y) is bijectors.memory_of(y).parts[2].source
-
-
-def test_an_inverse_records_every_part(chain):
-    y = jnp.array(chain.forward(X))
-    x = chain.inverse(y)
-    assert chain.forward(x) is y
-    assert chain.parts[0].forward(x) is bijectors.memory_of(x).parts[2].source
-
-
-def test_a_late_log_determinant_of_a_chain_uses_what_its_parts_kept(chain):
-    y = chain.forward(X, requires_ladj=False)
-    np.testing.assert_allclose(chain.log_abs_det_jacobian(X, y), chain.transform_and_log_det(X)[1], rtol=1e-6)
-
-
-def test_what_a_chain_keeps_dies_with_its_output(chain):
-    y = chain.forward(X)
+def test_parts_that_are_applied_one_by_one_remember_one_by_one(chain):
+    parts, h = list(map(bijectors.remember, chain.bijection)), X
+    for part in parts:
+        h = part.forward(h)
     assert num_remembered() == 3
-    del y
-    assert num_remembered() == 0
+    for part in reversed(parts):
+        h = part.inverse(h)
+    assert h is X
 
 
 def test_events_with_leading_axes_are_recorded_as_one_array(chain):
@@ -71,3 +51,84 @@ def test_events_with_leading_axes_are_recorded_as_one_array(chain):
     assert ladj.shape == (2,)
     assert chain.inverse(y) is x
     np.testing.assert_allclose(ladj[0], chain.transform_and_log_det(X)[1], rtol=1e-6)
+
+
+# --- conditioners -----------------------------------------------------------------------------------------------------
+
+
+class Conditioned(Counted):
+    """A part of a FlowJAX bijection whose conditioner is counted."""
+
+    shape = (3,)
+    cond_shape = None
+
+    def transform_and_log_det(self, x, condition=None):
+        return super().transform_and_log_det(x)
+
+
+jax.tree_util.register_pytree_node(Conditioned, lambda c: ((c.w,), None), lambda aux, kids: Conditioned(kids[0]))
+
+
+def scanned():
+    """Layers one after another by `jax.lax.scan`, as the flows of FlowJAX apply them."""
+
+    class Layers:
+        def transform_and_log_det(self, x):
+            def step(carry, w):
+                y, ladj = Counted(w).transform_and_log_det(carry[0])
+                return (y, carry[1] + ladj), None
+
+            return jax.lax.scan(step, (x, 0.0), jnp.array([[0.1, 0.2, 0.3], [0.3, 0.1, 0.2]]))[0]
+
+        def inverse_and_log_det(self, y):
+            raise NotImplementedError
+
+    jax.tree_util.register_pytree_node(Layers, lambda _: ((), None), lambda *_: Layers())
+    return Layers()
+
+
+@pytest.mark.parametrize(
+    ("make", "num"),
+    [(lambda: fb.Chain([Conditioned(jnp.array([0.1, 0.2, 0.3]))] * 2), 2), (scanned, 2)],
+    ids=["chain", "scan"],
+)
+def test_a_late_log_determinant_calls_no_conditioner_of_any_layer(make, num):
+    b = bijectors.remember(make())
+    pop_counts()
+    y = b.forward(X, requires_ladj=False)
+    assert pop_counts() == {"conditioner": num, "forward": num}
+    ladj = b.log_abs_det_jacobian(X, y)
+    assert pop_counts() == {"ladj": num}
+    np.testing.assert_allclose(ladj, 1.2, rtol=1e-6)
+
+
+def layers(name):
+    base, sizes = fd.Normal(jnp.zeros(3)), {"flow_layers": 2, "nn_width": 4, "nn_depth": 1}
+    spline = fb.RationalQuadraticSpline(knots=3, interval=3)
+    return {
+        "coupling": lambda: ff.coupling_flow(KEY, base_dist=base, invert=False, **sizes),
+        "autoregressive": lambda: ff.masked_autoregressive_flow(KEY, base_dist=base, invert=False, **sizes),
+        "spline": lambda: ff.coupling_flow(KEY, base_dist=base, transformer=spline, invert=False, **sizes),
+    }[name]().bijection
+
+
+def num_products(body):
+    own = sum(eqn.primitive.name == "dot_general" for eqn in body.eqns)
+    return own + sum(num_products(inner) for eqn in body.eqns for inner in _jax.sub_bodies(eqn))
+
+
+@pytest.mark.parametrize("name", ["coupling", "autoregressive", "spline"])
+def test_a_late_log_determinant_of_a_flow_of_flowjax_has_no_matrix_product(name):
+    flow = layers(name)
+
+    def late(x):
+        b = bijectors.remember(flow)
+        y = b.forward(x, requires_ladj=False)
+        return b.log_abs_det_jacobian(x, y)
+
+    def output(x):
+        return bijectors.remember(flow).forward(x, requires_ladj=False)
+
+    num, expected = (num_products(_jax.open_jaxpr(jax.make_jaxpr(f)(X))) for f in (late, output))
+    assert num == expected > 0
+    np.testing.assert_allclose(late(X), flow.transform_and_log_det(X)[1], rtol=1e-6)

@@ -18,8 +18,7 @@ PAGE = (Path(__file__).parent.parent.parent / "docs" / "bijectors.md").read_text
 def test_the_page_prints_what_it_shows():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        for library in ("flowjax", "numpyro", "optax"):
-            pytest.importorskip(library, reason=f"{library} is not installed")
+        pytest.importorskip("flowjax", reason="flowjax is not installed")
     namespace, printed, shown = {}, io.StringIO(), ""
     for language, text in re.findall(r"^```(python|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         if language == "python":
@@ -31,6 +30,6 @@ def test_the_page_prints_what_it_shows():
 
 
 def test_every_name_on_the_page_exists():
-    named = set(re.findall(r"`bijectors\.(\w+)", PAGE)) | set(re.findall(r"`(set_\w+|fit_\w+)\(", PAGE))
-    assert len(named) >= 10
+    named = set(re.findall(r"`bijectors\.(\w+)", PAGE)) | set(re.findall(r"`(set_\w+)\(", PAGE))
+    assert len(named) >= 6
     assert named <= set(bijectors.__all__)

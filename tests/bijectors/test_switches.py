@@ -23,8 +23,8 @@ WARNING = (
 
 
 @pytest.fixture
-def b(monkeypatch):
-    monkeypatch.setattr(switches, "_has_warned", False)
+def b():
+    switches._warn_once.cache_clear()
     pop_counts()
     return bijectors.remember(Counted(jnp.zeros(3)))
 

@@ -12,69 +12,55 @@ In: an output and records of how it was made. Out: the records of an output, as 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from incrax import _jax
-from incrax.bijectors.state import State
+from incrax.bijectors.snapshots import Snapshot
 
 
-class Record:
+@dataclass(slots=True, eq=False, repr=False)
+class Origin:
     """How one array was made by one bijection. Of `memory_of`; to be read, not changed."""
 
-    __slots__ = (
-        *("_bijection", "_context", "direction", "has_right_type"),
-        *("intermediates", "ladj", "parts", "source", "state"),
-    )
-
-    def __init__(
-        self, bijection: Any, state: State, direction: str, source: Any, context: Any, ladj: Any = None
-    ) -> None:
-        self._bijection = bijection
-        self._context = context
-        self.state: State = state
-        self.direction: str = direction
-        """`"forward"` or `"inverse"`."""
-        self.source: Any = source
-        """The input that the array was made from."""
-        self.ladj: Any = ladj
-        """log|det J| of the pass at its input; None until it is computed."""
-        self.intermediates: Any = None
-        """What the log-determinant can be computed from, or None."""
-        self.parts: tuple[Record, ...] = ()
-        """Of a chain: the records of its parts, in the order of the pass."""
-        self.has_right_type: tuple[bool, bool] | None = None
-        """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed;
-        None until it was asked."""
+    bijection_ref: Callable[[], Any]
+    """Gives the bijection, held weakly."""
+    snapshot: Snapshot
+    """What the pass depended on."""
+    direction: str
+    """`"forward"` or `"inverse"`."""
+    source: Any
+    """The input that the array was made from."""
+    context_ref: Callable[[], Any] | None
+    """Gives the context, held weakly; None if there was none."""
+    ladj: Any = None
+    """log|det J| of the pass at its input; None until it is computed."""
+    kept: Any = None
+    """What the log-determinant can be computed from (what a conditioner gave), or None."""
+    has_right_type: tuple[bool, bool] | None = None
+    """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed; None
+    until it was asked."""
 
     @property
     def bijection(self) -> Any:
         """The bijection that made the array, or None if it is gone; records hold no parameters."""
-        return self._bijection()
+        return self.bijection_ref()
 
     @property
     def context(self) -> Any:
         """The context of the pass, or None if there was none or it is gone."""
-        return None if self._context is None else self._context()
-
-    @property
-    def bijection_ref(self) -> Any:
-        """A weak reference to the bijection."""
-        return self._bijection
-
-    @property
-    def has_context_ref(self) -> bool:
-        """Whether the pass had a context."""
-        return self._context is not None
+        return None if self.context_ref is None else self.context_ref()
 
     def has_context(self, context: Any) -> bool:
         """Whether a context is the recorded object."""
-        if self._context is None:
+        if self.context_ref is None:
             return context is None
-        return context is not None and self._context() is context and is_readable(context)
+        return context is not None and self.context_ref() is context and is_readable(context)
 
     def __repr__(self) -> str:
         shape = f"{self.source.dtype}{list(self.source.shape)}"
-        return f"Record({self.direction} of {self.bijection!r}, source={shape}, ladj={self.ladj!r})"
+        return f"Origin({self.direction} of {self.bijection!r}, source={shape}, ladj={self.ladj!r})"
 
 
 class _Entry(weakref.ref):
@@ -83,7 +69,7 @@ class _Entry(weakref.ref):
     __slots__ = ("key", "records")
 
     key: int
-    records: tuple[Record, ...]
+    records: tuple[Origin, ...]
 
 
 _table: dict[int, _Entry] = {}
@@ -107,7 +93,7 @@ def is_readable(x: Any) -> bool:
     return x is not None and (isinstance(x, _jax.Tracer) or not x.is_deleted())
 
 
-def attach(output: Any, records: tuple[Record, ...]) -> None:
+def attach(output: Any, records: tuple[Origin, ...]) -> None:
     """Remember how an array was made."""
     if isinstance(output, _jax.ArrayImpl):
         entry = _Entry(output, _drop)
@@ -117,7 +103,7 @@ def attach(output: Any, records: tuple[Record, ...]) -> None:
         _jax.note(output, records)
 
 
-def records_of(output: Any) -> tuple[Record, ...]:
+def records_of(output: Any) -> tuple[Origin, ...]:
     """The records of an array, the outermost bijection first; none of a deleted one, nor outside a tracer's trace."""
     entry = _table.get(id(output))
     if entry is None and isinstance(output, _jax.Tracer):
@@ -127,16 +113,16 @@ def records_of(output: Any) -> tuple[Record, ...]:
     return entry.records
 
 
-def memory_of(y: Any) -> Record | None:
+def memory_of(y: Any) -> Origin | None:
     """How an array was made by a bijection that remembers.
 
     Args:
         y: an array; inside a transformation, a tracer of one.
 
     Returns:
-        The record, with `source`, `bijection`, `context`, `direction`, `intermediates`, `ladj` (None until it is
-        computed) and the `parts` of a chain; None if nothing is remembered: made otherwise, changed since by any
-        operation, forgotten, deleted, or brought into or out of a transformation.
+        The record, with `source`, `bijection`, `context`, `direction`, `ladj` (None until it is computed) and `kept`,
+        what it can be computed from; None if nothing is remembered: made otherwise, changed since by any operation,
+        forgotten, deleted, or brought into or out of a transformation.
 
     Cost: a lookup in a dict.
 

@@ -16,27 +16,21 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import full_type, is_known_with
 from incrax.bijectors.adapters import adapter_of
-from incrax.bijectors.memory import Record, attach, is_kept, is_readable, records_of
-from incrax.bijectors.programs import Programs
-from incrax.bijectors.protocol import Adapter, Pass
-from incrax.bijectors.state import State, watch
+from incrax.bijectors.evaluation import Evaluated, Evaluator
+from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
+from incrax.bijectors.snapshots import BijectionWatch, watch
 from incrax.bijectors.switches import is_recording, warn_of_slow_ladj
 from incrax.bijectors.switches import requires_ladj as is_ladj_required
 
 
 class _Seen:
-    """A bijection in one state: its programs, and its parts if it is a chain."""
+    """A bijection as it is now."""
 
-    __slots__ = ("parts", "programs", "watch")
+    __slots__ = ("evaluator", "watch")
 
-    def __init__(self, bijection: Any, adapter: Adapter) -> None:
+    def __init__(self, bijection: Any) -> None:
         self.watch = watch(bijection)
-        self.programs = Programs(bijection, adapter, self.watch)
-        self.parts = tuple(map(Remembered, adapter.parts(bijection)))
-
-    @property
-    def state(self) -> State:
-        return self.watch.state
+        self.evaluator = Evaluator(bijection, adapter_of(bijection))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -58,16 +52,6 @@ class Remembered:
     def bijection(self) -> Any:
         """The bijection itself."""
         return self._bijection
-
-    @property
-    def parts(self) -> tuple[Remembered, ...]:
-        """Of a chain: the bijections that it applies, the first first. Each answers for its own output only."""
-        return self._seen().parts
-
-    @property
-    def known_parts(self) -> tuple[Remembered, ...]:
-        """The same as far as it was asked for."""
-        return () if self._last_seen is None else self._last_seen.parts
 
     def forward(self, x: Any, context: Any = None, *, requires_ladj: bool | None = None) -> Any:
         """The output y of an input x; the remembered one, if x is an output of `inverse`.
@@ -111,36 +95,40 @@ class Remembered:
             An array of the shape of the leading axes of x.
         """
         seen = self._seen()
-        record = _answer(seen, "inverse", y, context)
-        if record is not None and record.source is x:
-            if not is_readable(record.ladj):
-                warn_of_slow_ladj()
-            return _ladj(seen, record, y, context)
-        record = _answer(seen, "forward", x, context)
-        if record is not None and record.source is y and is_readable(record.ladj):
-            return -record.ladj
+        for direction, output, source in (("inverse", y, x), ("forward", x, y)):
+            record = _answer(seen, direction, output, context)
+            if record is not None and record.source is source:
+                if not is_readable(record.ladj):
+                    warn_of_slow_ladj()
+                ladj = _ladj(seen, record, output, context)
+                return ladj if direction == "inverse" else -ladj
         warn_of_slow_ladj()
-        return seen.programs.ladj(_as_array(x), y, context, None)
+        return seen.evaluator.ladj("forward", _as_array(x), y, context, None)
 
     def _pass(
         self, direction: str, value: Any, context: Any, requires_ladj: bool | None, *, is_wanted: bool = False
-    ) -> Pass:
+    ) -> Evaluated:
         """One pass; from memory, its log-determinant only if it is wanted at once."""
         seen = self._seen()
         record = _answer(seen, direction, value, context)
         if record is not None:
-            return Pass(record.source, -_ladj(seen, record, value, context) if is_wanted else None, None)
+            return Evaluated(record.source, -_ladj(seen, record, value, context) if is_wanted else None, None)
         value = _as_array(value)
-        found = seen.programs.run(direction, value, context, is_ladj_required(requires_ladj))
-        if is_recording() and _can_record(seen, value, context, found.output):
-            attach(found.output, _records(self, seen, direction, value, context, found, found.output))
+        found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
+        if is_recording() and _can_record(seen.watch, value, context, found.output):
+            weak_context = None if context is None else weakref.ref(context)
+            record = Origin(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
+            is_concrete = isinstance(found.output, _jax.ArrayImpl)
+            if is_concrete or all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
+                record.ladj, record.kept = found.ladj, found.kept
+            attach(found.output, (record,))
         return found
 
     def _seen(self) -> _Seen:
         """The bijection as it is now; looked at again if it was changed in place."""
         seen = self._last_seen
         if seen is None or not seen.watch.is_current():
-            seen = self._last_seen = _Seen(self._bijection, adapter_of(self._bijection))
+            seen = self._last_seen = _Seen(self._bijection)
         return seen
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any]], None]:
@@ -169,8 +157,7 @@ def remember(bijection: Any) -> Remembered:
 
     Args:
         bijection: of FlowJAX (any, with leading axes of events allowed), a transform of NumPyro, or an object with the
-            methods `transform_and_log_det` (or `forward_and_log_det`, as in distrax) and `inverse_and_log_det`, or one
-            that fulfils incrax's own protocol.
+            methods `transform_and_log_det` (or `forward_and_log_det`, as in distrax) and `inverse_and_log_det`.
 
     Returns:
         A bijection with `forward`, `inverse`, `log_abs_det_jacobian`, `transform_and_log_det` and
@@ -192,7 +179,7 @@ def remember(bijection: Any) -> Remembered:
 # --- from memory ------------------------------------------------------------------------------------------------------
 
 
-def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | None:
+def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | None:
     """The record that a pass can be answered from, or None.
 
     It is of this very array, by a pass in the other direction of a bijection in the same state, with the same context;
@@ -200,34 +187,32 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Record | N
     """
     if not isinstance(value, (_jax.ArrayImpl, _jax.Tracer)) or not is_recording():
         return None
+    watch = seen.watch
     for record in records_of(value):
-        if record.direction != direction and record.has_context(context) and seen.state.is_same(record.state):
-            is_there = seen.watch.is_readable() and is_readable(record.source)
+        if record.direction != direction and record.has_context(context) and watch.snapshot.is_same(record.snapshot):
+            is_there = watch.is_readable() and is_readable(record.source)
             if is_there and _has_right_type(seen, record, direction, value, context):
                 return record
     return None
 
 
-def _has_right_type(seen: _Seen, record: Record, direction: str, value: Any, context: Any) -> bool:
+def _has_right_type(seen: _Seen, record: Origin, direction: str, value: Any, context: Any) -> bool:
     """Whether a record has the types that the pass would give; those of its output if there is no such pass."""
     is_wide = bool(jax.config.read("jax_enable_x64"))
     if record.has_right_type is None or record.has_right_type[0] != is_wide:
-        types = seen.programs.types(direction, value, context) or Pass(value, None, None)
-        is_right = full_type(record.source) == full_type(types.output)
-        if record.ladj is not None and types.ladj is not None:
-            is_right = is_right and full_type(record.ladj) == full_type(types.ladj)
+        output, ladj = seen.evaluator.types(direction, value, context) or (value, None)
+        is_right = full_type(record.source) == full_type(output)
+        if record.ladj is not None and ladj is not None:
+            is_right = is_right and full_type(record.ladj) == full_type(ladj)
         record.has_right_type = is_wide, is_right
     return record.has_right_type[1]
 
 
-def _ladj(seen: _Seen, record: Record, output: Any, context: Any) -> Any:
+def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
     """The log-determinant of the pass that made an output, computed where it was not."""
     if not is_readable(record.ladj):
-        if record.direction == "forward":
-            kept = record.intermediates if all(map(is_readable, jax.tree.leaves(record.intermediates))) else None
-            ladj = seen.programs.ladj(record.source, output, context, kept)
-        else:
-            ladj = -seen.programs.ladj(output, record.source, context, None)
+        kept = record.kept if all(map(is_readable, record.kept or ())) else None
+        ladj = seen.evaluator.ladj(record.direction, record.source, output, context, kept)
         if not is_kept(ladj) or not is_known_with(ladj, output):
             return ladj
         record.ladj = ladj
@@ -237,64 +222,22 @@ def _ladj(seen: _Seen, record: Record, output: Any, context: Any) -> Any:
 # --- to memory --------------------------------------------------------------------------------------------------------
 
 
-def _can_record(seen: _Seen, value: Any, context: Any, output: Any) -> bool:
+def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) -> bool:
     """Whether all that made an output can be used wherever it can, cannot change, and did not change meanwhile.
 
     Transformations hand on inputs and constants as outputs: such an output has a history of its own.
     """
-    if seen.state.is_opaque:
+    if watch.snapshot.is_opaque:
         return False
-    if not (_is_concrete(seen, value, context) and isinstance(output, _jax.ArrayImpl)):
-        needed = (value, *seen.watch.arrays) if context is None else (value, context, *seen.watch.arrays)
+    inputs = (value,) if context is None else (value, context)
+    is_concrete = not watch.snapshot.is_traced and all(isinstance(x, _jax.ArrayImpl) for x in (*inputs, output))
+    if not is_concrete:  # else every output is an array of its own (`Evaluator`)
+        needed = (*inputs, *watch.arrays)
         if not all(is_kept(x) and is_known_with(x, output) for x in (output, *needed)):
             return False
-        if not _is_new(output, seen, value, context):
+        if records_of(output) or any(output is x for x in needed):
             return False
-    return seen.watch.is_current()
-
-
-def _is_concrete(seen: _Seen, value: Any, context: Any) -> bool:
-    """Whether nothing is traced, so that every output is an array of its own (`Programs`)."""
-    is_given = isinstance(value, _jax.ArrayImpl) and (context is None or isinstance(context, _jax.ArrayImpl))
-    return is_given and not seen.state.is_traced
-
-
-def _is_new(output: Any, seen: _Seen, value: Any, context: Any) -> bool:
-    """Whether an output is no input of its pass, nor an output of another one."""
-    is_input = output is value or output is context or any(output is array for array in seen.watch.arrays)
-    return not is_input and not records_of(output)
-
-
-def _records(
-    owner: Remembered, seen: _Seen, direction: str, source: Any, context: Any, found: Pass, output: Any
-) -> tuple[Record, ...]:
-    """The records of an output: by a bijection, and if that is a chain by its last part."""
-    weak_context = None if context is None else weakref.ref(context)
-    record = Record(weakref.ref(owner), seen.state, direction, source, weak_context, found.ladj)
-    if not isinstance(output, _jax.ArrayImpl) and not _is_known(found._replace(output=None), output):
-        record.ladj = None
-        return (record,)
-    if direction == "forward":
-        record.intermediates = found.intermediates
-    return (record, *_record_parts(seen, record, context, found, output)) if seen.parts else (record,)
-
-
-def _is_known(tree: Any, output: Any) -> bool:
-    return all(is_known_with(x, output) for x in jax.tree.leaves(tree))
-
-
-def _record_parts(seen: _Seen, chain: Record, context: Any, found: Pass, output: Any) -> tuple[Record, ...]:
-    """Record the outputs of all parts of a chain; the records of the last, whose output is the chain's."""
-    source, records = chain.source, []
-    parts = seen.parts if chain.direction == "forward" else seen.parts[::-1]
-    for part, each in zip(parts, found.intermediates, strict=True):
-        made = output if each.output is None else each.output
-        records.append(_records(part, part._seen(), chain.direction, source, context, each, made))
-        if made is not output and _is_new(made, seen, source, context) and _is_known((source, context), made):
-            attach(made, records[-1])
-        source = made
-    chain.parts = tuple(each[0] for each in records)
-    return records[-1]
+    return watch.is_current()
 
 
 def _as_array(x: Any) -> Any:

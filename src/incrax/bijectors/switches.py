@@ -5,20 +5,24 @@ In: nothing. Out: two switches that are context managers and decorators, each th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import threading
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from incrax._context import add_switch
 from incrax._messages import wrong_option
-from incrax.bijectors.messages import SLOW_LADJ
 
-P = ParamSpec("P")
-R = TypeVar("R")
+SLOW_LADJ = (
+    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "
+    "may slow down your forward and backward passes: where a log-determinant is wanted it is cheaper to compute it "
+    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _RECORDS: ContextVar[bool] = ContextVar("incrax_record_flow_graph", default=True)
 _REQUIRES_LADJ: ContextVar[bool] = ContextVar("incrax_requires_ladj", default=True)
@@ -28,15 +32,14 @@ add_switch(_RECORDS)
 add_switch(_REQUIRES_LADJ)
 
 
-class _Switch:
+class _Switch(contextlib.ContextDecorator):
     """Sets a variable inside a `with` block or a decorated function; may be nested and used again."""
 
     _variable: ContextVar[bool]
-    _name: str
 
     def __init__(self, is_on: bool) -> None:
         if not isinstance(is_on, bool):
-            raise wrong_option(self._name, is_on, "True or False")
+            raise wrong_option(type(self).__name__, is_on, "True or False")
         self._is_on = is_on
 
     def __enter__(self) -> None:
@@ -48,26 +51,18 @@ class _Switch:
         _ENTERED.set(tuple(others))
         self._variable.set(before)
 
-    def __call__(self, f: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, f: F) -> F:
         if inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-            raise wrong_option(self._name, f, "a function that is no generator; use the switch inside")
-        if inspect.iscoroutinefunction(f):
-            return cast(Any, self._of_coroutine(f))
+            raise wrong_option(type(self).__name__, f, "a function that is no generator; use the switch inside")
+        if not inspect.iscoroutinefunction(f):
+            return super().__call__(f)
 
-        @functools.wraps(f)
-        def switched(*args: P.args, **kwargs: P.kwargs) -> R:
-            with type(self)(self._is_on):
-                return f(*args, **kwargs)
-
-        return switched
-
-    def _of_coroutine(self, f: Any) -> Any:
         @functools.wraps(f)
         async def switched(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self._is_on):
+            with self:
                 return await f(*args, **kwargs)
 
-        return switched
+        return cast(Any, switched)
 
 
 class set_record_flow_graph(_Switch):  # noqa: N801
@@ -89,7 +84,6 @@ class set_record_flow_graph(_Switch):  # noqa: N801
     """
 
     _variable = _RECORDS
-    _name = "set_record_flow_graph"
 
 
 class set_requires_ladj(_Switch):  # noqa: N801
@@ -112,7 +106,6 @@ class set_requires_ladj(_Switch):  # noqa: N801
     """
 
     _variable = _REQUIRES_LADJ
-    _name = "set_requires_ladj"
 
 
 def is_recording() -> bool:
@@ -125,15 +118,12 @@ def requires_ladj(given: bool | None = None) -> bool:
     return _REQUIRES_LADJ.get() if given is None else given
 
 
-_lock = threading.Lock()
-_has_warned = False
-
-
 def warn_of_slow_ladj() -> None:
     """Say once per process that a log-determinant is computed where it was switched off."""
-    global _has_warned
-    with _lock:
-        if _has_warned or _REQUIRES_LADJ.get():
-            return
-        _has_warned = True
-    warnings.warn(SLOW_LADJ, UserWarning, stacklevel=3)
+    if not requires_ladj():
+        _warn_once()
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(SLOW_LADJ, UserWarning, stacklevel=4)

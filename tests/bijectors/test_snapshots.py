@@ -52,24 +52,6 @@ def function_with_attribute():
     return f
 
 
-class OfClass:
-    scale = 2.0
-
-
-def own_class():
-    return type("Own", (), {"scale": 2.0})
-
-
-def changed_class():
-    owner = own_class()()
-    return owner, lambda: setattr(type(owner), "scale", 3.0)
-
-
-def other_class():
-    owner = own_class()()
-    return owner, lambda: setattr(owner, "__class__", type("Other", (), {"scale": 3.0}))
-
-
 def changed_attribute(make, *args):
     def made():
         owner = make(*args)
@@ -87,16 +69,13 @@ def changed_attribute(make, *args):
         changed_attribute(subclass_of, str, "name"),
         changed_attribute(subclass_of, float, 1.0),
         changed_attribute(function_with_attribute),
-        changed_class,
-        other_class,
     ],
-    ids=["dict", "list", "tuple", "str", "float", "function", "class", "another class"],
+    ids=["dict", "list", "tuple", "str", "float", "function"],
 )
 def test_an_attribute_is_seen_to_change(make):
     owner, change = make()
     b = bijectors.remember(Scaled(Told(owner)))
     y = b.forward(X)
-    assert b.inverse(y) is X
     change()
     np.testing.assert_allclose(b.inverse(y), y / 3, rtol=1e-6)
     np.testing.assert_allclose(b.forward(jnp.array(X)), 3 * X, rtol=1e-6)
@@ -116,40 +95,13 @@ def test_the_code_of_a_function_is_seen_to_change():
     np.testing.assert_allclose(b.inverse(y), y / 3, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
-def test_the_shape_of_an_array_that_a_function_closes_over_is_seen_to_change():
+def test_nothing_is_remembered_where_a_function_closes_over_a_numpy_array():
     scale = np.array([2.0, 4.0])
-    b = bijectors.remember(Scaled(lambda: float(scale.ndim)))
+    b = bijectors.remember(Scaled(lambda: scale[0]))
     y = b.forward(X)
-    assert b.inverse(y) is X
-    scale.shape = (2, 1)
-    np.testing.assert_allclose(b.inverse(y), y / 2, rtol=1e-6)
-
-
-@jax.tree_util.register_pytree_node_class
-class OfItsClass:
-    """A pytree without leaves whose scale is an attribute of its class."""
-
-    scale = 2.0
-
-    def transform_and_log_det(self, x):
-        return self.scale * x, jnp.log(self.scale) * x.size
-
-    def inverse_and_log_det(self, y):
-        return y / self.scale, -jnp.log(self.scale) * y.size
-
-    def tree_flatten(self):
-        return (), None
-
-    @classmethod
-    def tree_unflatten(cls, aux, children):
-        return cls()
-
-
-def test_a_program_is_not_shared_across_a_change_of_the_class(monkeypatch):
-    np.testing.assert_array_equal(bijectors.remember(OfItsClass()).forward(X), 2 * X)
-    monkeypatch.setattr(OfItsClass, "scale", 3.0)
-    np.testing.assert_array_equal(bijectors.remember(OfItsClass()).forward(X), 3 * X)
+    assert bijectors.memory_of(y) is None
+    scale[0] = 3.0
+    np.testing.assert_allclose(b.inverse(y), y / 3, rtol=1e-6)
 
 
 def test_a_bijection_with_memory_inside_another_is_seen_through():

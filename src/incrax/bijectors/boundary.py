@@ -1,0 +1,149 @@
+"""Records that cross the boundary of a compiled function.
+
+In: the arguments and results of a function while it is traced; later those of a call. Out: the further values that the
+program must take or return, and the records, attached again. Invariants:
+
+- a `Template`, a record without its values, holds no tracer: it lives as long as the program;
+- a record is carried if its parameters and context are arguments or closed over; what was computed inside is no object
+  that a later call could be given.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from incrax import _jax
+from incrax._jax import is_known_with
+from incrax.bijectors.memory import Origin, attach, is_kept, is_readable, records_of
+from incrax.bijectors.remembered import Remembered
+from incrax.bijectors.snapshots import BijectionCode, Snapshot, reference
+
+Where = int | Callable[[], Any]
+"""Where a value is found at a call: its number among arguments and results, or what is closed over."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class Template(NamedTuple):
+    """A record without its values. Compared by value."""
+
+    output: int
+    code: BijectionCode
+    direction: str
+    arrays: tuple[Where | None, ...]
+    source: Where
+    context: Where | None
+    ladj: Where | None
+    owner: int | None = None
+    """Which of the bijections among the arguments made the output."""
+    bijection: Callable[[], Any] = _nothing
+    """Where it is none of these."""
+
+    def attach_to(self, values: Sequence[Any], bijections: Sequence[Remembered]) -> None:
+        """Remember the same of an output at a call, as far as what is needed can be used wherever the output can."""
+        output = values[self.output]
+        at = lambda where: where() if callable(where) else values[where]
+        arrays, source = [at(where) for where in self.arrays], at(self.source)
+        contexts = [] if self.context is None else [at(self.context)]
+        if not all(is_kept(x) and is_known_with(x, output) for x in (output, *arrays, source, *contexts)):
+            return
+        owner = self.bijection if self.owner is None else reference(bijections[self.owner])
+        context = reference(contexts[0]) if contexts else None
+        record = Origin(owner, Snapshot(self.code, arrays), self.direction, source, context)
+        if self.ladj is not None and is_known_with(at(self.ladj), output):
+            record.ladj = at(self.ladj)
+        attach(output, (*records_of(output), record))
+
+
+class Outgoing(NamedTuple):
+    """What a program returns: the numbers of the function's own results, and who remembers what."""
+
+    numbers: tuple[int, ...]
+    templates: tuple[Template, ...]
+
+    def attached(self, arguments: Sequence[Any], results: Sequence[Any], bijections: Sequence[Remembered]) -> list[Any]:
+        """The results of the function, with their records; an argument that comes back as the object that it was."""
+        values = (*arguments, *results)
+        has_memory = [bool(records_of(x)) or any(x is given for given in arguments) for x in values]
+        for template in self.templates:
+            if not has_memory[template.output]:
+                template.attach_to(values, bijections)
+        ends = [values[number] for number in self.numbers]
+        return [end if is_kept(end) else result for end, result in zip(ends, results, strict=False)]
+
+
+def outgoing(
+    arguments: Sequence[Any], bijections: Iterable[Remembered], results: Sequence[Any]
+) -> tuple[Outgoing, list[Any]]:
+    """What to attach after a call; and all that a program must return for it, the results first."""
+    values = _Numbered((*arguments, *results))
+    own = tuple(values.numbers[id(x)] for x in results)
+    owners = {id(bijection): number for number, bijection in enumerate(bijections)}
+    templates: list[Template] = []
+    for number, output in values.further(len(arguments)):
+        for record in records_of(output):
+            template = _template(record, number, values.given, values.computed)
+            if template is not None:
+                owner = owners.get(id(record.bijection))
+                templates.append(template._replace(owner=owner, bijection=record.bijection_ref))
+    return Outgoing(own, tuple(templates)), values.all[len(arguments) :]
+
+
+class _Numbered:
+    """Values by number; the first number counts where an object stands twice."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.all = list(values)
+        self.numbers = {id(x): number for number, x in reversed([*enumerate(values)])}
+
+    def further(self, start: int) -> Iterator[tuple[int, Any]]:
+        """Values from a number on, those that are added meanwhile too, each once."""
+        for number in itertools.takewhile(lambda n: n < len(self.all), itertools.count(start)):
+            if self.numbers[id(self.all[number])] == number:
+                yield number, self.all[number]
+
+    def add(self, x: Any) -> int:
+        """The number of a value, which is added if it has none."""
+        if id(x) not in self.numbers:
+            self.numbers[id(x)] = len(self.all)
+            self.all.append(x)
+        return self.numbers[id(x)]
+
+    def given(self, x: Any) -> Where | None:
+        """Where a value is found that has a number, or is closed over; None if it was computed inside."""
+        if id(x) in self.numbers or x is None:
+            return self.numbers.get(id(x))
+        is_closed_over = isinstance(x, _jax.ArrayImpl) or not _jax.is_innermost(x)
+        return reference(x) if is_closed_over else None
+
+    def computed(self, x: Any) -> Where:
+        """Where a value is found, which becomes a result if it is none."""
+        is_constant = isinstance(x, _jax.ArrayImpl) and id(x) not in self.numbers
+        return (lambda: x) if is_constant else self.add(x)
+
+
+def incoming(arguments: Sequence[Any]) -> tuple[tuple[Template, ...], list[Any]]:
+    """The records of arguments by parameters that are arguments too; and the arguments with what these need beside."""
+    values = _Numbered(arguments)
+    given = dict(values.numbers)
+    remembering = [(number, record) for number, x in enumerate(arguments) for record in records_of(x)]
+    found = (_template(record, n, lambda x: given.get(id(x)), values.add) for n, record in remembering)
+    return tuple(template for template in found if template is not None), values.all
+
+
+def _template(
+    record: Origin, output: int, given: Callable[[Any], Where | None], computed: Callable[[Any], Where]
+) -> Template | None:
+    """A record without its values; None if its parameters or context cannot be given."""
+    arrays = tuple(given(array()) for array in record.snapshot.arrays)
+    context = None if record.context_ref is None else given(record.context)
+    is_lost = None in arrays or (record.context_ref is not None and context is None)
+    if is_lost or not is_readable(record.source):
+        return None
+    source = computed(record.source)
+    ladj = computed(record.ladj) if is_readable(record.ladj) else None
+    return Template(output, record.snapshot.code, record.direction, arrays, source, context, ladj)

@@ -1,0 +1,174 @@
+"""Passes through a bijection, compiled where that is safe.
+
+In: a bijection as it is now. Out: `Evaluator`, which evaluates passes and log-determinants. Invariant: what a program
+is compiled for (the `Skeleton`) is compared by value and handed over with every call, so that a program is always
+traced from a bijection as it is now.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax.bijectors.adapters import Adapter
+from incrax.bijectors.snapshots import BijectionWatch, watch
+from incrax.engine.program.passes import KEPT, LADJ, OUTPUT, Key, claim
+from incrax.engine.rewrites.splitting import InTwo
+
+
+class Evaluated(NamedTuple):
+    """What one pass through a bijection gives, forward or inverse."""
+
+    output: Any
+    """y of a forward pass, x of an inverse one."""
+    ladj: Any
+    """log|det J| of this pass at its input, or None where it was not required."""
+    kept: tuple[Any, ...] | None
+    """What the log-determinant can be computed from without the pass, or None."""
+
+
+class _Hole(enum.Enum):
+    ARRAY = "array"
+
+
+class Skeleton:
+    """A bijection without its leaves that are arrays. Hashable."""
+
+    __slots__ = ("adapter", "code", "constants", "leaves", "treedef")
+
+    def __init__(self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any) -> None:
+        self.adapter, self.treedef, self.leaves = adapter, treedef, leaves
+        self.code, self.constants = seen.snapshot.code, seen.arrays
+
+    def __hash__(self) -> int:
+        return hash(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Skeleton) or self.code != other.code:
+            return False
+        return len(self.constants) == len(other.constants) and all(map(is_, self.constants, other.constants))
+
+    def apply(self, direction: str, num_arrays: int, *operands: Any) -> tuple[Any, Any]:
+        """Output and log-determinant of a pass, of the arrays, the value and the context if there is one."""
+        rest = iter(operands[:num_arrays])
+        leaves = [next(rest) if leaf is _Hole.ARRAY else leaf for leaf in self.leaves]
+        value, *contexts = operands[num_arrays:]
+        return self.adapter(jax.tree.unflatten(self.treedef, leaves), direction, value, *(contexts or [None]))
+
+
+def _as_list(context: Any) -> list[Any]:
+    return [] if context is None else [context]
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array)
+
+
+def _skeleton(bijection: Any, adapter: Adapter) -> tuple[Skeleton | None, tuple[Any, ...]]:
+    """What the programs are compiled for, and their arrays; None where compiling is not safe."""
+    leaves, treedef = jax.tree.flatten(bijection)
+    if len(leaves) == 1 and leaves[0] is bijection:
+        return None, ()
+    arrays, rest = tuple(filter(_is_array, leaves)), [_Hole.ARRAY if _is_array(leaf) else leaf for leaf in leaves]
+    try:
+        seen = watch(jax.tree.unflatten(treedef, rest))
+    except Exception:  # of a class that takes arrays only
+        return None, ()
+    is_safe = not (seen.snapshot.is_opaque or seen.snapshot.is_traced)  # a tracer would be compiled in
+    return (Skeleton(adapter, seen, rest, treedef), arrays) if is_safe else (None, ())
+
+
+_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=1024)
+def _key_of(skeleton: Skeleton) -> Key:
+    """What stands for a skeleton in jaxprs."""
+    ladj = lambda arrays, x, y, context: _bijection_ladj(skeleton, "forward", arrays, x, y, context, None)
+    return Key(next(_numbers), ladj)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _bijection_pass(
+    skeleton: Skeleton, direction: str, requires_ladj: bool, arrays: Sequence[Any], value: Any, context: Any
+) -> Evaluated:
+    """One pass. What it returns is marked."""
+    apply, inputs = functools.partial(skeleton.apply, direction, len(arrays)), [*arrays, value, *_as_list(context)]
+    if requires_ladj:
+        results, kinds = apply(*inputs), [OUTPUT, LADJ]
+    else:
+        output, kept = InTwo(apply, inputs).first()
+        results, kinds = [output, *kept], [OUTPUT, *[KEPT] * len(kept)]
+    output, *rest = claim(_key_of(skeleton), direction, results, kinds, inputs, context is not None)
+    return Evaluated(output, rest[0], None) if requires_ladj else Evaluated(output, None, tuple(rest))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _bijection_ladj(
+    skeleton: Skeleton, direction: str, arrays: Sequence[Any], value: Any, output: Any, context: Any, kept: Any
+) -> Any:
+    """The log-determinant of a pass. What is marked is that of the forward pass."""
+    apply, contexts = functools.partial(skeleton.apply, direction, len(arrays)), _as_list(context)
+    found = InTwo(apply, [*arrays, value, *contexts]).second(kept)
+    is_forward = direction == "forward"
+    x, y = (value, output) if is_forward else (output, value)
+    inputs = [*arrays, x, y, *contexts]
+    of_forward = found if is_forward else -found
+    (marked,) = claim(_key_of(skeleton), LADJ, [of_forward], [LADJ], inputs, context is not None)
+    return marked if is_forward else -marked
+
+
+class Evaluator:
+    """The passes through one bijection as it is now, compiled where that is safe.
+
+    Under a transformation a compiled pass is a `jit` equation, and what it returns is marked. A concrete result is an
+    array object of its own, unless a derivative was taken of an identity.
+    """
+
+    def __init__(self, bijection: Any, adapter: Adapter) -> None:
+        self._skeleton, self._arrays = _skeleton(bijection, adapter)
+        self._apply = functools.partial(adapter, bijection)
+
+    def run(self, direction: str, value: Any, context: Any, requires_ladj: bool) -> Evaluated:
+        """One pass."""
+        skeleton = self._compiled()
+        if skeleton is not None:
+            return _bijection_pass(skeleton, direction, requires_ladj, self._arrays, value, context)
+        output, ladj = self._apply(direction, value, context)
+        return Evaluated(_own(output), _own(ladj) if requires_ladj else None, None)
+
+    def ladj(self, direction: str, value: Any, output: Any, context: Any, kept: Any) -> Any:
+        """The log-determinant of a pass."""
+        skeleton = self._compiled()
+        if skeleton is not None:
+            return _bijection_ladj(skeleton, direction, self._arrays, value, output, context, kept)
+        return _own(self._apply(direction, value, context)[1])
+
+    def types(self, direction: str, value: Any, context: Any) -> Sequence[Any] | None:
+        """The types that a pass would give; None if they cannot be told without it."""
+        skeleton = self._compiled()
+        try:
+            if skeleton is not None:
+                return _bijection_pass.eval_shape(skeleton, direction, True, self._arrays, value, context)[:2]
+            return jax.eval_shape(functools.partial(self._apply, direction), value, context)
+        except Exception:  # of another library, which may have no pass in this direction
+            return None
+
+    def _compiled(self) -> Skeleton | None:
+        return None if _jax.is_jit_disabled() else self._skeleton
+
+
+def _own(x: Any) -> Any:
+    """An array that is no other object: what runs without compilation may hand on its input, or a parameter."""
+    return jnp.array(x) if isinstance(x, (_jax.ArrayImpl, np.ndarray)) else x

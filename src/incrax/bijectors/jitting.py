@@ -1,0 +1,238 @@
+"""Programs without the passes that undo each other.
+
+In: a jaxpr, or a function. Out: one of the same type that evaluates less, or a compiled function through whose boundary
+records are carried. Arguments are taken apart into arrays and what the function is compiled for: numbers are arrays, as
+under `jax.jit`, except those inside a bijection or a module of Equinox, where they are settings.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax._messages import wrong_option
+from incrax._program import evaluator, from_jaxpr, trace
+from incrax.bijectors.boundary import Outgoing, Template, incoming, outgoing
+from incrax.bijectors.remembered import Remembered
+from incrax.bijectors.switches import is_recording, requires_ladj
+from incrax.engine.rewrites.inverses import cancel_all
+from incrax.errors import UnsupportedLeafError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def cancel(jaxpr: Any) -> Any:
+    """Leave out of a jaxpr the passes through bijections that undo each other.
+
+    `inverse(params, forward(params, x))` becomes x, its log-determinant minus that of the forward pass, whichever was
+    first; a constant permutation after its inverse becomes the operand. It counts as the same what equal equations make
+    of the same inputs, through calls of `jax.jit`; bodies of loops, branches, remat and custom rules are looked at each
+    by itself. Nothing is left out across arithmetic, `stop_gradient`, other parameters or another context.
+
+    Law: `cancel(jaxpr)` has the types of `jaxpr`, and gives the values and derivatives that exact arithmetic gives.
+
+    Args:
+        jaxpr: closed, as `jax.make_jaxpr(f)(*args)` gives it, of a function with bijections that `remember` made.
+            Derivatives and vmaps are to be taken of the result: what went through them before is not recognised.
+
+    Returns:
+        A closed jaxpr.
+
+    Cost: one walk through the equations.
+    """
+    return cancel_all(from_jaxpr(jaxpr)).as_jaxpr()
+
+
+def jit(f: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function, without the passes through bijections that undo each other; its results keep their memory.
+
+    As `jax.jit`, with three differences. The program goes through `cancel` first, so that an inverse is left out also
+    where the output was made on the other side of an inner `jax.jit`. A result that a bijection made inside comes back
+    with its record: source and log-determinant are further results of the program, and `inverse`,
+    `log_abs_det_jacobian` and `memory_of` look them up. Arguments that remember are remembered inside.
+
+    Law: `jit(f)(*args)` equals `jax.jit(f)(*args)` to within rounding, and so do derivatives.
+
+    Args:
+        f: a pure function of trees. Leaves that are no arrays (functions, text, and numbers inside a bijection or a
+            module of Equinox) are static: another value means another program. So bijections and distributions of
+            FlowJAX may be arguments and results.
+
+    Returns:
+        The compiled function. It can be differentiated, mapped, and called in other compiled functions. An argument
+        that is returned is returned as the object that it is.
+
+    Raises:
+        TypeError: f is no function.
+        UnsupportedLeafError: (on calling) a leaf of the arguments is no array and has no hash.
+
+    Cost: a call takes some tens of microseconds beyond `jax.jit`, more with many leaves. Memory: what the records hold
+    is computed and kept, also if nobody asks for it; `set_requires_ladj(False)`, or `set_record_flow_graph(False)`
+    around the call, does without.
+
+    Not handled: a record is carried out if its parameters and context are arguments or closed over, not if they are
+    computed inside; and in, if they are arguments. Results made inside a mapped, looped or differentiated part have no
+    record outside of it. Arguments are not donated.
+    """
+
+    if not callable(f):
+        raise wrong_option("bijectors.jit(f)", f, "a function")
+    fun: Callable[..., Any] = f
+
+    def run(key: _CompiledFor, arrays: list[Any]) -> tuple[list[Any], _AfterCall]:
+        after: list[_AfterCall] = []
+
+        def flat(*tracers: Any) -> list[Any]:
+            args, kwargs = key.frame.filled(tracers)
+            for template in key.records:
+                template.attach_to(tracers, ())
+            frame, results = _taken_apart(fun(*args, **kwargs))
+            records, returned = outgoing(tracers, _remembered_in((args, kwargs)), results)
+            after.append(_AfterCall(frame, records))
+            return returned
+
+        program = cancel_all(trace(flat, *arrays))
+        return evaluator(program)(program.consts, *arrays), after[-1]
+
+    run.__name__ = run.__qualname__ = getattr(f, "__name__", "f")
+    compiled = jax.jit(run, static_argnums=0)
+
+    @functools.wraps(f)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        frame, arrays = _taken_apart((args, kwargs))
+        arrays = [jnp.array(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in arrays]
+        records, given = incoming(arrays) if is_recording() else ((), arrays)
+        key = _CompiledFor(frame, records, is_recording(), requires_ladj())
+        try:
+            hash(key)
+        except TypeError:
+            _check_hashable(frame, (args, kwargs))
+            raise
+        values, after = compiled(key, given)
+        bijections = _remembered_in((args, kwargs)) if after.records.templates else []
+        return after.frame.filled(after.records.attached(given, values, bijections))
+
+    return called
+
+
+class _CompiledFor(NamedTuple):
+    """What a program is compiled for, beside the types of its arrays."""
+
+    frame: _Frame
+    records: tuple[Template, ...]
+    is_recording: bool
+    requires_ladj: bool
+
+
+@jax.tree_util.register_static
+class _AfterCall:
+    """What a program returns beside arrays, known once it is traced; equals itself only."""
+
+    def __init__(self, frame: _Frame, records: Outgoing) -> None:
+        self.frame, self.records = frame, records
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+_NUMBERS = (bool, int, float, complex)
+_ARRAY = object()
+
+
+class _Frame(NamedTuple):
+    """A tree without its arrays. Compared by value."""
+
+    treedef: Any
+    statics: tuple[Any, ...]
+
+    @property
+    def _key(self) -> Hashable:
+        return self.treedef, tuple(map(_static_key, self.statics))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frame) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def filled(self, arrays: Sequence[Any]) -> Any:
+        """The tree with arrays in their places."""
+        rest = iter(arrays)
+        return jax.tree.unflatten(self.treedef, [next(rest) if x is _ARRAY else x for x in self.statics])
+
+
+def _taken_apart(tree: Any) -> tuple[_Frame, list[Any]]:
+    """A tree without its arrays, and these."""
+    leaves, treedef = jax.tree.flatten(tree)
+    are_settings = _are_settings(tree) if any(isinstance(x, _NUMBERS) for x in leaves) else [False] * len(leaves)
+    flags = [_is_array(x) and not is_setting for x, is_setting in zip(leaves, are_settings, strict=True)]
+    statics = tuple(_ARRAY if flag else x for x, flag in zip(leaves, flags, strict=True))
+    return _Frame(treedef, statics), [x for x, flag in zip(leaves, flags, strict=True) if flag]
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (jax.Array, np.ndarray, np.generic, *_NUMBERS)) or hasattr(x, "__jax_array__")
+
+
+def _are_settings(tree: Any) -> list[bool]:
+    """Which leaves are numbers inside a bijection or module."""
+    flags: list[bool] = []
+    for node in jax.tree.leaves(tree, is_leaf=_holds_settings):
+        holds_settings = _holds_settings(node)
+        flags.extend(holds_settings and isinstance(x, _NUMBERS) for x in jax.tree.leaves(node))
+    return flags
+
+
+def _holds_settings(x: Any) -> bool:
+    equinox = sys.modules.get("equinox")
+    is_module = equinox is not None and isinstance(x, equinox.Module)
+    return is_module or isinstance(x, Remembered) or _is_bijection(x)
+
+
+def _is_bijection(x: Any) -> bool:
+    kind = type(x)
+    return hasattr(kind, "inverse_and_log_det") or hasattr(kind, "call_with_intermediates")
+
+
+def _static_key(x: Any) -> Hashable:
+    """What tells static values apart; 1, 1.0 and True differ, and so do 0.0 and -0.0; not hashable if nothing does."""
+    if _is_bijection(x):
+        return [x]  # type: ignore[return-value]
+    return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)
+
+
+def _check_hashable(frame: _Frame, tree: tuple[Any, Any]) -> None:
+    """Look at all arguments, positional and by name, that are no arrays.
+
+    Raises:
+        UnsupportedLeafError: one has no hash, or is a bijection whose parameters cannot be seen.
+    """
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    for (path, _), x in zip(paths, frame.statics, strict=True):
+        name, kind = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:]), type(x).__name__
+        if _is_bijection(x):
+            raise UnsupportedLeafError(
+                f"`bijectors.jit(f)` got `{name}` of type {kind}, a bijection that is no pytree: its parameters would "
+                "be part of the program, and a change of one would not be seen. Nothing was evaluated. Register the "
+                "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection if it never changes."
+            )
+        try:
+            hash(_static_key(x))
+        except TypeError:
+            raise UnsupportedLeafError(
+                f"`bijectors.jit(f)` got `{name}` of type {kind}, which is no array and cannot be hashed, so it can be "
+                "neither traced nor used as a static value. This is usually a set, a mutable object or a data frame. "
+                "Nothing was evaluated. Pass its arrays, or make the type hashable or a registered pytree."
+            ) from None
+
+
+def _remembered_in(tree: Any) -> list[Remembered]:
+    """The bijections with memory in a tree, in order."""
+    found = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Remembered))
+    return [x for x in found if isinstance(x, Remembered)]
