@@ -206,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         "a convolution counts its padding",
-        "primitives/matrices.py",
+        "primitives/products.py",
         "(where >= 0) & (where % holes == 0) & (where < size * holes)",
         "where == where",
     ),
@@ -441,8 +441,8 @@ MUTANTS = [
     Mutant(
         "dependency edge dropped",
         "engine/program/dependence.py",
-        "    for masks in inputs:\n        mask |= join(masks)",
-        "    for masks in inputs[:1]:\n        mask |= join(masks)",
+        "        for masks in operands:\n            mask |= join(masks)",
+        "        for masks in operands[:1]:\n            mask |= join(masks)",
     ),
     Mutant(
         "floats compared by ==",
@@ -604,8 +604,8 @@ MUTANTS = [
     Mutant(
         "sign of a difference forgotten",
         "engine/rewrites/linear.py",
-        'tuple(term.negated() for term in right) if name == "sub" else right',
-        "right",
+        "_negated(t) if algebra.is_negative(n) else t",
+        "t",
     ),
     Mutant(
         "a rest that compares one leaf only",
@@ -663,15 +663,15 @@ MUTANTS = [
     ),
     Mutant(
         "marks do not narrow",
-        "primitives/masks.py",
-        '    if not eqn.params["is_narrowed"]:',
-        "    if True:",
+        "primitives/custom.py",
+        'if not (view.trusts and eqn.params["is_narrowed"]):',
+        "if True:",
     ),
     Mutant(
         "unnarrowed marks narrow",
-        "primitives/masks.py",
-        '    if not eqn.params["is_narrowed"]:',
-        "    if False:",
+        "primitives/custom.py",
+        'if not (view.trusts and eqn.params["is_narrowed"]):',
+        "if not view.trusts:",
     ),
     Mutant(
         "a mark takes other arguments for dependences",
@@ -754,8 +754,8 @@ MUTANTS = [
     Mutant(
         "a difference is read as a sum",
         "engine/rewrites/operands.py",
-        "*(product.negated() for product in operands[1])",
-        "*operands[1]",
+        "tuple(p.negated() for p in products) if algebra.is_negative(number) else products",
+        "products",
     ),
     Mutant(
         "products of other dirty arrays are added up in one row",

@@ -564,14 +564,6 @@ def source_frames(eqn: Equation) -> list[tuple[str, str]]:
     return [(frame.file_name, frame.function_name) for frame in _source_info.user_frames(eqn.source_info.traceback)]
 
 
-def gather_numbers(eqn: Equation, shape: tuple[int, ...], indices: np.ndarray) -> np.ndarray:
-    """Which element of an operand of `shape` each output of a gather reads; -1 where it is filled."""
-    numbers = np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
-    params = {**eqn.params, "fill_value": -1}
-    with jax.ensure_compile_time_eval():
-        return np.asarray(eqn.primitive.bind(numbers, indices, **params))
-
-
 def is_mutable_array(x: Any) -> bool:
     """Whether a leaf is a mutable array reference (`jax.Ref`)."""
     return isinstance(x, _core.Ref)

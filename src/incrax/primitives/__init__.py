@@ -1,1 +1,1 @@
-"""All that incrax knows of each primitive, one file per question."""
+"""All that is known of each primitive: one entry per primitive, one file per family."""

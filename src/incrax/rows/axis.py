@@ -19,7 +19,8 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import STATEFUL, Program, from_jaxpr
 from incrax.engine.inputs.messages import branches_on_rows, mixed_rows
 from incrax.engine.program.simplify import inline_with_lines
-from incrax.primitives.rows import Reduction, Verdict, row_verdict
+from incrax.primitives.entry import Kind
+from incrax.primitives.row_axis import Reduction, Verdict, row_verdict
 from incrax.rows.numbers import CONSTANTS, OUTPUTS, Lifted, Number, Place, bits, lift
 
 Pair = tuple[Any, Any]
@@ -195,15 +196,15 @@ class _Walk:
         if eqn.primitive.name == "scan":
             num_consts, num_carry = _jax.scan_counts(eqn)
             if 0 in ins[num_consts + num_carry :] or 0 in outs[num_carry:]:
-                return "loops over the rows"
+                return Kind("loops over the rows")
         for body, other_body in zip(_jax.sub_bodies(eqn), _jax.sub_bodies(other), strict=True):
             self.match(inline_with_lines(from_jaxpr(body)), inline_with_lines(from_jaxpr(other_body)), is_inner=True)
         return None
 
     def _enter(self, eqn: Equation, verdict: Verdict, outs: Sequence[Any], *, is_global: bool, is_inner: bool) -> None:
         """Note what an equation does to rows, or refuse it."""
-        if isinstance(verdict, str):
-            raise _refusal(eqn, verdict)
+        if isinstance(verdict, Kind):
+            raise _refusal(eqn, verdict.mixes)
         if NO_PLACE in outs:
             raise _refusal(eqn, "makes an array with another number of entries than there are rows")
         if verdict is not None:

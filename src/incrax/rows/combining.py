@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax.primitives.rows import Reduction
+from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import RowProgram
 from incrax.rows.phases import Phase
 

@@ -23,31 +23,16 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import Program
 from incrax.engine.program.simplify import drop_dead
 from incrax.engine.rewrites.partial_sums import traced_equations
-from incrax.primitives.rows import Reduction
+from incrax.primitives.row_axis import Reduction
+from incrax.primitives.table import algebra_of, entry_of
 from incrax.rows.axis import RowProgram, with_passes
 from incrax.rows.numbers import Lifted
 
-_LINEAR = frozenset("neg reshape transpose squeeze expand_dims broadcast_in_dim slice reduce_sum copy copy_p".split())
-_ADD = frozenset("add add_any sub".split())
 MIN_EXPONENT = 127
 """Powers of two that a dtype must hold for a factor to be moved: not half precision."""
 
 WIDE_EXPONENT = 1023
 """Powers of two of a dtype in which no number of rows matters."""
-
-_VALUE: dict[str, Callable[..., Any]] = {
-    "div": lambda x, y: x / y,
-    "mul": lambda x, y: x * y,
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "neg": lambda x: -x,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "convert_element_type": lambda x, **_: x,
-    "copy": lambda x, **_: x,
-    "integer_pow": lambda x, y: x**y,
-}
-"""What scalar equations compute, in double precision."""
 
 
 class _Scaled(NamedTuple):
@@ -98,13 +83,13 @@ class _Move:
 
     def visit(self, eqn: Equation) -> None:
         """Append the equation, and what it becomes without factors."""
-        name, out = eqn.primitive.name, eqn.outvars[0]
+        out = eqn.outvars[0]
         if out in self.reductions:
             if not self._move_out(eqn, self.reductions[out]):
                 self.eqns.append(eqn)
             return
         self.eqns.append(eqn)
-        if name in _LINEAR and self._is_zero(eqn.invars[0]):
+        if _is_linear(eqn) and self._is_zero(eqn.invars[0]):
             self.zeros.add(out)
         if self._is_scalar(eqn):
             is_sized = any(isinstance(a, Var) and a in self.scalars for a in eqn.invars)
@@ -122,7 +107,7 @@ class _Move:
     def _is_scalar(self, eqn: Equation) -> bool:
         inputs = [a for a in eqn.invars if isinstance(a, Var)]
         is_known = all(a in self.scalars or a in self.constants for a in inputs)
-        return is_known and eqn.primitive.name in _VALUE and eqn.outvars[0].aval.shape == ()
+        return is_known and entry_of(eqn).value is not None and eqn.outvars[0].aval.shape == ()
 
     def _key(self, eqn: Equation) -> Hashable:
         known = {**self.constants, **self.scalars}
@@ -134,9 +119,10 @@ class _Move:
         inputs = [self.values.get(a) if isinstance(a, Var) else np.asarray(a.val) for a in eqn.invars]
         is_real = all(x is not None and np.isrealobj(x) for x in inputs)
         params = {"y": eqn.params["y"]} if eqn.primitive.name == "integer_pow" else {}
-        if is_real:
+        value = entry_of(eqn).value
+        if is_real and value is not None:
             floats = [np.asarray(x, np.float64) for x in inputs]
-            self.values[eqn.outvars[0]] = _VALUE[eqn.primitive.name](*floats, **params)
+            self.values[eqn.outvars[0]] = value(*floats, **params)
 
     def _power(self, factor: Var) -> float:
         """The power of two that stays in the place of a factor."""
@@ -156,21 +142,21 @@ class _Move:
 
     def _scale(self, eqn: Equation) -> _Scaled | None:
         """The output as factor times base, if an input is."""
-        name, atoms = eqn.primitive.name, eqn.invars
-        if name in _ADD:
+        atoms, algebra = eqn.invars, algebra_of(eqn)
+        form = "" if algebra is None else algebra.form
+        if form == "sum":
             return self._scale_sum(eqn)
-        if name == "select_n":
+        if eqn.primitive.name == "select_n":
             return self._scale_cases(eqn)
-        if name == "broadcast_in_dim" and self._scalar(atoms[0]) is not None:
+        if eqn.primitive.name == "broadcast_in_dim" and self._scalar(atoms[0]) is not None:
             return self._scale_broadcast(eqn, self._scalar(atoms[0]))
-        if name in ("mul", "div", "dot_general") or name in _LINEAR:
-            numbers = (0,) if name == "div" or name in _LINEAR else (0, 1)
-            for number in numbers:
+        if form in ("product", "quotient") or _is_linear(eqn):
+            for number in (0, 1) if form == "product" else (0,):
                 found = self._found(atoms[number])
                 if found is not None:
                     return _Scaled(found.factor, self._with(eqn, {number: found.base}))
-        if name in ("mul", "div"):
-            return self._scale_by_number(name, atoms)
+        if form in ("product", "quotient") and entry_of(eqn).is_elementwise:
+            return self._scale_by_number(atoms, is_quotient=form == "quotient")
         return None
 
     def _scale_broadcast(self, eqn: Equation, factor: Var | None) -> _Scaled | None:
@@ -180,13 +166,13 @@ class _Move:
         power = _jax.literal(self._power(factor), eqn.invars[0].aval)
         return None if power is None else _Scaled(self._rest_of(factor), self._with(eqn, {0: power}))
 
-    def _scale_by_number(self, name: str, atoms: list[Atom]) -> _Scaled | None:
+    def _scale_by_number(self, atoms: list[Atom], *, is_quotient: bool) -> _Scaled | None:
         """A value times or over a number."""
-        for number, other in ((1, 0),) if name == "div" else ((1, 0), (0, 1)):
+        for number, other in ((1, 0),) if is_quotient else ((1, 0), (0, 1)):
             factor = self._scalar(atoms[number])
             base = atoms[other]
             if factor is not None and isinstance(base, Var) and _has_range(factor):
-                factor = self._reciprocal(factor) if name == "div" else factor
+                factor = self._reciprocal(factor) if is_quotient else factor
                 return _Scaled(self._rest_of(factor), self._times(base, self._power(factor)))
         return None
 
@@ -259,6 +245,11 @@ class _Move:
                 self.has_moved = True
                 return True
         return False
+
+
+def _is_linear(eqn: Equation) -> bool:
+    algebra = algebra_of(eqn)
+    return algebra is not None and algebra.form == "linear" and len(eqn.invars) == 1
 
 
 def _has_range(var: Var) -> bool:

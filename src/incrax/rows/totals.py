@@ -10,7 +10,7 @@ from typing import Any
 
 from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.store.store import is_any_deleted
-from incrax.primitives.rows import Reduction
+from incrax.primitives.row_axis import Reduction
 from incrax.rows.combining import combine_in_groups
 
 RUN = 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,10 @@ from properties.programs import START, programs
 
 import incrax
 from incrax._program import trace
-from incrax.derivatives.sparsity import nested, patterns, search
-from incrax.derivatives.sparsity.rules import rules
+from incrax.derivatives.sparsity import patterns, search
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
+from incrax.primitives import elements
+from incrax.primitives.table import entry_of
 
 lax = jax.lax
 X = POINTS[0]
@@ -148,7 +151,7 @@ def test_the_pattern_holds_the_nonzeros_at_every_point(name):
 def test_a_primitive_without_a_rule_costs_only_tightness(name, monkeypatch):
     """Every rule but those of nested jaxprs taken away: all-to-all."""
     with_rules = found({**EXACT, **LOOSE}[name])
-    monkeypatch.setattr(search, "rules", {})
+    monkeypatch.setattr(elements, "entry_of", lambda eqn: replace(entry_of(eqn), index=None))
     assert not np.any(with_rules & ~found({**EXACT, **LOOSE}[name]))
 
 
@@ -321,20 +324,20 @@ def test_a_reference_that_is_written_to_has_no_pattern():
 @pytest.mark.parametrize("name", ["scan", "scan from the end", "scan of no length", "a loop that counts"])
 def test_a_long_loop_has_one_pattern_for_all_iterations(name, monkeypatch):
     exact = found(EXACT[name])
-    monkeypatch.setattr(nested, "MAX_UNROLLED", 0)
+    monkeypatch.setattr(search, "MAX_UNROLLED", 0)
     assert not np.any(exact & ~found(EXACT[name]))
 
 
 def test_a_long_loop_over_blocks_stays_in_blocks(monkeypatch):
     fun = per_row(lambda r: lax.scan(lambda c, y: (jnp.sin(c) * y, c), 0.0, r)[0])
-    monkeypatch.setattr(nested, "MAX_UNROLLED", 0)
+    monkeypatch.setattr(search, "MAX_UNROLLED", 0)
     np.testing.assert_array_equal(found(fun), np.kron(np.eye(3), np.ones(4)).astype(bool))
 
 
 def test_what_does_not_settle_is_all_to_all(monkeypatch):
     fun = lambda x: lax.while_loop(lambda c: c.sum() > 1, lambda c: c.at[1:].set(c[:-1]), x[:6])
     np.testing.assert_array_equal(found(fun)[:, :6], np.tril(np.ones((6, 6), bool)))
-    monkeypatch.setattr(nested, "MAX_REPEATS", 2)
+    monkeypatch.setattr(search, "MAX_REPEATS", 2)
     assert found(fun)[:, :6].all()
 
 
@@ -348,11 +351,12 @@ def test_the_cases_reach_the_rules_of_all_that_is_linear():
     """A rule that no case reaches would go untested."""
     reached = set()
 
-    def watched(name, rule):
-        return lambda eqn, *rest: (reached.add(name), rule(eqn, *rest))[1]
+    def watched(eqn):
+        reached.add(eqn.primitive.name)
+        return entry_of(eqn)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "rules", {name: watched(name, rule) for name, rule in rules.items()})
+        patch.setattr(elements, "entry_of", watched)
         for fun in [*EXACT.values(), *LOOSE.values()]:
             found(fun)
         for fun, _ in HESSIANS.values():

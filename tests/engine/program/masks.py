@@ -10,7 +10,6 @@ from incrax._program import Program, evaluator, trace
 from incrax.engine.program.dependence import Layout, make_layout, walk
 from incrax.engine.program.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
-from incrax.primitives.masks import as_array
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
 
@@ -114,3 +113,12 @@ def twins(old, rng, tries):
     if kind == "c":
         return [*randoms, np.conj(old), old * np.nan]
     return [*randoms, -old, old * 0.0, old * np.nan]
+
+
+def as_array(masks, aval):
+    """Masks as an object array of the value's shape."""
+    if isinstance(masks, np.ndarray):
+        return masks
+    array = np.empty(aval.shape, object)
+    array[...] = masks
+    return array

@@ -35,11 +35,18 @@ from incrax.derivatives.row_sparse.values import (
     rows_at,
     spread,
 )
-from incrax.primitives.masks import ELEMENTWISE as NAMES
+from incrax.primitives.table import algebra_of, entry_of
 
-ELEMENTWISE = frozenset(NAMES)
-SUMS = frozenset({"add", "add_any", "sub"})
-IDENTITIES = frozenset({"copy", "copy_p", "optimization_barrier_single", "stop_gradient"})
+
+def is_sum(eqn: Equation) -> bool:
+    """Whether an equation adds its operands, or one less the other."""
+    algebra = algebra_of(eqn)
+    return algebra is not None and algebra.form == "sum"
+
+
+def _is_difference(eqn: Equation) -> bool:
+    algebra = algebra_of(eqn)
+    return algebra is not None and algebra.form == "sum" and algebra.is_negative(1)
 
 
 def apply(eqn: Equation, values: Sequence[Any], **params: Any) -> Any:
@@ -58,7 +65,7 @@ def elementwise(eqn: Equation, values: Sequence[Value], context: Context) -> lis
     """The rule of all elementwise primitives."""
     aval = eqn.outvars[0].aval
     values = [_widened(value, aval.shape) for value in values]
-    if eqn.primitive.name in SUMS and all(map(is_sparse, values)) and any(map(has_rows, values)):
+    if is_sum(eqn) and all(map(is_sparse, values)) and any(map(has_rows, values)):
         total = _sum(eqn, values, context)
         if total is not None:
             return [total]
@@ -110,24 +117,24 @@ def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Value | No
     ):
         return None
     carries = [value.carry for value in values if isinstance(value, Summed) and value.carry is not None]
-    if carries and (len(carries) > 1 or (eqn.primitive.name == "sub" and carries[0] is not _carry(values[0]))):
+    if carries and (len(carries) > 1 or (_is_difference(eqn) and carries[0] is not _carry(values[0]))):
         raise CarryRead(carries[0])
     context.check(sum(map(num_stored, values)), eqn.outvars[0].aval)
     terms = list(values)
-    if eqn.primitive.name == "sub" and has_rows(terms[1]):
+    if _is_difference(eqn) and has_rows(terms[1]):
         terms[1] = Summed(terms[1].numbers, -terms[1].rows, terms[1].shape)
     return added(terms)
 
 
 def _addend(eqn: Equation, values: Sequence[Value]) -> Any | None:
     """The rows that a sum of rows and an array adds to the array."""
-    if eqn.primitive.name not in SUMS or sum(map(has_rows, values)) != 1:
+    if not is_sum(eqn) or sum(map(has_rows, values)) != 1:
         return None
     number = 0 if has_rows(values[0]) else 1
     rows, is_array = values[number], not is_structured(values[1 - number]) and not _is_scalar(values[1 - number])
     if not rows.is_sparse or not is_array:
         return None
-    return -rows.rows if number and eqn.primitive.name == "sub" else rows.rows
+    return -rows.rows if number and _is_difference(eqn) else rows.rows
 
 
 def _carry(value: Value) -> Any:
@@ -177,22 +184,24 @@ def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Unifo
     0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all but constants; and
     always true of integer products.
     """
-    name, shape = eqn.primitive.name, eqn.outvars[0].aval.shape
+    shape, algebra = eqn.outvars[0].aval.shape, algebra_of(eqn)
+    form = "" if algebra is None else algebra.form
     zeros = [_constant(base) is not None and bool(_constant(base) == 0) for base in bases]
     is_known = all(_constant(base) is not None for base in bases)
-    if name in IDENTITIES or (name == "convert_element_type" and _keeps_dtype(eqn)):
+    name = eqn.primitive.name
+    if entry_of(eqn).is_identity or (name == "convert_element_type" and _keeps_dtype(eqn)):
         return bases[0]
     if name == "select_n":
         return _selected(bases)
     if is_known:
         return None
-    if name in SUMS and zeros[1] and not _is_scalar(bases[0]):
+    if form == "sum" and zeros[1] and not _is_scalar(bases[0]):
         return bases[0]
-    if name in ("add", "add_any") and zeros[0] and not _is_scalar(bases[1]):
+    if form == "sum" and not _is_difference(eqn) and zeros[0] and not _is_scalar(bases[1]):
         return bases[1]
     is_exact = not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.inexact)
-    if (name == "mul" and any(zeros) and (is_exact or not is_strict) and not _is_infinite(bases)) or (
-        name == "div" and zeros[0] and not is_exact and not is_strict
+    if (form == "product" and any(zeros) and (is_exact or not is_strict) and not _is_infinite(bases)) or (
+        form == "quotient" and zeros[0] and not is_exact and not is_strict
     ):
         return Uniform(np.zeros((), eqn.outvars[0].aval.dtype), shape)
     return None

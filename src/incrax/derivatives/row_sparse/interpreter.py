@@ -18,7 +18,7 @@ from incrax._jax import Equation, Literal
 from incrax._program import Program, from_jaxpr, read_vars
 from incrax.derivatives.row_sparse import control, shapes, windows
 from incrax.derivatives.row_sparse.context import DENSE, KEPT, BecomesDense, CarryRead, Context
-from incrax.derivatives.row_sparse.elementwise import ELEMENTWISE, SUMS, elementwise, folded
+from incrax.derivatives.row_sparse.elementwise import elementwise, folded, is_sum
 from incrax.derivatives.row_sparse.shapes import Rule
 from incrax.derivatives.row_sparse.values import (
     Patched,
@@ -32,9 +32,9 @@ from incrax.derivatives.row_sparse.values import (
     without_addend,
 )
 from incrax.engine.program.simplify import RULED
+from incrax.primitives.table import entry_of
 
 structured_rules: dict[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(("scatter", "scatter-add", "scatter-sub"), windows.scatter),
     **dict.fromkeys(("scatter-mul", "scatter-min", "scatter-max"), windows.scatter),
     "gather": windows.gather,
@@ -54,7 +54,7 @@ structured_rules: dict[str, Rule] = {
     "scan": control.scan,
     "while": control.while_loop,
 }
-"""A rule gets structured inputs; the default makes them arrays."""
+"""A rule gets structured inputs; elementwise primitives have one for all, and the default makes arrays."""
 
 ALWAYS = frozenset({"pad", "broadcast_in_dim", "cond", "scan", "while"})
 """Rules that may make rows of arrays."""
@@ -79,7 +79,7 @@ def run(program: Program, values: Sequence[Value], context: Context) -> list[Val
 def _coalesce(eqn: Equation, env: dict[Any, Value]) -> None:
     """Store each row of the inputs once, for this equation and all that follow; not where they are only added."""
     atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
-    if eqn.primitive.name in SUMS and all(is_sparse(env[atom]) for atom in atoms):
+    if is_sum(eqn) and all(is_sparse(env[atom]) for atom in atoms):
         return
     for atom in atoms:
         value = env[atom]
@@ -111,15 +111,16 @@ def _evaluated(eqn: Equation, values: list[Value], context: Context) -> Sequence
     called = _opened(eqn, values)
     if called is not None:
         return run(from_jaxpr(called), _protected(eqn, values), context.within(eqn))
-    _check_carries(name, values)
+    _check_carries(eqn, values)
     why = f"there is no rule for `{name}`"
-    rule = structured_rules.get(name)
+    is_elementwise = entry_of(eqn).is_elementwise
+    rule = elementwise if is_elementwise else structured_rules.get(name)
     if rule is not None and (name in ALWAYS or any(map(is_structured, values))):
         try:
             return _noted(eqn, rule(eqn, values, context), context)
         except BecomesDense as error:
             why = str(error)
-    if name in ELEMENTWISE and not eqn.effects and all(isinstance(x, np.ndarray) and not x.ndim for x in values):
+    if is_elementwise and not eqn.effects and all(isinstance(x, np.ndarray) and not x.ndim for x in values):
         return [folded(eqn, values)]
     _note_lost(eqn, values, why, context)
     return _jax.apply(eqn, [context.dense(value, eqn, why) for value in values])
@@ -143,10 +144,10 @@ def _note_lost(eqn: Equation, values: Sequence[Value], why: str, context: Contex
         context.note(DENSE, eqn, rows, why)
 
 
-def _check_carries(name: str, values: Sequence[Value]) -> None:
+def _check_carries(eqn: Equation, values: Sequence[Value]) -> None:
     """The sum that a loop carries may only be added to."""
     for value in values:
-        if isinstance(value, Summed) and value.carry is not None and name not in SUMS:
+        if isinstance(value, Summed) and value.carry is not None and not is_sum(eqn):
             raise CarryRead(value.carry)
 
 

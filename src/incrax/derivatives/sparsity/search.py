@@ -7,7 +7,7 @@ JAX computes may be nonzero, with the derivative rules that users wrote, and zer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,17 +16,24 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from incrax import _jax
-from incrax._jax import Equation, Literal, Var
-from incrax._program import Program, evaluator, from_jaxpr, read_vars, trace, type_of
-from incrax.derivatives.sparsity.known import Constant, constant_of, known_of, learn
-from incrax.derivatives.sparsity.moves import Operands, all_to_all
-from incrax.derivatives.sparsity.nested import Constants, learn_counters, nested_rules
+from incrax._jax import Atom, Equation, Var
+from incrax._program import Program, evaluator, from_jaxpr, trace, type_of
+from incrax.derivatives.sparsity import patterns
+from incrax.derivatives.sparsity.known import Constant, Known, constant, constant_of, known_of, learn, value_of
 from incrax.derivatives.sparsity.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
-from incrax.derivatives.sparsity.rules import rules
 from incrax.engine.program.simplify import RULED, drop_dead, inline
+from incrax.primitives.control_flow import learn_counters
+from incrax.primitives.elements import Domain
+from incrax.primitives.entry import View, element_numbers
 
 MAX_WORK = 1 << 26
 """Nonzeros made in all beyond which the search is given up."""
+
+MAX_UNROLLED = 10_000
+"""Equations of a loop's body times its iterations above which they are no longer walked one by one."""
+
+MAX_REPEATS = 8
+"""Walks of a body before what it carries is taken to depend on everything."""
 
 
 def pattern_of(program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None) -> Matrix | None:
@@ -141,47 +148,121 @@ def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Patte
         size = _jax.aval_size(var.aval)
         operands.append(unit(first, size, num_columns) if size else None)
         first += size
-    return _Walk(max_work).walk(program, operands, [None] * len(operands))[0]
+    return _Patterns(max_work).walk(program, operands).outputs
 
 
-class _Walk:
-    """A walk through the equations; `work` counts the nonzeros made, in bodies of loops, too."""
+# --- the domain of boolean sparse matrices ----------------------------------------------------------------------------
+
+
+class _ZerosCount(View):
+    zeros = True
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+
+    def value(self, atom: Atom) -> np.ndarray | None:
+        return value_of(atom, self.known)
+
+    def check(self, count: int) -> None:
+        patterns.check_size(count)
+
+
+class _Patterns(Domain):
+    """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of loops, too."""
 
     def __init__(self, max_work: int) -> None:
         self.work = 0
         self.max_work = max_work
+        self.max_repeats = MAX_REPEATS
 
-    def walk(
-        self, program: Program, operands: Operands, constants: Constants
-    ) -> tuple[list[Pattern], list[Constant | None]]:
-        """The patterns of a program's outputs from those of its inputs; the outputs that are constants."""
-        known = known_of(program, constants)
-        env: dict[Var, Pattern] = dict(zip(program.invars, operands, strict=True))
-        last_read = {var: number for number, eqn in enumerate(program.eqns) for var in read_vars(eqn)}
-        kept = {atom for atom in program.outvars if isinstance(atom, Var)}
-        for number, eqn in enumerate(program.eqns):
-            patterns = [None if isinstance(atom, Literal) else env.get(atom) for atom in eqn.invars]
-            if all(pattern is None for pattern in patterns):
-                learn(eqn, known)
-                if not all(var in known for var in eqn.outvars):
-                    learn_counters(eqn, known, self.walk)
-                continue
-            results = self._equation(eqn, patterns, known)
-            env.update(zip(eqn.outvars, results, strict=True))
-            self.work += sum(pattern.nnz for pattern in results if pattern is not None)
-            if self.work > self.max_work:
-                raise TooMuch
-            for var in read_vars(eqn):
-                if last_read[var] == number and var not in kept:
-                    env.pop(var, None)
-        outputs = [None if isinstance(atom, Literal) else env.get(atom) for atom in program.outvars]
-        return outputs, [constant_of(atom, known) for atom in program.outvars]
+    # --- sets ----------------------------------------------------------------------------------------------------
 
-    def _equation(self, eqn: Equation, operands: Operands, known: Any) -> list[Pattern]:
-        name = eqn.primitive.name
-        if any(_jax.is_ref(atom.aval) for atom in eqn.invars):
-            raise TooMuch  # what is written to a reference is not followed
-        if name in nested_rules and not eqn.effects:
-            return nested_rules[name](eqn, operands, known, self.walk)
-        found = rules.get(name, all_to_all)(eqn, operands, known)
-        return found if isinstance(found, list) else [found]
+    def take(self, value: Pattern, numbers: np.ndarray) -> Pattern:
+        return patterns.take(value, numbers)
+
+    def union(self, values: Sequence[Pattern]) -> Pattern:
+        return patterns.union(values)
+
+    def beside(self, values: Sequence[Pattern], atoms: Sequence[Atom]) -> Pattern:
+        if len(values) == 1:
+            return values[0]
+        return patterns.stacked((x, _jax.aval_size(atom.aval)) for x, atom in zip(values, atoms, strict=True))
+
+    def gathered(self, value: Pattern, targets: Any, sources: Any, shape: Sequence[int]) -> Pattern:
+        return patterns.gathered(value, targets, sources, int(np.prod(shape)))
+
+    def grouped(self, value: Pattern, shape: Sequence[int], axes: Sequence[int]) -> Pattern:
+        kept = [1 if axis in axes else n for axis, n in enumerate(shape)]
+        own = element_numbers(kept)
+        return patterns.grouped(value, np.broadcast_to(own, shape), own.size)
+
+    def running(self, value: Pattern, shape: Sequence[int], axis: int, direction: int) -> Pattern:
+        numbers = element_numbers(shape)
+        num = shape[axis]
+        patterns.check_size(numbers.size * num)
+        lines = np.moveaxis(numbers, axis, -1).reshape(-1, num)[:, ::direction]
+        later, earlier = np.tril_indices(num)
+        return patterns.gathered(value, lines[:, later], lines[:, earlier], numbers.size)
+
+    def everywhere(self, values: Iterable[Pattern], aval: Any) -> Pattern:
+        return patterns.everywhere(values, _jax.aval_size(aval))
+
+    def is_same(self, value: Pattern, other: Pattern) -> bool:
+        return (0 if value is None else value.nnz) == (0 if other is None else other.nnz)
+
+    # --- what is known -------------------------------------------------------------------------------------------
+
+    def known(self, program: Program, constants: Sequence[Constant | None]) -> Known:
+        return known_of(program, constants)
+
+    def view(self, known: Known) -> View:
+        return _ZerosCount(known)
+
+    def constant_of(self, atom: Atom, known: Known) -> Constant | None:
+        return constant_of(atom, known)
+
+    def enter(self, eqn: Equation, operands: Sequence[Pattern], known: Known) -> list[Pattern] | None:
+        """Nothing for what no tangent enters: that may be a constant."""
+        if any(pattern is not None for pattern in operands):
+            if any(_jax.is_ref(atom.aval) for atom in eqn.invars):
+                raise TooMuch  # what is written to a reference is not followed
+            return None
+        learn(eqn, known)
+        if not all(var in known for var in eqn.outvars):
+            learn_counters(eqn, known, self)
+        return [None] * len(eqn.outvars)
+
+    def retired(self, value: Pattern) -> None:
+        """Memory is freed as the walk goes on."""
+
+    def finished(self, results: Sequence[Pattern]) -> None:
+        self.work += sum(pattern.nnz for pattern in results if pattern is not None)
+        if self.work > self.max_work:
+            raise TooMuch
+
+    # --- loops ---------------------------------------------------------------------------------------------------
+
+    def opened(self, jaxpr: Any) -> Program:
+        return inline(from_jaxpr(jaxpr))
+
+    def is_unrolled(self, eqn: Equation, body: Program) -> bool:
+        return eqn.params["length"] * len(body.eqns) <= MAX_UNROLLED
+
+    def row_of(self, found: Constant | None, number: int, aval: Any) -> Constant | None:
+        if found is None or _jax.is_key_dtype(getattr(aval, "dtype", np.dtype(bool))):
+            return None
+        return constant(np.asarray(found.value)[number])
+
+    def learn_outputs(self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any) -> None:
+        found = [*carried, *map(_stacked, stacked)]
+        known.update({var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None})
+
+    def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
+        return patterns.stacked((row, _jax.aval_size(aval)) for row in rows)
+
+
+def _stacked(each: Sequence[Constant | None]) -> Constant | None:
+    found = [one for one in each if one is not None]
+    if len(found) < len(each):
+        return None
+    return Constant(lambda: np.stack([np.asarray(one.value) for one in found]), max(one.depth for one in found) + 1)

@@ -14,11 +14,10 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
+from incrax.primitives.table import is_addition
 
 MIN_SIZE = 256
 """Elements below which a sum is not worth regrouping."""
-
-_ADDITIONS = ("add", "add_any")
 
 
 class Chain(NamedTuple):
@@ -69,7 +68,7 @@ def _expand(
 
 
 def _is_addition(eqn: Equation) -> bool:
-    if eqn.primitive.name not in _ADDITIONS or any(isinstance(atom, Literal) for atom in eqn.invars):
+    if not is_addition(eqn) or any(isinstance(atom, Literal) for atom in eqn.invars):
         return False
     aval = eqn.outvars[0].aval
     is_float = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in "fc"

@@ -19,13 +19,14 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import read_vars, written_vars
 from incrax.engine.program.nested import inner_bodies, num_turns
-from incrax.primitives.work import NOTHING, out_size, work_of
+from incrax.primitives.entry import NOTHING, out_size
+from incrax.primitives.table import entry_of, work_of
 
 
 class Cost(NamedTuple):
     """What is computed and moved: FLOPs, transcendentals in exponentials, bytes, those written, integer operations.
 
-    By the conventions of `facts.work`; bytes are those of each equation on its own, as if nothing were fused.
+    By the conventions of `primitives`; bytes are those of each equation on its own, as if nothing were fused.
     """
 
     flops: float
@@ -94,9 +95,9 @@ class Calibration:
     def seconds(self, eqn: Equation) -> float:
         """Estimated seconds of one equation inside a fused program."""
         steps, transcendentals = _price(eqn)
-        name = eqn.primitive.name
-        flop_s = self.dot_flop_s if name in ("dot_general", "conv_general_dilated") else self.flop_s
-        traffic = leaf_cost(eqn).bytes * self.read_s if name in _UNFUSED else 0.0
+        entry = entry_of(eqn)
+        flop_s = self.dot_flop_s if entry.is_product else self.flop_s
+        traffic = leaf_cost(eqn).bytes * self.read_s if entry.is_unfused else 0.0
         calls_s = CALLBACK_S * num_host_calls(eqn)
         return 1e-9 + steps * flop_s + transcendentals * self.transcendental_s + traffic + calls_s
 
@@ -190,25 +191,10 @@ def _bytes_read(eqn: Equation) -> float:
 
 # --- price of one equation ----------------------------------------------------------------------------------------
 
-_FREE = frozenset(
-    """broadcast_in_dim reshape squeeze expand_dims copy copy_p iota stop_gradient convert_element_type real imag
-    complex transpose slice rev bitcast_convert_type optimization_barrier""".split()
-) | {_jax.KEEP}
-"""What XLA fuses into its readers: it costs no time of its own."""
-
-_DEAR = {**dict.fromkeys("div rem sqrt rsqrt sort".split(), 4.0)}
-"""Time of an operation, in additions."""
-
-_UNFUSED = frozenset(
-    """reduce_sum reduce_max reduce_min reduce_prod argmax argmin
-    gather scatter scatter-add scatter_add dot_general conv_general_dilated sort fft cholesky triangular_solve
-    dynamic_update_slice cumsum cumprod cummax cummin cumlogsumexp concatenate random_bits threefry2x32""".split()
-)
-
 
 def is_free(eqn: Equation) -> bool:
     """Whether an equation only moves or relabels data."""
-    return eqn.primitive.name in _FREE
+    return entry_of(eqn).is_free
 
 
 def _price(eqn: Equation) -> tuple[float, float]:
@@ -220,10 +206,11 @@ def _price(eqn: Equation) -> tuple[float, float]:
             return max(prices, key=lambda price: price[0] + TRANSCENDENTAL_FLOPS * price[1])
         turns = _assumed_turns(eqn)
         return turns * sum(steps for steps, _ in prices), turns * sum(heavy for _, heavy in prices)
-    if eqn.primitive.name in _FREE:
+    entry = entry_of(eqn)
+    if entry.is_free:
         return 0.0, 0.0
     work = work_of(eqn) or NOTHING
-    steps = (work.flops + work.int_ops) * _DEAR.get(eqn.primitive.name, 1.0)
+    steps = (work.flops + work.int_ops) * entry.additions
     return (steps if steps or work.transcendentals else float(out_size(eqn))), work.transcendentals
 
 

@@ -8,16 +8,26 @@ Law: if two inputs agree on all bits of a variable's mask, the variable has the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
-from incrax._program import STATEFUL, Program, read_vars, written_vars
+from incrax._program import STATEFUL, Program, written_vars
 from incrax.engine.program.constants import evaluate_equation, known_constants
-from incrax.primitives.masks import Known, Masks, element_rules, join, keep_masks, nested_rules, spread
+from incrax.primitives.elements import Domain
+from incrax.primitives.entry import View
+from incrax.primitives.table import entry_of
+
+Masks: TypeAlias = Any
+"""One int for a whole value, or an object array of ints with its shape."""
+
+Known: TypeAlias = dict[Var, np.ndarray]
 
 MAX_TRACKED = 1024
 """Elements above which a value has one mask for the whole array."""
@@ -96,53 +106,141 @@ def _input_masks(var: Var, index: int, layout: Layout) -> Masks:
         return ALWAYS | layout.leaf_mask(index)
     offset, width = layout.offsets[index], layout.widths[index]
     if width == 1:
-        return spread(1 << offset, var.aval)
+        return 1 << offset
     masks = np.array([1 << (offset + k) for k in range(width)], object)
     return masks.reshape(var.aval.shape)
 
 
 def walk(program: Program, inputs: Sequence[Masks]) -> dict[Var, Masks]:
     """Masks of every variable, given those of the inputs; of what is not an output, joined once nothing reads it."""
-    known = known_constants(program)
-    env: dict[Var, Masks] = dict(zip(program.invars, inputs, strict=True))
-    env.update({var: 0 for var in program.constvars})
-    last_read = {var: number for number, eqn in enumerate(program.eqns) for var in read_vars(eqn)}
-    last_read.update({atom: len(program.eqns) for atom in program.outvars if isinstance(atom, Var)})
-    for number, eqn in enumerate(program.eqns):
+    return _DOMAIN.walk(program, inputs).env
+
+
+def join(masks: Masks) -> int:
+    """One mask for a whole value."""
+    if isinstance(masks, int):
+        return masks
+    return np.bitwise_or.reduce(masks, axis=None, initial=0)
+
+
+# --- the domain -----------------------------------------------------------------------------------------------------
+
+
+class _KnownView(View):
+    trusts = True
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+
+    def value(self, atom: Atom) -> np.ndarray | None:
+        return np.asarray(atom.val) if isinstance(atom, Literal) else self.known.get(atom)
+
+
+class _Bits(Domain):
+    """Sets as the bits of integers of any length; a value of many elements, and what is in a loop, has one for all."""
+
+    NOTHING = 0
+
+    def take(self, value: Masks, numbers: np.ndarray) -> Masks:
+        if isinstance(value, int):
+            if numbers.size > MAX_TRACKED or (numbers >= 0).all():
+                return value
+            value = np.array([value], object)
+            numbers = np.minimum(numbers, 0)
+        padded = np.zeros(value.size + 1, object)
+        padded[:-1] = value.ravel()
+        return _as_masks(padded[numbers])
+
+    def beside(self, values: Sequence[Masks], atoms: Sequence[Atom]) -> Masks:
+        if all(isinstance(value, int) and value == values[0] for value in values):
+            return values[0]
+        if len(values) == 1:
+            return values[0]
+        parts = zip(values, atoms, strict=True)
+        return np.concatenate([_flat(value, _jax.aval_size(atom.aval)) for value, atom in parts])
+
+    def gathered(self, value: Masks, targets: Any, sources: Any, shape: Sequence[int]) -> Masks:
+        result = np.zeros(shape, object)
+        found = value if isinstance(value, int) else value.ravel()[np.ravel(sources)]
+        np.bitwise_or.at(result.reshape(-1), np.ravel(targets), found)
+        return _as_masks(result)
+
+    def grouped(self, value: Masks, shape: Sequence[int], axes: Sequence[int]) -> Masks:
+        del shape
+        if isinstance(value, np.ndarray):
+            for axis in axes:  # one by one: NumPy takes a union of objects for an operation that minds the order
+                value = np.bitwise_or.reduce(value, axis=axis, keepdims=True, initial=0)
+        return value
+
+    def running(self, value: Masks, shape: Sequence[int], axis: int, direction: int) -> Masks:
+        del shape
+        if isinstance(value, int):
+            return value
+        result = np.bitwise_or.accumulate(np.flip(value, axis) if direction < 0 else value, axis=axis)
+        return np.flip(result, axis) if direction < 0 else result
+
+    def union(self, values: Sequence[Masks]) -> Masks:
+        return functools.reduce(operator.or_, values) if values else 0
+
+    def everywhere(self, values: Iterable[Masks], aval: Any) -> int:
+        del aval
+        return functools.reduce(operator.or_, map(join, values), 0)
+
+    def is_same(self, value: Masks, other: Masks) -> bool:
+        return value == other
+
+    def in_loop(self, value: Masks) -> int:
+        return join(value)
+
+    def retired(self, value: Masks) -> int:
+        return join(value)
+
+    def known(self, program: Program, constants: Sequence[np.ndarray | None]) -> Known:
+        known = known_constants(program)
+        known.update({var: x for var, x in zip(program.invars, constants, strict=True) if x is not None})
+        return known
+
+    def view(self, known: Known) -> View:
+        return _KnownView(known)
+
+    def constant_of(self, atom: Atom, known: Known) -> np.ndarray | None:
+        return known.get(atom) if isinstance(atom, Var) else None
+
+    def enter(self, eqn: Equation, operands: Sequence[Masks], known: Known) -> list[Masks] | None:
         value = evaluate_equation(eqn, known)
         if value is not None:
             known[eqn.outvars[0]] = value
-        env.update(zip(eqn.outvars, equation_masks(eqn, env, known), strict=True))
-        for var in read_vars(eqn):
-            if last_read[var] == number:
-                env[var] = join(env[var])
-    return env
+        if _is_split(eqn, operands):
+            return None
+        mask = ALWAYS if eqn.effects or eqn.primitive.name in STATEFUL else 0
+        for masks in operands:
+            mask |= join(masks)
+        return [mask] * len(eqn.outvars)
 
 
-def equation_masks(eqn: Equation, env: dict[Var, Masks], known: Known) -> list[Masks]:
-    """Masks of an equation's outputs; by default every output depends on every input."""
-    inputs = [0 if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
-    name = eqn.primitive.name
-    if name == _jax.KEEP:
-        return keep_masks(eqn, inputs)
-    if name in nested_rules and not eqn.effects:
-        return nested_rules[name](eqn, inputs, walk)
-    if name in element_rules and len(eqn.outvars) >= 1 and _is_tracked(eqn, inputs):
-        result = element_rules[name](eqn, inputs, known)
-        if result is not None:
-            return result if isinstance(result, list) else [result]
-    mask = ALWAYS if eqn.effects or name in STATEFUL else 0
-    for masks in inputs:
-        mask |= join(masks)
-    return [mask] * len(eqn.outvars)
+_DOMAIN = _Bits()
 
 
-def _is_tracked(eqn: Equation, inputs: Sequence[Masks]) -> bool:
-    """Element rules are worth running where some input is split and every array is small."""
-    if not any(isinstance(masks, np.ndarray) for masks in inputs) and eqn.primitive.name not in _BUILDERS:
+def _flat(masks: Masks, size: int) -> np.ndarray:
+    if isinstance(masks, np.ndarray):
+        return masks.ravel()
+    return np.array([masks], object).repeat(size)
+
+
+def _as_masks(mask: Any) -> Masks:
+    """An array of masks; a scalar's as an int."""
+    return mask if isinstance(mask, np.ndarray) and mask.ndim else int(mask)
+
+
+def _is_split(eqn: Equation, operands: Sequence[Masks]) -> bool:
+    """Whether a rule can tell elements apart: some operand is split, or may be put beside another; arrays are small."""
+    entry = entry_of(eqn)
+    if eqn.effects or (entry.index is None and entry.inside is None):
         return False
+    if entry.inside is not None:
+        return True
+    if not entry.puts_together and not any(isinstance(masks, np.ndarray) for masks in operands):
+        return False
+    if entry.puts_together and len(eqn.outvars) > 1:
+        return True
     return all(_jax.aval_size(atom.aval) <= MAX_TRACKED for atom in [*eqn.invars, *eqn.outvars])
-
-
-_BUILDERS = frozenset({"concatenate", "stack", "pad", "select_n", "dynamic_update_slice", "scatter", "scatter-add"})
-"""Primitives that can make a split value from unsplit ones."""

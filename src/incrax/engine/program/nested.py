@@ -12,7 +12,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Body, Equation, Literal
-from incrax.primitives.work import is_registered, work_of
+from incrax.primitives.table import is_registered, work_of
 
 
 class Inner(NamedTuple):
@@ -32,7 +32,7 @@ _OPENED = _CALLS | {"scan", "while", "cond", _jax.LOOP, "custom_linear_solve", "
 def inner_bodies(eqn: Equation) -> list[Inner]:
     """What an equation evaluates inside, as often as `num_turns` says; nothing for one with a rule."""
     name = eqn.primitive.name
-    if is_registered(name):
+    if is_registered(eqn):
         return []
     if (opened := _jax.opaque_call(eqn)) is not None:
         return [Inner("call", _jax.open_jaxpr(opened[0]))]
@@ -74,7 +74,6 @@ def _num_shards(eqn: Equation) -> int:
 
 def is_counted(eqn: Equation) -> bool:
     """Whether somebody said what the primitive of an equation computes."""
-    name = eqn.primitive.name
-    if is_registered(name):
+    if is_registered(eqn):
         return work_of(eqn) is not None
-    return name in _OPENED
+    return eqn.primitive.name in _OPENED

@@ -22,6 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
+from incrax.primitives.table import algebra_of
 
 Factor: TypeAlias = tuple[Var, bool]
 """A dirty scalar, and whether it divides."""
@@ -98,7 +99,8 @@ class Forms:
         if not has_rows and all(var.aval.shape == () for var in eqn.outvars):
             return
         eqn = _as_product(eqn)
-        rule = _rules.get(eqn.primitive.name)
+        algebra = algebra_of(eqn)
+        rule = None if algebra is None else _rules.get(algebra.form)
         forms = [self._form(atom) for atom in eqn.invars]
         if rule is None or None in forms or _is_rounded(eqn) or not all(_is_inexact(var) for var in eqn.outvars):
             return
@@ -209,43 +211,35 @@ def _linear(eqn: Equation, forms: Sequence[Form]) -> Found:
     return _collected((term, ((Read(k),), *rest)) for k, term in enumerate(forms[0]))
 
 
-def _gathered(eqn: Equation, forms: Sequence[Form]) -> Found:
-    """Linear where nothing is filled in, or zero or NaN, of which any multiple is the same."""
-    fill = eqn.params["fill_value"]
-    return _linear(eqn, forms) if fill is None or fill == 0 or fill != fill else None
-
-
-def _sum(chosen: Callable[[Equation], Iterable[int]]) -> Callable[[Equation, Sequence[Form]], Found]:
-    """Additive in the chosen inputs; the others must be clean.
+def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
+    """Additive in the operands that have a sign; the others must be clean.
 
     One polynomial, with what all terms share as a factor, unless that raises the degree beyond one; else a term for
     each product of factors.
     """
 
-    def rule(eqn: Equation, forms: Sequence[Form]) -> Found:
-        added = [i for i in chosen(eqn) if not _is_zero(eqn.invars[i])]
-        if not added or any(form != CLEAN for i, form in enumerate(forms) if i not in added):
-            return None
-        terms = [term for i in added for term in forms[i]]
-        common = Counter(terms[0].factors)
-        for term in terms[1:]:
-            common &= Counter(term.factors)
+    algebra = algebra_of(eqn)
+    added = [i for i, x in enumerate(eqn.invars) if algebra and algebra.sign(i) and not _is_zero(x)]
+    if not added or any(form != CLEAN for i, form in enumerate(forms) if i not in added):
+        return None
+    terms = [term for i in added for term in forms[i]]
+    common = Counter(terms[0].factors)
+    for term in terms[1:]:
+        common &= Counter(term.factors)
 
-        def extras(term: Term) -> tuple[Factor, ...]:
-            return tuple((Counter(term.factors) - common).elements())
+    def extras(term: Term) -> tuple[Factor, ...]:
+        return tuple((Counter(term.factors) - common).elements())
 
-        degree = max(term.degree + len(extras(term)) for term in terms)
-        if degree <= max(1, *(term.degree for term in terms)):
-            reads = [tuple(Read(k, extras(t)) for k, t in enumerate(form)) for form in forms]
-            return {Term(_sorted(common.elements()), degree): [_chosen(reads, added)]}
-        options = []
-        for factors in dict.fromkeys(term.factors for term in terms):
-            reads = [tuple(Read(k) for k, t in enumerate(form) if t.factors == factors) for form in forms]
-            degree = max(term.degree for term in terms if term.factors == factors)
-            options.append((Term(factors, degree), _chosen(reads, added)))
-        return _collected(options)
-
-    return rule
+    degree = max(term.degree + len(extras(term)) for term in terms)
+    if degree <= max(1, *(term.degree for term in terms)):
+        reads = [tuple(Read(k, extras(t)) for k, t in enumerate(form)) for form in forms]
+        return {Term(_sorted(common.elements()), degree): [_chosen(reads, added)]}
+    options = []
+    for factors in dict.fromkeys(term.factors for term in terms):
+        reads = [tuple(Read(k) for k, t in enumerate(form) if t.factors == factors) for form in forms]
+        degree = max(term.degree for term in terms if term.factors == factors)
+        options.append((Term(factors, degree), _chosen(reads, added)))
+    return _collected(options)
 
 
 def _chosen(reads: Sequence[tuple[Read, ...]], added: Sequence[int]) -> Application:
@@ -297,23 +291,12 @@ def _sorted(factors: Iterable[Factor]) -> tuple[Factor, ...]:
     return tuple(sorted(factors, key=lambda factor: (id(factor[0]), factor[1])))
 
 
-def _all_inputs(eqn: Equation) -> Iterable[int]:
-    return range(len(eqn.invars))
-
-
 _rules: dict[str, Callable[[Equation, Sequence[Form]], Found]] = {
-    **dict.fromkeys(
-        """neg convert_element_type reshape squeeze expand_dims transpose broadcast_in_dim slice rev reduce_sum cumsum
-        copy copy_p real imag conj dynamic_slice split unstack""".split(),
-        _linear,
-    ),
-    **dict.fromkeys("add sub add_any concatenate complex stack pad".split(), _sum(_all_inputs)),
-    "gather": _gathered,
-    "select_n": _sum(lambda eqn: range(1, len(eqn.invars))),
-    "scatter-add": _sum(lambda _: (0, 2)),
-    "dynamic_update_slice": _sum(lambda _: (0, 1)),
-    "mul": _product,
-    "dot_general": _product,
-    "div": _division,
-    "integer_pow": _power,
+    "linear": _linear,
+    "sum": _sum,
+    "joined": _sum,
+    "product": _product,
+    "quotient": _division,
+    "power": _power,
 }
+"""By algebraic form."""

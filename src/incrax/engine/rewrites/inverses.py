@@ -20,6 +20,7 @@ from incrax._program import Program, from_jaxpr, trace, type_of
 from incrax.engine.program.constants import known_values
 from incrax.engine.program.passes import LADJ, OUTPUT, Claim, claim_of, has_claim
 from incrax.engine.program.simplify import atom_key, drop_dead, equation_key, inline_jits, reading
+from incrax.primitives.indexing import gathered_numbers
 
 MAX_PERMUTED = 1 << 16
 """Elements of an array above which permutations are not compared."""
@@ -202,7 +203,7 @@ class _Rewriting:
         size = _jax.aval_size(operand.aval)
         if indices is None or size > MAX_PERMUTED or size != _jax.aval_size(eqn.outvars[0].aval):
             return None
-        numbers = _jax.gather_numbers(eqn, operand.aval.shape, np.asarray(indices))
+        numbers = gathered_numbers(eqn, np.asarray(indices))
         is_permutation = np.array_equal(np.sort(numbers, axis=None), np.arange(size))
         return numbers if is_permutation else None
 

@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeAlias
 
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import read_vars
+from incrax.primitives.entry import Algebra
+from incrax.primitives.table import algebra_of
 
 Factor: TypeAlias = tuple[Atom, bool]
 """An atom, and whether the product is divided by it."""
@@ -76,7 +78,8 @@ def _terms(eqn: Equation, forms: dict[Var, Terms]) -> Terms | None:
     known = [None if isinstance(atom, Literal) else forms.get(atom) for atom in eqn.invars]
     if not _keeps_type(eqn):
         return None
-    terms = _combined(eqn.primitive.name, eqn.invars, known)
+    algebra = algebra_of(eqn)
+    terms = None if algebra is None else _combined(algebra, eqn.invars, known)
     return None if terms is None or len(terms) > MAX_TERMS else terms
 
 
@@ -86,19 +89,23 @@ def _keeps_type(eqn: Equation) -> bool:
     return all(a.shape == out.shape == () and a.dtype == out.dtype for a in avals)
 
 
-def _combined(name: str, atoms: Sequence[Atom], known: Sequence[Terms | None]) -> Terms | None:
+def _combined(algebra: Algebra, atoms: Sequence[Atom], known: Sequence[Terms | None]) -> Terms | None:
     first = known[0]
-    if name in ("neg", "convert_element_type"):
-        return first if name != "neg" or first is None else tuple(term.negated() for term in first)
-    if name in ("add", "add_any", "sub"):
-        left, right = (_as_terms(atom, terms) for atom, terms in zip(atoms, known, strict=True))
-        return left + (tuple(term.negated() for term in right) if name == "sub" else right)
-    if name == "div":
+    if algebra.form == "linear" and len(atoms) == 1:
+        return first if first is None or not algebra.is_negative(0) else _negated(first)
+    if algebra.form == "sum":
+        parts = [_as_terms(atom, terms) for atom, terms in zip(atoms, known, strict=True)]
+        return sum((_negated(t) if algebra.is_negative(n) else t for n, t in enumerate(parts)), ())
+    if algebra.form == "quotient":
         return None if first is None or known[1] is not None else tuple(term.times(atoms[1], True) for term in first)
-    if name == "mul" and (first is None) != (known[1] is None):
+    if algebra.form == "product" and (first is None) != (known[1] is None):
         terms, factor = (known[1], atoms[0]) if first is None else (first, atoms[1])
         return tuple(term.times(factor, False) for term in terms or ())
     return None
+
+
+def _negated(terms: Terms) -> Terms:
+    return tuple(term.negated() for term in terms)
 
 
 def _as_terms(atom: Atom, terms: Terms | None) -> Terms:

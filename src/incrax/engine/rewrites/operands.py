@@ -9,6 +9,7 @@ In: equations and what is dirty. Out: the reductions of such operands. It must n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +19,8 @@ from incrax._jax import Atom, Equation, Literal, Var
 from incrax.engine.rewrites.linear import Factor
 from incrax.engine.rewrites.partial_sums import MIN_ROW_SIZE
 from incrax.engine.rewrites.products import Key, factor_key
+from incrax.primitives.entry import Algebra
+from incrax.primitives.table import algebra_of, entry_of
 
 EquationOf: TypeAlias = Callable[[Var], Equation | None]
 IsDirty: TypeAlias = Callable[[Var], bool]
@@ -139,9 +142,12 @@ class _Reader:
 
     def _products(self, eqn: Equation, operands: list[Products]) -> Products | None:
         """The products of a result; sums among its operands stay whole where they cannot be taken apart in it."""
-        rule = _of_filled if _is_filled(eqn) else _RULES.get(eqn.primitive.name)
-        if rule is None:
+        algebra = algebra_of(eqn)
+        if _is_filled(eqn):
+            return operands[0]
+        if algebra is None or not entry_of(eqn).is_elementwise:
             return None
+        rule = partial(_combined, algebra)
         products = rule(operands)
         if products is not None or all(len(operand) == 1 for operand in operands):
             return products
@@ -157,30 +163,21 @@ def _whole(atom: Atom) -> Products:
     return (Product(dirty=((atom, False),)),)
 
 
-def _of_filled(operands: Sequence[Products]) -> Products | None:
-    return operands[0]
-
-
-def _of_neg(operands: Sequence[Products]) -> Products | None:
-    return tuple(product.negated() for product in operands[0])
-
-
-def _of_mul(operands: Sequence[Products]) -> Products | None:
-    left, right = operands
-    return _summed([one.times(other) for one in left for other in right])
-
-
-def _of_div(operands: Sequence[Products]) -> Products | None:
-    dividend, (divisor, *others) = operands
-    return None if others else tuple(product.times(divisor.inverse()) for product in dividend)
-
-
-def _of_add(operands: Sequence[Products]) -> Products | None:
-    return _summed([*operands[0], *operands[1]])
-
-
-def _of_sub(operands: Sequence[Products]) -> Products | None:
-    return _summed([*operands[0], *(product.negated() for product in operands[1])])
+def _combined(algebra: Algebra, operands: Sequence[Products]) -> Products | None:
+    """A result of the products of its operands."""
+    if algebra.form == "product":
+        left, right = operands
+        return _summed([one.times(other) for one in left for other in right])
+    if algebra.form == "quotient":
+        dividend, (divisor, *others) = operands
+        return None if others else tuple(product.times(divisor.inverse()) for product in dividend)
+    signed = [
+        tuple(p.negated() for p in products) if algebra.is_negative(number) else products
+        for number, products in enumerate(operands)
+    ]
+    if algebra.form == "sum":
+        return _summed([product for products in signed for product in products])
+    return signed[0] if algebra.is_negative(0) else None
 
 
 def _summed(products: Sequence[Product]) -> Products | None:
@@ -194,13 +191,3 @@ def _summed(products: Sequence[Product]) -> Products | None:
 
 def _is_short(products: Products) -> bool:
     return all(product.size < MAX_FACTORS for product in products)
-
-
-_RULES: dict[str, Callable[[Sequence[Products]], Products | None]] = {
-    "neg": _of_neg,
-    "mul": _of_mul,
-    "div": _of_div,
-    "add": _of_add,
-    "add_any": _of_add,
-    "sub": _of_sub,
-}

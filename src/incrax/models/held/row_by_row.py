@@ -18,7 +18,9 @@ from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.program.simplify import drop_dead, inline_with_lines, run_passes
 from incrax.errors import MixedRowsError
 from incrax.models.held.messages import mixing_encoder
-from incrax.primitives.rows import Reduction, row_rules
+from incrax.primitives.entry import Kind
+from incrax.primitives.row_axis import Reduction, row_verdict
+from incrax.primitives.table import entry_of
 from incrax.rows.axis import FIRST, compare_rows
 
 NUM_TRACED = (5, 7)
@@ -27,15 +29,6 @@ NUM_TRIED = 6
 """Rows that are encoded, in two orders and each alone."""
 NUM_SEEN = 64
 """Rows among which those with other values are looked for."""
-
-TELLING = frozenset(
-    "iota rev sort top_k argmax argmin cumsum cumprod cummax cummin cumlogsumexp dot_general gather scatter-add "
-    "scatter-mul scatter-min scatter-max triangular_solve cholesky eigh lu qr svd householder_product".split()
-)
-"""Primitives that mix rows wherever their rule does not say that they keep them apart; after others, such as a reshape
-that merges rows with something else, they may be apart again."""
-DRAWS = ("random_bits", "random_split", "random_gamma", "rng_bit_generator")
-"""Primitives that make numbers by their place from a key, their first operand."""
 
 
 def check_row_by_row(encoder: Any, params: Any, data: tuple[Any, ...], *, has_values: bool = True) -> None:
@@ -105,18 +98,18 @@ def _mixture(program: Program, other: Program) -> str:
 
 
 def _reason(eqn: Equation, other: Equation) -> str:
-    name = eqn.primitive.name
     ins = [_row_axes(a, b) for a, b in zip(eqn.invars, other.invars, strict=False)]
     outs = [_row_axes(a, b) for a, b in zip(eqn.outvars, other.outvars, strict=False)]
-    if name in DRAWS and not ins[0] and any(outs):
+    entry = entry_of(eqn)
+    if entry.draws and not ins[0] and any(outs):  # the key comes first
         return "draws the random numbers of all rows from one key (take `keys`, one a row, as third argument)"
-    checked = ins if name == "dot_general" else [*ins, *outs]  # rows by rows are pairs
-    is_told = all(axis >= 0 and len(axes) == 1 for axes in checked for axis in axes)
-    if not is_told or not any((*ins, *outs)) or (name not in TELLING and not name.startswith("reduce_")):
+    if not any((*ins, *outs)) or any(len(axes) > 1 or -1 in axes for axes in ins):
         return ""
-    rule = row_rules.get(name)
-    verdict = rule(eqn, *[[next(iter(axes), None) for axes in group] for group in (ins, outs)]) if rule else None
-    return "reduces over the rows" if isinstance(verdict, Reduction) else verdict or ""
+    first_ins, first_outs = ([axes[0] if axes else None for axes in group] for group in (ins, outs))
+    verdict = row_verdict(eqn, first_ins, first_outs)
+    if isinstance(verdict, Reduction):
+        return "reduces over the rows"
+    return verdict.mixes if isinstance(verdict, Kind) and verdict.is_final else ""
 
 
 def _row_axes(atom: Any, other: Any) -> list[int]:

@@ -1,0 +1,166 @@
+"""Equations that hold jaxprs: calls, branches, loops, linear solves; written once for every domain of `elements`.
+
+A rule gets an equation, what its operands depend on, what is known, and the domain, which walks what is inside. Loops
+of few iterations may be walked one by one, so that an index that counts them is known; of others, what holds for every
+iteration is sought by repeating the body until nothing is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax.primitives.entry import Family, Primitive, each, element_numbers, shape_of
+
+Domain = Any  # `elements.Domain`, which stands on this module
+
+
+def _constants(eqn: Equation, known: Any, domain: Domain) -> list[Any]:
+    return [domain.constant_of(atom, known) for atom in eqn.invars]
+
+
+def _call(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    body = domain.opened(eqn.params["jaxpr"])
+    return domain.walk(body, operands, _constants(eqn, known, domain)).outputs
+
+
+def _cond(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    """An output depends on what chooses the branch and on what it depends on in any."""
+    constants = _constants(eqn, known, domain)[1:]
+    found = [domain.walk(domain.opened(one), operands[1:], constants).outputs for one in eqn.params["branches"]]
+    chosen = domain.all_to_all(eqn, operands[:1])
+    return [domain.union(parts) for parts in zip(chosen, *found, strict=True)]
+
+
+def _solve(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    """What its own `solve` makes of the right-hand side and the constants of that."""
+    counts = eqn.params["const_lengths"]
+    first = counts.matvec + counts.vecmat
+    chosen = [*range(first, first + counts.solve), *range(sum(counts), len(operands))]
+    constants = _constants(eqn, known, domain)
+    body = domain.opened(eqn.params["jaxprs"].solve)
+    return domain.walk(body, [operands[k] for k in chosen], [constants[k] for k in chosen]).outputs
+
+
+# --- scan -------------------------------------------------------------------------------------------------------------
+
+
+def _scan(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    body = domain.opened(eqn.params["jaxpr"])
+    walked = _unrolled if domain.is_unrolled(eqn, body) else _repeated
+    return walked(eqn, body, [domain.in_loop(x) for x in operands], known, domain)
+
+
+def learn_counters(eqn: Equation, known: Any, domain: Domain) -> None:
+    """Add what a scan counts that depends on nothing, as the indices that a derivative's loop reads again."""
+    is_scan = eqn.primitive.name == "scan" and not eqn.effects
+    if is_scan and any(np.issubdtype(var.aval.dtype, np.integer) for var in eqn.outvars):
+        _scan(eqn, [domain.NOTHING] * len(eqn.invars), known, domain)
+
+
+def _unrolled(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    """Iteration by iteration; adds the outputs that are constants."""
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    first = num_consts + num_carry
+    values = list(operands[:first])
+    constants = _constants(eqn, known, domain)
+    xs, known_xs = operands[first:], constants[first:]
+    del constants[first:]
+    shapes = [shape_of(var) for var in body.invars[first:]]
+    rows: list[list[Any]] = []
+    learnt: list[list[Any]] = []
+    for i in _iterations(eqn):
+        slices = [domain.take(x, _row(shape, i)) for x, shape in zip(xs, shapes, strict=True)]
+        known_slices = [domain.row_of(x, i, a.aval) for x, a in zip(known_xs, eqn.invars[first:], strict=True)]
+        inner = domain.walk(body, [*values, *slices], [*constants, *known_slices])
+        found = [domain.constant_of(atom, inner.known) for atom in body.outvars]
+        values[num_consts:] = inner.outputs[:num_carry]
+        constants[num_consts:] = found[:num_carry]
+        rows.append(inner.outputs[num_carry:])
+        learnt.append(found[num_carry:])
+    step = -1 if eqn.params["reverse"] else 1
+    domain.learn_outputs(eqn, constants[num_consts:], [each[::step] for each in zip(*learnt, strict=True)], known)
+    avals = [atom.aval for atom in body.outvars[num_carry:]]
+    ys = [domain.stacked([row[k] for row in rows[::step]], aval) for k, aval in enumerate(avals)]
+    return [*values[num_consts:], *ys]
+
+
+def _iterations(eqn: Equation) -> range:
+    numbers = range(eqn.params["length"])
+    return numbers[::-1] if eqn.params["reverse"] else numbers
+
+
+def _row(shape: Sequence[int], number: int) -> np.ndarray:
+    own = element_numbers(shape)
+    return own + number * own.size
+
+
+def _repeated(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    """What holds for every iteration, of each carry and of a row of each stacked output."""
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    first = num_consts + num_carry
+    rows = [
+        domain.take(domain.grouped(x, shape_of(atom), [0]), element_numbers(shape_of(var)))
+        for x, atom, var in zip(operands[first:], eqn.invars[first:], body.invars[first:], strict=True)
+    ]
+    constants = _constants(eqn, known, domain)[:num_consts] + [None] * (len(operands) - num_consts)
+
+    def step(carry: Sequence[Any]) -> list[Any]:
+        outputs = domain.walk(body, [*operands[:num_consts], *carry, *rows], constants).outputs
+        return [domain.in_loop(x) for x in outputs]
+
+    carry = _settled(lambda carry: step(carry)[:num_carry], eqn, operands, operands[num_consts:first], domain)
+    ys = zip(step(carry)[num_carry:], eqn.outvars[num_carry:], body.outvars[num_carry:], strict=True)
+    stacked = [domain.take(y, np.broadcast_to(element_numbers(shape_of(a)), shape_of(var))) for y, var, a in ys]
+    return [*carry, *stacked]
+
+
+def _settled(
+    step: Callable[[Sequence[Any]], list[Any]],
+    eqn: Equation,
+    operands: Sequence[Any],
+    carry: Sequence[Any],
+    domain: Domain,
+) -> list[Any]:
+    """What is carried after any number of steps: the least that a step adds nothing to, or all that there is."""
+    for _ in range(domain.max_repeats):
+        grown = [domain.union(pair) for pair in zip(carry, step(carry), strict=True)]
+        if all(domain.is_same(new, old) for new, old in zip(grown, carry, strict=True)):
+            return list(carry)
+        carry = grown
+    return [domain.everywhere(operands, var.aval) for var in eqn.outvars[: len(carry)]]
+
+
+# --- while ------------------------------------------------------------------------------------------------------------
+
+
+def _while(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+    """The condition decides when every carry stops."""
+    operands = [domain.in_loop(x) for x in operands]
+    num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    body, cond = domain.opened(eqn.params["body_jaxpr"]), domain.opened(eqn.params["cond_jaxpr"])
+    first = num_cond + num_body
+    constants = _constants(eqn, known, domain)[num_cond:first] + [None] * (len(operands) - first)
+
+    def step(carry: Sequence[Any]) -> list[Any]:
+        stop = domain.walk(cond, [*operands[:num_cond], *carry]).outputs
+        outputs = domain.walk(body, [*operands[num_cond:first], *carry], constants).outputs
+        stops = domain.all_to_all(eqn, stop)
+        return [domain.union([domain.in_loop(x), each]) for x, each in zip(outputs, stops, strict=True)]
+
+    return _settled(step, eqn, operands, operands[first:], domain)
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+FAMILY: Family = {
+    **each("jit pjit", Primitive(inside=_call)),
+    "cond": Primitive(inside=_cond),
+    "scan": Primitive(inside=_scan),
+    "while": Primitive(inside=_while),
+    "custom_linear_solve": Primitive(inside=_solve),
+}

@@ -1,0 +1,250 @@
+"""Elementwise primitives: each output element is a function of the operands' elements in its place.
+
+FLOPs: an addition, multiplication, division, square root, negation, absolute value, rounding, minimum or maximum of two
+real floating-point numbers is one; complex: addition 2, product 6, quotient 11, absolute value 4. Comparisons, choices,
+logic and integer arithmetic are integer operations.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from incrax._jax import Equation
+from incrax.primitives.entry import (
+    COMPLEX_FACTOR,
+    LINEAR,
+    PRODUCT,
+    REARRANGED,
+    Algebra,
+    Axis,
+    Family,
+    Primitive,
+    Read,
+    Reads,
+    View,
+    Work,
+    counted,
+    dtype_kind,
+    each,
+    element_numbers,
+    kind_of,
+    mapped,
+    no_work,
+    of_all,
+    operand_numbers,
+    out_size,
+    shape_of,
+)
+
+# --- index rules ------------------------------------------------------------------------------------------------------
+
+
+def in_place(eqn: Equation, _: View) -> list[Reads]:
+    """Every output reads every operand element by element; scalars everywhere."""
+    return of_all(eqn, [mapped(len(shape_of(atom))) for atom in eqn.invars])
+
+
+def pairwise(eqn: Equation, _: View) -> list[Reads]:
+    """Each output is the operand of its number."""
+    reads = [mapped(len(shape_of(atom))) for atom in eqn.invars]
+    count = len(eqn.outvars)
+    return [Reads([read if n == number else None for n, read in enumerate(reads)]) for number in range(count)]
+
+
+def _product(eqn: Equation, view: View) -> list[Reads]:
+    """Where a factor is a constant zero, so is the derivative."""
+    factors = [view.factor(atom) for atom in eqn.invars]
+    shape = shape_of(eqn.outvars[0])
+    is_there = np.ones(shape, bool)
+    for factor in factors:
+        if factor is not None:
+            is_there &= factor != 0
+    if is_there.all():
+        return in_place(eqn, view)
+    targets = np.flatnonzero(is_there)
+
+    def pairs(atom: Any) -> tuple[Any, Any]:
+        return targets, np.broadcast_to(element_numbers(shape_of(atom)), shape).ravel()[targets]
+
+    return [Reads([mapped(len(shape_of(x)))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])]
+
+
+def _selection(eqn: Equation, view: View) -> list[Reads]:
+    """The case that is selected, where that is known; any case elsewhere."""
+    which = view.value(eqn.invars[0])
+    (reads,) = in_place(eqn, view)
+    if which is None:
+        return [reads]
+    return [Reads([None, *reads.operands[1:]], lambda: _select(which, *operand_numbers(eqn)[1:]))]
+
+
+def _bits(eqn: Equation, _: View) -> list[Reads]:
+    """Number by number; a number may be read as several along a last axis, or be made of these."""
+    rank = len(shape_of(eqn.outvars[0]))
+    axes = [Axis(d) if d < rank else Axis(-1 - d, REARRANGED) for d in range(len(shape_of(eqn.invars[0])))]
+    return [Reads([Read(tuple(axes))])]
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
+
+
+def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], Work]:
+    """FLOPs per element of the result, real and complex."""
+
+    def work(eqn: Equation) -> Work:
+        kind = dtype_kind(eqn.invars[0].aval)
+        size = out_size(eqn)
+        if kind == "i":
+            return Work(int_ops=float(per_real * size))
+        return Work(flops=float((per_complex if kind == "c" else per_real) * size))
+
+    return work
+
+
+def _integer(eqn: Equation) -> Work:
+    return Work(int_ops=float(out_size(eqn)))
+
+
+def _comparison(eqn: Equation) -> Work:
+    return Work(int_ops=float(out_size(eqn) * (2 if kind_of(eqn) == "c" else 1)))
+
+
+def _transcendental(weight: float) -> Callable[[Equation], Work]:
+    """A weight in exponentials; a function of a complex number counts four times."""
+
+    def work(eqn: Equation) -> Work:
+        factor = COMPLEX_FACTOR if kind_of(eqn) == "c" else 1.0
+        return Work(transcendentals=out_size(eqn) * weight * factor)
+
+    return work
+
+
+def _integer_pow(eqn: Equation) -> Work:
+    """Squarings and products by the bits of the exponent, and a reciprocal for a negative one."""
+    power = abs(eqn.params["y"])
+    products = power.bit_length() + power.bit_count() - 2 if power else 0
+    inverse = 1 if eqn.params["y"] < 0 else 0
+    kind = kind_of(eqn)
+    if kind == "i":
+        return Work(int_ops=float(out_size(eqn) * products))
+    per_element = 6 * products + 11 * inverse if kind == "c" else products + inverse
+    return Work(flops=float(out_size(eqn) * per_element))
+
+
+def _polynomial(eqn: Equation) -> Work:
+    """Horner: a multiply-add for each coefficient but one."""
+    return counted(eqn, 2.0 * (len(eqn.invars) - 2) * out_size(eqn), COMPLEX_FACTOR)
+
+
+# --- constants --------------------------------------------------------------------------------------------------------
+
+
+def _convert(x: np.ndarray, *, new_dtype: Any, **_: Any) -> np.ndarray | None:
+    target = np.dtype(new_dtype)
+    if x.dtype.kind == "f" and target.kind in "iu":
+        return None  # out-of-range conversions differ between NumPy and XLA
+    return x.astype(target)
+
+
+def _select(which: np.ndarray, *cases: np.ndarray, **_: Any) -> np.ndarray:
+    if not which.ndim:
+        return cases[int(which)]
+    return np.take_along_axis(np.stack(cases), which.astype(int)[None], axis=0)[0]
+
+
+def _integer_only(rule: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *xs, **_: rule(*xs) if all(x.dtype.kind in "iub" for x in xs) else None
+
+
+def _plain(rule: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *xs, **_: rule(*xs)
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+_ANY = Primitive(index=in_place, is_elementwise=True)
+_INTEGER = replace(_ANY, work=_integer)
+_COMPARISON = replace(_ANY, work=_comparison)
+_MOVE = replace(_ANY, work=no_work)
+_COPY = replace(
+    _MOVE, constant=_plain(lambda x: x), value=lambda x, **_: x, algebra=LINEAR, is_identity=True, is_free=True
+)
+_PLACED = Primitive(index=in_place, work=no_work)
+
+
+def _flops(per_real: int, per_complex: int, **known: Any) -> Primitive:
+    return replace(_ANY, work=_arithmetic(per_real, per_complex), **known)
+
+
+def _functions(weight: float) -> Primitive:
+    return replace(_ANY, work=_transcendental(weight))
+
+
+_ADDITION = _flops(1, 2, constant=_plain(operator.add), algebra=Algebra("sum", (1,)), value=lambda x, y: x + y)
+
+FAMILY: Family = {
+    # arithmetic
+    **each("add add_any", _ADDITION),
+    "sub": replace(_ADDITION, constant=_plain(operator.sub), algebra=Algebra("sum", (1, -1)), value=lambda x, y: x - y),
+    "neg": _flops(1, 2, constant=_integer_only(operator.neg), algebra=Algebra("linear", (-1,)), value=lambda x: -x),
+    "mul": replace(
+        _flops(1, 6, constant=_plain(operator.mul), algebra=PRODUCT, value=lambda x, y: x * y), index=_product
+    ),
+    "div": _flops(1, 11, algebra=Algebra("quotient"), value=lambda x, y: x / y, additions=4.0),
+    "square": _flops(1, 6, algebra=Algebra("power")),
+    "integer_pow": replace(_ANY, work=_integer_pow, algebra=Algebra("power"), value=lambda x, y: x**y),
+    "abs": _flops(1, 4),
+    "sign": _flops(1, 6),
+    "sqrt": _flops(1, 12, value=np.sqrt, additions=4.0),
+    "rsqrt": _flops(1, 12, value=lambda x: 1 / np.sqrt(x), additions=4.0),
+    "max": _flops(1, 1, constant=_integer_only(np.maximum)),
+    "min": _flops(1, 1, constant=_integer_only(np.minimum)),
+    "rem": _flops(1, 1, additions=4.0),
+    **each("floor ceil round", _flops(1, 1)),
+    "conj": _flops(1, 1, algebra=LINEAR),
+    "clamp": _flops(2, 2, constant=_integer_only(lambda low, x, high: np.minimum(np.maximum(x, low), high))),
+    "one_minus_square": _flops(3, 10),  # (1 + x) (1 - x)
+    "polynomial": Primitive(work=_polynomial),
+    # comparisons, logic, integers
+    "eq": replace(_COMPARISON, constant=_plain(operator.eq)),
+    "ne": replace(_COMPARISON, constant=_plain(operator.ne)),
+    "lt": replace(_INTEGER, constant=_plain(operator.lt)),
+    "le": replace(_INTEGER, constant=_plain(operator.le)),
+    "gt": replace(_INTEGER, constant=_plain(operator.gt)),
+    "ge": replace(_INTEGER, constant=_plain(operator.ge)),
+    "and": replace(_INTEGER, constant=_plain(operator.and_)),
+    "or": replace(_INTEGER, constant=_plain(operator.or_)),
+    "not": replace(_INTEGER, constant=_plain(np.invert)),
+    **each(
+        """xor eq_to lt_to le_to shift_left shift_right_arithmetic shift_right_logical population_count clz is_finite
+        nextafter mulhi""",
+        _INTEGER,
+    ),
+    "select_n": replace(
+        _INTEGER, index=_selection, constant=_select, algebra=Algebra("joined", (0, 1)), puts_together=True
+    ),
+    # transcendental functions, in units of one exponential
+    **each("exp exp2 expm1 log log1p log2", _functions(1.0)),
+    **each("sin cos tan tanh sinh cosh logistic cbrt", _functions(2.0)),
+    **each("pow atan2 asin acos atan asinh acosh atanh erf erfc erf_inv", _functions(4.0)),
+    **each("lgamma digamma bessel_i0e bessel_i1e", _functions(10.0)),
+    **each("igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma", _functions(100.0)),
+    # conversions and copies
+    "convert_element_type": replace(_MOVE, constant=_convert, algebra=LINEAR, value=lambda x, **_: x, is_free=True),
+    "bitcast_convert_type": replace(_PLACED, index=_bits, is_free=True),
+    "reduce_precision": _MOVE,
+    "complex": replace(_MOVE, algebra=Algebra("joined", (1,)), is_free=True),
+    **each("real imag", replace(_MOVE, algebra=LINEAR, is_free=True)),
+    **each("copy copy_p", _COPY),
+    "stop_gradient": replace(_COPY, algebra=None, value=None),
+    "optimization_barrier_single": replace(_MOVE, is_identity=True),
+    "optimization_barrier": replace(_PLACED, index=pairwise, puts_together=True, is_free=True),
+    # marks of where values are
+    **each("pvary mesh_cast sharding_constraint", _PLACED),
+    "reshard": replace(_PLACED, constant=lambda x, **_: x if x.ndim == 0 else None),
+}

@@ -1,0 +1,292 @@
+"""Primitives that read or write at indices: gathers, scatters, slices at a start that is computed.
+
+Where the indices are known, each element's place is; else all elements along the axes that they index are read, and
+the batch and whole windows keep their places.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax.primitives.entry import (
+    LINEAR,
+    MAP,
+    NOTHING,
+    OVERWRITES,
+    PUT,
+    WINDOW,
+    WRITTEN,
+    Algebra,
+    Axis,
+    Evaluations,
+    Family,
+    Kind,
+    Primitive,
+    Read,
+    Reads,
+    View,
+    Work,
+    counted,
+    each,
+    element_numbers,
+    no_work,
+    operand_numbers,
+    shape_of,
+)
+from incrax.primitives.reductions import COMPLEX
+
+LOOKED_UP = Kind(WINDOW.mixes, is_final=True)
+INDICES = Kind("reads some of the rows by their place", is_final=True)
+WRITTEN_OVER = Kind("writes rows over each other")
+SCATTERED = {kind: WRITTEN_OVER._replace(reduction=kind, is_final=True) for kind in ("sum", "prod", "min", "max")}
+
+# --- slices at a start ------------------------------------------------------------------------------------------------
+
+
+def _starts(eqn: Equation, first: int, sizes: Sequence[int], view: View) -> list[slice] | None:
+    """The part that is read or written, clamped as XLA does; None where its start is unknown."""
+    starts = [view.value(atom) for atom in eqn.invars[first:]]
+    lengths = shape_of(eqn.invars[0])
+    clamped = [
+        min(max(int(start), 0), length - size)
+        for start, length, size in zip(starts, lengths, sizes, strict=True)
+        if start is not None
+    ]
+    if len(clamped) < len(lengths):
+        return None
+    return [slice(start, start + size) for start, size in zip(clamped, sizes, strict=True)]
+
+
+def _dynamic_slice(eqn: Equation, view: View) -> list[Reads]:
+    lengths, sizes = shape_of(eqn.invars[0]), eqn.params["slice_sizes"]
+    axes = tuple(Axis(d, MAP if size == lengths[d] else WINDOW) for d, size in enumerate(sizes))
+    part = _starts(eqn, 1, sizes, view)
+    moved = None if part is None else lambda: element_numbers(lengths)[tuple(part)]
+    return [Reads([Read(axes), *(Read(()) for _ in eqn.invars[1:])], moved)]
+
+
+def _dynamic_update_slice(eqn: Equation, view: View) -> list[Reads]:
+    """Each element is the old one, or a new one along the axes that are cut."""
+    lengths, sizes = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
+    is_whole = [size == length for size, length in zip(sizes, lengths, strict=True)]
+    old = tuple(Axis(d, MAP if whole else WRITTEN) for d, whole in enumerate(is_whole))
+    new = tuple(Axis(d, PUT if whole else OVERWRITES) for d, whole in enumerate(is_whole))
+    part = _starts(eqn, 2, sizes, view)
+
+    def moved() -> np.ndarray:
+        numbers, written, *_ = operand_numbers(eqn)
+        numbers[tuple(part or ())] = written
+        return numbers
+
+    return [Reads([Read(old), Read(new), *(Read(()) for _ in eqn.invars[2:])], None if part is None else moved)]
+
+
+# --- gathers and scatters ---------------------------------------------------------------------------------------------
+
+
+class Windows(NamedTuple):
+    """Windows of an array at indices: a gather reads them, a scatter writes them.
+
+    Fields: shape of the array; sizes of a window in it; its axes that a window lacks; its axes that the indices number;
+    its batching axes, and those of the indices; the axes of the windows, and the batch, in what is read or written; its
+    rank; whether a window that is not all inside counts as none.
+    """
+
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    collapsed: tuple[int, ...]
+    indexed: tuple[int, ...]
+    batching: tuple[int, ...]
+    indices_batching: tuple[int, ...]
+    offsets: tuple[int, ...]
+    batch: tuple[int, ...]
+    is_dropping: bool
+
+    @property
+    def window_axes(self) -> list[int]:
+        """The array's axes that a window has, in the order of `offsets`."""
+        return [d for d in range(len(self.shape)) if d not in self.collapsed and d not in self.batching]
+
+    def numbers(self, indices: np.ndarray) -> np.ndarray:
+        """The number of the element at each place of each window; -1 where a window is dropped."""
+        batch = indices.shape[:-1]
+        starts = np.zeros((*batch, len(self.shape)), int)
+        for place, d in enumerate(self.indexed):
+            starts[..., d] = indices[..., place]
+        for d, axis in zip(self.batching, self.indices_batching, strict=True):
+            starts[..., d] = np.arange(batch[axis]).reshape([-1 if a == axis else 1 for a in range(len(batch))])
+        last = np.subtract(self.shape, self.sizes)
+        is_inside = ((starts >= 0) & (starts <= last)).all(-1)
+        starts = np.clip(starts, 0, last)
+        strides = [math.prod(self.shape[d + 1 :]) for d in range(len(self.shape))]
+        within = sum(
+            (
+                stride * np.arange(size).reshape([-1 if a == d else 1 for a in range(len(self.shape))])
+                for d, (size, stride) in enumerate(zip(self.sizes, strides, strict=True))
+            ),
+            np.zeros((1,) * len(self.shape), int),
+        )
+        within = within.reshape([self.sizes[d] for d in self.window_axes])
+        spread = (*batch, *(1,) * within.ndim)
+        numbers = (starts @ np.asarray(strides, int)).reshape(spread) + within
+        if self.is_dropping:
+            numbers = np.where(is_inside.reshape(spread), numbers, -1)
+        return np.transpose(numbers, np.argsort([*self.batch, *self.offsets]))
+
+    def place_of(self, axis: int) -> int | None:
+        """The axis of what is read or written along which windows are whole, or a batch, of an axis of the array."""
+        if axis in self.batching:
+            return self.batch[self.indices_batching[self.batching.index(axis)]]
+        is_whole = self.sizes[axis] == self.shape[axis] and axis not in self.indexed
+        return self.offsets[self.window_axes.index(axis)] if axis in self.window_axes and is_whole else None
+
+
+def _is_dropping(eqn: Equation) -> bool:
+    return eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
+
+
+def _read_windows(eqn: Equation) -> Windows:
+    numbers = eqn.params["dimension_numbers"]
+    offsets = tuple(numbers.offset_dims)
+    return Windows(
+        shape_of(eqn.invars[0]),
+        tuple(eqn.params["slice_sizes"]),
+        tuple(numbers.collapsed_slice_dims),
+        tuple(numbers.start_index_map),
+        tuple(numbers.operand_batching_dims),
+        tuple(numbers.start_indices_batching_dims),
+        offsets,
+        tuple(d for d in range(len(shape_of(eqn.outvars[0]))) if d not in offsets),
+        _is_dropping(eqn),
+    )
+
+
+def gathered_numbers(eqn: Equation, indices: np.ndarray) -> np.ndarray:
+    """Which element of the operand each output of a gather reads; -1 where it is filled."""
+    return _read_windows(eqn).numbers(indices)
+
+
+def _written_windows(eqn: Equation) -> Windows:
+    numbers, shape, updates = eqn.params["dimension_numbers"], shape_of(eqn.invars[0]), shape_of(eqn.invars[2])
+    offsets = tuple(numbers.update_window_dims)
+    collapsed, batching = tuple(numbers.inserted_window_dims), tuple(numbers.operand_batching_dims)
+    lengths = iter([updates[d] for d in offsets])
+    return Windows(
+        shape,
+        tuple(1 if d in collapsed or d in batching else next(lengths) for d in range(len(shape))),
+        collapsed,
+        tuple(numbers.scatter_dims_to_operand_dims),
+        batching,
+        tuple(numbers.scatter_indices_batching_dims),
+        offsets,
+        tuple(d for d in range(len(updates)) if d not in offsets),
+        _is_dropping(eqn),
+    )
+
+
+def _gather(eqn: Equation, view: View) -> list[Reads]:
+    windows = _read_windows(eqn)
+    axes = []
+    for d in range(len(windows.shape)):
+        place = windows.place_of(d)
+        axes.append(Axis(-1 - d, LOOKED_UP) if place is None else Axis(place))
+    where = tuple(Axis(d) for d in windows.batch)
+    indices = Read((*where, Axis(-1 - len(axes), INDICES)))
+    known = view.value(eqn.invars[1])
+    moved = None if known is None else lambda: gathered_numbers(eqn, known)
+    return [Reads([Read(tuple(axes)), indices], moved)]
+
+
+def _scatter(kind: str | None) -> Any:
+    """Updates by rows into something without rows are a reduction; windows of all rows, or a batch, are row-wise."""
+
+    def index(eqn: Equation, view: View) -> list[Reads]:
+        windows = _written_windows(eqn)
+        scattered = WRITTEN_OVER if kind is None else SCATTERED[kind]
+        if kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
+            scattered = COMPLEX
+        places = {windows.place_of(d): d for d in range(len(windows.shape)) if windows.place_of(d) is not None}
+        old = tuple(Axis(d, MAP if d in places.values() else WRITTEN) for d in range(len(windows.shape)))
+        new, rank = [], len(shape_of(eqn.invars[2]))
+        for axis in range(rank):
+            other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
+            new.append(Axis(places[axis], PUT) if axis in places else other)
+        batch = [Axis(out, kind if out >= 0 else WRITTEN_OVER) for out, kind in (new[d] for d in windows.batch)]
+        indices = Read((*batch, Axis(-1 - rank, INDICES)))
+        view.check(math.prod(windows.shape))
+        known = view.value(eqn.invars[1])
+        if known is None:
+            return [Reads([Read(old), indices, Read(tuple(new))])]
+
+        def pairs() -> tuple[np.ndarray, np.ndarray]:
+            targets = windows.numbers(known).ravel()
+            return targets[targets >= 0], np.flatnonzero(targets >= 0)
+
+        def kept() -> tuple[np.ndarray, np.ndarray]:
+            numbers = np.setdiff1d(element_numbers(windows.shape), pairs()[0])
+            return numbers, numbers
+
+        is_set = eqn.primitive.name == "scatter"
+        return [Reads([Read(old, kept if is_set else None), indices, Read(tuple(new), pairs)])]
+
+    return index
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
+
+
+def _per_update(complex_factor: float) -> Any:
+    """One operation per update."""
+    return lambda eqn: counted(eqn, _jax.aval_size(eqn.invars[2].aval), complex_factor)
+
+
+def _scatter_by(eqn: Equation) -> Work | Evaluations:
+    """A function of each element that is updated, or nothing but moves."""
+    bodies = _jax.sub_bodies(eqn)
+    return Evaluations(bodies[0], _jax.aval_size(eqn.invars[2].aval)) if bodies else NOTHING
+
+
+def _add_update(eqn: Equation) -> Work:
+    return counted(eqn, _jax.aval_size(eqn.invars[1].aval), 2.0)
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+def _linear_where_nothing_is_filled_in(eqn: Equation) -> Algebra | None:
+    """Or zero or NaN, of which any multiple is the same."""
+    fill = eqn.params["fill_value"]
+    return LINEAR if fill is None or fill == 0 or fill != fill else None
+
+
+_SCATTER = Primitive(index=_scatter(None), work=_per_update(2.0), puts_together=True)
+_SUM = replace(_SCATTER, index=_scatter("sum"), algebra=Algebra("joined", (1, 0, 1)), is_unfused=True)
+
+FAMILY: Family = {
+    "dynamic_slice": Primitive(index=_dynamic_slice, work=no_work, algebra=LINEAR),
+    "dynamic_update_slice": Primitive(
+        index=_dynamic_update_slice,
+        work=no_work,
+        algebra=Algebra("joined", (1, 1, 0)),
+        puts_together=True,
+        is_unfused=True,
+    ),
+    "gather": Primitive(index=_gather, work=no_work, algebra=_linear_where_nothing_is_filled_in, is_unfused=True),
+    "scatter": replace(_SCATTER, work=_scatter_by, is_unfused=True),
+    **each("scatter-add scatter_add", _SUM),
+    **each("scatter-sub scatter_sub", _SCATTER),
+    **each("scatter-mul scatter_mul", replace(_SCATTER, index=_scatter("prod"), work=_per_update(6.0))),
+    **each("scatter-min scatter_min", replace(_SCATTER, index=_scatter("min"))),
+    **each("scatter-max scatter_max", replace(_SCATTER, index=_scatter("max"))),
+    "addupdate": Primitive(work=_add_update),
+    **each("get swap select_and_gather", Primitive(work=no_work)),
+}

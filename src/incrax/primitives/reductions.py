@@ -1,0 +1,216 @@
+"""Reductions, cumulative operations, searches and sorts: what runs along axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax.primitives.entry import (
+    LINEAR,
+    MAP,
+    Axis,
+    Evaluations,
+    Family,
+    Kind,
+    Primitive,
+    Read,
+    Reads,
+    View,
+    Work,
+    counted,
+    each,
+    in_size,
+    of_all,
+    shape_of,
+)
+
+REDUCED = {
+    kind: Kind("reduces over the rows", reduction=kind, is_final=True) for kind in "sum prod max min and or xor".split()
+}
+COMPLEX = Kind("compares complex numbers, of which none is the least or the largest", is_final=True)
+SEARCHED = Kind("looks for a row by its place", is_final=True)
+SORTED = Kind("sorts the rows", is_final=True)
+ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
+BACKWARDS = ONWARDS._replace(running=-1)
+
+# --- index rules ------------------------------------------------------------------------------------------------------
+
+
+def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
+    """To nothing along some axes."""
+
+    def index(eqn: Equation, _: View) -> list[Reads]:
+        axes, own = eqn.params["axes"], kind
+        if kind.reduction in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
+            own = COMPLEX
+        rank = len(shape_of(eqn.invars[0]))
+        places = [Axis(d - sum(a < d for a in axes)) if d not in axes else Axis(-1 - d, own) for d in range(rank)]
+        return [Reads([Read(tuple(places))])]
+
+    return index
+
+
+def along(axes_of: Callable[[Equation, int], Sequence[int]], kind: Kind) -> Callable[[Equation, View], list[Reads]]:
+    """Each output element depends on all of its line, of each operand, along the axes of that rank."""
+
+    def index(eqn: Equation, _: View) -> list[Reads]:
+        reads = []
+        for atom in eqn.invars:
+            rank = len(shape_of(atom))
+            mixed = axes_of(eqn, rank)
+            reads.append(Read(tuple(Axis(d, kind if d in mixed else MAP) for d in range(rank))))
+        return of_all(eqn, reads)
+
+    return index
+
+
+def last(count: int) -> Callable[[Equation, int], Sequence[int]]:
+    """The last axes."""
+    return lambda _, rank: range(rank - count, rank)
+
+
+def _cumulative(eqn: Equation, _: View) -> list[Reads]:
+    kind = BACKWARDS if eqn.params["reverse"] else ONWARDS
+    rank = len(shape_of(eqn.invars[0]))
+    return [Reads([Read(tuple(Axis(d, kind if d == eqn.params["axis"] else MAP) for d in range(rank)))])]
+
+
+def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
+    axis = eqn.params.get("axis", eqn.params.get("reduction_dimension", -1))
+    return [axis % rank]
+
+
+# --- work -------------------------------------------------------------------------------------------------------------
+
+
+def _operations(complex_factor: float) -> Callable[[Equation], Work]:
+    """One for each element but the first of each result."""
+
+    def work(eqn: Equation) -> Work:
+        return counted(eqn, max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0), complex_factor)
+
+    return work
+
+
+def _comparisons(eqn: Equation) -> Work:
+    return Work(int_ops=float(max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)))
+
+
+def _running(complex_factor: float) -> Callable[[Equation], Work]:
+    """As many operations as a running sum needs; some backends do log2 n times as many at once."""
+    return lambda eqn: counted(eqn, _running_count(eqn), complex_factor)
+
+
+def _running_count(eqn: Equation) -> int:
+    return in_size(eqn) - in_size(eqn) // max(shape_of(eqn.invars[0])[eqn.params["axis"]], 1)
+
+
+def _running_logsumexp(eqn: Equation) -> Work:
+    """max(a, b) + log1p(exp(-|a - b|))."""
+    return Work(5.0 * _running_count(eqn), 2.0 * _running_count(eqn))
+
+
+def _window(eqn: Equation) -> Work:
+    """All places of a window count, padding too."""
+    count = (math.prod(eqn.params["window_dimensions"]) - 1) * _jax.aval_size(eqn.outvars[0].aval)
+    return counted(eqn, count, 2.0)
+
+
+def _select_and_scatter_add(eqn: Equation) -> Work:
+    source = in_size(eqn)
+    return Work(flops=float(source), int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)))
+
+
+def _select_and_gather_add(eqn: Equation) -> Work:
+    window = math.prod(eqn.params["window_dimensions"])
+    return Work(int_ops=float((window - 1) * _jax.aval_size(eqn.outvars[0].aval)))
+
+
+def _by_a_function(eqn: Equation) -> Evaluations:
+    """A reduction by a function: its body for each element but the first of each result."""
+    (body,) = _jax.sub_bodies(eqn)
+    size, results = in_size(eqn), _jax.aval_size(eqn.outvars[0].aval)
+    window = eqn.params.get("window_dimensions")
+    count = max(size - results, 0) if window is None else (math.prod(window) - 1) * results
+    return Evaluations(body, count)
+
+
+def _sum_over_axes(eqn: Equation) -> Work | None:
+    """A sum over axes of arrays, which `vmap` makes of one over devices; that one is not registered."""
+    if any(not isinstance(axis, int) for axis in eqn.params["axes"]):
+        return None
+    pairs = zip(eqn.invars, eqn.outvars, strict=True)
+    return counted(eqn, sum(_jax.aval_size(x.aval) - _jax.aval_size(y.aval) for x, y in pairs), 2.0)
+
+
+def _sort(eqn: Equation) -> Work:
+    """Comparisons: n log2 n for n numbers in a row."""
+    shape = shape_of(eqn.invars[0])
+    length = shape[eqn.params["dimension"]] if shape else 1
+    return Work(int_ops=in_size(eqn) * math.log2(max(length, 1)) if length else 0.0)
+
+
+def _top_k(eqn: Equation) -> Work:
+    """Comparisons: n log2 k."""
+    return Work(int_ops=in_size(eqn) * math.log2(max(eqn.params["k"], 2)))
+
+
+# --- constants --------------------------------------------------------------------------------------------------------
+
+
+def _sum(x: Any, *, axes: Any, **_: Any) -> Any:
+    return x.sum(tuple(axes)) if x.dtype.kind in "iub" else None
+
+
+def _extreme(method: str) -> Callable[..., Any]:
+    def constant(x: Any, *, axes: Any, **_: Any) -> Any:
+        return getattr(x, method)(tuple(axes)) if x.dtype.kind in "iu" and x.size else None
+
+    return constant
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+def _reduction(kind: str, complex_factor: float, **known: Any) -> Primitive:
+    return Primitive(index=_reduced(REDUCED[kind]), work=_operations(complex_factor), is_unfused=True, **known)
+
+
+def _logical(kind: str) -> Primitive:
+    return Primitive(index=_reduced(REDUCED[kind]), work=_comparisons)
+
+
+_RUNNING = Primitive(index=_cumulative, work=_running(2.0), is_unfused=True)
+_SEARCH = Primitive(index=_reduced(SEARCHED), work=_comparisons, is_unfused=True)
+_COMPARING = Primitive(work=_comparisons)
+
+FAMILY: Family = {
+    "reduce_sum": _reduction("sum", 2.0, constant=_sum, algebra=LINEAR),
+    "reduce_prod": _reduction("prod", 6.0),
+    "reduce_max": _reduction("max", 2.0, constant=_extreme("max")),
+    "reduce_min": _reduction("min", 2.0, constant=_extreme("min")),
+    "reduce_and": _logical("and"),
+    "reduce_or": _logical("or"),
+    "reduce_xor": _logical("xor"),
+    **each("argmax argmin", _SEARCH),
+    **each("unvmap_all unvmap_any unvmap_max", _COMPARING),
+    "cumsum": replace(_RUNNING, algebra=LINEAR),
+    "cumprod": replace(_RUNNING, work=_running(6.0)),
+    **each("cummax cummin", _RUNNING),
+    "cumlogsumexp": replace(_RUNNING, work=_running_logsumexp),
+    "sort": Primitive(
+        index=along(lambda eqn, _: [eqn.params["dimension"]], SORTED), work=_sort, is_unfused=True, additions=4.0
+    ),
+    **each("top_k approx_top_k", Primitive(index=along(_top_k_axis, SORTED), work=_top_k)),
+    **each("reduce_window_sum reduce_window_max reduce_window_min", Primitive(work=_window)),
+    **each("reduce reduce_window", Primitive(work=_by_a_function)),
+    **each("psum pmax pmin", Primitive(work=_sum_over_axes)),
+    "select_and_gather_add": Primitive(work=_select_and_gather_add),
+    "select_and_scatter_add": Primitive(work=_select_and_scatter_add),
+}

@@ -1,0 +1,219 @@
+"""Primitives that move whole axes: broadcasts, reshapes, transposes, slices, concatenations. No work, but bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from incrax._jax import Equation
+from incrax.primitives.entry import (
+    GONE,
+    LINEAR,
+    MAP,
+    WINDOW,
+    Algebra,
+    Axis,
+    Family,
+    Kind,
+    Primitive,
+    Read,
+    Reads,
+    View,
+    each,
+    element_numbers,
+    no_work,
+    operand_numbers,
+    shape_of,
+)
+
+MERGED = Kind("merges the row axis with another one, or splits it")
+TILED = Kind("repeats the rows, or something else along them")
+PADDED = Kind("adds rows, or drops some")
+JOINED = Kind("joins arrays along the rows")
+REVERSED = Kind("reverses the rows", is_final=True)
+NUMBERED = Kind("numbers the rows (`jnp.arange`, or `x[jnp.arange(n), i]`: use `jnp.take_along_axis`)", is_final=True)
+
+# --- what NumPy makes of it -------------------------------------------------------------------------------------------
+
+
+def _slice(x: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any, **_: Any) -> np.ndarray:
+    steps = strides or (1,) * x.ndim
+    return x[tuple(map(slice, start_indices, limit_indices, steps))]
+
+
+def _broadcast(x: np.ndarray, *, shape: tuple[int, ...], broadcast_dimensions: Any, **_: Any) -> np.ndarray:
+    spread = np.ones(len(shape), int)
+    spread[list(broadcast_dimensions)] = x.shape
+    return np.broadcast_to(x.reshape(tuple(spread)), shape)
+
+
+def _reshape(x: np.ndarray, *, new_sizes: Any, dimensions: Any = None, **_: Any) -> np.ndarray:
+    return (x if dimensions is None else np.transpose(x, dimensions)).reshape(new_sizes)
+
+
+def _iota(*, dtype: Any, shape: tuple[int, ...], dimension: int, **_: Any) -> np.ndarray:
+    line = np.arange(shape[dimension]).astype(dtype)
+    spread = [1] * len(shape)
+    spread[dimension] = shape[dimension]
+    return np.broadcast_to(line.reshape(spread), shape)
+
+
+def _pad(x: np.ndarray, value: np.ndarray, *, padding_config: Any, **_: Any) -> np.ndarray:
+    """Axis by axis: elements spread apart, some cut off or added at the ends."""
+    for axis, (low, high, inner) in enumerate(padding_config):
+        lines = np.moveaxis(x, axis, 0)
+        spread = np.full((max(0, len(lines) * (inner + 1) - inner), *lines.shape[1:]), value)
+        spread[:: inner + 1] = lines
+        around = [np.full((max(0, count), *lines.shape[1:]), value) for count in (low, high)]
+        cut = spread[max(0, -low) : max(0, len(spread) + min(0, high))]
+        x = np.moveaxis(np.concatenate([around[0], cut, around[1]]), 0, axis)
+    return x
+
+
+# --- index rules ------------------------------------------------------------------------------------------------------
+
+
+def _moved(move: Callable[..., np.ndarray], axes: Callable[[Equation], Sequence[Axis]]) -> Primitive:
+    """Operands, all with these axes, moved as NumPy moves the numbers of their elements."""
+
+    def index(eqn: Equation, _: View) -> list[Reads]:
+        read = Read(tuple(axes(eqn)))
+        return [Reads([read] * len(eqn.invars), lambda: move(*operand_numbers(eqn), **eqn.params))]
+
+    return Primitive(index=index, work=no_work, constant=move)
+
+
+def _mapped(axes: Callable[[Equation], Sequence[Axis]]) -> Callable[[Equation, View], list[Reads]]:
+    """One operand, whose axes say all."""
+    return lambda eqn, _: [Reads([Read(tuple(axes(eqn)))])]
+
+
+def _of_broadcast(eqn: Equation) -> list[Axis]:
+    return [Axis(d) for d in eqn.params["broadcast_dimensions"]]
+
+
+def _of_transpose(eqn: Equation) -> list[Axis]:
+    return [Axis(eqn.params["permutation"].index(d)) for d in range(len(shape_of(eqn.invars[0])))]
+
+
+def _of_squeeze(eqn: Equation) -> list[Axis]:
+    gone = eqn.params["dimensions"]
+    return [Axis(d - sum(g < d for g in gone)) if d not in gone else Axis(-1 - d, GONE) for d in _axes(eqn)]
+
+
+def _of_expand(eqn: Equation) -> list[Axis]:
+    new = eqn.params["dimensions"]
+    return [Axis(d) for d in range(len(shape_of(eqn.outvars[0]))) if d not in new]
+
+
+def _of_rev(eqn: Equation) -> list[Axis]:
+    return [Axis(d, REVERSED if d in eqn.params["dimensions"] else MAP) for d in _axes(eqn)]
+
+
+def _of_slice(eqn: Equation) -> list[Axis]:
+    strides = eqn.params["strides"] or (1,) * len(shape_of(eqn.invars[0]))
+    cuts = zip(eqn.params["start_indices"], eqn.params["limit_indices"], strides, strict=True)
+    lengths = shape_of(eqn.invars[0])
+    return [Axis(d, MAP if cut == (0, lengths[d], 1) else WINDOW) for d, cut in enumerate(cuts)]
+
+
+def _of_tile(eqn: Equation) -> list[Axis]:
+    lengths = shape_of(eqn.invars[0])
+    return [Axis(d, MAP if 1 in (count, lengths[d]) else TILED) for d, count in enumerate(eqn.params["reps"])]
+
+
+def _of_reshape(eqn: Equation) -> list[Axis]:
+    """An axis stays one where what comes before it, and its length, stay the same."""
+    before, after = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
+    if eqn.params.get("dimensions") is not None:
+        return [Axis(-1 - d, MERGED) for d in range(len(before))]
+    places: dict[tuple[int, int], list[int]] = {}
+    for d, length in enumerate(after):
+        places.setdefault((math.prod(after[:d]), length), []).append(d)
+    axes = []
+    for d, length in enumerate(before):
+        found = places.get((math.prod(before[:d]), length))
+        axes.append(Axis(found.pop(0)) if found else Axis(-1 - d, MERGED))
+    return axes
+
+
+def _axes(eqn: Equation) -> range:
+    return range(len(shape_of(eqn.invars[0])))
+
+
+def _of_concatenate(eqn: Equation) -> list[Axis]:
+    return [Axis(d, JOINED if d == eqn.params["dimension"] else MAP) for d in _axes(eqn)]
+
+
+def _of_stack(eqn: Equation) -> list[Axis]:
+    return [Axis(d + (d >= eqn.params["axis"])) for d in _axes(eqn)]
+
+
+def _padded(eqn: Equation, _: View) -> list[Reads]:
+    config = eqn.params["padding_config"]
+    axes = tuple(Axis(d, MAP if tuple(one) == (0, 0, 0) else PADDED) for d, one in enumerate(config))
+    return [Reads([Read(axes), Read(())], lambda: _pad(*operand_numbers(eqn), **eqn.params))]
+
+
+def _parts(eqn: Equation, axes: Sequence[Axis], cut: Callable[[np.ndarray], Any]) -> list[Reads]:
+    """Each output is a part of the operand."""
+    read = Read(tuple(axes))
+    return [
+        Reads([read], lambda n=n: cut(element_numbers(shape_of(eqn.invars[0])))[n]) for n in range(len(eqn.outvars))
+    ]
+
+
+def _split(eqn: Equation, _: View) -> list[Reads]:
+    axis = eqn.params["axis"]
+    ends = np.cumsum([shape_of(var)[axis] for var in eqn.outvars])[:-1]
+    axes = [Axis(d, WINDOW if d == axis else MAP) for d in _axes(eqn)]
+    return _parts(eqn, axes, lambda numbers: np.split(numbers, ends, axis))
+
+
+def _unstacked(eqn: Equation, _: View) -> list[Reads]:
+    axis = eqn.params["axis"]
+    axes = [Axis(d - (d > axis)) if d != axis else Axis(-1, WINDOW) for d in _axes(eqn)]
+    return _parts(eqn, axes, lambda numbers: np.moveaxis(numbers, axis, 0))
+
+
+def _numbered(eqn: Equation, _: View) -> list[Reads]:
+    """Made, not read: a number for each element of an axis, from nothing."""
+    return [Reads([*(None for _ in eqn.invars), Read((Axis(eqn.params["dimension"], NUMBERED),))])]
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+_FREE = Primitive(work=no_work, is_free=True, algebra=LINEAR)
+_JOINED = Algebra("joined", (1,))
+_CONCATENATE = _moved(lambda *xs, dimension, **_: np.concatenate(xs, dimension), _of_concatenate)
+_STACK = _moved(lambda *xs, axis, **_: np.stack(xs, axis), _of_stack)
+
+FAMILY: Family = {
+    "broadcast_in_dim": replace(_FREE, index=_mapped(_of_broadcast), constant=_broadcast),
+    "transpose": replace(
+        _FREE, index=_mapped(_of_transpose), constant=lambda x, *, permutation, **_: np.transpose(x, permutation)
+    ),
+    "squeeze": replace(
+        _FREE, index=_mapped(_of_squeeze), constant=lambda x, *, dimensions, **_: np.squeeze(x, tuple(dimensions))
+    ),
+    "expand_dims": replace(
+        _FREE, index=_mapped(_of_expand), constant=lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions))
+    ),
+    "reshape": replace(_moved(_reshape, _of_reshape), is_free=True, algebra=LINEAR),
+    "slice": replace(_moved(_slice, _of_slice), is_free=True, algebra=LINEAR),
+    "rev": replace(
+        _moved(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)), _of_rev), is_free=True, algebra=LINEAR
+    ),
+    "tile": replace(_moved(lambda x, *, reps, **_: np.tile(x, reps), _of_tile), constant=None),
+    "iota": Primitive(index=_numbered, work=no_work, constant=_iota, is_free=True),
+    "pad": Primitive(index=_padded, work=no_work, algebra=_JOINED, puts_together=True),
+    "concatenate": replace(_CONCATENATE, algebra=_JOINED, puts_together=True, is_unfused=True),
+    "stack": replace(_STACK, constant=None, algebra=_JOINED, puts_together=True),
+    "split": Primitive(index=_split, work=no_work, algebra=LINEAR),
+    "unstack": Primitive(index=_unstacked, work=no_work, algebra=LINEAR),
+    **each("broadcast broadcast_to", Primitive(work=no_work)),
+}
