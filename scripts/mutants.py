@@ -38,7 +38,7 @@ TESTS = " ".join(
     tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py
     tests/bijectors/test_jit.py tests/bijectors/test_distributions.py tests/bijectors/test_training.py
     tests/control_flow/tapes/test_guarded.py tests/control_flow/tapes/test_captured.py
-    tests/control_flow/tapes/test_merging.py tests/control_flow/tapes/test_rows.py
+    tests/control_flow/tapes/test_rows.py
     tests/control_flow/loops/test_scan.py tests/control_flow/loops/test_selecting.py tests/bijectors/test_own.py
     tests/bijectors/test_residual.py tests/bijectors/test_state.py tests/bijectors/test_switches.py
     tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py tests/fit/test_minimize.py
@@ -1014,78 +1014,6 @@ MUTANTS = [
         "bijectors/arguments.py",
         "return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)",
         "return type(x), x",
-    ),
-    Mutant(
-        "values of Python that differ on two sides are taken from one",
-        "control_flow/tapes/sides.py",
-        "if yes.types[n] is None or yes.types[n] != no.types[n]:",
-        "if False:",
-    ),
-    Mutant(
-        "both sides of a merged branch are the same",
-        "control_flow/tapes/sides.py",
-        "lambda: _evaluated(no, numbers))",
-        "lambda: _evaluated(yes, numbers))",
-    ),
-    Mutant(
-        "sides with effects are merged",
-        "control_flow/tapes/sides.py",
-        "if eqn.effects or _is_stateful(eqn):",
-        "if False:",
-    ),
-    Mutant(
-        "arrays compared by identity are merged",
-        "control_flow/tapes/sides.py",
-        "if is_new and self.asks_identity:",
-        "if False:",
-    ),
-    Mutant(
-        "a function that a side calls may change objects",
-        "control_flow/tapes/sides.py",
-        "                return self._copy(fun, is_side=True)(*args, **kwargs)",
-        "                return fun(*args, **kwargs)",
-    ),
-    Mutant(
-        "a side may read anything",
-        "control_flow/tapes/reading.py",
-        "elif not _is_known(item):",
-        "elif False:",
-    ),
-    Mutant(
-        "a side may call any method of a list",
-        "control_flow/tapes/reading.py",
-        'if name not in _METHODS.get(kind, "").split():',
-        "if False:",
-    ),
-    Mutant(
-        "a side learns values of Python",
-        "control_flow/tapes/conversions.py",
-        "    if is_without_values():\n        raise _here.error\n",
-        "",
-    ),
-    Mutant(
-        "a side may change objects",
-        "control_flow/tapes/syntax.py",
-        "isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)) and isinstance(node.ctx, ast.Store)",
-        "False",
-    ),
-    Mutant(
-        "variables that a side leaves are forgotten",
-        "control_flow/tapes/syntax.py",
-        "_writes_first(side, name) for side in sides",
-        "True for side in sides",
-    ),
-    Mutant(
-        "variables of inner functions are chosen",
-        "control_flow/tapes/syntax.py",
-        "        if shared:\n",
-        "        if False:\n",
-    ),
-    Mutant(
-        "the side that follows an early exit is dropped",
-        "control_flow/tapes/syntax.py",
-        "node.orelse if ends[1] else [*node.orelse, *rest]",
-        "node.orelse",
     ),
     Mutant(
         "rows are had without the check of their number",

@@ -17,11 +17,9 @@ from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import placed
 from incrax.control_flow.tapes.counts import TapeStats
-from incrax.control_flow.tapes.mechanism import record
 from incrax.control_flow.tapes.messages import branch_inside, clock_or_random, float_guard, kept_tracer, no_array
 from incrax.control_flow.tapes.paths import Path
-from incrax.control_flow.tapes.recording import Recording
-from incrax.control_flow.tapes.sides import Sides
+from incrax.control_flow.tapes.recording import Recording, record
 from incrax.control_flow.tapes.sources import Seen, watched
 from incrax.engine.inputs.signature import Signature
 from incrax.errors import TapeError
@@ -49,8 +47,6 @@ class Subject(NamedTuple):
     options: Options
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
-    sides: Sides | None = None
-    """What the function asks at its branches, if it is rewritten."""
 
     def captured(self, statics: Sequence[Any] = ()) -> Captured:
         """What the function captures now, and what can be read from static arguments."""
@@ -83,8 +79,6 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
         captured, seen = subject.captured(signature.statics), Seen()
-        if subject.sides is not None:
-            subject.sides.note_identity(captured.codes, captured.seen)
         if captured.tracers:
             raise kept_tracer(subject.name, captured.tracers[0])
         try:
@@ -92,12 +86,9 @@ def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> O
                 recording = record(_flat(subject, signature, trees), leaves, avals)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
-        if subject.sides is not None:
-            seen.rename(subject.sides.origins)
         subject.roots.extend(seen.states)
         found = seen.new_roots(captured)
-        is_late = subject.sides is not None and subject.sides.is_late
-        if not (found or is_late) or number + 1 == MAX_ROUNDS:
+        if not found or number + 1 == MAX_ROUNDS:
             return Observed(recording, captured, seen, avals, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
@@ -117,24 +108,6 @@ def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], sta
         path.prepare_check()
     path.record_s = time.perf_counter() - begin
     return path, run.captured
-
-
-def merging(
-    subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats
-) -> tuple[Subject | None, dict[str, str], bool]:
-    """The subject with its function rewritten so that branches are merged, if one was at these values; reasons.
-
-    The last result is whether that was in vain; not if the function itself raised.
-    """
-    sides = Sides(stats)
-    try:
-        found = subject._replace(fun=sides.inner(subject.fun), sides=sides)
-        make_path(found, signature, leaves, stats)
-    except TapeError as error:
-        return None, {**sides.reasons, "a call": str(error)}, True
-    except Exception:  # noqa: BLE001 - the function as it is will raise it, or not
-        return None, sides.reasons, False
-    return (found if sides.merged else None), sides.reasons, not sides.merged
 
 
 def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:

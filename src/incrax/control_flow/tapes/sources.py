@@ -69,10 +69,6 @@ class Seen:
         elif state is not None and _is_asked_by_user(frame):
             self.asked.append(state)
 
-    def rename(self, origins: dict[types.CodeType, types.CodeType]) -> None:
-        """Take code as the code that it was rewritten from."""
-        self.codes = {origins.get(code, code): scope for code, scope in self.codes.items()}
-
     def new_roots(self, captured: Captured) -> list[Any]:
         """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
         codes = [code for code in self.codes if code not in captured.codes and code.co_name != "<module>"]
