@@ -879,7 +879,7 @@ MUTANTS = [
     ),
     Mutant(
         "signed zeros are equal in captured values",
-        "control_flow/tapes/images.py",
+        "control_flow/tapes/captured.py",
         "np.asarray(a).tobytes() == np.asarray(b).tobytes()\n    if isinstance(a, (bool",
         "a == b\n    if isinstance(a, (bool",
     ),

@@ -11,7 +11,7 @@ from incrax._incremental import Incremental
 from incrax._messages import wrong_option
 from incrax.control_flow.tapes.checking import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
-from incrax.control_flow.tapes.making import Options
+from incrax.control_flow.tapes.making import TapeOptions
 from incrax.control_flow.tapes.statics import StaticNames, static_names
 from incrax.engine.inputs.signature import make_signature
 
@@ -118,7 +118,7 @@ def guarded(
     _check(f, guard, max_paths, fallback, floats)
     names = (constant,) if isinstance(constant, str) else tuple(constant)
     rows = _argument_names(dynamic)
-    options = Options(guard, floats, max_paths, fallback, names, rows)
+    options = TapeOptions(guard, floats, max_paths, fallback, names, rows)
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)

@@ -29,13 +29,13 @@ class TapeExplanation(NamedTuple):
         return {"stats": dict(self.stats), "paths": list(self.paths), "guards": list(self.guards)}
 
     def __str__(self) -> str:
-        return str(_Printed(self))
+        return str(_PrintedExplanation(self))
 
     def _repr_html_(self) -> str:
-        return _Printed(self)._repr_html_()
+        return _PrintedExplanation(self)._repr_html_()
 
 
-class _Printed(Printable):
+class _PrintedExplanation(Printable):
     def __init__(self, explanation: TapeExplanation) -> None:
         self.explanation = explanation
 

@@ -23,7 +23,7 @@ from incrax._tuning import is_disabled
 from incrax.control_flow.loops.ragged import RaggedArguments, exact
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
-from incrax.control_flow.tapes.making import Options, Subject, make_path
+from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
 from incrax.control_flow.tapes.messages import (
     constant_of_derivative,
     eager_from_now,
@@ -49,12 +49,21 @@ class Guarded(Generic[P, R]):
     """A function compiled path by path; made by `guarded`."""
 
     def __init__(
-        self, fun: Callable[P, R], options: Options, statics: StaticNames, make: Any = None, roots: Sequence[Any] = ()
+        self,
+        fun: Callable[P, R],
+        options: TapeOptions,
+        statics: StaticNames,
+        make: Any = None,
+        roots: Sequence[Any] = (),
     ) -> None:
-        self._options, names, options = options, options.dynamic, options._replace(dynamic=())
-        name = name_of(fun)
-        self._fun, self._statics, self._make = fun, statics, make
-        self._subject = Subject(fun, name, options, [fun, *roots, *([options.guard] if options.guard else [])])
+        self._fun = fun
+        self._options = options
+        self._statics = statics
+        self._make = make
+        names = options.dynamic
+        options = options._replace(dynamic=())
+        guards = [] if options.guard is None else [options.guard]
+        self._subject = RecordedFunction(fun, name_of(fun), options, [fun, *roots, *guards])
         self._stats = TapeStats()
         self._tapes: OrderedDict[Any, list[Tape]] = OrderedDict()
         self._kin: OrderedDict[Any, Guarded[..., R]] = OrderedDict()

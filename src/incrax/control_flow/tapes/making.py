@@ -20,7 +20,7 @@ from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.messages import branch_inside, clock_or_random, float_guard, kept_tracer, no_array
 from incrax.control_flow.tapes.paths import Path
 from incrax.control_flow.tapes.recording import Recording, record
-from incrax.control_flow.tapes.sources import Seen, watched
+from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Signature
 from incrax.errors import TapeError
 
@@ -28,7 +28,7 @@ MAX_ROUNDS = 3
 """Recordings of one call: one more where code was found that is reached in no other way than by running."""
 
 
-class Options(NamedTuple):
+class TapeOptions(NamedTuple):
     """What `guarded` was asked for."""
 
     guard: Callable[..., Any] | None = None
@@ -39,12 +39,12 @@ class Options(NamedTuple):
     dynamic: tuple[str | int, ...] = ()
 
 
-class Subject(NamedTuple):
+class RecordedFunction(NamedTuple):
     """A function that is recorded."""
 
     fun: Callable[..., Any]
     name: str
-    options: Options
+    options: TapeOptions
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
 
@@ -69,32 +69,35 @@ class Observed(NamedTuple):
 
     recording: Recording
     captured: Captured
-    seen: Seen
+    log: RunLog
     avals: tuple[Any, ...]
     out_tree: Any
 
 
-def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> Observed:
+def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
     """Run and record once; again where code was found only by running it."""
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
-        captured, seen = subject.captured(signature.statics), Seen()
+        captured = subject.captured(signature.statics)
+        log = RunLog()
         if captured.tracers:
             raise kept_tracer(subject.name, captured.tracers[0])
         try:
-            with watched(captured, seen):
+            with watched(captured, log):
                 recording = record(_flat(subject, signature, trees), leaves, avals)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
-        subject.roots.extend(seen.states)
-        found = seen.new_roots(captured)
+        subject.roots.extend(log.states)
+        found = log.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
-            return Observed(recording, captured, seen, avals, trees[-1])
+            return Observed(recording, captured, log, avals, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
 
 
-def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats) -> tuple[Path, Captured]:
+def make_path(
+    subject: RecordedFunction, signature: Signature, leaves: Sequence[Any], stats: TapeStats
+) -> tuple[Path, Captured]:
     """Record the path of a call.
 
     Raises:
@@ -110,7 +113,7 @@ def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], sta
     return path, run.captured
 
 
-def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:
+def _flat(subject: RecordedFunction, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:
     """The function of flat leaves; the user's guard is evaluated ahead of it."""
 
     def flat(*leaves: Any) -> list[Any]:
@@ -155,10 +158,10 @@ def _learn_guard(value: Any) -> None:
             leaf.tolist()
 
 
-def _refuse(subject: Subject, run: Observed) -> None:
+def _refuse(subject: RecordedFunction, run: Observed) -> None:
     """Raise for what a compiled path would repeat, or would be recorded anew each time."""
-    if run.seen.impure:
-        raise clock_or_random(subject.name, *run.seen.impure[0])
+    if run.log.impure:
+        raise clock_or_random(subject.name, *run.log.impure[0])
     floats = [g.place for g in run.recording.guards if g.is_value_of_floats]
     if floats and not subject.options.floats:
         raise float_guard(subject.name, list(dict.fromkeys(floats)))
