@@ -38,7 +38,7 @@ TESTS = " ".join(
     tests/bijectors/test_memory.py tests/bijectors/test_tracing.py tests/bijectors/test_cancel.py
     tests/bijectors/test_jit.py tests/bijectors/test_chains.py
     tests/control_flow/tapes/test_guarded.py tests/control_flow/tapes/test_captured.py
-    tests/control_flow/tapes/test_merging.py tests/control_flow/tapes/test_rows.py
+    tests/control_flow/tapes/test_rows.py
     tests/control_flow/loops/test_scan.py tests/control_flow/loops/test_selecting.py
     tests/bijectors/test_snapshots.py tests/bijectors/test_switches.py
     tests/fit/test_levenberg.py tests/fit/test_batches.py tests/fit/test_solvers.py tests/fit/test_minimize.py
@@ -170,9 +170,9 @@ MUTANTS = [
     ),
     Mutant(
         "keys of all rows are split from one",
-        "models/held/row_by_row.py",
-        '"random_split", ',
-        "",
+        "primitives/random.py",
+        '"random_split rng_bit_generator", _DRAWN',
+        '"rng_bit_generator", _DRAWN',
     ),
     Mutant(
         "numbers of rows beside a key are taken for keys of rows",
@@ -867,7 +867,7 @@ MUTANTS = [
     ),
     Mutant(
         "signed zeros are equal in captured values",
-        "control_flow/tapes/images.py",
+        "control_flow/tapes/captured.py",
         "np.asarray(a).tobytes() == np.asarray(b).tobytes()\n    if isinstance(a, (bool",
         "a == b\n    if isinstance(a, (bool",
     ),
@@ -956,30 +956,6 @@ MUTANTS = [
         "    if True:\n",
     ),
     Mutant(
-        "parameters computed inside a compiled function are taken for arguments",
-        "bijectors/boundary.py",
-        "is_closed_over = isinstance(x, _jax.ArrayImpl) or not _jax.is_innermost(x)",
-        "is_closed_over = True",
-    ),
-    Mutant(
-        "records by other parameters go into a compiled function",
-        "bijectors/boundary.py",
-        "lambda x: given.get(id(x)), values.add)",
-        "values.add, values.add)",
-    ),
-    Mutant(
-        "switches are no part of what is compiled",
-        "bijectors/jitting.py",
-        "key = _CompiledFor(frame, records, is_recording(), requires_ladj())",
-        "key = _CompiledFor(frame, records, True, True)",
-    ),
-    Mutant(
-        "0.0 and -0.0 are one static value",
-        "bijectors/jitting.py",
-        "return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)",
-        "return type(x), x",
-    ),
-    Mutant(
         "containers are not watched",
         "bijectors/snapshots.py",
         "        self.containers.append(Holder(read, held))\n",
@@ -1028,76 +1004,28 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "values of Python that differ on two sides are taken from one",
-        "control_flow/tapes/sides.py",
-        "if yes.types[n] is None or yes.types[n] != no.types[n]:",
-        "if False:",
+        "parameters computed inside a compiled function are taken for arguments",
+        "bijectors/carried.py",
+        "if None in arrays or (has_context and context is None):",
+        "if has_context and context is None:",
     ),
     Mutant(
-        "both sides of a merged branch are the same",
-        "control_flow/tapes/sides.py",
-        "lambda: _evaluated(no, numbers))",
-        "lambda: _evaluated(yes, numbers))",
+        "records by other parameters go into a compiled function",
+        "bijectors/carried.py",
+        "if not all(id(x) in given for x in needed) or",
+        "given = {**dict.fromkeys(map(id, needed), 0), **given}\n    if",
     ),
     Mutant(
-        "sides with effects are merged",
-        "control_flow/tapes/sides.py",
-        "if eqn.effects or _is_stateful(eqn):",
-        "if False:",
+        "switches are no part of what is compiled",
+        "bijectors/compiled.py",
+        "key = _Key(frame, records, is_recording(), requires_ladj())",
+        "key = _Key(frame, records, True, True)",
     ),
     Mutant(
-        "arrays compared by identity are merged",
-        "control_flow/tapes/sides.py",
-        "if is_new and self.asks_identity:",
-        "if False:",
-    ),
-    Mutant(
-        "a function that a side calls may change objects",
-        "control_flow/tapes/sides.py",
-        "                return self._copy(fun, is_side=True)(*args, **kwargs)",
-        "                return fun(*args, **kwargs)",
-    ),
-    Mutant(
-        "a side may read anything",
-        "control_flow/tapes/reading.py",
-        "elif not _is_known(item):",
-        "elif False:",
-    ),
-    Mutant(
-        "a side may call any method of a list",
-        "control_flow/tapes/reading.py",
-        'if name not in _METHODS.get(kind, "").split():',
-        "if False:",
-    ),
-    Mutant(
-        "a side learns values of Python",
-        "control_flow/tapes/conversions.py",
-        "    if is_without_values():\n        raise _here.error\n",
-        "",
-    ),
-    Mutant(
-        "a side may change objects",
-        "control_flow/tapes/syntax.py",
-        "isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)) and isinstance(node.ctx, ast.Store)",
-        "False",
-    ),
-    Mutant(
-        "variables that a side leaves are forgotten",
-        "control_flow/tapes/syntax.py",
-        "_writes_first(side, name) for side in sides",
-        "True for side in sides",
-    ),
-    Mutant(
-        "variables of inner functions are chosen",
-        "control_flow/tapes/syntax.py",
-        "        if shared:\n",
-        "        if False:\n",
-    ),
-    Mutant(
-        "the side that follows an early exit is dropped",
-        "control_flow/tapes/syntax.py",
-        "node.orelse if ends[1] else [*node.orelse, *rest]",
-        "node.orelse",
+        "0.0 and -0.0 are one static value",
+        "bijectors/arguments.py",
+        "return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)",
+        "return type(x), x",
     ),
     Mutant(
         "rows are had without the check of their number",

@@ -9,16 +9,25 @@ from collections.abc import Hashable
 from contextvars import ContextVar
 from typing import Any
 
+import jax
+
 from incrax import _jax
 
-_switches: list[ContextVar[Any]] = []
+traced_for: Any = jax.make_user_context()
+"""The rooms that a program is traced for, which `control_flow.loops.sizes` sets.
+
+Made when incrax is imported: keys of JAX have an entry for each context, so that one made later, when a loop is first
+used, would have everything traced and recorded once more.
+"""
+
+_switches: list[ContextVar[bool]] = []
 
 
-def add_switch(variable: ContextVar[Any]) -> None:
-    """From now on the value of a variable, which must be hashable, is part of the key."""
+def add_switch(variable: ContextVar[bool]) -> None:
+    """From now on a switch, which is on where nobody turned it off, is part of the key."""
     _switches.append(variable)
 
 
 def context_key() -> Hashable:
-    """JAX's configuration and all switches, as they are here."""
-    return _jax.config_key(), tuple(variable.get() for variable in _switches)
+    """JAX's configuration and the switches that are off here; a switch that is added, and on, changes nothing."""
+    return _jax.config_key(), frozenset(variable.name for variable in _switches if not variable.get())

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.control_flow.tapes import mechanism, oracle, recording
-from incrax.control_flow.tapes.messages import not_fitting
 
 UNTOUCHED = "Nothing was recorded; paths recorded before are as they were."
 
@@ -189,51 +187,16 @@ def test_too_many_paths():
     )
 
 
-def flagged(x):
-    sign = 0
-    if x > 0:
-        sign = 1
-    while x > 1:
-        x = x / 2
-    return x * sign
-
-
-def test_too_many_paths_that_cannot_be_merged():
-    f = incrax.guarded(flagged, max_paths=2, fallback="cond")
-    f(0.5), f(2.0), f(-1.0), f(-1.0)
-    with pytest.warns(UserWarning, match="has met more than 2 paths") as caught:
-        f(-1.0)
-    first = line_of(flagged) + 1
-    assert str(caught[0].message) == (
-        "`guarded(flagged)` has met more than 2 paths. Outcomes seen, by guard: "
-        f"test_messages.py:{first + 2}: x > 1: 2; test_messages.py:{first}: x > 0: 1. The usual cause is a branch "
-        "inside a loop over elements, or a Python integer that takes many values. Use `jnp.where` or `jax.lax.cond` "
-        "for the first of these guards. Branches that could not become a `lax.cond`: "
-        f"test_messages.py:{first}: x > 0: `sign` is 1 on one side and 0 on the other; test_messages.py:{first + 2}: "
-        "x > 1: it is no `if` or `x if y else z`, or not of a function that could be rewritten. Recorded paths stay "
-        "compiled; on any other the function is called as it is, operation by operation."
-    )
-    assert [b["is_merged"] for b in f.explain().branches] == [False, False]
-    assert "`sign` is 1 on one side" in str(f.explain())
-
-
-def test_jax_that_does_not_fit(monkeypatch):
-    def broken(*args):
-        raise AttributeError("no `new_arg`")
-
-    monkeypatch.setattr(recording, "record", broken)
-    monkeypatch.setattr(mechanism._Chosen, "record", None)
-    with pytest.warns(UserWarning, match="does not fit JAX") as caught:
-        assert float(incrax.guarded(branching)(-2.0)) == 2.0
-    assert str(caught[0].message) == not_fitting(jax.__version__, "AttributeError: no `new_arg`")
-    assert mechanism._Chosen.record is oracle.record
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"max_paths": 0}, "`guarded(max_paths=...)` got 0; it is a number of paths, at least 1."),
-        ({"fallback": "jit"}, '`guarded(fallback=...)` got \'jit\'; use "eager", "error" or "cond".'),
+        ({"fallback": "jit"}, '`guarded(fallback=...)` got \'jit\'; use "eager" or "error".'),
+        (
+            {"fallback": "cond"},
+            '`guarded(fallback=...)` got \'cond\'; use "eager" or "error". "cond" was removed: write branches that '
+            "have too many paths as `jax.lax.cond` by hand.",
+        ),
     ],
 )
 def test_options_of_wrong_values(options, text):

@@ -13,16 +13,6 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.control_flow.tapes import oracle, recording
-from incrax.control_flow.tapes.mechanism import recorded_by
-
-WAYS = {"direct": recording.record, "oracle": oracle.record}
-
-
-@pytest.fixture(params=WAYS)
-def way(request):
-    with recorded_by(WAYS[request.param]):
-        yield request.param
 
 
 def branching(x):
@@ -62,7 +52,7 @@ def raised_instead(x):
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.parametrize("fun", [bare_except, suppressed, returned_by_finally, raised_instead])
-def test_code_that_catches_everything_does_not_hide_a_branch(fun, way):
+def test_code_that_catches_everything_does_not_hide_a_branch(fun):
     f = incrax.guarded(fun)
     assert [float(f(x)) for x in (0.5, 2.0, 0.25)] == [1.5, 4.0, 0.75]
     assert f.stats.recordings == 2
@@ -76,14 +66,14 @@ def as_integer(x):
 
 
 @pytest.mark.parametrize("values", [(2.5, np.nan, np.inf, -np.inf, 3.5), (np.inf, 2.5, np.nan, -np.inf, 3.5)])
-def test_an_integer_of_what_is_not_finite_is_an_outcome_of_its_own(values, way):
+def test_an_integer_of_what_is_not_finite_is_an_outcome_of_its_own(values):
     f = incrax.guarded(as_integer)
     for x in map(np.float64, values * 2):
         assert float(f(x)) == float(as_integer(jnp.asarray(x)))
     assert f.stats.recordings == 5
 
 
-def test_a_function_without_arguments_may_branch(way):
+def test_a_function_without_arguments_may_branch():
     f = incrax.guarded(lambda: jnp.ones(2) if jnp.sum(jnp.ones(3)) > 1 else 0.0)
     assert [float(jnp.sum(f())) for _ in range(2)] == [2.0, 2.0]
     assert f.stats.recordings == 1
@@ -148,7 +138,7 @@ def test_a_profile_function_is_called_and_kept():
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def test_names_that_jax_makes_of_traced_values_are_no_guards(way):
+def test_names_that_jax_makes_of_traced_values_are_no_guards():
     f = incrax.guarded(jax.jacrev(branching))
     for x in (np.full(3, 0.1), np.ones(3), np.full(3, 0.2)):
         np.testing.assert_allclose(f(x), jax.grad(branching)(jnp.asarray(x)))
@@ -156,7 +146,7 @@ def test_names_that_jax_makes_of_traced_values_are_no_guards(way):
     assert all(len(path["guards"]) == 1 for path in f.explain().as_dict()["paths"])
 
 
-def test_what_is_printed_to_a_file_is_a_guard(way):
+def test_what_is_printed_to_a_file_is_a_guard():
     def fun(n):
         out = io.StringIO()
         print(n, file=out)
@@ -166,7 +156,7 @@ def test_what_is_printed_to_a_file_is_a_guard(way):
     assert [int(f(n)) for n in (5, 500, 5)] == [10, 2000, 10]
 
 
-def test_what_is_printed_to_the_terminal_is_no_guard(way, capsys):
+def test_what_is_printed_to_the_terminal_is_no_guard(capsys):
     def fun(x):
         print("x is", x, file=sys.stderr)
         return 2 * x

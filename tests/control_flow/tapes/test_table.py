@@ -1,4 +1,4 @@
-"""Every function of the table, recorded in both ways, equals eager Python: values, derivatives, and what ran."""
+"""Every function of the table equals eager Python: values, derivatives, and what ran."""
 
 from __future__ import annotations
 
@@ -13,21 +13,12 @@ import pytest
 from helpers import same_array
 
 import incrax
-from incrax.control_flow.tapes import oracle, recording
-from incrax.control_flow.tapes.mechanism import recorded_by
 
 spec = importlib.util.spec_from_file_location("tapes_table", Path(__file__).parent / "table.py")
 table = importlib.util.module_from_spec(spec)
 sys.modules["tapes_table"] = table
 spec.loader.exec_module(table)
 CASES = table.CASES
-WAYS = {"direct": recording.record, "oracle": oracle.record}
-
-
-@pytest.fixture(params=WAYS)
-def way(request):
-    with recorded_by(WAYS[request.param]):
-        yield request.param
 
 
 def eager(fun, args):
@@ -43,7 +34,7 @@ def close(actual, expected):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_values_are_those_of_eager_python_and_each_path_is_recorded_once(name, way):
+def test_values_are_those_of_eager_python_and_each_path_is_recorded_once(name):
     case = CASES[name]
     f = incrax.guarded(case.fun)
     for _ in range(2):
@@ -60,7 +51,7 @@ def last_float(args):
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.is_differentiable])
-def test_gradients_inside_and_outside_are_those_of_eager_python(name, way):
+def test_gradients_inside_and_outside_are_those_of_eager_python(name):
     case = CASES[name]
     number = last_float(case.calls[0])[0]
     inside = incrax.guarded(jax.value_and_grad(case.fun, number))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
+from incrax._context import traced_for
 from incrax.control_flow.loops.lengths import SMALLEST, capacity_for
 
 
@@ -41,7 +42,7 @@ class Sizes:
         outer, self._num_places = getattr(_current, "sizes", None), 0
         _current.sizes = self
         try:
-            with _traced_for((self._number, self.rooms)):
+            with traced_for((self._number, self.rooms)):
                 yield
         finally:
             _current.sizes = outer
@@ -69,7 +70,6 @@ class Sizes:
 
 _current = threading.local()
 _numbers = itertools.count()
-_traced_for: Any = jax.make_user_context()
 
 
 def current_sizes() -> Sizes | None:

@@ -11,14 +11,14 @@ from incrax._incremental import Incremental
 from incrax._messages import wrong_option
 from incrax.control_flow.tapes.checking import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
-from incrax.control_flow.tapes.making import Options
+from incrax.control_flow.tapes.making import TapeOptions
 from incrax.control_flow.tapes.statics import StaticNames, static_names
 from incrax.engine.inputs.signature import make_signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FALLBACKS = ("eager", "error", "cond")
+FALLBACKS = ("eager", "error")
 
 
 @overload
@@ -80,9 +80,7 @@ def guarded(
             and no derivative passes through it.
         max_paths: paths recorded per structure and types of the arguments, at most.
         fallback: beyond `max_paths`, `"eager"`: warn once, with the outcomes of each guard, and call `f` as it is;
-            `"error"`: raise; `"cond"`: rewrite `f` so that branches whose sides only assign variables become one
-            `lax.cond` each, and record anew; what cannot be merged safely stays a guard, and beyond `max_paths` of
-            these it is as with `"eager"`, with the reasons.
+            `"error"`: raise.
         constant: names of captured variables that never change; they are not compared.
         dynamic: names or positions of arguments, pytrees of arrays, whose number of rows may change without a new
             recording. They are padded to a power of two of rows, from 64 on, and reach `f` as `Padded`, which `scan`
@@ -120,10 +118,7 @@ def guarded(
     _check(f, guard, max_paths, fallback, floats)
     names = (constant,) if isinstance(constant, str) else tuple(constant)
     rows = _argument_names(dynamic)
-    options = Options(guard, floats, max_paths, fallback, names, rows)
-
-    def named(fun: Any) -> StaticNames:
-        return static_names(fun, static) if static != () else StaticNames.none()
+    options = TapeOptions(guard, floats, max_paths, fallback, names, rows)
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
@@ -147,7 +142,14 @@ def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> No
     if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
         raise ValueError(f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1.")
     if fallback not in FALLBACKS:
-        raise ValueError(f'`guarded(fallback=...)` got {fallback!r}; use "eager", "error" or "cond".')
+        raise ValueError(_unknown_fallback(fallback))
+
+
+def _unknown_fallback(fallback: Any) -> str:
+    text = f'`guarded(fallback=...)` got {fallback!r}; use "eager" or "error".'
+    if fallback != "cond":
+        return text
+    return f'{text} "cond" was removed: write branches that have too many paths as `jax.lax.cond` by hand.'
 
 
 def _argument_names(dynamic: Any) -> tuple[str | int, ...]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from incrax._table import Printable, Table
 from incrax.control_flow.tapes.guards import Guard
-from incrax.control_flow.tapes.making import Options, Subject, observed
+from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
 from incrax.engine.inputs.signature import Signature
 
 
@@ -28,10 +28,10 @@ class TapeReport(NamedTuple):
         return not self.branches and not self.impure
 
     def __str__(self) -> str:
-        return str(_Printed(self))
+        return str(_PrintedReport(self))
 
 
-class _Printed(Printable):
+class _PrintedReport(Printable):
     def __init__(self, report: TapeReport) -> None:
         self.report = report
 
@@ -48,8 +48,8 @@ class _Printed(Printable):
 
 def branches_of(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> TapeReport:
     """The report of one path."""
-    subject = Subject(fun, getattr(fun, "__name__", "f"), Options(floats=True), [fun])
+    subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(floats=True), [fun])
     found = observed(subject, signature, leaves)
-    impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.seen.impure))
+    impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.log.impure))
     mutable = tuple(dict.fromkeys(container.name for container in found.captured.containers if container.is_mutable))
     return TapeReport(found.recording.guards, impure, mutable)

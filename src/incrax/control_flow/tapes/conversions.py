@@ -1,6 +1,6 @@
-"""Conversions of traced values to Python, each recorded as a guard; the same for both ways of recording.
+"""Conversions of traced values to Python, each recorded as a guard.
 
-In: a tracer, and a recorder that tells its value. Out: what Python asked for. It must not know how the value is found.
+In: a tracer, whose trace tells its value. Out: what Python asked for. It must not know how the value is found.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -45,52 +45,25 @@ def placed(place: Place) -> Iterator[None]:
         _here.place = None
 
 
-@contextmanager
-def without_values(error: Exception) -> Iterator[None]:
-    """Refuse to tell Python any value inside the block, in this thread."""
-    before, _here.error = getattr(_here, "error", None), error
-    try:
-        yield
-    finally:
-        _here.error = before
-
-
-def is_without_values() -> bool:
-    """Whether values are refused now."""
-    return getattr(_here, "error", None) is not None
-
-
-class Recorder(Protocol):
-    """What records guards."""
-
-    def value_of(self, tracer: Any) -> Any:
-        """The value of a tracer in this run."""
-
-    def learn(self, tracer: Any, guard: Guard) -> None:
-        """Note that Python learned something of a tracer."""
-
-
-def learned(recorder: Recorder, tracer: Any, kind: str, place: Place | None = None) -> Any:
+def learned(tracer: Any, kind: str, place: Place | None = None) -> Any:
     """The value of a tracer; what the conversion tells of it becomes a guard."""
     frame = caller(2)
-    if is_without_values():
-        raise _here.error
-    value = recorder.value_of(tracer)
+    value = tracer._trace.value_of(tracer)
     place = place or getattr(_here, "place", None) or place_of(frame)
     assert place is not None
     is_float = kind == "value" and jnp.issubdtype(tracer.dtype, jnp.inexact)
-    recorder.learn(tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float)))
+    tracer._trace.learn(tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float)))
     return value
 
 
-def as_text(recorder: Recorder, tracer: Any, form: Callable[[Any], str]) -> str:
+def as_text(tracer: Any, form: Callable[[Any], str]) -> str:
     """A tracer's value as text: no guard where it is just printed, no value where JAX names something by it."""
     if is_asked_by_jax(caller(1)):
         return f"a traced {tracer.dtype.name}{list(tracer.shape)}"
     place = place_of(caller(2))
     if place.use == "print":
-        return form(recorder.value_of(tracer))
-    return form(learned(recorder, tracer, "value", place))
+        return form(tracer._trace.value_of(tracer))
+    return form(learned(tracer, "value", place))
 
 
 def is_for_log() -> bool:
@@ -103,7 +76,7 @@ def formatted(value: Any, spec: str) -> str:
     return format(np.asarray(value)[()], spec) if np.ndim(value) == 0 else format(jnp.asarray(value), spec)
 
 
-def read_by_jax(recorder: Recorder, tracer: Any) -> Any:
+def read_by_jax(tracer: Any) -> Any:
     """The value of a tracer where a function of JAX needs it for Python, else None."""
     frame = caller(1)
     while frame is not None and _passes_on(frame):
@@ -113,7 +86,7 @@ def read_by_jax(recorder: Recorder, tracer: Any) -> Any:
         return None
     if kind == "int" and not _is_integer(tracer) and frame.f_code.co_name != "__int__":
         kind = "value"
-    return jnp.asarray(learned(recorder, tracer, kind))
+    return jnp.asarray(learned(tracer, kind))
 
 
 def _passes_on(frame: FrameType) -> bool:
@@ -135,31 +108,31 @@ def _is_integer(tracer: Any) -> bool:
 # --- methods of tracers -----------------------------------------------------------------------------------------------
 
 
-def to_bool(recorder: Recorder, tracer: Any) -> bool:
+def to_bool(tracer: Any) -> bool:
     """`bool(x)`."""
     if tracer.size != 1:
         return bool(np.zeros(tracer.shape))
-    return bool(np.asarray(learned(recorder, tracer, "bool")).reshape(()))
+    return bool(np.asarray(learned(tracer, "bool")).reshape(()))
 
 
-def to_scalar(recorder: Recorder, tracer: Any, kind: type) -> Any:
+def to_scalar(tracer: Any, kind: type) -> Any:
     """`int(x)`, `float(x)`, `complex(x)`."""
     if tracer.ndim > 0:
         raise TypeError(f"Only scalar arrays can be converted to Python scalars; got {tracer.ndim=}")
     is_int = kind is int or (kind is float and _is_integer(tracer))
-    return kind(np.asarray(learned(recorder, tracer, "int" if is_int else "value"))[()])
+    return kind(np.asarray(learned(tracer, "int" if is_int else "value"))[()])
 
 
-def to_index(recorder: Recorder, tracer: Any) -> int:
+def to_index(tracer: Any) -> int:
     """`range(x)`, `values[x]`: what Python needs an integer for."""
     if tracer.shape != () or not jnp.issubdtype(tracer.dtype, jnp.integer):
         raise TypeError("Only integer scalar arrays can be converted to a scalar index.")
-    return operator.index(np.asarray(learned(recorder, tracer, "int"))[()])
+    return operator.index(np.asarray(learned(tracer, "int"))[()])
 
 
-def to_numpy(recorder: Recorder, tracer: Any, dtype: Any = None) -> np.ndarray:
+def to_numpy(tracer: Any, dtype: Any = None) -> np.ndarray:
     """`np.asarray(x)`."""
     if _jax.is_key_dtype(tracer.dtype):
         raise TypeError("JAX array with PRNGKey dtype cannot be converted to a NumPy array.")
-    array = bits_on_host(learned(recorder, tracer, "value"))
+    array = bits_on_host(learned(tracer, "value"))
     return array if dtype is None else array.astype(dtype)

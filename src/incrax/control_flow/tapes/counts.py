@@ -19,7 +19,6 @@ class TapeStats:
         transparent: calls under another transformation.
         eager: calls evaluated operation by operation because there were too many paths.
         aborted: calls that raised.
-        merged: branches that became a `lax.cond` while recording.
     """
 
     calls: int = 0
@@ -31,7 +30,6 @@ class TapeStats:
     transparent: int = 0
     eager: int = 0
     aborted: int = 0
-    merged: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""

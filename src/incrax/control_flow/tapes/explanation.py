@@ -5,7 +5,7 @@ In: tapes. Out: a report. It must not change anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from incrax._table import Printable, Table
@@ -23,26 +23,19 @@ class TapeExplanation(NamedTuple):
     """Each recorded path: types, hits, misses, seconds of recording and compiling, guards."""
     guards: tuple[dict[str, Any], ...]
     """Each place where Python asked, and the outcomes that it got there."""
-    branches: tuple[dict[str, Any], ...] = ()
-    """Of `fallback="cond"`, beyond `max_paths`: each branch, whether it is a `lax.cond`, and why not everywhere."""
 
     def as_dict(self) -> dict[str, Any]:
         """Counters, paths and guards."""
-        return {
-            "stats": dict(self.stats),
-            "paths": list(self.paths),
-            "guards": list(self.guards),
-            "branches": list(self.branches),
-        }
+        return {"stats": dict(self.stats), "paths": list(self.paths), "guards": list(self.guards)}
 
     def __str__(self) -> str:
-        return str(_Printed(self))
+        return str(_PrintedExplanation(self))
 
     def _repr_html_(self) -> str:
-        return _Printed(self)._repr_html_()
+        return _PrintedExplanation(self)._repr_html_()
 
 
-class _Printed(Printable):
+class _PrintedExplanation(Printable):
     def __init__(self, explanation: TapeExplanation) -> None:
         self.explanation = explanation
 
@@ -55,23 +48,20 @@ class _Printed(Printable):
             for n, p in enumerate(self.explanation.paths)
         ]
         guards = [[g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.explanation.guards]
-        branches = [[b["place"], "yes" if b["is_merged"] else "no", b["reason"]] for b in self.explanation.branches]
         header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
         return [
             Table("calls", ["", ""], counts),
             Table("paths", header, paths),
             Table("guards", ["guard", "outcomes", "seen"], guards),
-            *([Table("branches", ["branch", "lax.cond", "why not"], branches)] if branches else []),
         ]
 
 
-def explain(stats: TapeStats, tapes: Iterable[Tape], branches: Mapping[str, Any]) -> TapeExplanation:
+def explain(stats: TapeStats, tapes: Iterable[Tape]) -> TapeExplanation:
     """The report of some tapes."""
     tapes = list(tapes)
     paths = tuple(_described(tape, path) for tape in tapes for path in tape.tree.paths)
     guards = tuple({"place": place, "outcomes": sorted(keys)} for place, keys in _seen(tapes).items())
-    merged = tuple({"place": place, "is_merged": done, "reason": why} for place, (done, why) in branches.items())
-    return TapeExplanation(stats.as_dict(), paths, guards, merged)
+    return TapeExplanation(stats.as_dict(), paths, guards)
 
 
 def outcomes_of(tapes: Sequence[Tape]) -> list[str]:
@@ -82,14 +72,6 @@ def outcomes_of(tapes: Sequence[Tape]) -> list[str]:
             seen.setdefault(f"captured `{name}`", set()).add(str(id(tape)))
     ordered = sorted(seen.items(), key=lambda item: -len(item[1]))
     return [f"{place}: {len(keys)}" for place, keys in ordered[:8]]
-
-
-def unmerged(reasons: dict[str, str], tapes: Sequence[Tape]) -> list[str]:
-    """Why branches are guards, as text; adds to the reasons for those that are of a kind that is never merged."""
-    for place, keys in _seen(tapes).items():
-        if len(keys) > 1:
-            reasons.setdefault(place, "it is no `if` or `x if y else z`, or not of a function that could be rewritten")
-    return [f"{place}: {reason}" for place, reason in reasons.items()]
 
 
 def _seen(tapes: Iterable[Tape]) -> dict[str, set[str]]:

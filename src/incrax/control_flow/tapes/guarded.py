@@ -22,8 +22,8 @@ from incrax._names import name_of, reduced
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.ragged import RaggedArguments, exact
 from incrax.control_flow.tapes.counts import TapeStats
-from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of, unmerged
-from incrax.control_flow.tapes.making import Options, Subject, make_path, merging
+from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
+from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
 from incrax.control_flow.tapes.messages import (
     constant_of_derivative,
     eager_from_now,
@@ -41,9 +41,6 @@ from incrax.engine.inputs.signature import Signature, make_signature
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_ATTEMPTS = 3
-"""Attempts to merge branches, at most, in which there was none that could be."""
-
 MAX_SIGNATURES = 64
 """Structures, shapes and dtypes of arguments, or combinations of static ones, kept per function."""
 
@@ -52,20 +49,27 @@ class Guarded(Generic[P, R]):
     """A function compiled path by path; made by `guarded`."""
 
     def __init__(
-        self, fun: Callable[P, R], options: Options, statics: StaticNames, make: Any = None, roots: Sequence[Any] = ()
+        self,
+        fun: Callable[P, R],
+        options: TapeOptions,
+        statics: StaticNames,
+        make: Any = None,
+        roots: Sequence[Any] = (),
     ) -> None:
-        self._options, names, options = options, options.dynamic, options._replace(dynamic=())
-        name = name_of(fun)
-        self._fun, self._statics, self._make = fun, statics, make
-        self._subject = Subject(fun, name, options, [fun, *roots, *([options.guard] if options.guard else [])])
+        self._fun = fun
+        self._options = options
+        self._statics = statics
+        self._make = make
+        names = options.dynamic
+        options = options._replace(dynamic=())
+        guards = [] if options.guard is None else [options.guard]
+        self._subject = RecordedFunction(fun, name_of(fun), options, [fun, *roots, *guards])
         self._stats = TapeStats()
         self._tapes: OrderedDict[Any, list[Tape]] = OrderedDict()
         self._kin: OrderedDict[Any, Guarded[..., R]] = OrderedDict()
         self._ragged = RaggedArguments(fun, names, "guarded", "guarded(dynamic=...)") if names else None
         self._latest: Tape | None = None
         self._has_warned = False
-        self._attempts = MAX_ATTEMPTS if options.fallback == "cond" else 0
-        self._reasons: dict[str, str] = {}
         self._is_disabled = is_disabled()
         self._lock = threading.RLock()
         functools.update_wrapper(self, fun, updated=())
@@ -208,8 +212,8 @@ class Guarded(Generic[P, R]):
         return results
 
     def _path_if_few(self, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path | None:
-        """A new path; None if there are too many, and branches cannot be merged."""
-        if self._is_full(signature) and not self._merge(signature, leaves):
+        """A new path; None if there are too many."""
+        if self._is_full(signature):
             return self._too_many(signature)
         return self._new_path(self._tape_for(signature), signature, leaves, is_call=is_call)
 
@@ -257,23 +261,10 @@ class Guarded(Generic[P, R]):
         lines = outcomes_of(tapes)
         if options.fallback == "error":
             raise too_many_paths(self._subject.name, options.max_paths, lines)
-        if not self._has_warned and not self._attempts:
+        if not self._has_warned:
             self._has_warned = True
-            reasons = unmerged(self._reasons, tapes) if options.fallback == "cond" else []
-            text = eager_from_now(self._subject.name, options.max_paths, lines, reasons)
+            text = eager_from_now(self._subject.name, options.max_paths, lines)
             warnings.warn(text, UserWarning, stacklevel=6)
-
-    def _merge(self, signature: Signature, leaves: Any) -> bool:
-        """Whether the function has just become one that merges branches, all its paths forgotten."""
-        if not self._attempts:
-            return False
-        subject, self._reasons, is_vain = merging(self._subject, signature, leaves, self._stats)
-        self._attempts -= is_vain
-        if subject is None:
-            return False
-        self._subject, self._latest, self._attempts = subject, None, 0
-        self._tapes.clear()
-        return True
 
     # --- under other transformations ------------------------------------------------------------------------------
 
@@ -317,13 +308,7 @@ class Guarded(Generic[P, R]):
     def explain(self) -> TapeExplanation:
         """Paths, the guards behind each, how often each was right or wrong, seconds of recording and compiling."""
         with self._lock:
-            return explain(self._stats, self._all_tapes(), self._branches())
-
-    def _branches(self) -> dict[str, tuple[bool, str]]:
-        """Branches by place: whether they were merged, and why not where they were not."""
-        merged = self._subject.sides.merged if self._subject.sides else {}
-        found = {place: (place in merged, reason) for place, reason in {**merged, **self._reasons}.items()}
-        return functools.reduce(dict.__or__, (kin._branches() for kin in self._kin.values()), found)
+            return explain(self._stats, self._all_tapes())
 
     def _all_tapes(self) -> list[Tape]:
         own = [tape for group in self._tapes.values() for tape in group]

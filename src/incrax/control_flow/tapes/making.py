@@ -17,12 +17,10 @@ from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import placed
 from incrax.control_flow.tapes.counts import TapeStats
-from incrax.control_flow.tapes.mechanism import record
 from incrax.control_flow.tapes.messages import branch_inside, clock_or_random, float_guard, kept_tracer, no_array
 from incrax.control_flow.tapes.paths import Path
-from incrax.control_flow.tapes.recording import Recording
-from incrax.control_flow.tapes.sides import Sides
-from incrax.control_flow.tapes.sources import Seen, watched
+from incrax.control_flow.tapes.recording import Recording, record
+from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Signature
 from incrax.errors import TapeError
 
@@ -30,7 +28,7 @@ MAX_ROUNDS = 3
 """Recordings of one call: one more where code was found that is reached in no other way than by running."""
 
 
-class Options(NamedTuple):
+class TapeOptions(NamedTuple):
     """What `guarded` was asked for."""
 
     guard: Callable[..., Any] | None = None
@@ -41,16 +39,14 @@ class Options(NamedTuple):
     dynamic: tuple[str | int, ...] = ()
 
 
-class Subject(NamedTuple):
+class RecordedFunction(NamedTuple):
     """A function that is recorded."""
 
     fun: Callable[..., Any]
     name: str
-    options: Options
+    options: TapeOptions
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
-    sides: Sides | None = None
-    """What the function asks at its branches, if it is rewritten."""
 
     def captured(self, statics: Sequence[Any] = ()) -> Captured:
         """What the function captures now, and what can be read from static arguments."""
@@ -73,37 +69,35 @@ class Observed(NamedTuple):
 
     recording: Recording
     captured: Captured
-    seen: Seen
+    log: RunLog
     avals: tuple[Any, ...]
     out_tree: Any
 
 
-def observed(subject: Subject, signature: Signature, leaves: Sequence[Any]) -> Observed:
+def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
     """Run and record once; again where code was found only by running it."""
     avals, trees = types_of(leaves), []
     for number in range(MAX_ROUNDS):
-        captured, seen = subject.captured(signature.statics), Seen()
-        if subject.sides is not None:
-            subject.sides.note_identity(captured.codes, captured.seen)
+        captured = subject.captured(signature.statics)
+        log = RunLog()
         if captured.tracers:
             raise kept_tracer(subject.name, captured.tracers[0])
         try:
-            with watched(captured, seen):
+            with watched(captured, log):
                 recording = record(_flat(subject, signature, trees), leaves, avals)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
-        if subject.sides is not None:
-            seen.rename(subject.sides.origins)
-        subject.roots.extend(seen.states)
-        found = seen.new_roots(captured)
-        is_late = subject.sides is not None and subject.sides.is_late
-        if not (found or is_late) or number + 1 == MAX_ROUNDS:
-            return Observed(recording, captured, seen, avals, trees[-1])
+        subject.roots.extend(log.states)
+        found = log.new_roots(captured)
+        if not found or number + 1 == MAX_ROUNDS:
+            return Observed(recording, captured, log, avals, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
 
 
-def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats) -> tuple[Path, Captured]:
+def make_path(
+    subject: RecordedFunction, signature: Signature, leaves: Sequence[Any], stats: TapeStats
+) -> tuple[Path, Captured]:
     """Record the path of a call.
 
     Raises:
@@ -119,25 +113,7 @@ def make_path(subject: Subject, signature: Signature, leaves: Sequence[Any], sta
     return path, run.captured
 
 
-def merging(
-    subject: Subject, signature: Signature, leaves: Sequence[Any], stats: TapeStats
-) -> tuple[Subject | None, dict[str, str], bool]:
-    """The subject with its function rewritten so that branches are merged, if one was at these values; reasons.
-
-    The last result is whether that was in vain; not if the function itself raised.
-    """
-    sides = Sides(stats)
-    try:
-        found = subject._replace(fun=sides.inner(subject.fun), sides=sides)
-        make_path(found, signature, leaves, stats)
-    except TapeError as error:
-        return None, {**sides.reasons, "a call": str(error)}, True
-    except Exception:  # noqa: BLE001 - the function as it is will raise it, or not
-        return None, sides.reasons, False
-    return (found if sides.merged else None), sides.reasons, not sides.merged
-
-
-def _flat(subject: Subject, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:
+def _flat(subject: RecordedFunction, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:
     """The function of flat leaves; the user's guard is evaluated ahead of it."""
 
     def flat(*leaves: Any) -> list[Any]:
@@ -182,10 +158,10 @@ def _learn_guard(value: Any) -> None:
             leaf.tolist()
 
 
-def _refuse(subject: Subject, run: Observed) -> None:
+def _refuse(subject: RecordedFunction, run: Observed) -> None:
     """Raise for what a compiled path would repeat, or would be recorded anew each time."""
-    if run.seen.impure:
-        raise clock_or_random(subject.name, *run.seen.impure[0])
+    if run.log.impure:
+        raise clock_or_random(subject.name, *run.log.impure[0])
     floats = [g.place for g in run.recording.guards if g.is_value_of_floats]
     if floats and not subject.options.floats:
         raise float_guard(subject.name, list(dict.fromkeys(floats)))

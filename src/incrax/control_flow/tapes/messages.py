@@ -122,11 +122,10 @@ def too_many_paths(name: str, max_paths: int, lines: Sequence[str]) -> TooManyPa
     return TooManyPathsError(_explosion(name, max_paths, lines) + ' Raise `max_paths`, or pass `fallback="eager"`.')
 
 
-def eager_from_now(name: str, max_paths: int, lines: Sequence[str], reasons: Sequence[str] = ()) -> str:
+def eager_from_now(name: str, max_paths: int, lines: Sequence[str]) -> str:
     """A warning: a function is evaluated eagerly on paths that are not recorded."""
-    why = f" Branches that could not become a `lax.cond`: {'; '.join(reasons)}." if reasons else ""
     rest = "Recorded paths stay compiled; on any other the function is called as it is, operation by operation."
-    return f"{_explosion(name, max_paths, lines)}{why} {rest}"
+    return f"{_explosion(name, max_paths, lines)} {rest}"
 
 
 def _explosion(name: str, max_paths: int, lines: Sequence[str]) -> str:
@@ -134,13 +133,4 @@ def _explosion(name: str, max_paths: int, lines: Sequence[str]) -> str:
         f"`guarded({name})` has met more than {max_paths} paths. Outcomes seen, by guard: {'; '.join(lines)}. The "
         "usual cause is a branch inside a loop over elements, or a Python integer that takes many values. Use "
         "`jnp.where` or `jax.lax.cond` for the first of these guards."
-    )
-
-
-def not_fitting(version: str, reason: str) -> str:
-    """A warning: the main way of recording does not fit the installed JAX."""
-    return (
-        "`incrax.guarded` records by running functions again and again, because its direct way does not fit JAX "
-        f"{version}: {reason}. Results are the same; recording a path takes longer, once. Use a version of JAX that "
-        "this version of incrax was tested with, or report this."
     )

@@ -1,4 +1,4 @@
-"""Recording, the main way: JAX stages the program, and its tracers tell their values when Python asks.
+"""Recording: JAX stages the program, and its tracers tell their values when Python asks.
 
 In: a function of flat arrays, and arrays. Out: a `Recording`. A value is computed when it is asked for, from what was
 staged so far, so that an equation no branch depends on does not run here at all.
@@ -39,22 +39,22 @@ class RecordedTracer(_jax.JaxprTracer):
     _trace: Recorder
 
     def __bool__(self) -> bool:
-        return conversions.to_bool(self._trace, self)
+        return conversions.to_bool(self)
 
     def __int__(self) -> int:
-        return conversions.to_scalar(self._trace, self, int)
+        return conversions.to_scalar(self, int)
 
     def __float__(self) -> float:
-        return conversions.to_scalar(self._trace, self, float)
+        return conversions.to_scalar(self, float)
 
     def __complex__(self) -> complex:
-        return conversions.to_scalar(self._trace, self, complex)
+        return conversions.to_scalar(self, complex)
 
     def __index__(self) -> int:
-        return conversions.to_index(self._trace, self)
+        return conversions.to_index(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return conversions.to_numpy(self._trace, self, dtype)
+        return conversions.to_numpy(self, dtype)
 
     def __format__(self, spec: str) -> str:
         return self._text(lambda value: conversions.formatted(value, spec), super().__str__)
@@ -68,12 +68,12 @@ class RecordedTracer(_jax.JaxprTracer):
     def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
         """Text of the value; when the run is over just that of a traced value, unless a log is written late."""
         if not self._trace.is_over:
-            return conversions.as_text(self._trace, self, form)
+            return conversions.as_text(self, form)
         return form(self._trace.known_value(self)) if conversions.is_for_log() else plain()
 
     def tolist(self) -> Any:
         """Nested lists of the value."""
-        return conversions.to_numpy(self._trace, self).tolist()
+        return conversions.to_numpy(self).tolist()
 
     def block_until_ready(self) -> Any:
         """The value itself: nothing is computed yet."""
@@ -81,7 +81,7 @@ class RecordedTracer(_jax.JaxprTracer):
 
     def to_concrete_value(self) -> Any:
         """The value where JAX needs it for Python; else None, so that what can stay traced does."""
-        return conversions.read_by_jax(self._trace, self)
+        return conversions.read_by_jax(self)
 
 
 class Recorder(_jax.JaxprTrace):

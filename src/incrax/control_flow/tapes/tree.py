@@ -12,14 +12,14 @@ from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.paths import Path
 
 
-class Node:
+class GuardNode:
     """A guard that paths with the same outcomes so far meet next, with one child per outcome; or the end of a path."""
 
     __slots__ = ("children", "guard", "likely", "path")
 
     def __init__(self) -> None:
         self.guard: Guard | None = None
-        self.children: dict[Hashable, Node] = {}
+        self.children: dict[Hashable, GuardNode] = {}
         self.path: Path | None = None
         self.likely: Path | None = None
         """The path below that was right last."""
@@ -36,7 +36,7 @@ class Tree:
     """
 
     def __init__(self) -> None:
-        self.root = Node()
+        self.root = GuardNode()
         self.paths: list[Path] = []
 
     def insert(self, path: Path) -> Path:
@@ -46,12 +46,12 @@ class Tree:
             OtherWay: the function is not a function of what it was seen to read.
         """
         node = self.root
-        nodes: list[Node] = []
+        nodes: list[GuardNode] = []
         for guard in path.guards:
             if node.path is not None or (node.guard is not None and node.guard.site != guard.site):
                 raise OtherWay(guard.place)
             nodes.append(node)
-            node = node.children.get(guard.key) or Node()
+            node = node.children.get(guard.key) or GuardNode()
         if node.guard is not None:
             raise OtherWay(f"{node.guard.place}, which was not reached")
         if node.path is not None:
@@ -63,7 +63,7 @@ class Tree:
         for guard in path.guards:
             node.guard = node.guard or guard
             path.nodes.append(node)
-            node = node.children.setdefault(guard.key, Node())
+            node = node.children.setdefault(guard.key, GuardNode())
         node.path = path
         path.nodes.append(node)
         self.paths.append(path)
@@ -86,9 +86,9 @@ class Tree:
         child = path.nodes[failing].children.get(key)
         return None if child is None else child.likely
 
-    def walk(self) -> Iterator[tuple[int, Node]]:
+    def walk(self) -> Iterator[tuple[int, GuardNode]]:
         """Every node with a guard and its depth, parents first."""
-        waiting: list[tuple[int, Node]] = [(0, self.root)]
+        waiting: list[tuple[int, GuardNode]] = [(0, self.root)]
         while waiting:
             depth, node = waiting.pop()
             if node.guard is not None:

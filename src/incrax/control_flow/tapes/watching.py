@@ -6,11 +6,14 @@ In: a run. Out: what it saw. It must not know about tracers.
 from __future__ import annotations
 
 import datetime
+import decimal
 import gc
+import logging
 import os
 import random
 import sys
 import sysconfig
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -21,8 +24,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._locations import is_logged, is_of_user, user_frame
-from incrax.control_flow.tapes.captured import Captured, Code, contents
-from incrax.control_flow.tapes.process import read_by_built_in, read_by_frame
+from incrax.control_flow.tapes.captured import DECIMAL, Captured, Code, ProcessState, contents
 
 _IMPURE = {
     id(getattr(time, name)): f"the clock `time.{name}`"
@@ -39,8 +41,31 @@ _IMPURE |= {id(open): "a file, by `open`", id(input): "the terminal, by `input`"
 _SEED = random.Random.seed.__code__
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 
+_STATE_BY_BUILT_IN: dict[int, ProcessState] = {
+    id(decimal.getcontext): DECIMAL,
+    id(sys.getrecursionlimit): ProcessState("the limit of recursion", sys.getrecursionlimit),
+    id(threading.get_ident): ProcessState("the thread", threading.get_ident),
+    id(os.getpid): ProcessState("the process", os.getpid),
+}
+"""By built-in functions that read it."""
 
-class Seen:
+_STATE_BY_CODE: dict[types.CodeType, ProcessState] = {
+    np.geterr.__code__: ProcessState("the modes of `np.seterr`", np.geterr),
+    os.getenv.__code__: ProcessState("os.environ", lambda: dict(os.environ)),
+}
+"""By the code of functions that read it."""
+
+_ASKS_LOGGER = {logging.Logger.isEnabledFor.__code__, logging.Logger.getEffectiveLevel.__code__}
+
+
+def _read_by_frame(frame: types.FrameType) -> Any:
+    """What a function that begins to run reads of the process, or the logger that it asks; None for most."""
+    if frame.f_code in _ASKS_LOGGER:
+        return frame.f_locals.get("self")
+    return _STATE_BY_CODE.get(frame.f_code)
+
+
+class RunLog:
     """What a run did."""
 
     def __init__(self) -> None:
@@ -58,20 +83,17 @@ class Seen:
             self.codes[code] = frame.f_globals
         elif code is _SEED and frame.f_locals.get("a") is None and _is_for_user(frame):
             self.impure.append(("the randomness of the system", _line(frame)))
-        elif (state := read_by_frame(frame)) is not None and _is_asked_by_user(frame.f_back):
+        elif (state := _read_by_frame(frame)) is not None and _is_asked_by_user(frame.f_back):
             self.asked.append(state)
 
     def note_built_in(self, frame: Any, function: Any) -> None:
         """Note a built-in function that a frame calls."""
-        source, state = _source_of(function), read_by_built_in(function)
+        source = _source_of(function)
+        state = _STATE_BY_BUILT_IN.get(id(function))
         if source is not None and _is_for_user(frame):
             self.impure.append((source, _line(frame)))
         elif state is not None and _is_asked_by_user(frame):
             self.asked.append(state)
-
-    def rename(self, origins: dict[types.CodeType, types.CodeType]) -> None:
-        """Take code as the code that it was rewritten from."""
-        self.codes = {origins.get(code, code): scope for code, scope in self.codes.items()}
 
     def new_roots(self, captured: Captured) -> list[Any]:
         """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
@@ -90,7 +112,7 @@ def _is_of_this_run(function: types.FunctionType) -> bool:
 
 
 @contextmanager
-def watched(captured: Captured, seen: Seen) -> Iterator[None]:
+def watched(captured: Captured, log: RunLog) -> Iterator[None]:
     """Note what the user's code does inside the block, in this thread."""
     before, previous = _random_states(captured), _paused_profiler()
     forward = previous if callable(previous) else None
@@ -99,13 +121,13 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
         if forward is not None:
             forward(frame, event, arg)
         if event == "call":
-            seen.note_call(frame)
+            log.note_call(frame)
         elif event == "c_call":
-            seen.note_built_in(frame, arg)
-        while seen.asked:  # compared as it is now: the function may change it afterwards
-            state = seen.asked.pop()
+            log.note_built_in(frame, arg)
+        while log.asked:  # compared as it is now: the function may change it afterwards
+            state = log.asked.pop()
             if not captured.knows(state):
-                seen.states.append(state)
+                log.states.append(state)
                 captured.add(state)
 
     sys.setprofile(note)
@@ -117,7 +139,7 @@ def watched(captured: Captured, seen: Seen) -> Iterator[None]:
             previous.enable()  # pyright: ignore[reportFunctionMemberAccess]
     after = _random_states(captured)
     drawn = [name for name in before if before[name] != after[name]]
-    seen.impure += [(f"random numbers drawn from {name}", "while it ran") for name in drawn]
+    log.impure += [(f"random numbers drawn from {name}", "while it ran") for name in drawn]
 
 
 def _paused_profiler() -> Any:
