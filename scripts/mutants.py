@@ -1004,30 +1004,6 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "parameters computed inside a compiled function are taken for arguments",
-        "bijectors/carried.py",
-        "if None in arrays or (has_context and context is None):",
-        "if has_context and context is None:",
-    ),
-    Mutant(
-        "records by other parameters go into a compiled function",
-        "bijectors/carried.py",
-        "if not all(id(x) in given for x in needed) or",
-        "given = {**dict.fromkeys(map(id, needed), 0), **given}\n    if",
-    ),
-    Mutant(
-        "switches are no part of what is compiled",
-        "bijectors/compiled.py",
-        "key = _Key(frame, records, is_recording(), requires_ladj())",
-        "key = _Key(frame, records, True, True)",
-    ),
-    Mutant(
-        "0.0 and -0.0 are one static value",
-        "bijectors/arguments.py",
-        "return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)",
-        "return type(x), x",
-    ),
-    Mutant(
         "rows are had without the check of their number",
         "control_flow/loops/selecting.py",
         "jnp.where(jnp.arange(room) < num, rows, mask.size)",
