@@ -44,18 +44,18 @@ CATALOGUE = {
         test_bad_input.py::test_array_given_another_shape_or_type_in_place
         test_bad_input.py::test_array_overwritten_before_the_result_is_read
         properties/test_twins.py::test_the_snapshot_is_private
-        inputs/test_leaves.py::test_a_read_only_view_of_a_writable_array_is_copied_too
+        engine/inputs/test_leaves.py::test_a_read_only_view_of_a_writable_array_is_copied_too
     """,
     "frozen data: copied once, then compared by identity": """
         properties/test_twins.py::test_frozen_data_are_compared_by_pointer
         test_bad_input.py::test_a_frozen_array_does_not_see_later_changes
-        inputs/test_leaves.py::test_frozen_data_are_the_same_by_identity_only
+        engine/inputs/test_leaves.py::test_frozen_data_are_the_same_by_identity_only
     """,
     "a JAX array that shares memory with NumPy: trusted, documented, found by `verify`; our copies are real": """
         test_hatches.py::test_memory_changed_behind_jax_is_found
         test_catalogue.py::test_memory_shared_by_dlpack_and_changed_is_found
         test_catalogue.py::test_the_pages_warn_of_shared_memory
-        inputs/test_leaves.py::test_an_array_whose_memory_jax_could_share_is_copied
+        engine/inputs/test_leaves.py::test_an_array_whose_memory_jax_could_share_is_copied
     """,
     "an input that was donated or deleted: an error that names it; the next call works": """
         test_messages.py::test_donated_input_names_the_argument
@@ -69,12 +69,12 @@ CATALOGUE = {
         test_bad_input.py::test_result_deleted_by_the_caller_is_computed_again
         test_bad_input.py::test_result_that_is_an_input_may_be_deleted
         properties/test_recycling.py::test_what_a_user_holds_never_changes
-        saving/test_store.py::test_a_buffer_that_a_user_holds_is_not_recycled
+        engine/store/test_store.py::test_a_buffer_that_a_user_holds_is_not_recycled
     """,
     "one array under two arguments: two inputs, one buffer": """
         properties/test_twins.py::test_the_same_array_under_two_arguments_is_two_inputs
         test_bad_input.py::test_one_array_under_two_arguments
-        saving/test_store.py::test_bytes_are_those_of_distinct_buffers
+        engine/store/test_store.py::test_bytes_are_those_of_distinct_buffers
     """,
     "None, text, functions, enums, dtypes: static; without a hash an error that names them": """
         test_bad_input.py::test_static_leaves_select_traces_of_their_own
@@ -83,7 +83,7 @@ CATALOGUE = {
     """,
     "1, 1.0 and True, -1 and -2 with one hash: told apart": """
         test_bad_input.py::test_one_as_integer_float_and_boolean_inside_a_container
-        inputs/test_signature.py::test_equal_static_values_of_other_types_do_not_share_a_trace
+        engine/inputs/test_signature.py::test_equal_static_values_of_other_types_do_not_share_a_trace
         test_catalogue.py::test_numbers_of_one_hash_are_told_apart
     """,
     "another shape, dtype or weak type: another trace, the old one kept; bounded, and not silently": """
@@ -111,7 +111,7 @@ CATALOGUE = {
         test_bad_input.py::test_inside_other_transformations_nothing_is_stored
         test_bad_input.py::test_a_tracer_that_escaped_is_refused_and_not_stored
         test_incremental.py::test_concrete_arguments_inside_a_trace_store_no_tracer
-        saving/test_store.py::test_a_tracer_in_a_store_breaks_an_invariant
+        engine/store/test_store.py::test_a_tracer_in_a_store_breaks_an_invariant
         test_messages.py::test_text_of_the_note_on_calls_that_save_nothing
     """,
     "an exception in mid-update: passes unchanged, the former state is whole, the call counts as aborted": """
@@ -129,13 +129,13 @@ CATALOGUE = {
         test_catalogue.py::test_an_input_that_nothing_reads_may_fail
         test_catalogue.py::test_after_a_late_failure_inputs_are_compared_with_what_is_left
         test_catalogue.py::test_a_frozen_input_that_fails_late_spoils_no_other_call
-        saving/test_store.py::test_values_whose_computation_failed_are_dropped_and_others_stay
-        saving/test_store.py::test_a_result_that_tells_of_a_failure_drops_what_is_broken
-        inputs/test_leaves.py::test_a_value_that_failed_equals_nothing
+        engine/store/test_store.py::test_values_whose_computation_failed_are_dropped_and_others_stay
+        engine/store/test_store.py::test_a_result_that_tells_of_a_failure_drops_what_is_broken
+        engine/inputs/test_leaves.py::test_a_value_that_failed_equals_nothing
     """,
     "no memory left: within the budget always; values go before results": """
-        saving/test_store.py::test_results_do_not_depend_on_the_budget_and_the_budget_holds
-        saving/test_store.py::test_a_budget_of_zero_keeps_versions_and_outputs_only
+        engine/store/test_store.py::test_results_do_not_depend_on_the_budget_and_the_budget_holds
+        engine/store/test_store.py::test_a_budget_of_zero_keeps_versions_and_outputs_only
     """,
     "threads: results right, calls end; a fork for each is independent": """
         test_stress.py::test_threads_get_right_results_and_end
@@ -167,13 +167,13 @@ CATALOGUE = {
     """,
     "closed-over values: those of the trace; the report lists arrays with their size": """
         test_bad_input.py::test_captured_values_are_those_of_the_trace_as_under_jit
-        reports/test_explain.py::test_arrays_that_were_closed_over_are_listed_with_their_size
+        inspection/test_explain.py::test_arrays_that_were_closed_over_are_listed_with_their_size
     """,
     "JAX's caches cleared: values stay": """
         test_bad_input.py::test_clearing_the_caches_of_jax_keeps_values_and_results
     """,
     "another device or sharding: another trace; arrays on several devices are compared by identity, none gathered": """
-        inputs/test_leaves.py::test_placement_is_part_of_the_descriptor
+        engine/inputs/test_leaves.py::test_placement_is_part_of_the_descriptor
         test_catalogue.py::test_a_committed_array_has_a_trace_of_its_own
         test_catalogue.py::test_devices_and_shardings_in_turn
     """,

@@ -1,4 +1,4 @@
-"""Question: does asdex find tighter patterns, or fewer colours, or both faster, than `incrax.sparsity`?
+"""Question: does asdex find tighter patterns, or fewer colours, or both faster, than `incrax.derivatives.sparsity`?
 
 Functions of 200 to 1,000 inputs; for each, by either library: nonzeros of the pattern, seconds to find it (best of
 three, tracing included), colours. Both patterns must hold the true one, which is known by construction. asdex 0.5.2
@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_array
 
-from incrax import sparsity as ours
 from incrax._program import trace
+from incrax.derivatives import sparsity as ours
 from incrax.derivatives.sparsity.coloring import color_columns, color_symmetric
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 
