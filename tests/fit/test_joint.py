@@ -116,7 +116,9 @@ def test_data_of_another_structure_reach_their_own_part():
     m.set({"one['weights']": np.full(A.size, 10.0)})
     one.set(weights=np.full(A.size, 10.0))
     np.testing.assert_allclose(m.value(), one.value() + two.value(), rtol=1e-12)
-    m = fit.simultaneous({"one": incrax.bind(lambda mu, d: mu * sum(d), mu=2.0, d=[1, 2])}, shared=["mu"])
+    m = fit.simultaneous(
+        {"one": incrax.bind(lambda mu, d: mu * sum(d), mu=2.0, d=[1, 2], roles={"d": "data"})}, shared=["mu"]
+    )
     m.set({"one['d']": [1, 2, 3]})
     assert m.value() == 12.0
 

@@ -282,7 +282,7 @@ class Model:
 
 
 def test_methods_are_known_by_both_names_and_may_be_asserted_on():
-    m = Model()
+    m = incrax.frozen(Model())
     m.nll(X)
     for name in ("pdf", "Model.pdf"):
         with pytest.raises(AssertionError, match=f"of `{name}` ran"):

@@ -172,7 +172,7 @@ class Long:
 
 def test_static_values_that_cannot_say_what_they_are(log):
     f = incrax.incremental(lambda x, how: jnp.sum(x), tuning=MINIMAL)
-    for how in (Broken(), Broken(), Long(), Long()):
+    for how in map(incrax.frozen, (Broken(), Broken(), Long(), Long())):
         f(X, how)
     assert "`how` is a Broken, was a Broken (another object)" in [text for _, text in log() if "again" in text][0]
     assert "`how` is two lines....." in retrace(log)

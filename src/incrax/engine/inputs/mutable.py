@@ -40,8 +40,17 @@ _FUNCTIONS += (types.WrapperDescriptorType, types.MethodDescriptorType, types.Cl
 _COMPILED = frozenset(("jax", "jaxlib"))
 """Packages whose objects, compiled functions among them, are taken not to change."""
 
+_unchanging: set[type] = set()
+"""Types of ours whose objects never change."""
+
 _declared: dict[int, Any] = {}
 """Objects that a user promised not to change, by their `id`: weak references, or the objects that allow none."""
+
+
+def never_changes(kind: type) -> type:
+    """A decorator of classes whose methods make new objects instead of changing one."""
+    _unchanging.add(kind)
+    return kind
 
 
 def declare(x: Any) -> None:
@@ -70,7 +79,9 @@ def mutable_part(x: Any) -> Any:
     hashed_by = type(x).__hash__
     if hashed_by is None:  # inside of a partial function
         return x
-    if isinstance(x, _FUNCTIONS) or hashed_by is not object.__hash__ or _is_declared(x):
+    if isinstance(x, _FUNCTIONS) or hashed_by is not object.__hash__:
+        return None
+    if type(x) in _unchanging or _is_declared(x):
         return None
     wrapped = getattr(x, "__wrapped__", None)
     if callable(x) and wrapped is not None and type(x).__module__.split(".")[0] == "incrax":

@@ -28,9 +28,11 @@ from incrax.engine.inputs.chunks import (
     streamed,
 )
 from incrax.engine.inputs.messages import no_row_number, no_rows, other_lengths, other_rows, outside_rows
+from incrax.engine.inputs.mutable import never_changes
 from incrax.engine.inputs.sources import ArraySource, ParquetSource, Source
 
 
+@never_changes
 class Rows:
     """Rows of data, cut into chunks, for an incremental function: only chunks that are new are evaluated.
 
