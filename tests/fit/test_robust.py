@@ -79,7 +79,7 @@ def test_other_solvers_find_it_as_well(solver):
 @pytest.mark.parametrize("loss", ["squares", "huber"])
 @pytest.mark.parametrize("way", ["program", "callback", "incremental", "sparse", "matrix-free"])
 def test_cost_and_residuals_are_those_of_the_returned_point(way, loss):
-    """Bit for bit near enough that a step below the tolerance shows: at a perfect fit it takes the cost to zero."""
+    """Up to the rounding of terms of size 18, so that a step below the tolerance shows: the fit is perfect."""
     curved = lambda p: jnp.array([p[0] - 3.0, 2 * (p[1] + p[0] ** 2 - 9.0), 0.5 * (p[1] - 0.0)])
     options: dict = {"loss": loss, "progress": False}
     options |= {"callback": lambda p, cost: None} if way == "callback" else {}
@@ -87,8 +87,8 @@ def test_cost_and_residuals_are_those_of_the_returned_point(way, loss):
     fun = incrax.incremental(curved) if way == "incremental" else curved
     found = fit.levenberg_marquardt(fun, np.array([5.0, 1.0]), **options)
     assert found.is_converged
-    np.testing.assert_allclose(found.residuals, curved(jnp.asarray(found.values)), rtol=0, atol=1e-15)
-    assert found.cost == pytest.approx(half_rho(curved, found.values, loss, 1.0), rel=1e-12, abs=1e-32)
+    np.testing.assert_allclose(found.residuals, curved(jnp.asarray(found.values)), rtol=0, atol=2e-14)
+    assert found.cost == pytest.approx(half_rho(curved, found.values, loss, 1.0), rel=1e-12, abs=1e-26)
 
 
 def test_the_last_step_never_leaves_the_region_with_values():

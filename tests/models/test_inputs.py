@@ -23,9 +23,10 @@ def model(**options):
     return incrax.bind(nll, params=params, scale=2.0, x=X, **{"roles": {"x": "data"}, **options})
 
 
-def test_floating_leaves_are_trainable_by_default_and_others_are_data():
-    m = incrax.bind(lambda a, n, flag, name: a * n, a=1.0, n=3, flag=True, name="text")
-    assert m.roles == {"a": "trainable", "n": "data", "flag": "data", "name": "data"}
+def test_floating_leaves_and_integers_of_python_are_trainable_by_default_and_others_are_data():
+    values = {"a": 1.0, "b": 2, "n": np.array(3), "flag": True, "name": "text"}
+    m = incrax.bind(lambda a, b, n, flag, name: a * b * n, **values)
+    assert m.roles == {"a": "trainable", "b": "trainable", "n": "data", "flag": "data", "name": "data"}
 
 
 def test_the_innermost_path_decides_on_a_role():
@@ -77,7 +78,9 @@ def test_data_may_change_their_shape_and_structure():
 
 
 def test_leaves_that_follow_replaced_data_stay_what_they_were():
-    m = incrax.bind(lambda data, a, b: a + b + sum(data), data=[1, 2], a=1.0, b=2.0, roles={"b": "fixed"})
+    m = incrax.bind(
+        lambda data, a, b: a + b + sum(data), data=[1, 2], a=1.0, b=2.0, roles={"data": "data", "b": "fixed"}
+    )
     m.set(data=[1, 2, 3, 4], b=5.0)
     assert (m["a"], m["b"]) == (1.0, 5.0)
     assert m.roles["b"] == "fixed"

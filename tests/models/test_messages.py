@@ -61,7 +61,7 @@ BINDING = {
         '"data".',
     ),
     "integers": (
-        lambda: incrax.bind(lambda n: n, n=3, roles={"n": "trainable"}),
+        lambda: incrax.bind(lambda n: n, n=np.array(3), roles={"n": "trainable"}),
         "`n` of type int64[] cannot be trainable, because it has no derivative. This is usually a number without a "
         "decimal "
         f'point. {UNTOUCHED} Write 1.0 instead of 1, or give it the role "fixed" or "data".',
@@ -178,7 +178,7 @@ def test_short_names_that_fit_twice():
 
 
 def test_nothing_is_trainable():
-    m = incrax.bind(lambda n: n, n=3)
+    m = incrax.bind(lambda n: n, n=np.array(3))
     for call, name in ((m.grad, "grad"), (m.flat, "flat"), (m.unbounded, "unbounded")):
         assert text_of(incrax.errors.BindError, call) == (
             f"`{name}` needs something trainable, and no input of this model is. {UNTOUCHED} Give a floating input the "

@@ -202,7 +202,9 @@ def test_transforms_keep_shapes():
     m = incrax.bind(lambda p: jnp.sum(p), p=np.array([0.2, 0.8]), transforms={"p": (lambda u: u, lambda x: x[:1])})
     with pytest.raises(incrax.errors.BindError, match="it changes the shape"):
         m.unbounded()
-    nested = incrax.bind(lambda p: p["mu"] * p["n"], p={"mu": 1.0, "n": 3}, transforms={"p": (jnp.exp, jnp.log)})
+    nested = incrax.bind(
+        lambda p: p["mu"] * p["n"], p={"mu": 1.0, "n": np.array(3)}, transforms={"p": (jnp.exp, jnp.log)}
+    )
     assert set(nested.transforms) == {"p['mu']"}
 
 

@@ -59,7 +59,7 @@ LOSSES: dict[str, Callable[[Any], Rho]] = {
 """By the names of `scipy.optimize.least_squares`, whose "linear" is "squares" here."""
 
 
-LEAST_CURVATURE = 0.1
+LEAST_CURVATURE = 0.3
 """Of rho'(z): where a loss curves less than that, or down, this much of it stands for its curvature."""
 
 
