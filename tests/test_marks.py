@@ -134,6 +134,10 @@ def test_kept_values_serve_the_exact_policy_and_the_pure_form():
 # --- dependence given by hand -----------------------------------------------------------------------------------------
 
 
+SUMS = 1e4
+"""The two sums cancel in an exponent: their rounding, up to 200 ulp of one, is a relative error of the result."""
+
+
 def overestimated(a, b, x):
     """The trace cannot know that `x` cancels."""
     return jnp.exp(b + jnp.sum(x) - jnp.sum(x[::-1]))
@@ -146,7 +150,7 @@ def test_a_value_whose_dependence_is_given_stays_while_other_inputs_change():
     ours = incrax.incremental(f, tuning=MINIMAL)
     ours(1.0, 0.5, X)
     for k, shift in enumerate((0.0, 1.0, 2.0, 3.0)):
-        same(ours(1.0, 0.5, X + shift), f(1.0, 0.5, X + shift))
+        same(ours(1.0, 0.5, X + shift), f(1.0, 0.5, X + shift), terms=SUMS)
         assert k < 2 or "exp" not in primitives_run(ours)
     ours(1.0, 0.6, X)
     assert "exp" in primitives_run(ours)
@@ -164,9 +168,9 @@ def test_derivatives_inside_a_cached_function_depend_on_what_was_given_too():
         make(jax.value_and_grad(f, (0, 1))) for make in (lambda g: incrax.incremental(g, tuning=MINIMAL), jax.jit)
     )
     for shift in (0.0, 1.0, 2.0, 3.0):
-        same(ours(1.0, 0.5, X + shift), plain(1.0, 0.5, X + shift))
+        same(ours(1.0, 0.5, X + shift), plain(1.0, 0.5, X + shift), terms=SUMS)
     assert "exp" not in primitives_run(ours)
-    same(ours(1.0, 0.7, X), plain(1.0, 0.7, X))
+    same(ours(1.0, 0.7, X), plain(1.0, 0.7, X), terms=SUMS)
     assert "exp" in primitives_run(ours)
 
 
