@@ -200,7 +200,7 @@ class Bar:
 
 @pytest.mark.parametrize("patience", [0.0, 1e9])
 def test_a_bar_is_shown_for_what_takes_long_only(monkeypatch, maps, patience):
-    monkeypatch.setattr(progress, "Progress", Bar)
+    monkeypatch.setattr("rich.progress.Progress", Bar)
     monkeypatch.setattr(progress, "PATIENCE_S", patience)
     Bar.made.clear()
     incrax.incremental(loss)(T, incrax.Rows.from_memmap(maps, chunk_rows=CHUNK))
@@ -214,7 +214,7 @@ def test_a_bar_is_shown_for_what_takes_long_only(monkeypatch, maps, patience):
 
 
 def test_rows_in_memory_show_no_bar(monkeypatch):
-    monkeypatch.setattr(progress, "Progress", Bar)
+    monkeypatch.setattr("rich.progress.Progress", Bar)
     monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
     Bar.made.clear()
     incrax.incremental(loss)(T, incrax.Rows(DATA, chunk_rows=CHUNK))
