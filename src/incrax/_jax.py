@@ -190,8 +190,8 @@ _CALL_PARAMS = {
 
 
 PASS = "incrax_pass"
-"""Name of the primitive of `facts.passes`, (*results, *inputs) -> results."""
-LOOP = "incrax_loop"  # of `loops.primitive`
+"""Name of the primitive of `engine.program.passes`, (*results, *inputs) -> results."""
+LOOP = "incrax_loop"  # of `control_flow.loops.primitive`
 
 
 def called_jaxpr(eqn: Equation) -> Any | None:
@@ -573,7 +573,7 @@ def is_mutable_array(x: Any) -> bool:
 
 JaxprTrace: Any = getattr(_inner_pe, "DynamicJaxprTrace", object)
 JaxprTracer: Any = getattr(_inner_pe, "DynamicJaxprTracer", object)
-"""The trace that stages equations, and its values; `tapes.recording` makes these tell what they are."""
+"""The trace that stages equations, and its values; `control_flow.tapes.recording` makes these tell what they are."""
 
 
 def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Body:

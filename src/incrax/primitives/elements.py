@@ -1,8 +1,8 @@
 """The walk: what each value depends on, element by element, in a domain that says how sets of inputs are held.
 
-Two domains are built on it: bit masks, for what a change reaches (`facts.dependence`), and boolean sparse matrices, for
-what a derivative may be (`sparsity.search`). The domain is all that differs; index rules and equations that hold
-jaxprs are the same. A value that depends on nothing is the domain's `NOTHING`.
+Two domains are built on it: bit masks, for what a change reaches (`engine.program.dependence`), and boolean sparse
+matrices, for what a derivative may be (`derivatives.sparsity.search`). The domain is all that differs; index rules and
+equations that hold jaxprs are the same. A value that depends on nothing is the domain's `NOTHING`.
 """
 
 from __future__ import annotations

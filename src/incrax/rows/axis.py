@@ -2,7 +2,7 @@
 
 In: one function traced for two numbers of rows. Out: how they compare, a `RowProgram`, or `MixedRowsError`. The two
 traces tell the row axis by the shapes that differ and the numbers that were made from the number of rows by the
-literals that differ (`facts.row_numbers`). It must not know chunks.
+literals that differ (`rows.numbers`). It must not know chunks.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The pullback of a mean multiplies every row by 1/N. What is appended changes N, 
 chunks. By linearity sum_n s r[n] = s sum_n r[n], where s is made of numbers of rows only; then new rows leave the other
 chunks alone. In single precision sum_n r[n] may overflow where the mean does not. There a power of two p near s stays
 where s was, (s / p) sum_n p r[n], so that all values have the range that they had; p is chosen for a number of rows and
-chosen again when that is far from the present one. Other factors stay where they are (see `planning.factors` for what
-moving them takes).
+chosen again when that is far from the present one. Other factors stay where they are (see `engine.rewrites.factors` for
+what moving them takes).
 
 In: a `RowProgram`, values of the numbers. Out: the same function as another one.
 """

@@ -16,7 +16,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import STATEFUL, Program
-from incrax.engine.program.constants import evaluate_equation
+from incrax.engine.program.constants import evaluate_equation, is_at_hand
 
 MAX_ELEMENTS = 1 << 22
 """Elements above which a constant is taken as unknown."""
@@ -55,16 +55,10 @@ def known_of(program: Program, arguments: Sequence[Constant | None]) -> Known:
     known = {
         var: constant(value)
         for var, value in zip(program.constvars, program.consts, strict=True)
-        if _jax.aval_size(var.aval) <= MAX_ELEMENTS and _is_at_hand(value)
+        if _jax.aval_size(var.aval) <= MAX_ELEMENTS and is_at_hand(value)
     }
     known.update({var: given for var, given in zip(program.invars, arguments, strict=True) if given is not None})
     return known
-
-
-def _is_at_hand(value: Any) -> bool:
-    if isinstance(value, _jax.Tracer) or _jax.is_mutable_array(value):
-        return False
-    return not isinstance(value, jax.Array) or _jax.is_held_whole(value)
 
 
 def constant_of(atom: Atom, known: Known) -> Constant | None:

@@ -33,12 +33,12 @@ def known_values(program: Program) -> dict[Var, np.ndarray]:
 def known_constants(program: Program) -> dict[Var, np.ndarray]:
     """The values of the small constants."""
     pairs = zip(program.constvars, program.consts, strict=True)
-    return {var: np.asarray(const) for var, const in pairs if _is_small(var.aval) and _is_at_hand(const)}
+    return {var: np.asarray(const) for var, const in pairs if _is_small(var.aval) and is_at_hand(const)}
 
 
-def _is_at_hand(const: Any) -> bool:
-    """Whether a value can be read; what is hidden in an equation's parameters may be traced."""
-    if isinstance(const, _jax.Tracer):
+def is_at_hand(const: Any) -> bool:
+    """Whether a value can be read, and stays; what is hidden in an equation's parameters may be traced."""
+    if isinstance(const, _jax.Tracer) or _jax.is_mutable_array(const):
         return False
     return not isinstance(const, jax.Array) or _jax.is_held_whole(const)
 

@@ -1,6 +1,6 @@
 """Algebra over rows: reductions that are polynomials of a few numbers, from saved statistics instead of from rows.
 
-A reduction f P(z) (`planning.forms`), P of degree two at most, equals its Taylor polynomial about any point z0:
+A reduction f P(z) (`engine.rewrites.forms`), P of degree two at most, equals its Taylor polynomial about any point z0:
     P(z) = P(z0) + J d + d H d / 2,   d = z - z0,
 with J and H its derivatives there. (z0, P(z0), J, H) are one saved value that depends on clean inputs alone; its size
 does not depend on the number of rows.

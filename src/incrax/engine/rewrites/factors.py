@@ -1,13 +1,14 @@
 """Sibling reductions as one matrix product, where factors that do not depend on the row hide what they share.
 
 A reverse pass over k scalar parameters ends in reductions R_t = sum_n s_t u[n] r_t[n]: u is dirty and shared, r_t is
-clean, s_t are scalars such as a yield or 1/sigma**2; the operand may be a sum of such products (`planning.operands`).
+clean, s_t are scalars such as a yield or 1/sigma**2; the operand may be a sum of such products
+(`engine.rewrites.operands`).
 Each derivative is a sum of some of them, sum_t c_t R_t. With the clean factors of c_t s_t put into the rows and the
 dirty ones d outside, it is d (M u)_k, with M saved: one row for each derivative and dirty factor, not one for each
 place where a parameter occurs.
 
 In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It must not know how the
-product is computed (`planning.products`).
+product is computed (`engine.rewrites.products`).
 """
 
 from __future__ import annotations

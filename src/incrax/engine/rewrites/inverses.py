@@ -1,9 +1,9 @@
 """Passes through bijections that undo each other: the inverse of an output is its input.
 
-In: a `Program` with markers (`facts.passes`). Out: the same without the passes that are not needed. Values count as the
-same by value number only: equal equations of equal inputs have one number, so that parameters which are computed twice
-from the same inputs are the same, and everything else (arithmetic, stop_gradient, other parameters, another context)
-stands between. It is for programs before differentiation and vmap: both take the markers out.
+In: a `Program` with markers (`engine.program.passes`). Out: the same without the passes that are not needed. Values
+count as the same by value number only: equal equations of equal inputs have one number, so that parameters which are
+computed twice from the same inputs are the same, and everything else (arithmetic, stop_gradient, other parameters,
+another context) stands between. It is for programs before differentiation and vmap: both take the markers out.
 """
 
 from __future__ import annotations
