@@ -19,9 +19,11 @@ import threading
 import types
 import weakref
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 _POINTER_BYTES = struct.calcsize("P")
 
@@ -47,7 +49,7 @@ _declared: dict[int, Any] = {}
 """Objects that a user promised not to change, by their `id`: weak references, or the objects that allow none."""
 
 
-def never_changes(kind: type) -> type:
+def never_changes(kind: type[T]) -> type[T]:
     """A decorator of classes whose methods make new objects instead of changing one."""
     _unchanging.add(kind)
     return kind
