@@ -15,7 +15,7 @@ from incrax._progress import Meter
 from incrax.fit import minuit, scipy_methods
 from incrax.fit.covariance import SLOPE, steepest
 from incrax.fit.ended import Ended, Settings
-from incrax.fit.minimize_messages import no_callback, unknown_method, unknown_options
+from incrax.fit.messages import no_callback, unknown_method, unknown_options
 from incrax.fit.minimum import FitResult
 from incrax.fit.result import Status
 from incrax.fit.stepped import by_optax, by_optimistix, is_optax, is_optimistix

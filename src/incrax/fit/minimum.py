@@ -17,7 +17,7 @@ from rich.table import Table
 from incrax._console import ShownAsText
 from incrax.fit import records
 from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
-from incrax.fit.minimize_messages import not_a_minimum, other_function, unknown_element, without_function
+from incrax.fit.messages import not_a_minimum, other_function, unknown_element, without_function
 from incrax.fit.minuit import Errors, Interval
 from incrax.fit.result import Status
 from incrax.fit.task import Counted, Counts, Task, Work, make_task

@@ -12,7 +12,7 @@ import numpy as np
 
 from incrax._extras import needed
 from incrax.fit.ended import Ended, Settings
-from incrax.fit.minimize_messages import failed_minuit
+from incrax.fit.messages import failed_minuit
 from incrax.fit.task import Counted
 
 OPTIONS = ("strategy", "step", "precision", "use_simplex", "with_gradient")

@@ -15,7 +15,7 @@ from rich.table import Table
 import incrax
 from incrax._console import as_text
 from incrax._extras import needed
-from incrax.fit.minimize_messages import other_record
+from incrax.fit.messages import other_record
 
 FORMAT = 1
 """Of the records; greater where older readers would misunderstand."""

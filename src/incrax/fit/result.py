@@ -18,8 +18,7 @@ from rich.table import Table
 from incrax._console import ShownAsText
 from incrax.errors import CovarianceError
 from incrax.fit import records, steps
-from incrax.fit.messages import unrecorded_covariance
-from incrax.fit.minimize_messages import without_function
+from incrax.fit.messages import unrecorded_covariance, without_function
 from incrax.fit.problem import Problem
 from incrax.fit.steps import Found, Summary
 

@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.minimize_messages import failed_minuit, not_a_minimum, same_element, wrong_grid
+from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
 from incrax.fit.minimizing import minimize
 from incrax.fit.minimum import FitResult
 from incrax.fit.scanned import Contour, Profile, Scan2D

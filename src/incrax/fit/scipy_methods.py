@@ -13,7 +13,7 @@ import numpy as np
 import scipy.optimize
 
 from incrax.fit.ended import Ended, Settings
-from incrax.fit.minimize_messages import no_bounds, unknown_options
+from incrax.fit.messages import no_bounds, unknown_options
 from incrax.fit.task import Counted
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax._extras import needed
 from incrax.fit.ended import Ended, Settings
-from incrax.fit.minimize_messages import no_bounds
+from incrax.fit.messages import no_bounds
 from incrax.fit.scipy_methods import BOUNDED
 from incrax.fit.task import Counted, Counts
 

@@ -20,7 +20,7 @@ from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
-from incrax.fit.minimize_messages import not_scalar
+from incrax.fit.messages import not_scalar
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
 from incrax.models.bound import Bound
 
