@@ -226,10 +226,13 @@ class Container:
             return []
         if has_fields_in_c(type(value)) or (items is None and attributes is None):
             items, attributes = _pickled_reader(value), None
-        if items is None and (attributes is None or hasattr(type(value), "__next__")):
-            raise not_comparable(function, name, f"of type {type(value).__name__}, whose content cannot be compared")
+        has_readers = items is not None or (attributes is not None and not hasattr(type(value), "__next__"))
         is_mutable = not isinstance(value, (tuple, frozenset))
-        return [Container(name, read, is_mutable=is_mutable) for read in (items, attributes) if read is not None]
+        readers = [read for read in (items, attributes) if read is not None] if has_readers else []
+        found = [Container(name, read, is_mutable=is_mutable) for read in readers]
+        if not found or any(container.keys is None for container in found):
+            raise not_comparable(function, name, f"of type {type(value).__name__}, whose content cannot be compared")
+        return found
 
     @staticmethod
     def of_class(name: str, cls: type) -> Container:
@@ -318,6 +321,7 @@ class _Pickled(pickle.Pickler):
 
 
 def _pickled(value: Any) -> tuple[Any, Sequence[Any]]:
+    """Its bytes and what is watched apart; without bytes where it cannot be pickled."""
     file = io.BytesIO()
     pickler = _Pickled(file)
     try:
@@ -328,10 +332,8 @@ def _pickled(value: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def _pickled_reader(value: Any) -> Reader | None:
-    """What an object with fields in C holds, as it says itself where it is copied; None for iterators and the like."""
-    if hasattr(type(value), "__next__") or _pickled(value)[0] is None:
-        return None
-    return lambda: _pickled(value)
+    """What an object with fields in C holds, as it says itself where it is copied; None for iterators."""
+    return None if hasattr(type(value), "__next__") else lambda: _pickled(value)
 
 
 def _bits(value: np.ndarray) -> tuple[Any, ...]:
