@@ -13,8 +13,9 @@ import pytest
 
 from bijectors.cases import Counted, pop_counts
 from bijectors.traced import Sinh, X, markers, sinh
-from incrax import UnsupportedLeafError, bijectors
+from incrax import bijectors
 from incrax.bijectors.memory import num_remembered
+from incrax.errors import UnsupportedLeafError
 
 NEEDS_FLOWJAX = pytest.mark.skipif(importlib.util.find_spec("flowjax") is None, reason="flowjax is not installed")
 
