@@ -78,19 +78,21 @@ class Incremental(Generic[P, R]):
         with self._locked():
             self._stats.calls += 1
             try:
-                traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
-                if traced is None and has_rows(leaves) and not has_tracer(leaves):
+                given = self._traces.serving(leaves, treedef, args, kwargs)
+                if given is None and has_rows(leaves) and not has_tracer(leaves):
                     if len(self._rows.only_rows(args, kwargs, leaves)) > 1:
                         return self._call_with_rows(args, kwargs)
                     args, kwargs = as_plain((args, kwargs))
                     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                    traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
-                if traced is None:
+                    given = self._traces.serving(leaves, treedef, args, kwargs)
+                if given is None:
                     return self._plain(args, kwargs)
-                dynamic = traced.signature.dynamic_leaves(leaves)
-                call, given = traced.engine.call, (dynamic, changed, start_s)
-                outputs = profiled(self._name, call, *given) if is_profiled() else call(*given)
-                traced.engine.note(start_s)
+                traced, dynamic, changed = given
+                serve = traced.engine.served
+                if is_profiled():
+                    outputs = profiled(self._name, serve, dynamic, changed, start_s)
+                else:
+                    outputs = serve(dynamic, changed, start_s)
                 settings = due_verification()
                 if settings is not None:
                     check_call(self._name, traced.engine, dynamic, outputs, settings)
@@ -236,9 +238,9 @@ class Incremental(Generic[P, R]):
             if has_rows(leaves):
                 warm_up_rows(self._rows.serving(args, kwargs).engine, changing)
                 return
-            traced, _ = self._traces.serving(leaves, treedef, args, kwargs)
-            if traced is not None:
-                warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
+            given = self._traces.serving(leaves, treedef, args, kwargs)
+            if given is not None:
+                warm_up(given.traced.engine, given.leaves, changing)
 
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written.

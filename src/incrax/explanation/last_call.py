@@ -10,8 +10,8 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._messages import not_called
 from incrax._table import Printable, Table
-from incrax.engine.call.call_record import NO_MEMORY, Record
 from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths
@@ -114,7 +114,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     """Explain the last call, or a call with these leaves without evaluating it."""
     record = engine.last if leaves is None else dry_run(engine, leaves)
     if record is None:
-        record = Record(engine.layout.full, "whole", None, None, (), (), (), is_first=True)
+        record = CallRecord(engine.layout.full, "whole", None, None, (), (), (), is_first=True)
     facts = engine.facts
     eqns = facts.program.eqns
     ran = equations_run(engine, record)
@@ -139,7 +139,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     )
 
 
-def _statistics(engine: Engine, record: Record) -> tuple[str, ...]:
+def _statistics(engine: Engine, record: CallRecord) -> tuple[str, ...]:
     """What came from statistics instead of from rows."""
     reason = engine.facts.algebra.reason
     statistics = None if record.plan is None else record.plan.statistics
@@ -160,13 +160,13 @@ def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | N
     return replace(found, chunks=chunks)
 
 
-def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str, str]]:
+def _kept(names: Mapping[Var, str | None], record: CallRecord) -> Iterator[tuple[str, str]]:
     """What became of the values that the user marked and named."""
     for verb, variables in (("loaded", record.loads), ("filled", record.filled)):
         yield from [(name, verb) for var in variables if (name := names.get(var)) is not None]
 
 
-def equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
+def equations_run(engine: Engine, record: CallRecord) -> Sequence[Equation]:
     """What a call ran, those that filled missing values first."""
     if record.candidate == "saved outputs":
         return ()
@@ -174,7 +174,7 @@ def equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
     return [*(eqn for plan in record.segments for eqn in plan.eqns), *eqns]
 
 
-def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
+def _changed(engine: Engine, record: CallRecord) -> list[tuple[str, str]]:
     if record.is_first:
         return [(path, "first call with this signature") for path in engine.paths]
     anchors = engine.store.states[-1].anchors if engine.store.states else [None] * len(engine.paths)
@@ -187,7 +187,7 @@ def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
     return changed
 
 
-def why(record: Record) -> str:
+def why(record: CallRecord) -> str:
     """Why what served a call did."""
     if record.candidate == "saved outputs":
         return "no input changed"

@@ -16,8 +16,8 @@ from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
 from incrax._messages import not_called, not_incremental, unknown_work
 from incrax._program import read_vars, written_vars
-from incrax.engine.call.call_record import UNCHANGED, Record
 from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import UNCHANGED, CallRecord
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.plan.facts import Facts
 from incrax.errors import UnknownInputError
@@ -98,7 +98,7 @@ def _names(names: Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _last(f: Any) -> tuple[Engine, Record, Sequence[str]]:
+def _last(f: Any) -> tuple[Engine, CallRecord, Sequence[str]]:
     """The engine of the last call, of `Rows` that of one of the chunks, what it did, and the names of all inputs."""
     if not isinstance(f, Incremental):
         raise not_incremental("assert_ran", type(f).__name__)
@@ -197,7 +197,7 @@ def _functions(eqn: Equation) -> list[str]:
     return list(dict.fromkeys(name for full in names for name in (full, full.rpartition(".")[2])))
 
 
-def _message(f: Incremental[..., Any], engine: Engine, record: Record, problems: Iterable[Problem]) -> str:
+def _message(f: Incremental[..., Any], engine: Engine, record: CallRecord, problems: Iterable[Problem]) -> str:
     lines: list[str] = []
     for text, eqns in problems:
         lines.append(f"{text}:")

@@ -14,8 +14,8 @@ from typing import Any
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.call.call_record import Record
 from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import CallRecord
 from incrax.engine.plan.facts import Facts
 from incrax.engine.program.cost import Cost, equation_cost
 
@@ -53,7 +53,7 @@ class Equations:
         self.eqns: Sequence[Equation] = self.facts.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
         self.costs: list[Cost] = [equation_cost(eqn) for eqn in self.eqns]
-        self.works: dict[Hashable, tuple[Record, dict[str, Any]]] = {}
+        self.works: dict[Hashable, tuple[CallRecord, dict[str, Any]]] = {}
 
     def cost(self, eqn: Equation) -> Cost:
         """The cost of an equation of the program, or of a derived one."""

@@ -16,9 +16,8 @@ import jax
 from incrax import _jax
 from incrax._messages import not_called
 from incrax._version import __version__
-from incrax.engine.call.call_record import NO_MEMORY, Record
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.history import Chunks, History, Noted
+from incrax.engine.call.record import NO_MEMORY, CallRecord, Chunks, History, PastCall
 from incrax.engine.call.signature_table import Traces
 from incrax.engine.inputs.rows import has_rows
 from incrax.explanation.last_call import equations_run
@@ -162,7 +161,7 @@ def _calls(subject: Subject, equations: Equations) -> dict[str, Any]:
     }
 
 
-def _did(equations: Equations, record: Record | Chunks | None) -> tuple[str, int, int, int]:
+def _did(equations: Equations, record: CallRecord | Chunks | None) -> tuple[str, int, int, int]:
     """What served a call, equations run (with those that filled), values filled, values loaded."""
     if record is None:
         return "whole (resting)", len(equations.eqns), 0, 0
@@ -172,7 +171,7 @@ def _did(equations: Equations, record: Record | Chunks | None) -> tuple[str, int
     return kind, len(equations_run(equations.engine, record)), len(record.filled), len(record.loads)
 
 
-def _changed(engine: Engine, call: Noted) -> int | None:
+def _changed(engine: Engine, call: PastCall) -> int | None:
     """The inputs that changed, as far as the call found out; None where it counted chunks."""
     if isinstance(call.record, Chunks):
         return None
@@ -186,7 +185,7 @@ def _named(engine: Engine, mask: int | None) -> dict[str, Any]:
     return {"mask": None, "num": -1, "names": []} if mask is None else {"mask": hex(mask), **names(engine, mask)}
 
 
-def _why(call: Noted) -> str:
+def _why(call: PastCall) -> str:
     record = call.record
     if record is None:
         return "saving did not pay in the last calls; inputs that are other objects are taken for changed"

@@ -11,8 +11,8 @@ from typing import Any
 
 from incrax import _jax
 from incrax._progress import Meter
-from incrax.engine.call.call_record import Record
 from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import CallRecord
 from incrax.engine.call.rehearsal import outlook
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.policy.candidates import Entry
@@ -64,7 +64,7 @@ def _seen(engine: Engine) -> list[Entry]:
     return sorted(engine.chooser.entries.values(), key=lambda entry: -entry.count)[:MAX_PLANS]
 
 
-def described(equations: Equations, record: Record) -> dict[str, Any]:
+def described(equations: Equations, record: CallRecord) -> dict[str, Any]:
     """A record as data: the numbers are those of `explain`; what differs from the values that it starts from."""
     return {
         "served_by": record.candidate,
@@ -80,7 +80,7 @@ def described(equations: Equations, record: Record) -> dict[str, Any]:
     }
 
 
-def _work(equations: Equations, record: Record) -> dict[str, Any]:
+def _work(equations: Equations, record: CallRecord) -> dict[str, Any]:
     """What runs and what does not; records that run the same share it."""
     key = record.candidate, id(record.plan), *map(id, record.segments)
     if key not in equations.works:
@@ -113,7 +113,7 @@ def plans(equations: Equations) -> list[dict[str, Any]]:
 
 def _plan(equations: Equations, entry: Entry) -> dict[str, Any]:
     engine = equations.engine
-    plan = engine.serving.plan_of(entry.candidate, entry)
+    plan = engine.plan_of(entry.candidate, entry)
     own = entry.program.plan if entry.program is not None else None
     return {
         "mask": hex(entry.dirty & ~engine.always),

@@ -73,17 +73,29 @@ class Traced:
         """Whether a call may have this signature: same tree and configuration."""
         return treedef == self.signature.treedef and context_key() == self.signature.config
 
-    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
-        """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""
+    def given(self, leaves: Sequence[Any]) -> Given | None:
+        """What a call of the same tree gives; None if its signature is another."""
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
             return None
-        dynamic = signature.dynamic_leaves(leaves)
-        changed = self.engine.comparison.changed_leaves(dynamic)
-        numbers = range(len(dynamic)) if changed is None else changed
+        dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
         states = self.engine.store.states
         anchors = states[-1].anchors if states else ()
-        return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
+        changed = list(range(len(dynamic)))
+        if states:
+            changed = [i for i, (x, anchor) in enumerate(zip(dynamic, anchors, strict=True)) if x is not anchor]
+        return Given(self, dynamic, changed) if signature.same_types(dynamic, changed, anchors) else None
+
+
+class Given(NamedTuple):
+    """What a call gives: the trace that serves it, the leaves that are values, and which are other objects than before.
+
+    `changed` is None where the trace has no version to compare with.
+    """
+
+    traced: Traced
+    leaves: Sequence[Any]
+    changed: list[int] | None
 
 
 class Traces:
@@ -113,26 +125,25 @@ class Traces:
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def serving(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
-    ) -> tuple[Traced | None, list[int] | None]:
-        """The trace for a call (None: none serves it as it is), and which leaves are other objects."""
+    def serving(self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs) -> Given | None:
+        """What a call gives to its trace; None if none serves it as it is."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
-            changed = latest.changed_leaves(leaves)
-            if changed is not None:
-                return latest, changed
+            given = latest.given(leaves)
+            if given is not None:
+                return given
         if has_tracer(leaves) or has_rows(leaves):
-            return None, None
+            return None
         signature = make_signature(self.fun, args, kwargs)
         found = self.table.get(signature.key)
         if found is None:
             found = self._add(signature, leaves)
         self.table.move_to_end(signature.key)
         if has_mutable_inputs(found.analysis):
-            return None, None
+            return None
         self.latest = found
-        return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
+        dynamic = signature.dynamic_leaves(leaves)
+        return Given(found, dynamic, found.engine.comparison.changed_leaves(dynamic))
 
     def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
         """The trace for a call without becoming the latest, or forgetting another; None: call the function as it is."""
