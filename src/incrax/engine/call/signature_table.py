@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from incrax._context import context_key
 from incrax._messages import many_functions, many_signatures, nothing_saved
 from incrax._names import name_of
 from incrax._stats import Stats
+from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
 from incrax.engine.call.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs, trace_for
 from incrax.engine.call.engine import Engine
@@ -69,6 +69,14 @@ class Traced:
         self.analysis = analysis
         self.engine = engine
 
+    @property
+    def num_bytes(self) -> int:
+        """Estimated bytes of its programs."""
+        chooser, num_eqns = self.engine.chooser, len(self.engine.facts.program.eqns)
+        programs = [entry.program for entry in list(chooser.entries.values()) if entry.program is not None]
+        plans = [program.plan for program in programs if program.plan is not None]
+        return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
+
     def serves(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
         return treedef == self.signature.treedef and context_key() == self.signature.config
@@ -98,6 +106,10 @@ class Given(NamedTuple):
     changed: list[int] | None
 
 
+def _step_bytes(step: Step) -> int:
+    return program_bytes(2 * step.num_equations)
+
+
 class Traces:
     """The table; `latest` is the trace that the last call used."""
 
@@ -107,9 +119,10 @@ class Traces:
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        self.table: OrderedDict[Hashable, Traced] = OrderedDict()
+        max_signatures = options.tuning.max_signatures
+        self.table: LruTable[Hashable, Traced] = LruTable(max_signatures, weigh=lambda traced: traced.num_bytes)
         self.latest: Traced | None = None
-        self.steps: OrderedDict[Hashable, Step] = OrderedDict()
+        self.steps: LruTable[Hashable, Step] = LruTable(max_signatures, weigh=_step_bytes)
         self._has_warned = False
         self._forgotten: set[int] | None = set()
 
@@ -118,9 +131,10 @@ class Traces:
         other = Traces(self.fun, self.options, stats)
         other.calls = self.calls
         for key, traced in self.table.items():
-            other.table[key] = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            copied = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            other.table.add(key, copied)
             if traced is self.latest:
-                other.latest = other.table[key]
+                other.latest = copied
         return other
 
     # --- calls ---------------------------------------------------------------------------------------------------
@@ -138,7 +152,6 @@ class Traces:
         found = self.table.get(signature.key)
         if found is None:
             found = self._add(signature, leaves)
-        self.table.move_to_end(signature.key)
         if has_mutable_inputs(found.analysis):
             return None
         self.latest = found
@@ -155,7 +168,7 @@ class Traces:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
             if len(self.table) < self.options.tuning.max_signatures:
-                self.table[signature.key] = traced
+                self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
     def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> tuple[Traced, list[Any]]:
@@ -190,11 +203,11 @@ class Traces:
         return Traced(signature, analysis, engine)
 
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
-        traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
+        traced = self._make(signature, leaves, self.stats)
+        made_room = self.table.add(signature.key, traced)
         self._note_trace(signature)
         self._warn_of_thrashing(signature)
-        if len(self.table) > self.options.tuning.max_signatures:
-            _, forgotten = self.table.popitem(last=False)
+        for forgotten in made_room:
             self._note_forgotten(forgotten.signature)
             note_forgotten(self.name, self.options.tuning.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
@@ -239,11 +252,8 @@ class Traces:
         found = None if is_traced else self.steps.get(key)
         if found is None:
             found = self._make_step(signature, leaves)
-        if not is_traced:
-            self.steps[key] = found
-            self.steps.move_to_end(key)
-            if len(self.steps) > self.options.tuning.max_signatures:
-                self.steps.popitem(last=False)
+            if not is_traced:
+                self.steps.add(key, found)
         return found
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:

@@ -484,8 +484,9 @@ class Baselines:
 
 def _is_at_hand(x: Any) -> bool:
     """Whether a leaf need not be waited for: it is no array of JAX, or is computed."""
+    array: Any = x
     if type(x) is ArrayImpl:
-        return x.is_deleted() or x.is_ready()
+        return array.is_deleted() or array.is_ready()
     return type(x) is float or not isinstance(x, jax.Array) or x.is_deleted()
 
 
