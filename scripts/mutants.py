@@ -119,6 +119,27 @@ OPTIMISATIONS = [
         "tests/engine/call/test_repeat.py::test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one",
     ),
     Mutant(
+        "plans are off",
+        "engine/policy/chooser.py",
+        "        if self.only_whole or entry.is_barred:",
+        "        if True:",
+        "tests/test_incremental.py::test_only_equations_that_the_change_reaches_run",
+    ),
+    Mutant(
+        "segments are off",
+        "engine/policy/autotune.py",
+        "        if serve:",
+        "        if False:",
+        "tests/inspection/test_report.py",
+    ),
+    Mutant(
+        "equal bits are another value",
+        "engine/inputs/leaves.py",
+        "        if old is not tried and not old.is_deleted() and same_value(old, new):",
+        "        if False:",
+        "tests/test_incremental.py::test_a_call_with_nothing_changed_runs_no_equation_and_compiles_nothing",
+    ),
+    Mutant(
         "rests are off",
         "engine/policy/bypass.py",
         "        if has_lost and not is_doubtful:",
