@@ -278,7 +278,18 @@ def _merged(rows: Iterable[EquationCost], others: Iterable[EquationCost] = ()) -
 # --- counting ---------------------------------------------------------------------------------------------------------
 
 
-class _Choices(NamedTuple):
+class _Around(NamedTuple):
+    """Where equations stand; the line of what is around serves where they have none of their own."""
+
+    text: str = ""
+    times: float = 1.0
+    is_known: bool = True
+    runs_again: bool | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _Choices:
     """What was asked: inputs that change, turns of loops, branches, whether to measure, rules of the user's."""
 
     changing: tuple[str, ...] | None
@@ -294,84 +305,18 @@ class _Choices(NamedTuple):
             return "measure=True"
         return "trips='measured'" if self.trips == "measured" else "branches='taken'" * (self.branches == "taken")
 
-
-class _Turns(NamedTuple):
-    """Evaluations of a region for each of the region around, and where that number is from."""
-
-    number: float
-    known_from: str = "static"
-
-
-class _Around(NamedTuple):
-    """Where equations stand; the line of what is around serves where they have none of their own."""
-
-    text: str = ""
-    times: float = 1.0
-    is_known: bool = True
-    runs_again: bool | None = None
-    source: str = ""
-
-
-@dataclass
-class Counted:
-    """A program, counted: its rows and loops in the order of its equations."""
-
-    traced: PassProgram
-    root: Region
-    choices: _Choices
-    equations: list[EquationCost] = field(default_factory=list)
-    loops: list[LoopCost] = field(default_factory=list)
-    _costs: dict[Region, Cost] = field(default_factory=dict)
-
-    def add(self, node: Node, region: Region, around: _Around) -> None:
-        """The rows of an equation of a region, and of all inside."""
-        eqn, is_opened = node.eqn, self._is_opened(node)
-        source = _jax.source_line(eqn) or around.source
-        if not is_opened or not is_counted(eqn):
-            types = [tuple(atom.aval.str_short() for atom in atoms) for atoms in (eqn.invars, eqn.outvars)]
-            each, is_known = self._leaf(eqn)
-            place = around.text, each, around.times, around.is_known, is_known, around.runs_again
-            self.equations.append(EquationCost(eqn.primitive.name, source, *types, *place))
-        turns = [self._turns(node, inner, region) for inner in node.regions] if is_opened else []
-        if turns and node.regions[0].kind == "turn":
-            turn = sum(map(self.cost, node.regions), ZERO)
-            self.loops.append(LoopCost(eqn.primitive.name, source, around.text, *turns[0], turn))
-        for inner, (number, known_from) in zip(node.regions, turns, strict=is_opened):
-            text = f"{around.text} > " * bool(around.text) + _title(node, inner, number, known_from)
-            is_known = around.is_known and known_from != "unknown"
-            inside = _Around(text, around.times * number, is_known, around.runs_again, source)
-            for each in inner.nodes if number else ():
-                self.add(each, inner, inside)
-
-    def cost(self, region: Region) -> Cost:
-        """The cost of one evaluation of a region."""
-        if region not in self._costs:
-            self._costs[region] = self.cost_of(region.nodes, region)
-        return self._costs[region]
-
-    def cost_of(self, nodes: Iterable[Node], around: Region) -> Cost:
-        """The cost of some equations of a region."""
-        total = ZERO
-        for node in nodes:
-            is_opened = self._is_opened(node)
-            if not is_opened or not is_counted(node.eqn):
-                total += self._leaf(node.eqn)[0]
-            for region in node.regions if is_opened else ():
-                total += self.cost(region).times(self._turns(node, region, around).number)
-        return total
-
-    def _is_opened(self, node: Node) -> bool:
+    def is_opened(self, node: Node) -> bool:
         """Whether what is inside an equation counts, and not a rule of the user's."""
-        return bool(node.regions) and (is_counted(node.eqn) or node.eqn.primitive.name not in self.choices.rules)
+        return bool(node.regions) and (is_counted(node.eqn) or node.eqn.primitive.name not in self.rules)
 
-    def _leaf(self, eqn: Equation) -> tuple[Cost, bool]:
+    def leaf(self, eqn: Equation) -> tuple[Cost, bool]:
         """The cost of an equation without what is inside, and whether its work is counted.
 
         Raises:
             CostError: a rule of the user's gives no number.
         """
         known = leaf_cost(eqn)
-        rule = self.choices.rules.get(eqn.primitive.name)
+        rule = self.rules.get(eqn.primitive.name)
         if is_counted(eqn) or rule is None:
             return known, is_counted(eqn)
         types = [[jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in xs] for xs in (eqn.invars, eqn.outvars)]
@@ -384,21 +329,83 @@ class Counted:
             )
         return known._replace(flops=float(found)), True
 
-    def _turns(self, node: Node, region: Region, around: Region) -> _Turns:
-        """How often a region runs for each time that the one around it does."""
+
+@dataclass
+class Counted:
+    """A program with its regions, and how it is counted."""
+
+    traced: PassProgram
+    root: Region
+    choices: _Choices
+    runs_again: Sequence[bool | None]
+    _costs: dict[Region, Cost] = field(default_factory=dict)
+
+    @functools.cached_property
+    def rows(self) -> list[EquationCost | LoopCost]:
+        """All rows, in the order of the equations."""
+        pairs = zip(self.root.nodes, self.runs_again, strict=True)
+        return [row for node, again in pairs for row in self._rows(node, self.root, _Around(runs_again=again))]
+
+    @property
+    def equations(self) -> list[EquationCost]:
+        """Those of equations."""
+        return [row for row in self.rows if isinstance(row, EquationCost)]
+
+    @property
+    def loops(self) -> list[LoopCost]:
+        """Those of loops."""
+        return [row for row in self.rows if isinstance(row, LoopCost)]
+
+    def cost_of(self, nodes: Iterable[Node], region: Region) -> Cost:
+        """The cost of some equations of a region, evaluated once."""
+        rows = (row for node in nodes for row in self._rows(node, region, _Around()))
+        return _summed(row for row in rows if isinstance(row, EquationCost))
+
+    def _cost(self, region: Region) -> Cost:
+        if region not in self._costs:
+            self._costs[region] = self.cost_of(region.nodes, region)
+        return self._costs[region]
+
+    def _rows(self, node: Node, region: Region, around: _Around) -> Iterator[EquationCost | LoopCost]:
+        """The rows of an equation of a region, and of all inside."""
+        eqn = node.eqn
+        name = eqn.primitive.name
+        source = _jax.source_line(eqn) or around.source
+        is_opened = self.choices.is_opened(node)
+        if not is_opened or not is_counted(eqn):
+            types = [tuple(atom.aval.str_short() for atom in atoms) for atoms in (eqn.invars, eqn.outvars)]
+            each, is_known = self.choices.leaf(eqn)
+            numbers = each, around.times, around.is_known, is_known, around.runs_again
+            yield EquationCost(name, source, *types, around.text, *numbers)
+        if not is_opened:
+            return
+        if node.regions[0].kind == "turn":
+            turn = sum(map(self._cost, node.regions), ZERO)
+            yield LoopCost(name, source, around.text, *self._times(node, node.regions[0], region), turn)
+        for inner in node.regions:
+            times, known_from = self._times(node, inner, region)
+            text = f"{around.text} > " * bool(around.text) + _title(node, inner, times, known_from)
+            is_known = around.is_known and known_from != "unknown"
+            inside = _Around(text, around.times * times, is_known, around.runs_again, source)
+            for each in inner.nodes if times else ():
+                yield from self._rows(each, inner, inside)
+
+    def _times(self, node: Node, region: Region, around: Region) -> tuple[float, str]:
+        """How often a region runs for each time that the one around it does, and where that number is from."""
+        trips = self.choices.trips
+        branches = self.choices.branches
         if region.times is not None:
-            return _Turns(region.times)
-        _, trips, branches, *_ = self.choices
+            return region.times, "static"
         if region.kind == "branch" and branches == "both":
-            return _Turns(1.0)
+            return 1.0, "static"
         if around.runs and (region.kind != "branch" or branches == "taken"):
-            return _Turns(region.runs / around.runs, "measured")
+            return region.runs / around.runs, "measured"
         if region.kind == "branch":
-            dearest = max(node.regions, key=lambda each: self.cost(each).weight)
-            return _Turns(float(region is dearest))
+            dearest = max(node.regions, key=lambda each: self._cost(each).weight)
+            return float(region is dearest), "static"
         if isinstance(trips, int):
-            return _Turns(float(trips + (region.kind == "condition")), "given")
-        return _Turns(1.0, "unknown")
+            return float(trips + (region.kind == "condition")), "given"
+        return 1.0, "unknown"
 
 
 def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
@@ -424,39 +431,33 @@ class _Counting:
         `why_not` says why there may be none; where there must be some, it is empty.
         """
         call = self.call
+        counted: dict[str, Any] = {}
         with Meter(f"counting {call.name}", len(PASSES)) as meter:
             traced, results = forward(call)
             self._check_run(traced)
-            value = self.count(traced)
-            found = [PassCost("forward", _merged(value.equations), tuple(value.loops))]
-            counted = {"forward": value}
+            counted["forward"] = self.count(traced)
             numbers = self._selected(select, why_not) if set(passes) - {"forward"} else []
             meter.advance()
-            if (
-                "backward" in passes
-                and numbers
-                and self._has(results, "backward pass: no result is a floating-point number")
-            ):
-                both = self._derivative("backward pass", lambda: gradient(call, numbers, results))
-                if both is not None:
-                    counted["value and gradient"] = both
-                    found.append(self._backward(both, value))
+            if "backward" in passes and numbers:
+                lack = "" if results else "no result is a floating-point number."
+                make = lambda: gradient(call, numbers, results)
+                counted["backward"] = self._derivative("backward pass", lack, make)
             meter.advance()
-            is_one = is_scalar(results)
-            if "hvp" in passes and numbers and self._has(is_one, f"{TITLES['hvp']}: the result is not one real number"):
-                product = self._hessian_product(numbers)
-                if product is not None:
-                    counted[TITLES["hvp"]] = product
-                    found.append(PassCost("hvp", _merged(product.equations), tuple(product.loops)))
+            if "hvp" in passes and numbers:
+                lack = "" if is_scalar(results) else "the result is not one real number."
+                counted["hvp"] = self._hessian_product(numbers, lack)
+        counted = {name: each for name, each in counted.items() if each is not None}
         types = [var.aval.str_short() for var in traced.program.invars]
-        is_measured = self.choices.measure
+        titles = {**TITLES, "backward": "value and gradient"}
+        measured = counted.items() if self.choices.measure else ()
+        found = tuple(self._passes(counted))
         return CostReport(
             name=call.name,
             arguments=tuple(f"{path}: {text}" for path, text in zip(call.value_paths, types, strict=True)),
-            passes=tuple(found),
+            passes=found,
             changing=self.choices.changing,
             branches=self.choices.branches,
-            measured=tuple(measure(name, each, call.values) for name, each in counted.items() if is_measured),
+            measured=tuple(measure(titles[name], each, call.values) for name, each in measured),
             notes=(*self._general_notes(list(counted.values())), *self.notes),
         )
 
@@ -489,11 +490,8 @@ class _Counting:
         root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
         if (choices.trips == "measured" or choices.branches == "taken") and any(node.is_open for node in root.nodes):
             run(root, traced.inputs(self.call.values))
-        counted = Counted(traced, root, choices)
-        reached = [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
-        for node, runs_again in zip(root.nodes, reached, strict=True):
-            counted.add(node, root, _Around(runs_again=runs_again))
-        return counted
+        runs_again = [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
+        return Counted(traced, root, choices, runs_again)
 
     def _reached(self, traced: PassProgram, root: Region) -> list[bool]:
         """Whether the change reaches each equation; what is no argument changes always."""
@@ -520,44 +518,45 @@ class _Counting:
             self.notes.append(f"No derivatives: {why_not}. Name others by `wrt=`.")
             return []
 
-    def _has(self, found: Any, what: str) -> bool:
-        """Whether there is something; a note where there is not."""
-        if not found:
-            self.notes.append(f"No {what}.")
-        return bool(found)
-
-    def _derivative(self, title: str, make: Callable[[], PassProgram]) -> Counted | None:
-        """A program of a derivative; None, and a note, where JAX has none."""
+    def _derivative(self, title: str, lack: str, make: Callable[[], PassProgram]) -> Counted | None:
+        """A program of a derivative; None, and a note, where something is lacking, or JAX has no derivative."""
         try:
-            traced = make()
+            traced = None if lack else make()
         except (TypeError, ValueError, NotImplementedError) as error:
-            first_line = next(iter(str(error).splitlines()), "")
-            self.notes.append(f"No {title}: {type(error).__name__}: {first_line}")
+            traced = None
+            lack = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        if traced is None:
+            self.notes.append(f"No {title}: {lack}")
             return None
         return self.count(traced)
 
-    def _hessian_product(self, numbers: Sequence[int]) -> Counted | None:
+    def _hessian_product(self, numbers: Sequence[int], lack: str) -> Counted | None:
         """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents, `custom_lin`."""
-        product = self._derivative(TITLES["hvp"], lambda: hessian_product(self.call, numbers))
+        product = self._derivative(TITLES["hvp"], lack, lambda: hessian_product(self.call, numbers))
         if product is None or all(row.primitive != "custom_lin" for row in product.equations):
             return product
         self.notes.append("The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no tangents.")
-        return self._derivative(TITLES["hvp"], lambda: hessian_product(self.call, numbers, is_forward=False))
+        return self._derivative(TITLES["hvp"], "", lambda: hessian_product(self.call, numbers, is_forward=False))
 
-    def _backward(self, both: Counted, value: Counted) -> PassCost:
-        """What value and gradient have, and the value alone has not."""
-        loops = list(both.loops)
-        for loop in value.loops:
-            if loop in loops:
-                loops.remove(loop)
-        found = PassCost("backward", _merged(both.equations, value.equations), tuple(loops))
-        if min(found.total) < 0:
-            self.notes.append(
-                "Figures of the backward pass below zero: value and gradient together do less of something than the "
-                "value alone, as JAX moves what is invariant out of loops that it differentiates, or a rule replaces "
-                "the function."
-            )
-        return found
+    def _passes(self, counted: Mapping[str, Counted]) -> Iterator[PassCost]:
+        """The rows of each program; of the backward pass what value and gradient have, and the value alone has not."""
+        value = counted["forward"]
+        for name, each in counted.items():
+            if name != "backward":
+                yield PassCost(name, _merged(each.equations), tuple(each.loops))
+                continue
+            loops = list(each.loops)
+            for loop in value.loops:
+                if loop in loops:
+                    loops.remove(loop)
+            found = PassCost(name, _merged(each.equations, value.equations), tuple(loops))
+            if min(found.total) < 0:
+                self.notes.append(
+                    "Figures of the backward pass below zero: value and gradient together do less of something than "
+                    "the value alone, as JAX moves what is invariant out of loops that it differentiates, or a rule "
+                    "replaces the function."
+                )
+            yield found
 
     def _general_notes(self, found: Sequence[Counted]) -> Iterator[str]:
         num_guards = self.call.plain.num_guards

@@ -150,62 +150,53 @@ def _integer(atom: Atom, known: Known) -> int | None:
     return int(value) if value is not None and value.shape == () and value.dtype.kind in "biu" else None
 
 
-class _Moving(NamedTuple):
-    """An integer that a turn moves by a step."""
-
-    start: int
-    step: int
-
-
 def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Known) -> int | None:
     """Turns of `while i < n: i += step` with known numbers; None for any other loop.
 
     The difference of the sides is start + step t after t turns; the first t is looked for at which it is not below 0.
     """
-    body, asked = turn.program, condition.program
-    if len(asked.eqns) != 1 or asked.outvars[0] is not asked.eqns[0].outvars[0]:
+    asked = condition.program
+    (test, *others) = asked.eqns or (None,)
+    if test is None or others or asked.outvars[0] is not test.outvars[0]:
         return None
-    name = asked.eqns[0].primitive.name
     num_asked = eqn.params["cond_nconsts"]
     num_fixed = eqn.params["body_nconsts"]
-    moving: dict[Atom, _Moving | None] = {}
-    for var, atom in zip(asked.invars, [*eqn.invars[:num_asked], *eqn.invars[num_asked + num_fixed :]], strict=True):
-        start, step = _integer(atom, known), 0
-        if len(moving) >= num_asked:
-            number = len(moving) - num_asked
-            step = _step(body, body.invars[num_fixed + number], body.outvars[number])
-        moving[var] = None if start is None or step is None else _Moving(start, step)
-    sides = [moving.get(side) if isinstance(side, Var) else _literal(side) for side in asked.eqns[0].invars]
-    if name not in ("lt", "le", "gt", "ge") or len(sides) != 2 or sides[0] is None or sides[1] is None:
+    sides: list[tuple[int, int]] = []
+    for side in test.invars:
+        atom, step = side, 0
+        if side in asked.invars:
+            number = asked.invars.index(side)
+            if number >= num_asked:
+                step = _step(turn.program, num_fixed, number - num_asked)
+                number += num_fixed
+            atom = eqn.invars[number]
+        start = _integer(atom, known)
+        if start is None or step is None:
+            return None
+        sides.append((start, step))
+    name = test.primitive.name
+    if name not in ("lt", "le", "gt", "ge"):
         return None
-    left, right = sides if name in ("lt", "le") else sides[::-1]
-    start = left.start - right.start - (name in ("le", "ge"))
-    step = left.step - right.step
+    (low, slow), (high, fast) = sides if name in ("lt", "le") else sides[::-1]
+    start = low - high - (name in ("le", "ge"))
     if start >= 0:
         return 0
-    return math.ceil(-start / step) if step > 0 else None
+    return math.ceil(-start / (slow - fast)) if slow > fast else None
 
 
-def _literal(atom: Atom) -> _Moving | None:
-    value = _integer(atom, {})
-    return None if value is None else _Moving(value, 0)
-
-
-def _step(body: Program, before: Var, after: Atom) -> int | None:
+def _step(body: Program, num_fixed: int, number: int) -> int | None:
     """By how much a turn moves a carry."""
+    before = body.invars[num_fixed + number]
+    after = body.outvars[number]
     if after is before:
         return 0
-    for eqn in body.eqns:
-        if eqn.outvars[0] is after and eqn.primitive.name in ("add", "sub"):
-            left, right = eqn.invars
-            if left is before:
-                step = _literal(right)
-                sign = 1 if eqn.primitive.name == "add" else -1
-                return None if step is None else sign * step.start
-            if right is before and eqn.primitive.name == "add":
-                step = _literal(left)
-                return None if step is None else step.start
-    return None
+    (eqn, *_) = [*(eqn for eqn in body.eqns if after in eqn.outvars), None]
+    if eqn is None or eqn.primitive.name not in ("add", "sub"):
+        return None
+    is_sum = eqn.primitive.name == "add"
+    first, second = eqn.invars if eqn.invars[0] is before or not is_sum else reversed(eqn.invars)
+    step = _integer(second, {}) if first is before else None
+    return step if step is None or is_sum else -step
 
 
 # --- its two forms ----------------------------------------------------------------------------------------------------
@@ -307,19 +298,21 @@ def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
         num_consts, num_carry = _jax.scan_counts(node.eqn)
         length, is_reversed = params["length"], params["reverse"]
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
-    rows: dict[int, list[Any]] = {}
+    rows: list[list[Any]] = []
     for row in range(length)[:: -1 if is_reversed else 1]:
         results = run(node.regions[0], [*consts, *carry, *(x[row] for x in inputs[num_consts + num_carry :])])
-        carry, rows[row] = results[:num_carry], results[num_carry:]
+        carry = results[:num_carry]
+        rows.append(results[num_carry:])
     types = [var.aval for var in node.eqn.outvars[num_carry:]]
-    return [*carry, *(_stacked([rows[row][k] for row in range(length)], aval) for k, aval in enumerate(types))]
+    ordered = rows[::-1] if is_reversed else rows
+    return [*carry, *(_stacked([row[k] for row in ordered], aval) for k, aval in enumerate(types))]
 
 
 def _stacked(rows: list[Any], aval: Any) -> Any:
-    rest = aval.shape[0] - len(rows)
-    zeros = jax.lax.full((rest, *aval.shape[1:]), 0, aval.dtype) if rest else None
-    found = [jnp.stack(rows)] if rows else []
-    return jnp.concatenate([*found, *([] if zeros is None else [zeros])])
+    """Rows one after the other, and zeros for those that are missing."""
+    missing = aval.shape[0] - len(rows)
+    zeros = jax.lax.full((missing, *aval.shape[1:]), 0, aval.dtype)
+    return jnp.concatenate([jnp.stack(rows), zeros]) if rows and missing else jnp.stack(rows) if rows else zeros
 
 
 _rules: dict[str, Callable[[Node, Sequence[Any]], Sequence[Any]]] = {
