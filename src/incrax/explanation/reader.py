@@ -34,7 +34,7 @@ class Served(NamedTuple):
     loads: Sequence[Var] = ()
     filled: Sequence[Var] = ()
     seconds: dict[str, float] = {}  # noqa: RUF012
-    count: int = 0
+    uses: int = 0
     statistics: Sequence[str] = ()
 
     @property
@@ -88,7 +88,7 @@ class Reader:
             loads=record.loads,
             filled=record.filled,
             seconds={} if entry is None else {f"{name}, {how}": s for name, s in entry.seconds.items()},
-            count=0 if entry is None else entry.count,
+            uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
         )
 

@@ -319,8 +319,8 @@ class _Choices:
         rule = self.rules.get(eqn.primitive.name)
         if is_counted(eqn) or rule is None:
             return known, is_counted(eqn)
-        types = [[jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in xs] for xs in (eqn.invars, eqn.outvars)]
-        found = rule(*types, eqn.params)
+        typed = lambda atoms: [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
+        found = rule(typed(eqn.invars), typed(eqn.outvars), eqn.params)
         if not isinstance(found, (int, float, np.integer, np.floating)) or not 0 <= found < math.inf:
             raise CostError(
                 f"The rule for `{eqn.primitive.name}` in `cost(rules=...)` gave {found!r}; it must give a number of "
@@ -373,10 +373,19 @@ class Counted:
         source = _jax.source_line(eqn) or around.source
         is_opened = self.choices.is_opened(node)
         if not is_opened or not is_counted(eqn):
-            types = [tuple(atom.aval.str_short() for atom in atoms) for atoms in (eqn.invars, eqn.outvars)]
             each, is_known = self.choices.leaf(eqn)
-            numbers = each, around.times, around.is_known, is_known, around.runs_again
-            yield EquationCost(name, source, *types, around.text, *numbers)
+            yield EquationCost(
+                name,
+                source,
+                inputs=tuple(atom.aval.str_short() for atom in eqn.invars),
+                results=tuple(var.aval.str_short() for var in eqn.outvars),
+                inside=around.text,
+                each=each,
+                times=around.times,
+                is_known=around.is_known,
+                is_counted=is_known,
+                runs_again=around.runs_again,
+            )
         if not is_opened:
             return
         if node.regions[0].kind == "turn":
@@ -909,9 +918,8 @@ def _plain(x: Any) -> Any:
         figures = {name: getattr(x, name) for name in ("flops", "transcendentals", "int_ops")}
         intensity = _quotient(x.flops, x.bytes)
         return {**figures, "bytes_read": x.bytes_read, "bytes_written": x.bytes_written, "flops_per_byte": intensity}
-    if not isinstance(x, tuple):
-        return x
-    if not hasattr(x, "_fields"):
-        return [_plain(each) for each in x]
+    fields = getattr(x, "_fields", None)
+    if fields is None:
+        return [_plain(each) for each in x] if isinstance(x, tuple) else x
     further = [name for name in ("total", "sum_s") if hasattr(x, name)]
-    return {name: _plain(getattr(x, name)) for name in (*x._fields, *further)}
+    return {name: _plain(getattr(x, name)) for name in (*fields, *further)}

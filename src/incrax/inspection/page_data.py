@@ -23,6 +23,7 @@ from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
 from incrax._progress import Meter
 from incrax._version import __version__
+from incrax.engine.call.call_record import Record
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.history import Chunks, History, Noted
 from incrax.engine.plan.plan import Plan
@@ -266,7 +267,7 @@ class _Data:
             "loaded": ranges(number for number in self.writers(served.loads) if number >= 0),
             "num_filled": len(served.filled),
             "seconds": served.seconds,
-            "count": served.count,
+            "count": served.uses,
             **self._ran(served.ran),
             "ran": ranges(known.tolist()),
             "flops_ran": float(flops[known].sum()) + derived.flops,
@@ -332,7 +333,8 @@ class _Data:
         kinds, whys, changes = Numbered(), Numbered(), Numbered()
         history = self.subject.history
         calls = list(history.calls())
-        served = {id(call.record): self.reader.served(call.record) for call in calls if _is_compared(call)}
+        records = {id(call.record): call.record for call in calls}
+        served = {k: self.reader.served(record) for k, record in records.items() if isinstance(record, Record)}
         rows = [self._did(call, served.get(id(call.record))) for call in calls]
         start_s = calls[0].start_s if calls else 0.0
         return {
@@ -403,11 +405,6 @@ class _Did(NamedTuple):
     num_ran: int
     num_filled: int = 0
     num_loaded: int = 0
-
-
-def _is_compared(call: Noted) -> bool:
-    """Whether a call compared its inputs in full, and counted equations, not chunks."""
-    return call.record is not None and not isinstance(call.record, Chunks)
 
 
 def place(text: str) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _node(eqn: Equation, known: Known, form: Form) -> Node:
     regions = [_region(each.kind, run_passes(_program(each.body), form.inner), form) for each in inner_bodies(eqn)]
     turns = num_turns(eqn)
     if eqn.primitive.name == "while":
-        turns = _turns_of_counter(eqn, *regions, known)
+        turns = _turns_of_counter(eqn, regions[0], regions[1], known)
     elif eqn.primitive.name == _jax.LOOP and turns is None:
         turns = _integer(eqn.invars[0], known)
     side = _integer(eqn.invars[0], known) if regions and regions[0].kind == "branch" else None
