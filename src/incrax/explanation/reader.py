@@ -74,7 +74,8 @@ class Reader:
 
     def served(self, record: Record) -> Served:
         """A call as reports need it."""
-        plan, entry = record.plan, record.entry
+        plan = record.plan
+        entry = record.entry
         filling = [eqn for segment in record.segments for eqn in segment.eqns]
         ran = [] if record.candidate == "saved outputs" else [*filling, *(self.eqns if plan is None else plan.eqns)]
         how = "measured" if entry is not None and entry.is_final else "expected"

@@ -56,7 +56,8 @@ NUM_ARGUMENTS = 6
 NUM_LISTED = 15
 MAX_PARTS = 12
 """Parts of a measured program, at most; the cheapest neighbours are joined."""
-MIN_REPEATS, MAX_REPEATS = 5, 50
+MIN_REPEATS = 5
+MAX_REPEATS = 50
 SPENT_S = 0.5
 """Seconds of timed runs in all after which the fewest repeats do."""
 
@@ -139,7 +140,8 @@ def cost(
     model = model_of(fun)
     if model is not None:
         fun, args = function_of_model(fun, model, args, kwargs)
-        kwargs, resolved = {}, functools.partial(path_in_model, model)
+        kwargs = {}
+        resolved = functools.partial(path_in_model, model)
         names = None if names is None else tuple(map(resolved, names))
         why_not = "no input of the model is trainable" if wrt is None else ""
         is_name = lambda each: isinstance(each, str)
@@ -331,7 +333,7 @@ class _Choices:
 
 
 @dataclass
-class Counted:
+class CountedProgram:
     """A program with its regions, and how it is counted."""
 
     traced: PassProgram
@@ -493,14 +495,14 @@ class _Counting:
                 f"leave {option} out."
             )
 
-    def count(self, traced: PassProgram) -> Counted:
+    def count(self, traced: PassProgram) -> CountedProgram:
         """Count a program; runs it only where how often something runs is to be measured."""
         choices = self.choices
         root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
         if (choices.trips == "measured" or choices.branches == "taken") and any(node.is_open for node in root.nodes):
             run(root, traced.inputs(self.call.values))
         runs_again = [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
-        return Counted(traced, root, choices, runs_again)
+        return CountedProgram(traced, root, choices, runs_again)
 
     def _reached(self, traced: PassProgram, root: Region) -> list[bool]:
         """Whether the change reaches each equation; what is no argument changes always."""
@@ -527,7 +529,7 @@ class _Counting:
             self.notes.append(f"No derivatives: {why_not}. Name others by `wrt=`.")
             return []
 
-    def _derivative(self, title: str, lack: str, make: Callable[[], PassProgram]) -> Counted | None:
+    def _derivative(self, title: str, lack: str, make: Callable[[], PassProgram]) -> CountedProgram | None:
         """A program of a derivative; None, and a note, where something is lacking, or JAX has no derivative."""
         try:
             traced = None if lack else make()
@@ -539,7 +541,7 @@ class _Counting:
             return None
         return self.count(traced)
 
-    def _hessian_product(self, numbers: Sequence[int], lack: str) -> Counted | None:
+    def _hessian_product(self, numbers: Sequence[int], lack: str) -> CountedProgram | None:
         """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents, `custom_lin`."""
         product = self._derivative(TITLES["hvp"], lack, lambda: hessian_product(self.call, numbers))
         if product is None or all(row.primitive != "custom_lin" for row in product.equations):
@@ -547,7 +549,7 @@ class _Counting:
         self.notes.append("The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no tangents.")
         return self._derivative(TITLES["hvp"], "", lambda: hessian_product(self.call, numbers, is_forward=False))
 
-    def _passes(self, counted: Mapping[str, Counted]) -> Iterator[PassCost]:
+    def _passes(self, counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
         """The rows of each program; of the backward pass what value and gradient have, and the value alone has not."""
         value = counted["forward"]
         for name, each in counted.items():
@@ -567,7 +569,7 @@ class _Counting:
                 )
             yield found
 
-    def _general_notes(self, found: Sequence[Counted]) -> Iterator[str]:
+    def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
         num_guards = self.call.plain.num_guards
         if num_guards:
             guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
@@ -615,7 +617,7 @@ class Measured(NamedTuple):
         return sum(part.seconds for part in self.parts)
 
 
-def measure(name: str, counted: Counted, values: Sequence[Any]) -> Measured:
+def measure(name: str, counted: CountedProgram, values: Sequence[Any]) -> Measured:
     """Compile and time a program and its parts, cut where the user's function changes.
 
     XLA fuses the whole across the cuts: the parts' sum may be more, or less.
@@ -669,7 +671,7 @@ def _memory(compiled: Any) -> Memory:
 Group = tuple[str, list[Node]]
 
 
-def _by_function(counted: Counted) -> list[Group]:
+def _by_function(counted: CountedProgram) -> list[Group]:
     """Equations that follow each other and are of one function; of one line where there is one function only."""
     nodes = counted.root.nodes
     sources = [source_of(_jax.source_line(node.eqn)) for node in nodes]
@@ -685,7 +687,7 @@ def _by_function(counted: Counted) -> list[Group]:
     return groups
 
 
-def _joined(groups: list[Group], counted: Counted) -> list[Group]:
+def _joined(groups: list[Group], counted: CountedProgram) -> list[Group]:
     """Neighbours joined, the cheapest first, until there are few enough; the dearer one gives the name."""
     price = lambda group: counted.cost_of(group[1], counted.root).weight
     while len(groups) > MAX_PARTS:

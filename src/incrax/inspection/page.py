@@ -118,7 +118,8 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     """
     traces = function._traces
     of_rows = function._rows
-    engine, rows = None, None
+    engine = None
+    rows = None
     if has_rows(jax.tree.leaves((args, kwargs))):
         rows, _, given = of_rows.serving(args, kwargs)
         engine = rows.first_kin(given)
@@ -126,9 +127,9 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
         engine = traces.looked_up(args, kwargs, "report()")[0].engine
     elif traces.latest is not None:
         engine = traces.latest.engine
-    elif of_rows.latest is not None and of_rows.latest.last is not None:
+    elif of_rows.latest is not None:
         rows = of_rows.latest
-        engine = of_rows.latest.last.engine
+        engine = None if rows.last is None else rows.last.engine
     if engine is None:
         raise not_called("report()")
     history = engine.history if rows is None else rows.history
@@ -150,7 +151,8 @@ class Report:
     @cached_property
     def html(self) -> str:
         """The page as text: one HTML document of about 0.35 MB and 0.1 to 1 kB per equation."""
-        library, style = _asset("d3.min.js"), _asset("page.css")
+        library = _asset("d3.min.js")
+        style = _asset("page.css")
         script = "\n".join(["'use strict';", *map(_asset, SCRIPTS)])
         policy = [
             f"script-src {_hash(_enclosed(library))} {_hash(_enclosed(script))}",
@@ -192,9 +194,10 @@ class Report:
         )
 
     def __str__(self) -> str:
-        function, calls = self.data["function"], self.data["calls"]
-        counts = _many(function["num_equations"], "equation"), _many(calls["num"], "call")
-        return f"report of {function['name']}: {', '.join(counts)}"
+        function = self.data["function"]
+        equations = _many(function["num_equations"], "equation")
+        calls = _many(self.data["calls"]["num"], "call")
+        return f"report of {function['name']}: {equations}, {calls}"
 
     def __repr__(self) -> str:
         return f"<{self}>"

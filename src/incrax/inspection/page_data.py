@@ -73,7 +73,7 @@ def page_data(subject: Subject) -> dict[str, Any]:
             "name": subject.name,
             "planner": planner,
             "num_equations": len(data.eqns),
-            "num_outputs": len(data.facts.program.outvars),
+            "num_outputs": len(data.program.outvars),
             "num_signatures": subject.num_signatures,
             "always": hex(engine.always),
             "is_resting": engine.rests,
@@ -134,14 +134,19 @@ class _Data:
         self.engine = subject.engine
         self.reader = Reader(subject.engine)
         self.facts = subject.engine.facts
-        self.eqns: Sequence[Equation] = self.facts.program.eqns
+        self.program = self.facts.program
+        self.layout = subject.engine.layout
+        self.chooser = subject.engine.chooser
+        self.store = subject.engine.store
+        self.eqns: Sequence[Equation] = self.program.eqns
         self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
         self.costs: list[Cost] = [equation_cost(eqn) for eqn in self.eqns]
-        entries = self.engine.chooser.entries.values()
+        entries = self.chooser.entries.values()
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
-        table = self.engine.chooser.segments
-        full = self.engine.layout.full
-        self.segments: list[tuple[int, Any]] = [*table.groups.items(), *([(full, None)] if table.wanted else [])]
+        self.table = self.chooser.segments
+        self.segments: list[tuple[int, Any]] = list(self.table.groups.items())
+        if self.table.wanted:
+            self.segments.append((self.layout.full, None))
 
     def _mask(self, dirty: int) -> str:
         """Inputs as bits, but for what runs always."""
@@ -160,9 +165,8 @@ class _Data:
     def leaves(self) -> list[dict[str, Any]]:
         """The inputs, with their bits."""
         found = []
-        layout = self.engine.layout
-        places = zip(layout.offsets, layout.widths, strict=True)
-        invars = self.facts.program.invars
+        places = zip(self.layout.offsets, self.layout.widths, strict=True)
+        invars = self.program.invars
         for path, var, (offset, width) in zip(self.engine.paths, invars, places, strict=True):
             kind, size = sized(var)
             found.append({"path": path, "type": kind, "bytes": size, "offset": offset, "width": width})
@@ -172,10 +176,13 @@ class _Data:
 
     def equations(self) -> dict[str, Any]:
         """One list per property, one element per equation; what several share by number, in tables of their own."""
-        primitives, places, types, sets = Numbered(), Numbered(), Numbered(), Numbered()
+        primitives = Numbered()
+        places = Numbered()
+        types = Numbered()
+        sets = Numbered()
         seconds, how = self.seconds()
-        states = dict.fromkeys(self.writers(self.engine.chooser.savable), 1)  # worth saving to some plan
-        for state in self.engine.store.states:
+        states = dict.fromkeys(self.writers(self.chooser.savable), 1)  # worth saving to some plan
+        for state in self.store.states:
             states.update(dict.fromkeys(self.writers(state.saved), 2))  # saved now
         written = [list(map(sized, written_vars(eqn))) for eqn in self.eqns]
         return {
@@ -202,12 +209,11 @@ class _Data:
 
         Of two programs of one size the whole function counts, so that the sum is the time that is shown for it.
         """
-        chooser = self.engine.chooser
         estimated = self.facts.seconds
-        whole_s = chooser.whole.seconds
+        whole_s = self.chooser.whole.seconds
         timed: list[tuple[Sequence[Equation], float, int]] = [] if whole_s is None else [(self.eqns, whole_s, 1)]
         for _, group in self.segments:
-            measured_s = chooser.segments.measured_s(group)
+            measured_s = self.table.measured_s(group)
             if measured_s is not None:
                 timed.append((self._plan_of_segment(group).eqns, measured_s, 2))
         seconds = list(map(estimated, self.eqns))
@@ -223,7 +229,7 @@ class _Data:
 
     def outlooks(self) -> list[dict[str, Any]]:
         """What a call would do, for each input alone, each element of small arrays, and each dirty set seen."""
-        if not self.engine.store.states:
+        if not self.store.states:
             return []
         limit = MAX_OUTLOOKS
         if self.facts.is_minimal:
@@ -240,14 +246,14 @@ class _Data:
 
     def _asked(self) -> Iterator[int]:
         """The sets to look out for, the most useful first."""
-        layout = self.engine.layout
+        layout = self.layout
         last = self.reader.last()
         if last is not None:
             yield last.changed
         yield from (0, layout.full)
         yield from (entry.dirty & ~self.engine.always for entry in self.entries)
         yield from (layout.leaf_mask(index) for index in range(len(layout.widths)))
-        for offset, width in zip(layout.offsets, layout.widths, strict=True):
+        for offset, width in zip(self.layout.offsets, self.layout.widths, strict=True):
             yield from (1 << offset + k for k in range(width) if width > 1)
 
     def described(self, served: Served) -> dict[str, Any]:
@@ -307,14 +313,12 @@ class _Data:
         }
 
     def _plan_of_segment(self, group: Any) -> Plan:
-        table = self.engine.chooser.segments
-        return table.top_plan() if group is None else table.plan(group)
+        return self.table.top_plan() if group is None else self.table.plan(group)
 
     def segment(self, mask: int, group: Any) -> dict[str, Any]:
         """A segment, or (None) that of the outputs, with its seconds."""
-        chooser = self.engine.chooser
         plan = self._plan_of_segment(group)
-        measured_s = chooser.segments.measured_s(group)
+        measured_s = self.table.measured_s(group)
         return {
             "mask": self._mask(mask),
             "depends_on": self._names(mask),
@@ -322,7 +326,7 @@ class _Data:
             "num_values": len(group or ()),
             "bytes": self._loaded(group or ())["loaded_bytes"],
             "num_equations": len(plan.eqns),
-            "seconds": plan.seconds * chooser.race.run_price if measured_s is None else measured_s,
+            "seconds": plan.seconds * self.chooser.race.run_price if measured_s is None else measured_s,
             "is_measured": measured_s is not None,
         }
 
@@ -330,7 +334,9 @@ class _Data:
 
     def calls(self) -> dict[str, Any]:
         """The latest calls as columns; what several share, by number."""
-        kinds, whys, changes = Numbered(), Numbered(), Numbered()
+        kinds = Numbered()
+        whys = Numbered()
+        changes = Numbered()
         history = self.subject.history
         calls = list(history.calls())
         records = {id(call.record): call.record for call in calls}
@@ -363,7 +369,7 @@ class _Data:
             return _Did("rows", why, None, record.num_run, record.num_joined, record.num_reused)
         if served is None:
             why = "saving did not pay in the last calls; inputs that are other objects are taken for changed"
-            changed = reduce(or_, map(self.engine.layout.leaf_mask, call.rested or ()), 0)
+            changed = reduce(or_, map(self.layout.leaf_mask, call.rested or ()), 0)
             return _Did("whole (resting)", why, changed, len(self.eqns))
         kind = "first call" if served.is_first else served.by
         why = served.why if served.is_first else call.why or served.why
@@ -375,8 +381,7 @@ class _Data:
 
     def memory(self) -> dict[str, Any]:
         """The budget, and the saved values now, the largest first."""
-        store = self.engine.store
-        sizes = sorted(store.sizes().items(), key=lambda item: -item[1])
+        sizes = sorted(self.store.sizes().items(), key=lambda item: -item[1])
         saved = [
             {
                 "type": sized(var)[0],
@@ -388,9 +393,9 @@ class _Data:
             for var, size in sizes[:MAX_SAVED]
         ]
         return {
-            "budget_bytes": store.budget_bytes,
-            "versions": store.versions,
-            "saved_bytes": (self.subject.rows or store).saved_bytes,
+            "budget_bytes": self.store.budget_bytes,
+            "versions": self.store.versions,
+            "saved_bytes": (self.subject.rows or self.store).saved_bytes,
             "num_saved": len(sizes),
             "saved": saved,
         }

@@ -52,13 +52,13 @@ class Region:
     runs: int = 0
 
     @cached_property
-    def pieces(self) -> list[Piece]:
+    def stretches(self) -> list[Stretch]:
         """What a run evaluates one after the other: equations in which values decide, and compiled what is between."""
         groups = [list(group) for _, group in itertools.groupby(self.nodes, lambda node: node.is_open and id(node))]
         programs = cut(self.program, [[node.eqn for node in group] for group in groups])
         nodes = [group[0] if group[0].is_open else None for group in groups]
         return [
-            Piece(node, program, jax.jit(evaluator(program))) for node, program in zip(nodes, programs, strict=True)
+            Stretch(node, program, jax.jit(evaluator(program))) for node, program in zip(nodes, programs, strict=True)
         ]
 
 
@@ -74,7 +74,7 @@ class Node(NamedTuple):
         return any(region.times is None or any(n.is_open for n in region.nodes) for region in self.regions)
 
 
-class Piece(NamedTuple):
+class Stretch(NamedTuple):
     """An equation in which values decide, or None; the equations as a program, and compiled."""
 
     node: Node | None
@@ -163,7 +163,8 @@ def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Kno
     num_fixed = eqn.params["body_nconsts"]
     sides: list[tuple[int, int]] = []
     for side in test.invars:
-        atom, step = side, 0
+        atom: Any = side
+        step: int | None = 0
         if side in asked.invars:
             number = asked.invars.index(side)
             if number >= num_asked:
@@ -246,13 +247,13 @@ def run(region: Region, values: Iterable[Any]) -> list[Any]:
     program = region.program
     env: dict[Var, Any] = dict(zip(program.constvars, program.consts, strict=True))
     env.update(zip(program.invars, values, strict=True))
-    for piece in region.pieces:
-        if piece.node is None:
-            results = piece.compiled(piece.program.consts, *(env[var] for var in piece.program.invars))
-            env.update(zip(piece.program.outvars, results, strict=True))
+    for stretch in region.stretches:
+        if stretch.node is None:
+            results = stretch.compiled(stretch.program.consts, *(env[var] for var in stretch.program.invars))
+            env.update(zip(stretch.program.outvars, results, strict=True))
         else:
-            eqn = piece.node.eqn
-            results = _rules.get(eqn.primitive.name, _call)(piece.node, [_jax.read(x, env) for x in eqn.invars])
+            eqn = stretch.node.eqn
+            results = _rules.get(eqn.primitive.name, _call)(stretch.node, [_jax.read(x, env) for x in eqn.invars])
             env.update(zip(eqn.outvars, results, strict=True))
     return [_jax.read(atom, env) for atom in program.outvars]
 
@@ -293,11 +294,15 @@ def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
     params = node.eqn.params
     if node.eqn.primitive.name == _jax.LOOP:
         num_consts, num_carry, _ = params["spec"].layout
-        length, inputs, is_reversed = int(inputs[0]), inputs[1:], params["spec"].reverse
+        is_reversed = params["spec"].reverse
+        length = int(inputs[0])
+        inputs = inputs[1:]
     else:
         num_consts, num_carry = _jax.scan_counts(node.eqn)
-        length, is_reversed = params["length"], params["reverse"]
-    consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
+        is_reversed = params["reverse"]
+        length = params["length"]
+    consts = inputs[:num_consts]
+    carry = inputs[num_consts : num_consts + num_carry]
     rows: list[list[Any]] = []
     for row in range(length)[:: -1 if is_reversed else 1]:
         results = run(node.regions[0], [*consts, *carry, *(x[row] for x in inputs[num_consts + num_carry :])])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 _SOURCE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 
 
-class Source(NamedTuple):
+class SourceLine(NamedTuple):
     """File, line and function; empty where nobody knows."""
 
     file: str
@@ -21,7 +21,7 @@ class Source(NamedTuple):
         return re.split(r"[/\\]", self.file)[-1]
 
 
-def source_of(text: str) -> Source:
+def source_of(text: str) -> SourceLine:
     """The parts of a source line."""
     found = _SOURCE.match(text)
-    return Source("", "", "") if found is None else Source(**found.groupdict())
+    return SourceLine("", "", "") if found is None else SourceLine(**found.groupdict())
