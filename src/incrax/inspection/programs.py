@@ -324,50 +324,48 @@ def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
 
 def gradient(call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtypeStruct]) -> PassProgram:
     """Value and gradient together; for anything but one number, value and pullback of a cotangent."""
-    further = () if is_scalar(results) else tuple(results)
+    further = () if is_scalar(results) else results
 
-    def evaluate(*inputs: Any) -> Any:
-        values = inputs[: len(call.values)]
-        cotangents = list(inputs[len(call.values) :])
-        outs, pullback, others = jax.vjp(_of_selected(call, numbers, values), *_picked(values, numbers), has_aux=True)
-        return outs, others, pullback(cotangents or [jnp.ones_like(x) for x in outs])
+    def evaluate(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        fun, at = _of_selected(call, numbers, values)
+        outs, pullback, others = jax.vjp(fun, *at, has_aux=True)
+        return outs, others, pullback(list(cotangents) or [jnp.ones_like(x) for x in outs])
 
-    return PassProgram(trace(evaluate, *call.values, *further), further)
+    return _traced(evaluate, call, further)
 
 
 def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> PassProgram:
     """The Hessian of one real number times a vector: forward over reverse, or reverse over reverse."""
-    typed = jax.eval_shape(lambda *values: _picked(values, numbers), *call.values)
-    further = tuple(jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type) for each in typed)
     every = tuple(range(len(numbers)))
 
-    def evaluate(*inputs: Any) -> Any:
-        values = inputs[: len(call.values)]
-        tangents = inputs[len(call.values) :]
-        selected = _of_selected(call, numbers, values)
-        derivative = jax.grad(lambda *xs: selected(*xs)[0][0], argnums=every)
+    def evaluate(values: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        fun, at = _of_selected(call, numbers, values)
+        derivative = jax.grad(lambda *xs: fun(*xs)[0][0], argnums=every)
         if is_forward:
-            return jax.jvp(derivative, _picked(values, numbers), tangents)[1]
+            return jax.jvp(derivative, at, tuple(tangents))[1]
         along = lambda *xs: sum(jnp.vdot(x, t).real for x, t in zip(derivative(*xs), tangents, strict=True))
-        return jax.grad(along, argnums=every)(*_picked(values, numbers))
+        return jax.grad(along, argnums=every)(*at)
 
-    return PassProgram(trace(evaluate, *call.values, *further), further)
-
-
-def _picked(values: Sequence[Any], numbers: Sequence[int]) -> tuple[Any, ...]:
-    return tuple(jnp.asarray(values[number]) for number in numbers)
+    at = jax.eval_shape(lambda *values: _of_selected(call, numbers, values)[1], *call.values)
+    return _traced(evaluate, call, [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in at])
 
 
-def _of_selected(call: Call, numbers: Sequence[int], values: Sequence[Any]) -> Callable[..., Any]:
-    """The results with a derivative, and all others, as a function of what is differentiated."""
+def _of_selected(
+    call: Call, numbers: Sequence[int], values: Sequence[Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The results with a derivative, and all others, as a function of what is differentiated; and where that is."""
 
     def evaluate(*selected: Any) -> tuple[list[Any], list[Any]]:
-        replaced = list(values)
-        for number, value in zip(numbers, selected, strict=True):
-            replaced[number] = value
-        main, rest = call.result(replaced)
+        replaced = dict(enumerate(values)) | dict(zip(numbers, selected, strict=True))
+        main, rest = call.result(list(replaced.values()))
         is_smooth = lambda x: jnp.issubdtype(jax.dtypes.result_type(x), jnp.inexact)
         smooth = [jnp.asarray(x) for x in main if is_smooth(x)]
         return smooth, [*(x for x in main if not is_smooth(x)), *rest]
 
-    return evaluate
+    return evaluate, tuple(jnp.asarray(values[number]) for number in numbers)
+
+
+def _traced(evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]) -> PassProgram:
+    num = len(call.numbers)
+    split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
+    return PassProgram(trace(split, *call.values, *further), tuple(further))
