@@ -29,7 +29,7 @@ rows explanation _incremental _api
 control_flow.loops control_flow.tapes
 derivatives.row_sparse derivatives.sparsity derivatives
 models models.held
-inspection.cost inspection
+inspection
 bijectors fit samplers
 demo cli __main__
 """.split()

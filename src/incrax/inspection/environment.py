@@ -26,8 +26,9 @@ from incrax.engine.store.budget import default_budget_bytes
 
 Severity = Literal["error", "warning", "note"]
 
-OLDEST, NEWEST = (0, 10), (0, 12)
-"""Versions of JAX that the test suite runs on, the ends included."""
+OLDEST = (0, 10)
+NEWEST = (0, 12)
+"""Versions of JAX that the test suite runs on, from and to."""
 
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "scipy", "jaxtyping", "iminuit", "optax", "optimistix", "equinox", "flax"),
@@ -172,7 +173,8 @@ def _figures() -> dict[str, float]:
     names |= {"dot_flop_s": "matrix products, per FLOP"}
     found = {names[name]: float(value) for name, value in prices.items()}
     x = jnp.arange(8.0)
-    compiled, ours = jax.jit(lambda a, x: a * x), incremental(lambda a, x: a * x)
+    compiled = jax.jit(lambda a, x: a * x)
+    ours = incremental(lambda a, x: a * x)
     found["a call of jax.jit"] = _each(lambda n: compiled(float(n), x))
     found["a call of incremental, one input changed"] = _each(lambda n: ours(float(n), x))
     found["a call of incremental, nothing changed"] = _each(lambda _: ours(1.0, x))
@@ -206,7 +208,8 @@ def _findings(versions: Mapping[str, str | None]) -> Iterator[Finding]:
 
 
 def _of_versions(versions: Mapping[str, str | None]) -> Iterator[Finding]:
-    found, lib = _numbers(versions["jax"]), _numbers(versions["jaxlib"])
+    found = _numbers(versions["jax"])
+    lib = _numbers(versions["jaxlib"])
     if found[:2] < OLDEST:
         yield Finding("error", f"JAX {versions['jax']} is older than 0.10", "pip install --upgrade jax")
     if found[:2] > NEWEST:
