@@ -89,6 +89,14 @@ def test_programs_of_functions_guarded_functions_and_steps_weigh():
     assert remembered_bytes() == before
 
 
+def test_the_environment_shows_the_bound(bound):
+    bound(0)
+    shown = incrax.environment(measure=False)
+    assert shown.max_program_bytes == _tables.max_program_bytes()
+    assert shown.program_bytes == remembered_bytes()
+    assert "remembered programs" in str(shown)
+
+
 def test_functions_whose_programs_made_room_are_right_and_traced_again(bound):
     bound(_tables.PROGRAM_BYTES)
     f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=4 * CHECK_EVERY))
