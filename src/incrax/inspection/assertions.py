@@ -157,16 +157,16 @@ def _last(f: Any) -> _LastCall:
     """The last call; of `Rows` what it did with one of the chunks."""
     if not isinstance(f, Incremental):
         raise not_incremental("assert_ran", type(f).__name__)
-    traced = f._traces.latest
-    rows = f._rows.latest
-    chunk = None if traced is not None or rows is None else rows.last
-    engine = traced.engine if traced is not None else None if chunk is None else chunk.engine
-    served = None if engine is None else Reader(engine).last()
-    if engine is None or served is None:
+    asked = f.asked("assert_ran()", (), {})
+    reader = Reader(asked.engine)
+    rows = asked.row_engine
+    served = reader.last()
+    if served is None:
         raise not_called("assert_ran()")
-    if chunk is None or rows is None:
-        return _LastCall(Reader(engine), served.by, served.ran, engine.paths)
-    return _LastCall(Reader(engine), served.by, served.ran if chunk.num_run else (), [*engine.paths, *rows.paths])
+    if rows is None:
+        return _LastCall(reader, served.by, served.ran, reader.paths)
+    has_run = rows.last is not None and rows.last.num_run > 0
+    return _LastCall(reader, served.by, served.ran if has_run else (), [*reader.paths, *rows.paths])
 
 
 def _within(eqn: Equation) -> Iterator[Equation]:

@@ -18,13 +18,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import jax
-
 from incrax._incremental import Incremental
 from incrax._messages import not_called
 from incrax.control_flow.tapes.alone import incremental_of
 from incrax.control_flow.tapes.guarded import Guarded
-from incrax.engine.inputs.rows import has_rows
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
 from incrax.models.bound import Bound
@@ -116,25 +113,10 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     Raises:
         NotCalledError: there are neither arguments nor calls.
     """
-    traces = function._traces
-    of_rows = function._rows
-    engine = None
-    rows = None
-    if has_rows(jax.tree.leaves((args, kwargs))):
-        rows, _, given = of_rows.serving(args, kwargs)
-        engine = rows.first_kin(given)
-    elif args or kwargs:
-        engine = traces.looked_up(args, kwargs, "report()")[0].engine
-    elif traces.latest is not None:
-        engine = traces.latest.engine
-    elif of_rows.latest is not None:
-        rows = of_rows.latest
-        engine = None if rows.last is None else rows.last.engine
-    if engine is None:
-        raise not_called("report()")
-    history = engine.history if rows is None else rows.history
-    num_signatures = len(traces.table) + len(of_rows.table)
-    return Subject(function._name, engine, history, function.stats.as_dict(), num_signatures, rows)
+    asked = function.asked("report()", args, kwargs)
+    history = asked.engine.history if asked.row_engine is None else asked.row_engine.history
+    num_signatures = len(function._traces.table) + len(function._rows.table)
+    return Subject(function._name, asked.engine, history, function.stats.as_dict(), num_signatures, asked.row_engine)
 
 
 @dataclass(frozen=True, repr=False)
