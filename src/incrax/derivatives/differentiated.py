@@ -22,9 +22,8 @@ from incrax._names import name_of
 from incrax._program import type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.messages import taken_name, wrong_tangent
-from incrax.derivatives.row_sparse.explanation import RowsExplanation
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.structured import sparse_outputs
+from incrax.derivatives.row_sparse.structured import RowsExplanation, explained, sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import argument_names
@@ -115,7 +114,7 @@ class Gradient(Derivative):
             return other._found(args, kwargs, events)
 
         jax.eval_shape(run, [leaves[k] for k in numbers])
-        return RowsExplanation(tuple(dict.fromkeys(events)))
+        return explained(events)
 
 
 def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:

@@ -21,8 +21,7 @@ DENSE = {
     "product with itself": "rows become columns",
     "reshaped": "rows are joined",
     "transposed": "rows become columns",
-    "sorted": "there is no rule for `sort`",
-    "cumulated": "there is no rule for `cumsum`",
+    "cumulated": "accumulates along the rows",
     "in a loop": "the loop reads its carry",
 }
 

@@ -19,8 +19,8 @@ from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, evaluator, from_jaxpr, trace, type_of
 from incrax.derivatives.sparsity import patterns
-from incrax.derivatives.sparsity.known import Constant, Known, constant, constant_of, known_of, learn, value_of
 from incrax.derivatives.sparsity.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
+from incrax.engine.program.constants import Deferred, Known, constant_of, known_constants, learn, value_at, value_of
 from incrax.engine.program.simplify import RULED, drop_dead, inline
 from incrax.primitives.control_flow import learn_counters
 from incrax.primitives.elements import Domain
@@ -212,13 +212,14 @@ class _Patterns(Domain):
 
     # --- what is known -------------------------------------------------------------------------------------------
 
-    def known(self, program: Program, constants: Sequence[Constant | None]) -> Known:
-        return known_of(program, constants)
+    def known(self, program: Program, constants: Sequence[Any]) -> Known:
+        given = zip(program.invars, constants, strict=True)
+        return known_constants(program, defers=True) | {var: one for var, one in given if one is not None}
 
     def view(self, known: Known) -> View:
         return _ZerosCount(known)
 
-    def constant_of(self, atom: Atom, known: Known) -> Constant | None:
+    def constant_of(self, atom: Atom, known: Known) -> Any | None:
         return constant_of(atom, known)
 
     def enter(self, eqn: Equation, operands: Sequence[Pattern], known: Known) -> list[Pattern] | None:
@@ -227,7 +228,7 @@ class _Patterns(Domain):
             if any(_jax.is_ref(atom.aval) for atom in eqn.invars):
                 raise TooMuch  # what is written to a reference is not followed
             return None
-        learn(eqn, known)
+        learn(eqn, known, defers=True)
         if not all(var in known for var in eqn.outvars):
             learn_counters(eqn, known, self)
         return [None] * len(eqn.outvars)
@@ -248,10 +249,10 @@ class _Patterns(Domain):
     def is_unrolled(self, eqn: Equation, body: Program) -> bool:
         return eqn.params["length"] * len(body.eqns) <= MAX_UNROLLED
 
-    def row_of(self, found: Constant | None, number: int, aval: Any) -> Constant | None:
+    def row_of(self, found: Any | None, number: int, aval: Any) -> np.ndarray | None:
         if found is None or _jax.is_key_dtype(getattr(aval, "dtype", np.dtype(bool))):
             return None
-        return constant(np.asarray(found.value)[number])
+        return np.asarray(value_at(found))[number]
 
     def learn_outputs(self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any) -> None:
         found = [*carried, *map(_stacked, stacked)]
@@ -261,8 +262,8 @@ class _Patterns(Domain):
         return patterns.stacked((row, _jax.aval_size(aval)) for row in rows)
 
 
-def _stacked(each: Sequence[Constant | None]) -> Constant | None:
-    found = [one for one in each if one is not None]
-    if len(found) < len(each):
+def _stacked(each: Sequence[Any | None]) -> Any | None:
+    if any(one is None for one in each):
         return None
-    return Constant(lambda: np.stack([np.asarray(one.value) for one in found]), max(one.depth for one in found) + 1)
+    depth = max(one.depth if isinstance(one, Deferred) else 0 for one in each)
+    return Deferred(lambda: np.stack([np.asarray(value_at(one)) for one in each]), depth + 1)
