@@ -19,10 +19,8 @@ from incrax import _jax
 from incrax._program import Program, evaluator, trace
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
-from incrax.derivatives.sparsity.coloring import Colored
-from incrax.derivatives.sparsity.compressed import Mode, choose, compressed_jacobian, dense, hessian_values
-from incrax.derivatives.sparsity.patterns import Matrix
-from incrax.derivatives.sparsity.search import has_custom_vjp, hessian_pattern, pattern_of
+from incrax.derivatives.sparsity.compressed import Colored, Mode, choose, compressed_jacobian, dense, hessian_values
+from incrax.derivatives.sparsity.search import Matrix, has_custom_vjp, hessian_pattern, pattern_of
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""

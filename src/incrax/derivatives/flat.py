@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from incrax.derivatives.sparsity.compressed import bcoo, coordinates
-from incrax.derivatives.sparsity.patterns import Matrix
+from incrax.derivatives.sparsity.search import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
 

@@ -21,9 +21,8 @@ from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
 from incrax.derivatives.flat import element_names
-from incrax.derivatives.linearized import Push, linearize
 from incrax.derivatives.messages import not_flat, other_argument_type, other_num_arguments, wrong_length
-from incrax.derivatives.pullback import Pullback, vjp
+from incrax.derivatives.pullback import Pullback, Push, linearize, vjp
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic

@@ -45,7 +45,7 @@ from incrax.derivatives.row_sparse.values import (
     spread,
 )
 from incrax.engine.program.constants import numpy_value
-from incrax.primitives.entry import NOTHING_KNOWN, Kind
+from incrax.primitives.entry import NOTHING_KNOWN, Axis, Kind
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.row_axis import Reduction, Verdict, row_verdict
 from incrax.primitives.table import algebra_of, entry_of
@@ -80,7 +80,7 @@ def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], 
     found = None if rule is None or len(eqn.outvars) != 1 else rule(eqn, NOTHING_KNOWN)
     if found is None:
         raise BecomesDense(f"there is no rule for `{eqn.primitive.name}`")
-    reads = [read.axes if read else () for read in found[0].operands]
+    reads: list[tuple[Axis, ...]] = [read.axes if read else () for read in found[0].operands]
     held = [n for n, value in enumerate(values) if has_rows(value) and reads[n]]
     held = held or [n for n, value in enumerate(values) if isinstance(value, Uniform) and reads[n]]
     if not held:
