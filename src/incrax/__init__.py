@@ -117,7 +117,7 @@ _HOMES = {
     "hvp": "derivatives.transforms",
     "jacobian": "derivatives.transforms",
     "jvp": "derivatives.transforms",
-    "linearize": "derivatives.linearized",
+    "linearize": "derivatives.pullback",
     "map": "control_flow.loops.mapped",
     "nonzero": "control_flow.loops.selecting",
     "prepare": "derivatives.prepared",

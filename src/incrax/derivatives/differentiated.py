@@ -325,5 +325,5 @@ def fitting(name: str, what: str, leaf: Any, shape: tuple[int, ...], dtype: Any,
         raise wrong_tangent(name, what, "None" if leaf is None else type(leaf).__name__, expected)
     array = jnp.asarray(leaf)
     if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
-        raise wrong_tangent(name, what, type_name(array), expected)
+        raise wrong_tangent(name, what, str(jax.typeof(array)), expected)
     return array.astype(dtype)

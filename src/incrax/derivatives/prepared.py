@@ -24,14 +24,14 @@ from incrax.derivatives.flat import element_names
 from incrax.derivatives.messages import not_flat, other_argument_type, other_num_arguments, wrong_length
 from incrax.derivatives.pullback import Pullback, Push, linearize, vjp
 from incrax.derivatives.selection import Selection, select
-from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
+from incrax.derivatives.transforms import IncrementalOptions, grad, hessian, hvp, jacobian, plain, value_and_grad
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
 
 Function = Callable[..., Any]
 
 
-def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[Options]) -> Prepared:
+def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[IncrementalOptions]) -> Prepared:
     """All derivatives of a function by one object, for code that works with any engine.
 
     Args:
@@ -76,7 +76,7 @@ class Prepared:
             than the example.
     """
 
-    def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: Options) -> None:
+    def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: IncrementalOptions) -> None:
         self._fun, self._args, self._wrt, self._options = fun, args, wrt, options
         self._signature = make_signature(fun, args, {})
         self._selection = select("prepare", fun, wrt, args, {})
