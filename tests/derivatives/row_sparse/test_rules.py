@@ -21,6 +21,7 @@ DENSE = {
     "product with itself": "rows become columns",
     "reshaped": "rows are joined",
     "transposed": "rows become columns",
+    "columns filled": "",
     "cumulated": "accumulates along the rows",
     "in a loop": "the loop reads its carry",
 }

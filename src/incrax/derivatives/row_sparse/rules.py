@@ -220,6 +220,10 @@ def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Any:
         return bases[0]
     if form == "sum" and zeros[0] and not _is_difference(eqn):
         return bases[1]
+    linear = {"linear": [0], "joined": [n for n in range(len(bases)) if algebra and algebra.sign(n)]}.get(form, [])
+    fills = name == "gather" and windows_of(eqn).is_dropping and eqn.params["fill_value"] != 0
+    if linear and all(zeros[n] for n in linear) and not fills:
+        return Uniform(np.zeros((), aval.dtype), aval.shape)
     is_exact = not jnp.issubdtype(aval.dtype, jnp.inexact)
     is_infinite = any(c is not None and not np.isfinite(np.asarray(c, np.complex128)) for c in constants)
     is_zero_product = form == "product" and any(zeros) and (is_exact or not is_strict) and not is_infinite
