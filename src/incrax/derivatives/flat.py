@@ -31,6 +31,11 @@ class Ends(NamedTuple):
         """Elements in all."""
         return self.bounds[-1]
 
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each array."""
+        return [math.prod(shape) for shape in self.shapes]
+
     def parts(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Of each array: where it begins, where it ends, its shape."""
         return list(zip(self.bounds[:-1], self.bounds[1:], self.shapes, strict=True))
