@@ -3,7 +3,7 @@
 JAX splits a function into a primal program and a linear one. Here both are programs as data: the primal one is compiled
 once per function and signature, the linear one is pruned to the outputs that are asked for.
 
-In: a function, a selection of leaves, arguments. Out: a `Linearized`. It must not know which way the linear map goes: a
+In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not know which way the linear map goes: a
 `Direction` says that.
 """
 
@@ -164,7 +164,7 @@ PUSH = Direction(jax.linearize, lambda outputs, values: values, _push)
 # --- a function at a point --------------------------------------------------------------------------------------------
 
 
-class Linearized(NamedTuple):
+class AtPoint(NamedTuple):
     """A function at a point: value, what is passed on, the linear program and what it reads, types of the outputs."""
 
     value: Any
@@ -176,7 +176,7 @@ class Linearized(NamedTuple):
 
 def at_point(
     direction: Direction, fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, has_aux: bool
-) -> Linearized:  # noqa: FBT001
+) -> AtPoint:  # noqa: FBT001
     """The function at these arguments, of which the selected leaves may move.
 
     Compiled once per function, selection and signature. Where there are tracers, where JAX compiles nothing, where
@@ -206,7 +206,7 @@ def _private(leaf: Any) -> Any:
 
 def _split(
     direction: Direction, fun: Callable[..., Any], selection: Selection, *, has_aux: bool, is_compiled: bool
-) -> Linearized:
+) -> AtPoint:
     """Value and linear program, evaluated or traced as the values are."""
 
     def of_selected(*values: Any) -> Any:
@@ -225,7 +225,7 @@ def _split(
 
     inputs = [strong(x) for x in direction.examples(active, values)]
     program = run_passes(trace(apply, inputs, residuals), PASSES)
-    return Linearized(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
+    return AtPoint(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
 
 
 class Primal(NamedTuple):
@@ -243,14 +243,14 @@ class Primal(NamedTuple):
     linear: LinearProgram
     types: OutputTypes
 
-    def at(self, leaves: Values) -> Linearized:
+    def at(self, leaves: Values) -> AtPoint:
         """The function at these leaves; arguments that are residuals are not copied."""
         env = {**self.constants, **dict(zip(self.program.invars, leaves, strict=True))}
         env.update(zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True))
         found = [_value_of(atom, env) for atom in self.program.outvars]
         value, aux, residuals = jax.tree.unflatten(self.treedef, found)
         value, aux = jax.tree.map(_as_array, (value, aux))
-        return Linearized(value, aux, self.linear, residuals, self.types)
+        return AtPoint(value, aux, self.linear, residuals, self.types)
 
 
 class _NoArray(Exception):
@@ -261,7 +261,7 @@ def _traced(
     direction: Direction, fun: Callable[..., Any], selection: Selection, signature: Signature, *, has_aux: bool
 ) -> Primal | None:
     """The primal and the linear program; None where the function needs values, or passes on what no program returns."""
-    points: list[Linearized] = []
+    points: list[AtPoint] = []
 
     def primal(*leaves: Any) -> Any:
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)

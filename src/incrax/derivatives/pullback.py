@@ -18,7 +18,7 @@ from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.differentiated import fitting, tangents_of
-from incrax.derivatives.linear_maps import PULL, PUSH, Direction, Linearized, OutputTypes, PrunedProgram, at_point
+from incrax.derivatives.linear_maps import PULL, PUSH, AtPoint, Direction, OutputTypes, PrunedProgram, at_point
 from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_tangent
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
@@ -110,7 +110,7 @@ def linearize(fun: Callable[..., Any], *args: Any, wrt: Any = None, **kwargs: An
 
 def _at(
     direction: Direction, name: str, fun: Any, wrt: Any, args: Any, kwargs: Any, *, has_aux: bool = False
-) -> tuple[Selection, Linearized]:
+) -> tuple[Selection, AtPoint]:
     """What is differentiated, all positional arguments if nothing is said, and the function at this point."""
     if not callable(fun):
         raise wrong_option(f"{name}(fun)", fun, "a function")
@@ -122,7 +122,7 @@ def _at(
 class _LinearMap:
     """A function's linear program at a point, and the residuals that it holds."""
 
-    def __init__(self, fun: Function, selection: Selection, point: Linearized) -> None:
+    def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
         self._fun = plain(fun)
         # Without the arguments' arrays, which live on only as far as they are residuals.
         self._selection = dataclasses.replace(selection, leaves=tuple(map(_outline, selection.leaves)))
@@ -148,7 +148,7 @@ class Pullback(_LinearMap):
     is added up between calls: the same cotangent gives the same numbers.
     """
 
-    def __init__(self, fun: Function, selection: Selection, point: Linearized) -> None:
+    def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
         super().__init__(fun, selection, point)
         self._kept: frozenset[int] = frozenset(selection.numbers)
         self._parts: dict[Any, Selection] = {}
@@ -291,7 +291,7 @@ class Cotangents(Mapping[Any, Any]):
 class Push(_LinearMap):
     """The linear map from tangents of arguments to those of outputs, at a point. Made by `linearize`."""
 
-    def __init__(self, fun: Function, selection: Selection, point: Linearized) -> None:
+    def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
         super().__init__(fun, selection, point)
         self._part = point.linear.part(tuple(range(len(point.types.active))))
         self._keep_only(self._part)

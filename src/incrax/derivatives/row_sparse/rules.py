@@ -122,7 +122,7 @@ def _of_rows(eqn: Equation, count: int) -> Equation:
 
 def folded(eqn: Equation, values: Sequence[Any]) -> np.ndarray:
     """The output on constants, here and now."""
-    found = numpy_value(eqn, list(map(np.asarray, values)))
+    found = numpy_value(eqn, values)
     if found is not None:
         return found
     with jax.ensure_compile_time_eval():

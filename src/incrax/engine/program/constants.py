@@ -94,13 +94,14 @@ def value_at(found: Any) -> Any:
 
 def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
     """Add an equation's outputs if all its inputs are known: at once where NumPy can, else if it `defers`."""
-    if not all(isinstance(atom, Literal) or atom in known for atom in eqn.invars):
-        return
+    for atom in eqn.invars:
+        if not isinstance(atom, Literal) and atom not in known:
+            return
     found = [constant_of(atom, known) for atom in eqn.invars]
     depth = max((each.depth for each in found if isinstance(each, Deferred)), default=0)
     if depth == 0 and len(eqn.outvars) == 1 and _is_small(eqn.outvars[0].aval):
         aval = eqn.outvars[0].aval
-        value = numpy_value(eqn, [value_of(atom, known) for atom in eqn.invars])
+        value = numpy_value(eqn, list(map(value_at, found)))
         if value is not None:
             known[eqn.outvars[0]] = value.reshape(aval.shape)
             return
@@ -113,10 +114,10 @@ def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
 def numpy_value(eqn: Equation, values: Sequence[Any]) -> np.ndarray | None:
     """The output of an equation on these values, of any shape; None where NumPy may give other bits than XLA."""
     rule, dtype = entry_of(eqn).constant, eqn.outvars[0].aval.dtype
-    if rule is None or not _is_numeric(dtype) or any(value is None for value in values):
+    if rule is None or not _is_numeric(dtype):
         return None
     with np.errstate(all="ignore"):
-        result = rule(*values, **eqn.params)
+        result = rule(*map(np.asarray, values), **eqn.params)
     return None if result is None or _has_subnormal(result) else np.asarray(result, dtype)
 
 
