@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from incrax.control_flow.tapes.guarded import Guarded as Guarded
     from incrax.derivatives.cuts import cut as cut
     from incrax.derivatives.cuts import uncut as uncut
-    from incrax.derivatives.linearized import linearize as linearize
     from incrax.derivatives.prepared import Prepared as Prepared
     from incrax.derivatives.prepared import prepare as prepare
     from incrax.derivatives.pullback import Pullback as Pullback
+    from incrax.derivatives.pullback import linearize as linearize
     from incrax.derivatives.pullback import vjp as vjp
     from incrax.derivatives.row_sparse.rows import RowSparse as RowSparse
     from incrax.derivatives.row_sparse.structured import Structured as Structured
@@ -117,7 +117,7 @@ _HOMES = {
     "hvp": "derivatives.transforms",
     "jacobian": "derivatives.transforms",
     "jvp": "derivatives.transforms",
-    "linearize": "derivatives.linearized",
+    "linearize": "derivatives.pullback",
     "map": "control_flow.loops.mapped",
     "nonzero": "control_flow.loops.selecting",
     "prepare": "derivatives.prepared",

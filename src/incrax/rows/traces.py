@@ -88,7 +88,7 @@ class RowTraces:
             made_room = self.table.add(signature.key, found)
             self.stats.traces += 1
             max_signatures = self.options.tuning.max_signatures
-            known = [engine.trace.signature for engine in self.table.values()]
+            known = [engine.trace.signature for engine in (*made_room, *self.table.values())]
             note_trace(name_of(self.fun), signature, known, max_signatures)
             if made_room:
                 note_forgotten(name_of(self.fun), max_signatures)

@@ -268,7 +268,7 @@ class Engine:
         if seconds <= ADVICE_S or seconds <= ADVICE_SHARE * (seconds + self.chooser.clock.spent_s):
             return False
         nbytes = _jax.aval_bytes(self.facts.program.invars[index].aval)
-        warnings.warn(large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=4)
+        warnings.warn(large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=5)
         return True
 
     # --- a call like the one before ------------------------------------------------------------------------------

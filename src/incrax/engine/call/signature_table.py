@@ -205,7 +205,7 @@ class Traces:
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
         traced = self._make(signature, leaves, self.stats)
         made_room = self.table.add(signature.key, traced)
-        self._note_trace(signature)
+        self._note_trace(signature, made_room)
         self._warn_of_thrashing(signature)
         for forgotten in made_room:
             self._note_forgotten(forgotten.signature)
@@ -214,9 +214,9 @@ class Traces:
             self._warn_of_functions(signature)
         return traced
 
-    def _note_trace(self, signature: Signature) -> None:
+    def _note_trace(self, signature: Signature, made_room: Sequence[Traced] = ()) -> None:
         self.stats.traces += 1
-        known = (traced.signature for traced in self.table.values())
+        known = (traced.signature for traced in (*made_room, *self.table.values()))
         note_trace(self.name, signature, known, self.options.tuning.max_signatures)
 
     def _note_forgotten(self, signature: Signature) -> None:
