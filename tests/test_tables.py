@@ -89,6 +89,12 @@ def test_programs_of_functions_guarded_functions_and_steps_weigh():
     assert remembered_bytes() == before
 
 
+def test_text_of_a_bound_that_is_no_number(monkeypatch):
+    monkeypatch.setenv("INCRAX_PROGRAM_BYTES", "2 GB")
+    with pytest.raises(ValueError, match="is '2 GB'; it is the number of bytes .* such as 4e9. Set one, or unset it"):
+        make_room()
+
+
 def test_the_environment_shows_the_bound(bound):
     bound(0)
     shown = incrax.environment(measure=False)

@@ -52,7 +52,7 @@ def worth_saving(program: Program, depends: Depends) -> set[Var]:
     return found - {*program.invars, *program.constvars}
 
 
-class Plan(NamedTuple):
+class SimplePlan(NamedTuple):
     """What to do when some inputs changed: values to load, equations to run, values to save."""
 
     loads: Sequence[Var]
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     saves: Sequence[Var]
 
 
-def cut(program: Program, depends: Depends, changed: Set[int]) -> Plan:
+def cut(program: Program, depends: Depends, changed: Set[int]) -> SimplePlan:
     """The plan for a change; `changed` are numbers of inputs, `ONCE` and `ALWAYS` among them where they apply.
 
     Law: every variable that an equation of the plan reads is an input, a constant, loaded, or written before.
@@ -75,7 +75,7 @@ def cut(program: Program, depends: Depends, changed: Set[int]) -> Plan:
             needed.update(var for var in read_vars(eqn) if is_dirty(var))
     at_hand = {*program.invars, *program.constvars}
     loads = {var for eqn in eqns for var in read_vars(eqn) if not is_dirty(var)} - at_hand
-    return Plan(list(loads), eqns, saves)
+    return SimplePlan(list(loads), eqns, saves)
 
 
 def differing(old: Iterable[Any], new: Iterable[Any]) -> set[int]:

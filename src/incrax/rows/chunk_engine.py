@@ -34,14 +34,14 @@ from incrax.engine.store.store import is_any_deleted
 from incrax.rows.combining import chunk_function, combine_in_groups
 from incrax.rows.phases import Part
 from incrax.rows.totals import Totals, in_runs
-from incrax.rows.trace import Cut, RowTrace
+from incrax.rows.trace import RowCut, RowTrace
 from incrax.rows.versions import Version, Versions
 
 EXACT_SHARE = 64
 """Chunks among which plans of the exact policy share the budget: they must not depend on how many there are."""
 
 
-class Entry:
+class ChunkEntry:
     """What is kept of a chunk: its rows, and for each pass an engine and results by version."""
 
     __slots__ = ("engines", "num_rows", "results")
@@ -58,7 +58,7 @@ class ChunkTable:
     def __init__(
         self,
         trace: RowTrace,
-        cut: Cut,
+        cut: RowCut,
         versions: Sequence[Versions],
         paths: Sequence[str],
         options: Options,
@@ -71,7 +71,7 @@ class ChunkTable:
         self.options = options
         self.limits = options.limits(1)
         self.calls = calls
-        self.table: dict[int, Entry] = {}
+        self.table: dict[int, ChunkEntry] = {}
         self.totals = [Totals(tuple(map(cut.rows.reductions.__getitem__, phase.partials))) for phase in cut.phases]
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
@@ -86,7 +86,7 @@ class ChunkTable:
         other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
         by_chooser = {id(engine.chooser): other.kin[key] for key, engine in self.kin.items()}
         for number, entry in self.table.items():
-            copy = other.table[number] = Entry(entry.num_rows, len(entry.engines))
+            copy = other.table[number] = ChunkEntry(entry.num_rows, len(entry.engines))
             copy.results = [dict(found) for found in entry.results]
             copy.engines = [e and e.fork(stats, by_chooser[id(e.chooser)]) for e in entry.engines]
         return other
@@ -150,7 +150,7 @@ class ChunkTable:
     def _result(self, chunk: Chunk, number: int, version: Version, rows: Rows, stats: Stats) -> list[Any]:
         entry = self.table.get(chunk.lineage.number)
         if entry is None:
-            entry = self.table[chunk.lineage.number] = Entry(chunk.num_rows, len(self.versions))
+            entry = self.table[chunk.lineage.number] = ChunkEntry(chunk.num_rows, len(self.versions))
         known = entry.results[number]
         found = known.get(version.number)
         if found is not None and not is_any_deleted(found):
@@ -168,7 +168,7 @@ class ChunkTable:
         return found
 
     def _evaluated(
-        self, chunk: Chunk, entry: Entry, number: int, version: Version, rows: Rows, stats: Stats
+        self, chunk: Chunk, entry: ChunkEntry, number: int, version: Version, rows: Rows, stats: Stats
     ) -> list[Any]:
         cut = self.trace.cut(chunk.capacity)
         kin = self.kin_of(chunk, number, rows, stats)
@@ -214,7 +214,7 @@ class ChunkTable:
         journal = Journal(name_of(self.trace.fun), paths, facts.dependence.layout)
         return Engine(facts, traced, journal, compiler, tuning, stats, shared, is_exact=is_exact)
 
-    def _read_paths(self, cut: Cut, part: Part) -> list[str]:
+    def _read_paths(self, cut: RowCut, part: Part) -> list[str]:
         named = dict(zip(cut.rows.program.invars, self.paths, strict=True))
         sizes = dict.fromkeys(cut.rows.sizes, "number of rows")
         return [named.get(v) or sizes.get(v) or f"reduction {cut.rows.names[v]}" for v in part.reads]
@@ -269,7 +269,7 @@ def without_padding(x: Any, num_rows: int, axis: int) -> np.ndarray:
     return array if array.shape[axis] == num_rows else np.take(array, range(num_rows), axis)
 
 
-def feeds_of(trace: RowTrace, cut: Cut, part: Part, version: Version, rows: Rows) -> list[Any]:
+def feeds_of(trace: RowTrace, cut: RowCut, part: Part, version: Version, rows: Rows) -> list[Any]:
     """What a part of a program reads, in order."""
     names, feeds = cut.rows.names, iter(version.feeds)
     if all(var in names for var in part.reads):

@@ -41,7 +41,7 @@ MAX_FAR = 2**30
 
 
 @dataclass(frozen=True)
-class Cut:
+class RowCut:
     """A function analysed for one capacity, in phases; whether that is for about a certain number of rows."""
 
     rows: RowProgram
@@ -76,7 +76,7 @@ class RowTrace:
         self.out_tree: Any = None
         self.numbers: tuple[Number, ...] = ()
         self.generation = 0
-        self.cuts: dict[int, Cut] = {}
+        self.cuts: dict[int, RowCut] = {}
         self._first: Sized | None = None
         self._second: Sized | None = None
         self._capacities: set[int] = set()
@@ -165,7 +165,7 @@ class RowTrace:
         self.cuts.clear()
         self._values.clear()
 
-    def cut(self, capacity: int) -> Cut:
+    def cut(self, capacity: int) -> RowCut:
         """The analysis for chunks of a capacity that is prepared."""
         found = self.cuts.get(capacity)
         if found is None:
@@ -176,7 +176,7 @@ class RowTrace:
             pair = compare_rows(program, other.program, capacity, other.num_rows)
             rows = analyse_rows(program, pair, self.numbers, len(self.row_type.shapes))
             rows, is_scaled = move_sizes_out(rows, self.values(1 << (self._doubling - 1)))
-            found = Cut(rows, cut_phases(rows), is_scaled)
+            found = RowCut(rows, cut_phases(rows), is_scaled)
             if any(other.shape != found.shape for other in self.cuts.values()):
                 raise branches_on_rows("the order of their passes over the rows")
             self.cuts[capacity] = found
@@ -184,7 +184,7 @@ class RowTrace:
 
     # --- numbers made from the number of rows ----------------------------------------------------------------------
 
-    def sizes(self, cut: Cut, num_rows: int) -> dict[Var, Any]:
+    def sizes(self, cut: RowCut, num_rows: int) -> dict[Var, Any]:
         """The numbers made from the number of rows, for so many rows."""
         return {v: _typed_as(v, x) for v, x in zip(cut.rows.sizes, self.values(num_rows), strict=True)}
 

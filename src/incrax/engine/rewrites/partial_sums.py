@@ -22,7 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.program.chains import Chain
+from incrax.engine.program.chains import SumChain
 
 MIN_CLEAN_TERMS = 4
 """Clean terms from which on a partial sum is worth a value of its own; a change of any of them makes it stale."""
@@ -121,7 +121,7 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
 
 def regroup(
     eqns: Sequence[Equation],
-    chains: Iterable[Chain],
+    chains: Iterable[SumChain],
     table: DerivedTable,
     is_clean: Callable[[Var], bool],
     kept: Iterable[Var] = (),

@@ -47,7 +47,7 @@ def factor_key(factors: Iterable[Factor]) -> Key:
     return tuple(sorted((id(atom), inverse) for atom, inverse in factors))
 
 
-class Entry(NamedTuple):
+class ProductEntry(NamedTuple):
     """One term of a row: a number times a product of clean scalars and clean arrays."""
 
     scalars: tuple[Factor, ...]
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     """A row's product with the shared vector, times scalars and a number: a part of the value of `sink`."""
 
     sink: Var
-    row: tuple[Entry, ...]
+    row: tuple[ProductEntry, ...]
     scalars: tuple[Factor, ...]
     number: float
 
@@ -94,7 +94,7 @@ class _Term(NamedTuple):
     number: float
 
 
-def _matrix(rows: Sequence[Sequence[Entry]], aval: Any, table: DerivedTable) -> Var:
+def _matrix(rows: Sequence[Sequence[ProductEntry]], aval: Any, table: DerivedTable) -> Var:
     """The variable with these rows, and its flag."""
     inputs = list(dict.fromkeys(a for row in rows for e in row for a, _ in (*e.scalars, *e.arrays)))
     numbers = {atom: number for number, atom in enumerate(inputs)}

@@ -23,7 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Literal, Var
-from incrax.engine.rewrites.forms import Cone, Forms, Read, Step
+from incrax.engine.rewrites.forms import Cone, FormRead, Forms, FormStep
 from incrax.engine.rewrites.partial_sums import DerivedTable
 
 BATCH = 8
@@ -127,7 +127,7 @@ class _Evaluation:
             for number, var in enumerate(step.eqn.outvars):
                 self.env[var] = [outputs[number] for outputs in terms]
 
-    def apply(self, step: Step, term: int, change: Callable[[Any], Any]) -> list[Any]:
+    def apply(self, step: FormStep, term: int, change: Callable[[Any], Any]) -> list[Any]:
         """One term of a step's outputs; its inputs may be changed first."""
         total: list[Any] = []
         for application in step.terms[term]:
@@ -136,13 +136,13 @@ class _Evaluation:
             total = [a + b for a, b in zip(total, outputs, strict=True)] if total else list(outputs)
         return total
 
-    def _input(self, atom: Any, reads: Sequence[Read]) -> Any:
+    def _input(self, atom: Any, reads: Sequence[FormRead]) -> Any:
         """The sum of what is read of an input."""
         if not reads:
             return jnp.zeros(atom.aval.shape, atom.aval.dtype)
         return functools.reduce(operator.add, [self._read(atom, read) for read in reads])
 
-    def _read(self, atom: Any, read: Read) -> Any:
+    def _read(self, atom: Any, read: FormRead) -> Any:
         if isinstance(atom, Literal):
             value = jnp.asarray(atom.val, atom.aval.dtype)
         elif atom in self.known:
