@@ -14,6 +14,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._program import Program
 from incrax._stats import Stats
+from incrax._tables import make_room
 from incrax._tuning import Tuning
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
@@ -236,6 +237,7 @@ class Chooser:
         self.loaded.update(dict.fromkeys(plan.loads))
         self._num_savable = -1
         self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole.seconds)
+        make_room()
 
     def _has_room(self, entry: Entry) -> bool:
         """Whether a program can be added; one that is used less often than this entry makes room."""
