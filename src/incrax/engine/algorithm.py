@@ -18,7 +18,8 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import Program, read_vars, trace_with_tree, written_vars
 
-ONCE, ALWAYS = -2, -1
+ONCE = -2
+ALWAYS = -1
 """Stand for inputs that change at the first call, on which every equation depends, and at every call, on which those
 with an effect depend."""
 

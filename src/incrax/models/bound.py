@@ -199,7 +199,8 @@ class Bound(ShownAsText):
         try:
             yield self
         finally:
-            roles, state = self._fitted(), self._inputs.paths(STATE)
+            roles = self._fitted()
+            state = self._inputs.paths(STATE)
             self._inputs.restore(before)
             if self._fitted() != roles:
                 self._follow(state)

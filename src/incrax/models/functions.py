@@ -152,7 +152,8 @@ def _state_leaves(
     trees: Mapping[str, Any], state: HeldState, owning: Sequence[str], found: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The new values of the state leaves, as they were where nothing is said of them."""
-    names, leaves = names_of(trees), jax.tree.leaves(tuple(trees.values()))
+    names = names_of(trees)
+    leaves = jax.tree.leaves(tuple(trees.values()))
     for name, tree in found.items():
         path = names.path(name)
         numbers = names.numbers(path)

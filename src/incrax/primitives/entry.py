@@ -132,7 +132,8 @@ def element_numbers(shape: Sequence[int], first: int = 0) -> np.ndarray:
 
 def operand_numbers(eqn: Equation) -> list[np.ndarray]:
     """The numbers of each operand's elements, one operand after another."""
-    numbers, first = [], 0
+    numbers = []
+    first = 0
     for atom in eqn.invars:
         numbers.append(element_numbers(shape_of(atom), first))
         first += numbers[-1].size

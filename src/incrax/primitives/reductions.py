@@ -46,7 +46,8 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
     """To nothing along some axes."""
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        axes, own = eqn.params["axes"], kind
+        axes = eqn.params["axes"]
+        own = kind
         if kind.reduction in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
             own = COMPLEX
         rank = len(shape_of(eqn.invars[0]))
@@ -135,7 +136,8 @@ def _select_and_gather_add(eqn: Equation) -> Work:
 def _by_a_function(eqn: Equation) -> Evaluations:
     """A reduction by a function: its body for each element but the first of each result."""
     (body,) = _jax.sub_bodies(eqn)
-    size, results = in_size(eqn), _jax.aval_size(eqn.outvars[0].aval)
+    size = in_size(eqn)
+    results = _jax.aval_size(eqn.outvars[0].aval)
     window = eqn.params.get("window_dimensions")
     count = max(size - results, 0) if window is None else (math.prod(window) - 1) * results
     return Evaluations(body, count)

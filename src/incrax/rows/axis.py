@@ -132,7 +132,8 @@ class _Walk:
             self.axes[var] = self._axis(var, other)
 
     def _axis(self, var: Any, other: Any) -> int | None:
-        shape, others = getattr(var.aval, "shape", ()), getattr(other.aval, "shape", ())
+        shape = getattr(var.aval, "shape", ())
+        others = getattr(other.aval, "shape", ())
         if len(shape) != len(others):
             raise branches_on_rows(f"types {_type(var)} and {_type(other)}")
         differing = [d for d, (n, m) in enumerate(zip(shape, others, strict=True)) if n != m]

@@ -93,7 +93,8 @@ class ChunkTable:
 
     def clear(self) -> None:
         """Drop all results and saved values; programs stay."""
-        self.table, self.uses = {}, []
+        self.table = {}
+        self.uses = []
         self.totals = [Totals(totals.kinds) for totals in self.totals]
         for engine in self.kin.values():
             engine.clear()
@@ -198,7 +199,9 @@ class ChunkTable:
         return self.kin[key]
 
     def _make_kin(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
-        is_exact, limits, tuning = self.options.is_exact, self.limits, self.options.own_tuning()
+        is_exact = self.options.is_exact
+        limits = self.limits
+        tuning = self.options.own_tuning()
         cut = self.trace.cut(chunk.capacity)
         part = cut.phases[number].chunk
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
@@ -237,7 +240,8 @@ class ChunkTable:
         return self._combined(parts, number) if parts else None
 
     def _combined(self, parts: list[list[Any]], number: int) -> list[Any]:
-        phase, rows = self.cut.phases[number], self.cut.rows
+        phase = self.cut.phases[number]
+        rows = self.cut.rows
         kinds = tuple(rows.reductions[var] for var in phase.partials)
         columns = [[part[k] for part in parts] for k in range(phase.num_partials)]
         per_row = [
@@ -248,13 +252,15 @@ class ChunkTable:
 
     def _trimmed(self, found: list[Any], num_rows: int, number: int) -> list[Any]:
         """Results with per-row results on the host, without padding."""
-        phase, axes = self.cut.phases[number], self.cut.rows.axes
+        phase = self.cut.phases[number]
+        axes = self.cut.rows.axes
         pairs = zip(phase.per_row, found[phase.num_partials :], strict=True)
         return [*found[: phase.num_partials], *(without_padding(x, num_rows, axes[v]) for v, x in pairs)]
 
     def _repadded(self, found: list[Any], chunk: Chunk, number: int) -> list[Any]:
         """Results with per-row results as a program of the chunk's capacity returns them, padded with anything."""
-        phase, axes = self.cut.phases[number], self.cut.rows.axes
+        phase = self.cut.phases[number]
+        axes = self.cut.rows.axes
         padded = []
         for var, x in zip(phase.per_row, found[phase.num_partials :], strict=True):
             widths = [(0, 0)] * x.ndim
@@ -271,7 +277,8 @@ def without_padding(x: Any, num_rows: int, axis: int) -> np.ndarray:
 
 def feeds_of(trace: RowTrace, cut: RowCut, part: Part, version: Version, rows: Rows) -> list[Any]:
     """What a part of a program reads, in order."""
-    names, feeds = cut.rows.names, iter(version.feeds)
+    names = cut.rows.names
+    feeds = iter(version.feeds)
     if all(var in names for var in part.reads):
         return list(version.feeds)
     sizes = trace.sizes(cut, len(rows))

@@ -16,7 +16,8 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._program import Program
 
-CONSTANTS, OUTPUTS = -1, -2
+CONSTANTS = -1
+OUTPUTS = -2
 """Stand for the equation of a place that is in none."""
 
 
@@ -124,7 +125,8 @@ class Lifted(NamedTuple):
 
 def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
     """The program with variables in the places of these numbers."""
-    eqns, outvars = list(program.eqns), list(program.outvars)
+    eqns = list(program.eqns)
+    outvars = list(program.outvars)
     sizes: list[Var] = []
     for number in numbers:
         first = number.places[0]
@@ -138,5 +140,6 @@ def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
                 eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
     gone = set(sizes)
     kept = [(v, c) for v, c in zip(program.constvars, program.consts, strict=True) if v not in gone]
-    constvars, consts = tuple(v for v, _ in kept), tuple(c for _, c in kept)
+    constvars = tuple(v for v, _ in kept)
+    consts = tuple(c for _, c in kept)
     return Lifted(Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars)), tuple(sizes))

@@ -89,8 +89,11 @@ class RowTrace:
         """An independent object with the same traces so far."""
         other = RowTrace(self.fun, self.signature, self.row_type, self.feeds)
         other.__dict__.update(self.__dict__)
-        other.cuts, other._values, other._programs = dict(self.cuts), self._values.copy(), self._programs.copy()
-        other._capacities, other._doublings = set(self._capacities), set(self._doublings)
+        other.cuts = dict(self.cuts)
+        other._values = self._values.copy()
+        other._programs = self._programs.copy()
+        other._capacities = set(self._capacities)
+        other._doublings = set(self._doublings)
         return other
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> int:
@@ -169,7 +172,9 @@ class RowTrace:
         """The analysis for chunks of a capacity that is prepared."""
         found = self.cuts.get(capacity)
         if found is None:
-            first, second, program = self._first, self._second, self._traced(capacity)
+            first = self._first
+            second = self._second
+            program = self._traced(capacity)
             assert first is not None
             assert second is not None
             other = first if capacity != first.num_rows else second

@@ -67,7 +67,8 @@ def masked_body(jaxpr: Any, layout: BodyLayout, is_replaced: Sequence[bool]) -> 
     consts, carry, xs = layout.split(avals)
 
     def turn(num: Any, *values: Any) -> list[Any]:
-        stand_ins, rest = iter(values[:num_stand_ins]), list(values[num_stand_ins:])
+        stand_ins = iter(values[:num_stand_ins])
+        rest = list(values[num_stand_ins:])
         row = rest.pop(layout.num_consts + layout.num_carry)
         is_active = row < num
         used = [lax.select(is_active, x, next(stand_ins)) if r else x for x, r in zip(rest, is_replaced, strict=True)]

@@ -124,7 +124,8 @@ def transposed(jaxpr: Any, layout: BodyLayout, is_linear: tuple[bool, ...], is_w
 
 def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """Values in the order of the mask: `chosen` where it is True."""
-    left, right = iter(chosen), iter(others)
+    left = iter(chosen)
+    right = iter(others)
     return [next(left) if is_chosen else next(right) for is_chosen in mask]
 
 

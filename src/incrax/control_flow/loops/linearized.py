@@ -92,7 +92,8 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
 
 def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Linearized:
     """Sort the residuals by where they come from: the constants, a row of xs, or a turn."""
-    body, tangent = traced.primal, traced.tangent
+    body = traced.primal
+    tangent = traced.tangent
     num_outs = len(traced.is_inexact)
     consts, carry, xs = layout.split(body.invars)
     changing = _jax.reached(body, [*carry, *xs])

@@ -205,7 +205,8 @@ def _pull(cotangents: Sequence[Any], values: Sequence[Any], *, jaxpr: Any, spec:
     layout = spec.layout
     consts, carry, xs = layout.split(inputs)
     is_linear = (*_are_linear(consts), *(True for _ in carry), *_are_linear(xs))
-    carry_ct, ys_ct = cotangents[: layout.num_carry], cotangents[layout.num_carry :]
+    carry_ct = cotangents[: layout.num_carry]
+    ys_ct = cotangents[layout.num_carry :]
     body = transposed(jaxpr, layout, is_linear, tuple(ct is not None for ct in ys_ct))
     start = [_zeros(x) if ct is None else ct for x, ct in zip(avals_out(jaxpr), carry_ct, strict=False)]
     sums = [_zeros(x.aval) for x in consts if isinstance(x, _jax.Linear)]
@@ -216,7 +217,8 @@ def _pull(cotangents: Sequence[Any], values: Sequence[Any], *, jaxpr: Any, spec:
     marks = tuple(linear for size, linear in zip(knowns, (False, True, False, True), strict=True) for _ in range(size))
     mirrored = spec.derived(layout=reversed_layout, reverse=not spec.reverse, is_linear=marks)
     ended, xs_ct = bind(body, mirrored, num, [*known[0], *start, *sums, *rows])
-    carry_end, consts_ct = ended[: len(start)], ended[len(start) :]
+    carry_end = ended[: len(start)]
+    consts_ct = ended[len(start) :]
     found = iter([*consts_ct, *carry_end, *xs_ct])
     cts = [next(found) if linear else None for linear in is_linear]
     return [None, *(ct if isinstance(x, _jax.Linear) else None for x, ct in zip(inputs, cts, strict=True))]
@@ -242,7 +244,8 @@ def _batch(
     num, *inputs = values
     num_axis, *input_axes = axes
     if not mapped.size or not spec.capacity:
-        num, num_axis = jnp.int32(0), None
+        num = jnp.int32(0)
+        num_axis = None
     spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     if num_axis is not None:
         inputs, input_axes, jaxpr, spec = _masked(num, inputs, input_axes, jaxpr, spec)

@@ -27,7 +27,8 @@ class AlgebraState:
 
     def give_up(self, reason: str) -> None:
         """Switch it off."""
-        self.is_on, self.reason = False, reason
+        self.is_on = False
+        self.reason = reason
 
 
 @dataclass(frozen=True)

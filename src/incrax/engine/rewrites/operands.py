@@ -106,7 +106,8 @@ class _Reader:
     """The products of dirty arrays, entered in the order of the equations that write them."""
 
     def __init__(self, is_dirty: IsDirty, equation_of: EquationOf) -> None:
-        self.is_dirty, self.equation_of = is_dirty, equation_of
+        self.is_dirty = is_dirty
+        self.equation_of = equation_of
         self.known: dict[Var, Products] = {}
 
     def read(self, atom: Atom) -> Products:

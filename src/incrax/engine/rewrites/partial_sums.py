@@ -148,7 +148,8 @@ def regroup(
 
 def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:
     """The sum of two or more terms from the left, by additions like another one, written to a variable."""
-    eqns, left = [], terms[0]
+    eqns = []
+    left = terms[0]
     for term in terms[1:-1]:
         new = _jax.new_var(like.outvars[0].aval)
         eqns.append(like.replace(invars=[left, term], outvars=[new]))
@@ -231,7 +232,8 @@ def is_full_sum(eqn: Equation, kinds: str = "fc") -> bool:
 
 def live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
     """Equations whose results are read later or kept."""
-    needed, live = set(kept), []
+    needed = set(kept)
+    live = []
     for eqn in reversed(eqns):
         if eqn.effects or any(var in needed for var in written_vars(eqn)):
             needed.update(read_vars(eqn))
