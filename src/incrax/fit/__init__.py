@@ -8,15 +8,13 @@ from incrax.fit.minimizing import minimize
 from incrax.fit.minimum import FitResult
 from incrax.fit.minuit import Interval
 from incrax.fit.result import LeastSquaresResult, Status
-from incrax.fit.scanned import Contour, Profile, Scan2D
-from incrax.fit.scans import contour, profile, scan2d
+from incrax.fit.scans import Scan, contour, profile, scan2d
 from incrax.fit.simulating import Toys, toys
 from incrax.fit.task import Counts, Task, Work, make_task
 
 __all__ = [
     "BoundsError",
     "Constraint",
-    "Contour",
     "Counts",
     "CovarianceError",
     "FitResult",
@@ -26,8 +24,7 @@ __all__ = [
     "MethodError",
     "MinimumError",
     "ParameterTypeError",
-    "Profile",
-    "Scan2D",
+    "Scan",
     "Status",
     "StepState",
     "Task",
