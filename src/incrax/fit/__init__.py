@@ -5,9 +5,8 @@ from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import FitResult
 from incrax.fit.minuit import Interval
-from incrax.fit.result import LeastSquaresResult, Status
+from incrax.fit.result import FitResult, Status
 from incrax.fit.scans import Scan, contour, profile, scan2d
 from incrax.fit.simulating import Toys, toys
 from incrax.fit.task import Counts, Task, Work, make_task
@@ -19,7 +18,6 @@ __all__ = [
     "CovarianceError",
     "FitResult",
     "Interval",
-    "LeastSquaresResult",
     "LeastSquaresSteps",
     "MethodError",
     "MinimumError",

@@ -1,6 +1,6 @@
 """Least squares for users: one call, pytrees in and out.
 
-In: a function of residuals and its arguments. Out: a `LeastSquaresResult`. The search runs as one program; where
+In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program; where
 something on the host takes part (an incremental function, a callback), step by step.
 """
 
@@ -36,7 +36,7 @@ from incrax.fit.problem import (
     roots_of_weights,
     weighed_vector,
 )
-from incrax.fit.result import LeastSquaresResult, status_of
+from incrax.fit.result import FitResult, LinearModel, Status
 from incrax.fit.steps import Found, Settings
 from incrax.models.bound import Bound
 
@@ -65,7 +65,7 @@ def levenberg_marquardt(
     solver: str = "dense",
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
-) -> LeastSquaresResult:
+) -> FitResult:
     """Minimise half the sum of squared residuals over part of the arguments of a function.
 
     The method of Levenberg and Marquardt with a scaled trust region and geodesic acceleration. No Jacobian is evaluated
@@ -100,7 +100,7 @@ def levenberg_marquardt(
         progress: whether a search of over two seconds shows its progress on a terminal.
 
     Returns:
-        Parameters, covariance, how the search ended, counters; see `LeastSquaresResult`. A search that fails is told by
+        Parameters, covariance, how the search ended, counters; see `FitResult`. A search that fails is told by
         its `status`, never by an error.
 
     Raises:
@@ -218,17 +218,41 @@ def _types(fun: Function, task: Problem) -> Any:
     return jax.eval_shape(lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others)
 
 
-def _result(task: Problem, found: Found, *, is_absolute: bool) -> LeastSquaresResult:
-    end, m = found.summary, found.residuals.size
-    return LeastSquaresResult(
-        status=status_of(int(end.status), m, task.x.size),
-        cost=end.cost,
+_ENDS = {
+    steps.RUNNING: Status.MAX_STEPS,
+    steps.CONVERGED: Status.CONVERGED,
+    steps.QUIET: Status.AT_PRECISION,
+    steps.SINGULAR: Status.SINGULAR,
+    steps.STALLED: Status.STALLED,
+    steps.NOT_FINITE: Status.NOT_FINITE,
+}
+
+
+def status_of(code: int, num_residuals: int, num_params: int) -> Status:
+    """The end of a search by its number."""
+    found = _ENDS[code]
+    if found is Status.SINGULAR and num_residuals < num_params:
+        return Status.UNDERDETERMINED
+    return found
+
+
+def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
+    end = found.summary
+    num_residuals = found.residuals.size
+    return FitResult(
+        status=status_of(int(end.status), num_residuals, task.x.size),
+        method="levenberg-marquardt",
+        message="",
+        value=end.cost,
+        values=np.asarray(found.x),
         names=task.names,
+        bounds=(task.lower, task.upper),
+        errordef=0.5,
         num_steps=int(end.num_steps),
         num_jacobians=int(end.num_jacobians),
         num_residuals=int(end.num_residuals),
-        num_dof=m - int(end.rank),
+        num_dof=num_residuals - int(end.rank),
         is_absolute=is_absolute,
-        _found=found,
+        _linear=LinearModel(found.residuals, found.inverse, found.is_free, found.is_known),
         _problem=task,
     )

@@ -16,8 +16,7 @@ from incrax.fit import minuit, scipy_methods
 from incrax.fit.covariance import SLOPE, steepest
 from incrax.fit.ended import Ended, Settings
 from incrax.fit.messages import no_callback, unknown_method, unknown_options
-from incrax.fit.minimum import FitResult
-from incrax.fit.result import Status
+from incrax.fit.result import FitResult, Status
 from incrax.fit.stepped import by_optax, by_optimistix, is_optax, is_optimistix
 from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
 from incrax.models.bound import Bound
@@ -163,6 +162,7 @@ def minimized(
         counts=counts,
         work=work,
         num_steps=ended.num_steps,
+        _problem=task.problem,
         _task=task,
     )
     return _tested(found, counted, ended.metric) if found.status in (Status.CONVERGED, Status.STALLED) else found

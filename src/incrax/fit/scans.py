@@ -18,7 +18,7 @@ from incrax.fit import records
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import FitResult
+from incrax.fit.result import FitResult
 from incrax.fit.task import Counted, Counts, Work, work_of
 
 TOLERANCE = 1e-5
