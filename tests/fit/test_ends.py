@@ -12,7 +12,7 @@ import pytest
 import incrax
 from incrax import fit
 from incrax.fit.covariance import left_to_gain
-from incrax.fit.scipy_methods import METHODS
+from incrax.fit.methods import METHODS
 
 NOT_SMOOTH = {
     "NaN at the start": (lambda v: jnp.sqrt(v[0]) + v[0] ** 2, [-1.0]),

@@ -154,7 +154,7 @@ def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 
-class Counted:
+class CountedTask:
     """Residuals whose evaluations and Jacobians are counted where they run."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from incrax import fit
 from incrax.fit import large
-from incrax.fit.normal import SparseModel
+from incrax.fit.linear import SparseModel
 
 RNG = np.random.default_rng(3)
 T = np.linspace(0, 2, 12)

@@ -4,8 +4,8 @@ from incrax.errors import BoundsError, CovarianceError, MethodError, MinimumErro
 from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
+from incrax.fit.methods import Interval
 from incrax.fit.minimizing import minimize
-from incrax.fit.minuit import Interval
 from incrax.fit.result import FitResult, Status
 from incrax.fit.scans import Scan, contour, profile, scan2d
 from incrax.fit.simulating import Toys, toys

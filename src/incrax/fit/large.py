@@ -18,14 +18,13 @@ from scipy.sparse import csr_array
 
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
-from incrax.fit import free, linear, steps
-from incrax.fit.compiled import second_derivative
+from incrax.fit import linear, steps
+from incrax.fit.linear import SparseModel
 from incrax.fit.losses import weighed
 from incrax.fit.messages import no_covariance, unknown_option
-from incrax.fit.normal import SparseModel
-from incrax.fit.problem import Layout, Problem, kept_or_made, weighed_vector
-from incrax.fit.steps import Found, Search, Settings, Summary
-from incrax.fit.turns import Callback, searched
+from incrax.fit.problem import ArgumentLayout, Problem, kept_or_made, weighed_vector
+from incrax.fit.search import Callback, searched, second_derivative
+from incrax.fit.steps import Found, Search, SearchSettings, Summary
 
 SOLVERS = ("dense", "sparse", "matrix-free", "auto")
 MAX_COVARIANCE = 4096
@@ -37,7 +36,7 @@ MAX_SHARE = 0.1
 NUM_KEPT = 64
 
 
-class Programs(NamedTuple):
+class LargePrograms(NamedTuple):
     """What is compiled of a function of a vector, of what is fixed, of roots of weights and of the loss' scale."""
 
     values: Any
@@ -55,7 +54,7 @@ class Programs(NamedTuple):
 
 
 @functools.lru_cache(NUM_KEPT)
-def _programs(fun: Any, layout: Layout, loss: str) -> Programs:
+def _programs(fun: Any, layout: ArgumentLayout, loss: str) -> LargePrograms:
     def at(others: Any, roots: Any) -> Callable[[Any], Any]:
         return lambda x: weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
 
@@ -70,15 +69,15 @@ def _programs(fun: Any, layout: Layout, loss: str) -> Programs:
         return rows * jax.jvp(at(*given), (x,), (v,))[1]
 
     def step(x: Any, given: Any, columns: Any, rows: Any, residuals: Any, damping: Any) -> Any:
-        return free.step(at(*given), x, columns, rows, residuals, damping)
+        return linear.matrix_free_step(at(*given), x, columns, rows, residuals, damping)
 
     jacobian = lambda **settings: lambda x, given: Jacobian(at(*given), None, "jacobian", settings)(x)
-    return Programs(
+    return LargePrograms(
         jax.jit(values),
         jax.jit(gradient),
         jax.jit(lambda x, given, rows, v: rows * second_derivative(at(*given), x, v)),
         jax.jit(jacobian(sparse=True)),
-        jax.jit(lambda x, given, rows: free.column_norms(at(*given), x, rows)),
+        jax.jit(lambda x, given, rows: linear.column_norms(at(*given), x, rows)),
         jax.jit(step),
         jax.jit(moved),
         jax.jit(jacobian()),
@@ -114,7 +113,7 @@ class Model(Protocol):
 class FreeModel:
     """A linear model by products."""
 
-    def __init__(self, programs: Programs, x: Any, given: Any, seen: Any, is_free: np.ndarray) -> None:
+    def __init__(self, programs: LargePrograms, x: Any, given: Any, seen: Any, is_free: np.ndarray) -> None:
         self._programs, self._x, self._given, self._seen, self._is_free = programs, x, given, seen, is_free
         norms = np.asarray(programs.norms(x, given, seen.rows)) * is_free
         self.scale = np.where(norms > 0, norms, 1)
@@ -145,7 +144,7 @@ class FreeModel:
         return np.array(linear.inverse_normal(f))
 
 
-class Place(NamedTuple):
+class LargePoint(NamedTuple):
     """Where a search is."""
 
     x: np.ndarray
@@ -162,7 +161,7 @@ class Place(NamedTuple):
 class Large:
     """A search by a sparse Jacobian or by none."""
 
-    def __init__(self, fun: Any, task: Problem, settings: Settings, roots: Any, scale: Any) -> None:
+    def __init__(self, fun: Any, task: Problem, settings: SearchSettings, roots: Any, scale: Any) -> None:
         self.task, self.settings, self.scale = task, settings, scale
         # Copied, since the covariance is found after the fit, when callers may have filled their arrays anew.
         self.given = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, (task.others, roots))
@@ -175,7 +174,7 @@ class Large:
 
     # --- inner ---------------------------------------------------------------------------------------------------
 
-    def _at(self, search: Search) -> tuple[Search, Place]:
+    def _at(self, search: Search) -> tuple[Search, LargePoint]:
         x, (lower, upper) = np.asarray(search.x), (self.task.lower, self.task.upper)
         residuals, seen = self.programs.values(x, self.given, self.scale)
         gradient = np.asarray(self.programs.gradient(x, self.given, self.scale))
@@ -183,7 +182,7 @@ class Large:
         is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(gradient)))
         model = self._model(x, seen, ~held, np.asarray(search.scale)) if is_finite else _Nowhere(x)
         newton = np.clip(x + model.newton(), lower, upper) - x
-        at = Place(x, residuals, float(seen.cost), model, seen.rows, newton, model.moved(newton), ~held)
+        at = LargePoint(x, residuals, float(seen.cost), model, seen.rows, newton, model.moved(newton), ~held)
         errors = np.sqrt(2 * at.cost / max(residuals.size - x.size, 1)) / model.scale
         is_regular = model.rank() >= at.is_free.sum()
         signs = steps.Signs(at.cost, newton, model.scale, errors, np.sum(at.along**2), is_regular, is_finite)
@@ -198,12 +197,12 @@ class Large:
         jacobian = csr_array((data, (i, j)), shape=found.shape)
         return SparseModel(jacobian, np.asarray(seen.residuals), steps.FORGETTING * last_scale)
 
-    def _attempted(self, search: Search, at: Place) -> tuple[Search, Any]:
+    def _attempted(self, search: Search, at: LargePoint) -> tuple[Search, Any]:
         tried = self._trial(at, float(search.damping))
         cost = self.programs.values(tried.x, self.given, self.scale)[1].cost
         return steps.answered(search, at, tried, cost)
 
-    def _trial(self, at: Place, damping: float) -> steps.Trial:
+    def _trial(self, at: LargePoint, damping: float) -> steps.Trial:
         bounds, scale = (self.task.lower, self.task.upper), at.model.scale
         velocity = step = at.model.step(damping)
         is_sound = True
@@ -217,10 +216,10 @@ class Large:
         reduction = -np.sum(moved * self._weighed(at)) - 0.5 * np.sum(moved**2)
         return steps.Trial(np.clip(at.x + step, *bounds), reduction, is_sound)
 
-    def _weighed(self, at: Place) -> np.ndarray:
+    def _weighed(self, at: LargePoint) -> np.ndarray:
         return np.asarray(weighed(self.settings.loss, at.residuals, self.scale).residuals)
 
-    def _found(self, search: Search, at: Place) -> Found:
+    def _found(self, search: Search, at: LargePoint) -> Found:
         counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
         rank = at.model.rank()
         x = steps.last(search, at)

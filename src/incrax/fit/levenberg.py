@@ -21,13 +21,11 @@ from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
-from incrax.fit.compiled import Round
-from incrax.fit.hosted import Hosted
 from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
 from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
-    Layout,
+    ArgumentLayout,
     Problem,
     check_alone,
     kept_or_made,
@@ -37,7 +35,8 @@ from incrax.fit.problem import (
     weighed_vector,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.steps import Found, Settings
+from incrax.fit.search import Hosted, Round
+from incrax.fit.steps import Found, SearchSettings
 from incrax.models.bound import Bound
 
 Function = Callable[..., Any]
@@ -138,7 +137,7 @@ def levenberg_marquardt(
     tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
     solver = chosen(check_solver(solver), residuals, task, roots)
-    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
+    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
     scale = np.asarray(loss_scale, task.x.dtype)
     if solver != "dense":
         found = Large(residuals, task, settings, roots, scale).run(callback, progress=progress)
@@ -152,7 +151,7 @@ def levenberg_marquardt(
 
 
 def _hosted(
-    fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, callback: Any, *, progress: bool
+    fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, callback: Any, *, progress: bool
 ) -> Found:
     """Step by step; what was saved is left to an incremental function alone."""
     search = Hosted(fun, task, settings, roots, scale)
@@ -166,7 +165,7 @@ def _hosted(
 # --- one program ------------------------------------------------------------------------------------------------------
 
 
-def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
+def _compiled(fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, progress: bool) -> Found:
     program = kept_or_made(_kept, fun, task.layout, settings)
     given = (task.others, roots)
     limit, start_s = FIRST_ROUND, time.perf_counter()
@@ -191,7 +190,7 @@ def _box(task: Problem, scale: Any, limit: int) -> np.ndarray:
     return np.concatenate([task.lower, task.upper, [scale, limit]], dtype=task.x.dtype)
 
 
-def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
+def _made(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
     def search(search: Any, box: Any, others: Any, roots: Any) -> tuple[Any, Found]:
         lower, upper = box[:-2].reshape(2, -1)
@@ -207,7 +206,7 @@ def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
 _kept = functools.lru_cache(NUM_KEPT)(_made)
 
 
-def _evaluate(fun: Function, layout: Layout, others: Any, roots: Any, x: Any) -> Any:
+def _evaluate(fun: Function, layout: ArgumentLayout, others: Any, roots: Any, x: Any) -> Any:
     """The weighed residuals at a vector."""
     return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype).astype(x.dtype)
 

@@ -29,9 +29,9 @@ from incrax.fit.messages import (
     unrecorded_covariance,
     without_function,
 )
-from incrax.fit.minuit import Errors, Interval
+from incrax.fit.methods import Errors, Interval
 from incrax.fit.problem import Problem, problem
-from incrax.fit.task import Counted, Counts, Task, Work, make_task
+from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
 """Of the error definition: farther from the minimum than this, intervals from here would be about another point."""
@@ -316,11 +316,11 @@ class FitResult(ShownAsText):
         for name in names:
             self.number(name)
         chosen = names or tuple(name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held)
-        found = self.minuit_errors(Counted(task), "minos").intervals(chosen, cl)
+        found = self.minuit_errors(CountedTask(task), "minos").intervals(chosen, cl)
         self.intervals.update(found)
         return found
 
-    def minuit_errors(self, counted: Counted, what: str) -> Errors:
+    def minuit_errors(self, counted: CountedTask, what: str) -> Errors:
         """Minuit at the minimum, over these functions.
 
         Raises:

@@ -19,7 +19,7 @@ from incrax.fit.following import Follower, Minimum
 from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
 from incrax.fit.minimizing import minimize
 from incrax.fit.result import FitResult
-from incrax.fit.task import Counted, Counts, Work, work_of
+from incrax.fit.task import CountedTask, Counts, Work, work_of
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
@@ -293,7 +293,7 @@ def contour(
         scan = scan2d(result, first, second, num_points=num_points, width=width, progress=progress)
         return replace(scan, cl=cl, level=level, pieces=_lines(scan, level))
     task = result.task("contour")
-    counted = Counted(task)
+    counted = CountedTask(task)
     before = work_of(task.prepared)
     pieces = (result.minuit_errors(counted, "contour").contour((first, second), cl, num_points),)
     return Scan(
@@ -349,7 +349,10 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
 
 
 def _scan(
-    result: FitResult, axes: tuple[str, ...], grids: tuple[np.ndarray, ...], found: tuple[Counted, list[Minimum], Work]
+    result: FitResult,
+    axes: tuple[str, ...],
+    grids: tuple[np.ndarray, ...],
+    found: tuple[CountedTask, list[Minimum], Work],
 ) -> Scan:
     """Minima at the points of a grid, the last axis running fastest."""
     counted, minima, work = found
@@ -370,10 +373,10 @@ def _scan(
 
 def _followed(
     result: FitResult, held: Sequence[int], points: np.ndarray, tolerance: float, *, progress: bool
-) -> tuple[Counted, list[Minimum], Work]:
+) -> tuple[CountedTask, list[Minimum], Work]:
     """Minima at points, found outward from the minimum so that each has a neighbour."""
     task = result.task("profile")
-    counted, before = Counted(task), work_of(task.prepared)
+    counted, before = CountedTask(task), work_of(task.prepared)
     first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
     goal = tolerance * result.errordef
     follower = Follower(counted, first, held, goal)
@@ -397,10 +400,10 @@ def _outward(points: np.ndarray, distance: np.ndarray, center: np.ndarray) -> It
 
 def _sliced(
     result: FitResult, held: Sequence[int], points: np.ndarray, *, progress: bool
-) -> tuple[Counted, list[Minimum], Work]:
+) -> tuple[CountedTask, list[Minimum], Work]:
     """Values at points, all else at the minimum."""
     task = result.task("scan2d")
-    counted, before = Counted(task), work_of(task.prepared)
+    counted, before = CountedTask(task), work_of(task.prepared)
     found = []
     with Meter("scan", len(points), is_shown=progress) as meter:
         for point in points:
