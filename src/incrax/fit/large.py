@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,32 +84,6 @@ def _programs(fun: Any, layout: ArgumentLayout, loss: str) -> LargePrograms:
     )
 
 
-class Model(Protocol):
-    """The linear model at a point, as `SparseModel` and `FreeModel` have it."""
-
-    scale: np.ndarray
-
-    def rank(self) -> int:
-        """How many elements the data determine."""
-        ...
-
-    def newton(self) -> np.ndarray:
-        """The undamped step."""
-        ...
-
-    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
-        """The damped step, for other residuals if given."""
-        ...
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
-        """J times a step, rows under the loss."""
-        ...
-
-    def inverse_normal(self) -> np.ndarray:
-        """(J^T J)^-1, dense."""
-        ...
-
-
 class FreeModel:
     """A linear model by products."""
 
@@ -142,6 +116,33 @@ class FreeModel:
         found = linear.reduced(jacobian)
         f, _ = linear.factored(found, self.scale, linear.components(found.left, self._seen.residuals))
         return np.array(linear.inverse_normal(f))
+
+
+class _Nowhere:
+    """The linear model where a residual or derivative is not finite."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.scale = np.ones_like(x)
+
+    def rank(self) -> int:
+        return 0
+
+    def newton(self) -> np.ndarray:
+        return self.step(0.0)
+
+    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
+        return np.zeros_like(self.scale)
+
+    def moved(self, step: np.ndarray) -> np.ndarray:
+        return np.zeros(1)
+
+    def inverse_normal(self) -> np.ndarray:
+        return np.full((self.scale.size, self.scale.size), np.nan)
+
+
+Model = SparseModel | FreeModel | _Nowhere
+"""The linear model at a point. `rank`: how many elements the data determine. `newton`: the undamped step, `step` the
+damped one, for other residuals if given. `moved`: J times a step, rows under the loss. `inverse_normal`: (J^T J)^-1."""
 
 
 class LargePoint(NamedTuple):
@@ -228,28 +229,6 @@ class Large:
         report = steps.packed((end.x, *Summary(jnp.array(True), *counts, rank=rank, cost=end.cost)))
         is_known = np.full(at.x.shape, rank >= at.is_free.sum())
         return Found(report, end.residuals, OnDemand(at.model, self.settings.solver), at.is_free, is_known)
-
-
-class _Nowhere:
-    """The linear model where a residual or derivative is not finite."""
-
-    def __init__(self, x: np.ndarray) -> None:
-        self.scale = np.ones_like(x)
-
-    def rank(self) -> int:
-        return 0
-
-    def newton(self) -> np.ndarray:
-        return self.step(0.0)
-
-    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
-        return np.zeros_like(self.scale)
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
-        return np.zeros(1)
-
-    def inverse_normal(self) -> np.ndarray:
-        return np.full((self.scale.size, self.scale.size), np.nan)
 
 
 class OnDemand:

@@ -13,7 +13,7 @@ Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,28 +72,8 @@ class LinearizedPoint(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
 
 
-class Seen(Protocol):
-    """What of a `LinearizedPoint`, or of another linear model, the end of a step needs."""
-
-    @property
-    def x(self) -> Any:
-        """Where it is."""
-        ...
-
-    @property
-    def cost(self) -> Any:
-        """The cost there."""
-        ...
-
-    @property
-    def along(self) -> Any:
-        """A vector as long as the undamped step is in residuals."""
-        ...
-
-    @property
-    def newton(self) -> Any:
-        """The undamped step."""
-        ...
+Seen = Any
+"""A `LinearizedPoint` or another linear model: of it the end of a step needs `x`, `cost`, `along` and `newton`."""
 
 
 class Trial(NamedTuple):
