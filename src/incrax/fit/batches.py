@@ -22,7 +22,7 @@ from incrax.derivatives.flat import joined
 from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
 from incrax.fit.messages import not_positive
-from incrax.fit.problem import Layout, kept_or_made, shaped, weighed_vector
+from incrax.fit.problem import ArgumentLayout, kept_or_made, shaped, weighed_vector
 
 NAME = "LeastSquaresSteps"
 NUM_KEPT = 64
@@ -136,7 +136,7 @@ def _as_floats(params: Any) -> Any:
     return jax.tree.map(lambda leaf: float(leaf) if is_python_int(leaf) else leaf, params, is_leaf=is_mark)
 
 
-def _made(fun: Callable[..., Any], layout: Layout, least: float | None) -> Any:
+def _made(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
     @jax.jit
     def program(free: Any, others: Any, state: StepState) -> tuple[Any, StepState]:
         dtype = state.damping.dtype

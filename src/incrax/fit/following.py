@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from incrax.fit.task import Counted
+from incrax.fit.task import CountedTask
 
 MAX_STEPS = 12
 """Steps from one metric; then the Hessian is evaluated."""
@@ -39,7 +39,7 @@ PRESSED = 1e-3
 class Follower:
     """Finds minima over all elements but the held ones, each from the nearest known one."""
 
-    def __init__(self, counted: Counted, first: Minimum, held: Sequence[int], goal: float) -> None:
+    def __init__(self, counted: CountedTask, first: Minimum, held: Sequence[int], goal: float) -> None:
         """`goal` is the distance to the minimum, in units of the function, that is near enough."""
         self.counted, self.goal = counted, goal
         self.held = np.array(held)

@@ -44,7 +44,7 @@ def kept_or_made(cached: Any, *key: Any) -> Any:
         return cached.__wrapped__(*key)
 
 
-class Layout(NamedTuple):
+class ArgumentLayout(NamedTuple):
     """How the arguments of a function are made of a vector and of what is fixed. Hashable."""
 
     treedef: Any
@@ -80,7 +80,7 @@ class Layout(NamedTuple):
 class Problem(NamedTuple):
     """Where a search starts, in which bounds, and how it is evaluated."""
 
-    layout: Layout
+    layout: ArgumentLayout
     mirror: Mirror
     x: np.ndarray
     others: tuple[Any, ...]
@@ -106,7 +106,7 @@ class Problem(NamedTuple):
 class Shape(NamedTuple):
     """What of a problem the types of the arguments decide."""
 
-    layout: Layout
+    layout: ArgumentLayout
     mirror: Mirror
     paths: tuple[str, ...]
     names: tuple[str, ...]
@@ -175,7 +175,7 @@ def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) 
     if not shapes.size:
         raise no_parameters(name, selection.paths)
     dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
-    layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
+    layout = ArgumentLayout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
     names = element_names(selection.paths, shapes.shapes)
     chosen = set(selection.numbers)
     others = tuple(number for number, is_one in enumerate(is_value) if is_one and number not in chosen)

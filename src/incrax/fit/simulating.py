@@ -17,7 +17,7 @@ from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit.messages import no_data_sets
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import element_number
+from incrax.fit.result import element_number
 from incrax.models.bound import Bound
 
 
