@@ -28,7 +28,8 @@ NAME = "LeastSquaresSteps"
 NUM_KEPT = 64
 """Functions whose compiled steps are kept."""
 SMALLEST_FACTOR = 0.2
-LEAST, LEAST_FOR_FEW = 1e-6, 0.3
+LEAST = 1e-6
+LEAST_FOR_FEW = 0.3
 """Least damping, for batches with at least as many residuals as parameters, and with fewer."""
 FIRST_GROWTH = 2.0
 
@@ -152,11 +153,13 @@ _kept = functools.lru_cache(NUM_KEPT)(_made)
 
 def _stepped(fun: Callable[[Any], Any], x: Any, state: StepState, least: float | None) -> tuple[Any, StepState]:
     """One step from a vector."""
-    r, jacobian = fun(x), Jacobian(fun, None, "jacobian")(x)
+    r = fun(x)
+    jacobian = Jacobian(fun, None, "jacobian")(x)
     least = (LEAST_FOR_FEW if r.size < x.size else LEAST) if least is None else least
     step, moved = _solved(jacobian, r, state.damping)
     trial = fun(x + step)
-    old, new = 0.5 * jnp.mean(r**2), 0.5 * jnp.mean(trial**2)
+    old = 0.5 * jnp.mean(r**2)
+    new = 0.5 * jnp.mean(trial**2)
     promised = -(jnp.sum(moved * r) + 0.5 * jnp.sum(moved**2)) / r.size
     is_taken = new < old
     factor = jnp.maximum(SMALLEST_FACTOR, 1 - (2 * (old - new) / promised - 1) ** 3)

@@ -66,7 +66,8 @@ def gaussian_constraint(
     """
     names = (name,) if isinstance(name, str) else tuple(name)
     given = np.asarray(value, float)
-    centre, root = given.reshape(-1), _whitening(names, given.shape, sigma, covariance)
+    centre = given.reshape(-1)
+    root = _whitening(names, given.shape, sigma, covariance)
 
     def term(*values: Any) -> Any:
         found = jnp.concatenate([jnp.ravel(each) for each in values])

@@ -88,7 +88,11 @@ class FreeModel:
     """A linear model by products."""
 
     def __init__(self, programs: LargePrograms, x: Any, given: Any, seen: Any, is_free: np.ndarray) -> None:
-        self._programs, self._x, self._given, self._seen, self._is_free = programs, x, given, seen, is_free
+        self._programs = programs
+        self._x = x
+        self._given = given
+        self._seen = seen
+        self._is_free = is_free
         norms = np.asarray(programs.norms(x, given, seen.rows)) * is_free
         self.scale = np.where(norms > 0, norms, 1)
 
@@ -163,7 +167,9 @@ class Large:
     """A search by a sparse Jacobian or by none."""
 
     def __init__(self, fun: Any, task: Problem, settings: SearchSettings, roots: Any, scale: Any) -> None:
-        self.task, self.settings, self.scale = task, settings, scale
+        self.task = task
+        self.settings = settings
+        self.scale = scale
         # Copied, since the covariance is found after the fit, when callers may have filled their arrays anew.
         self.given = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, (task.others, roots))
         self.programs = kept_or_made(_programs, plain(fun), task.layout, settings.loss)
@@ -204,13 +210,15 @@ class Large:
         return steps.answered(search, at, tried, cost)
 
     def _trial(self, at: LargePoint, damping: float) -> steps.Trial:
-        bounds, scale = (self.task.lower, self.task.upper), at.model.scale
+        bounds = (self.task.lower, self.task.upper)
+        scale = at.model.scale
         velocity = step = at.model.step(damping)
         is_sound = True
         if self.settings.is_accelerated:
             bent = np.asarray(self.programs.curvature(at.x, self.given, at.rows, velocity))
             acceleration = 0.5 * at.model.step(damping, bent)
-            bend, length = np.linalg.norm(scale * acceleration), np.linalg.norm(scale * velocity)
+            bend = np.linalg.norm(scale * acceleration)
+            length = np.linalg.norm(scale * velocity)
             is_sound = bool(bend <= steps.MAX_ACCELERATION * length)
             step = velocity + acceleration if is_sound else velocity
         moved = at.model.moved(np.clip(at.x + velocity, *bounds) - at.x)
@@ -235,7 +243,8 @@ class OnDemand:
     """(J^T J)^-1 for whoever asks NumPy for an array of it."""
 
     def __init__(self, model: Model, solver: str) -> None:
-        self.model, self.solver = model, solver
+        self.model = model
+        self.solver = solver
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The matrix.

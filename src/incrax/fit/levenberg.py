@@ -127,11 +127,13 @@ def levenberg_marquardt(
     """
     if isinstance(residuals, Bound):
         check_alone(residuals, SQUARES, args, wrt, bounds)
-        task, model = problem_of(residuals), residuals
+        task = problem_of(residuals)
+        model = residuals
         residuals = model.function if model.options else plain(model.function)
     elif callable(residuals):
         args = as_parameters(SQUARES, plain(residuals), wrt, args)
-        task, model = problem(residuals, args, wrt, bounds), None
+        task = problem(residuals, args, wrt, bounds)
+        model = None
     else:
         raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function or a bound model")
     tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
@@ -168,7 +170,8 @@ def _hosted(
 def _compiled(fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, progress: bool) -> Found:
     program = kept_or_made(_kept, fun, task.layout, settings)
     given = (task.others, roots)
-    limit, start_s = FIRST_ROUND, time.perf_counter()
+    limit = FIRST_ROUND
+    start_s = time.perf_counter()
     search, found = program(steps.start(task.x), _box(task, scale, limit), *given)
     if _is_over(found):
         return found
@@ -176,7 +179,8 @@ def _compiled(fun: Function, task: Problem, settings: SearchSettings, roots: Any
         while not _is_over(found):
             meter.advance(int(found.summary.num_steps) - meter.done)
             now = time.perf_counter()
-            limit, start_s = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9)))), now
+            limit = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9))))
+            start_s = now
             search, found = program(search, _box(task, scale, limit), *given)
     return found
 

@@ -71,10 +71,12 @@ def factored(found: Reduced, scale: Any, along: Any) -> tuple[FactoredJacobian, 
 
     Cost: n^3; m^2 n for m < n. Singular values are found only where the rank is in doubt.
     """
-    core, right = found.core / scale, None
+    core = found.core / scale
+    right = None
     if found.left is None:
         basis, triangle = jnp.linalg.qr(core.T)
-        core, right = triangle.T, basis.T
+        core = triangle.T
+        right = basis.T
     size = scale.size if found.left is None else found.left.shape[0]
     eye = jnp.eye(core.shape[0], dtype=core.dtype)
     guess = _inverse(core, lower=found.left is None)
@@ -191,7 +193,8 @@ class SparseModel:
 
     def step(self, damping: float, residuals: np.ndarray | None = None) -> np.ndarray:
         """The damped step p for the residuals of the point, or others, shape (n,)."""
-        r, factor = self.residuals if residuals is None else residuals, self._factor(damping)
+        r = self.residuals if residuals is None else residuals
+        factor = self._factor(damping)
         y = factor.solve(-(self.scaled.T @ r))
         y += factor.solve(-(self.scaled.T @ (r + self.scaled @ y)) - damping * y)
         return y / self.scale
@@ -259,7 +262,8 @@ def matrix_free_step(
     lineax = needed("lineax", WHAT, "fit")
     push = jax.linearize(fun, x)[1]
     pull = jax.linear_transpose(push, x)
-    root, eps = jnp.sqrt(damping), jnp.finfo(x.dtype).eps
+    root = jnp.sqrt(damping)
+    eps = jnp.finfo(x.dtype).eps
     apply = lambda y: (rows * push(columns * y), root * y)
     operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
     # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is to fall by a factor.

@@ -29,7 +29,8 @@ NEAR_BOUND = 3.0
 def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     """MIGRAD with the gradient, and from strategy 1 on the Hessian, of the task."""
     options = dict(settings.options)
-    strategy, use_simplex = options.pop("strategy", 0), options.pop("use_simplex", True)
+    strategy = options.pop("strategy", 0)
+    use_simplex = options.pop("use_simplex", True)
     with_gradient = options.pop("with_gradient", True)
     hessian = (lambda x: positive(counted.hessian(x))) if strategy and with_gradient else None
     minuit = _minuit(counted, counted.task.x, settings.errordef, hessian=hessian, with_gradient=with_gradient)
@@ -50,7 +51,8 @@ def _metric(minuit: Any) -> np.ndarray | None:
     """The Hessian as Minuit has learned it; None near bounds, where its inner coordinates say nothing of ours."""
     if minuit.covariance is None:
         return None
-    covariance, x = np.array(minuit.covariance), np.array(minuit.values)
+    covariance = np.array(minuit.covariance)
+    x = np.array(minuit.values)
     lower, upper = np.array(minuit.limits).T
     room = np.minimum(x - lower, upper - x)
     if not np.all(np.isfinite(covariance)) or np.any(room <= NEAR_BOUND * np.sqrt(np.abs(np.diagonal(covariance)))):
@@ -202,7 +204,8 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     Raises:
         MethodError: it takes no bounds, and there are some, or an option is none of its own.
     """
-    takes, task = METHODS[method], counted.task
+    takes = METHODS[method]
+    task = counted.task
     if task.is_bounded and not takes.bounds:
         raise no_bounds(method, ["migrad", *BOUNDED])
     watched = _Watched()

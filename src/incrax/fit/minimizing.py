@@ -201,7 +201,8 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
             return found.retold(edm=left)
         reason = f"by the gradient {left:.3g} is left to gain, and near enough is {found.goal:.3g}"
         return found.retold(reason, Status.STALLED, left)
-    slope, most = steepest(found.values, gradient, found.bounds), SLOPE * max(abs(found.value), found.errordef)
+    slope = steepest(found.values, gradient, found.bounds)
+    most = SLOPE * max(abs(found.value), found.errordef)
     if slope <= most:
         return found
     return found.retold(f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED)
@@ -224,7 +225,8 @@ def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ende
 
 def _final(counted: CountedTask, ended: Ended) -> float:
     """The value at the end, remembered or evaluated whatever the limit."""
-    counted.max_calls, counted.callback = np.inf, None
+    counted.max_calls = np.inf
+    counted.callback = None
     return counted.value(ended.x)
 
 

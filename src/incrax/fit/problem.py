@@ -219,7 +219,8 @@ class _Bounds(NamedTuple):
 
     def of(self, bounds: Any, x: np.ndarray) -> Any:
         """Lower and upper bound of each element."""
-        lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
+        lower = np.full(x.shape, -np.inf, x.dtype)
+        upper = np.full(x.shape, np.inf, x.dtype)
         if bounds is None:
             return lower, upper
         if not isinstance(bounds, Mapping):
@@ -242,7 +243,8 @@ class _Bounds(NamedTuple):
         """Lower and upper bound, infinite where None."""
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
-        low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
+        low = -np.inf if pair[0] is None else pair[0]
+        high = np.inf if pair[1] is None else pair[1]
         try:
             is_ordered = np.all(np.asarray(low) < np.asarray(high))
         except (TypeError, ValueError) as error:

@@ -332,13 +332,15 @@ def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
 
 
 def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: float) -> np.ndarray:
-    lower, upper = result.bounds[0][number], result.bounds[1][number]
+    lower = result.bounds[0][number]
+    upper = result.bounds[1][number]
     if grid is None:
         error = result.errors[number]
         if not np.isfinite(error):
             raise wrong_grid(result.names[number], "None", f"its standard error is {error}, so that there is no width")
         center = result.values[number]
-        low, high = max(lower, center - width * error), min(upper, center + width * error)
+        low = max(lower, center - width * error)
+        high = min(upper, center + width * error)
         return np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
@@ -376,7 +378,8 @@ def _followed(
 ) -> tuple[CountedTask, list[Minimum], Work]:
     """Minima at points, found outward from the minimum so that each has a neighbour."""
     task = result.task("profile")
-    counted, before = CountedTask(task), work_of(task.prepared)
+    counted = CountedTask(task)
+    before = work_of(task.prepared)
     first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
     goal = tolerance * result.errordef
     follower = Follower(counted, first, held, goal)
@@ -403,7 +406,8 @@ def _sliced(
 ) -> tuple[CountedTask, list[Minimum], Work]:
     """Values at points, all else at the minimum."""
     task = result.task("scan2d")
-    counted, before = CountedTask(task), work_of(task.prepared)
+    counted = CountedTask(task)
+    before = work_of(task.prepared)
     found = []
     with Meter("scan", len(points), is_shown=progress) as meter:
         for point in points:

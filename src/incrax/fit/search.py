@@ -51,8 +51,11 @@ class Round:
         self, residuals: Residuals, linearized: Linearized, settings: SearchSettings, bounds: Any, loss_scale: Any
     ):
         """Residuals of shape (m,), both with their Jacobian of shape (m, n), bounds of shape (n,) each."""
-        self.residuals, self.linearized = residuals, linearized
-        self.settings, self.bounds, self.loss_scale = settings, bounds, loss_scale
+        self.residuals = residuals
+        self.linearized = linearized
+        self.settings = settings
+        self.bounds = bounds
+        self.loss_scale = loss_scale
 
     def run(self, search: Search, max_jacobians: Any) -> Turn:
         """Iterate until it is over, or so many Jacobians were evaluated in all.
@@ -209,7 +212,10 @@ class Hosted:
     """A search whose steps the host takes."""
 
     def __init__(self, fun: Any, task: Problem, settings: SearchSettings, roots: Any, scale: Any) -> None:
-        self.task, self.settings, self.roots, self.scale = task, settings, roots, scale
+        self.task = task
+        self.settings = settings
+        self.roots = roots
+        self.scale = scale
         self.bounds = (task.lower, task.upper)
         self.functions = functions(fun, task.layout)
 
@@ -229,14 +235,17 @@ class Hosted:
 
     def _at(self, search: Search) -> tuple[Search, LinearizedPoint]:
         given = (self.task.layout.free_leaves(search.x), self.task.others, self.roots)
-        residuals, blocks = self.functions.residuals(*given), self.functions.jacobian(*given)
+        residuals = self.functions.residuals(*given)
+        blocks = self.functions.jacobian(*given)
         return _modelled(search, residuals, blocks, self.bounds, self.scale, settings=self.settings)
 
     def _attempted(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
-        others, layout = self.task.others, self.task.layout
+        others = self.task.others
+        layout = self.task.layout
         (velocity, root), curvature = _direction(at, search.damping), None
         if self.settings.is_accelerated:
-            leaves, tangents = layout.free_leaves(at.x), layout.free_leaves(velocity)
+            leaves = layout.free_leaves(at.x)
+            tangents = layout.free_leaves(velocity)
             curvature = self.functions.curvature(leaves, tangents, others, self.roots)
         step = _trial(at, velocity, root, curvature, self.bounds)
         residuals = self.functions.residuals(layout.free_leaves(step.x), others, self.roots)
@@ -265,4 +274,5 @@ def _found(search: Search, at: LinearizedPoint, x: Any, residuals: Any, scale: A
     return steps.found(search, at, end, True)
 
 
-_direction, _trial = jax.jit(steps.direction), jax.jit(steps.trial)
+_direction = jax.jit(steps.direction)
+_trial = jax.jit(steps.trial)

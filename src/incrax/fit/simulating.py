@@ -113,7 +113,8 @@ def toys(
         >>> found.values.shape, bool(abs(found.pulls().mean()) < 1)
         ((20, 1), True)
     """
-    names, start = model.names, model.flat().x0
+    names = model.names
+    start = model.flat().x0
     results: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
     sets = list(data_sets) if isinstance(data_sets, (list, tuple)) else data_sets
     total = len(sets) if isinstance(sets, list) else 0

@@ -202,7 +202,9 @@ def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     then are; where a minimum is a double root, elements go on being halved for ever.
     """
     eps = jnp.finfo(search.x.dtype).eps
-    newton, scale, cost = signs.newton, signs.scale, signs.cost
+    newton = signs.newton
+    scale = signs.scale
+    cost = signs.cost
     is_short = jnp.all(jnp.abs(newton) <= tolerance * jnp.maximum(jnp.abs(search.x), signs.errors))
     size = jnp.sqrt(jnp.sum((newton * scale) ** 2))
     noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
@@ -236,7 +238,8 @@ def direction(at: LinearizedPoint, damping: Any) -> tuple[Any, Any]:
 def trial(at: LinearizedPoint, velocity: Any, root: Any, curvature: Any | None, bounds: Any) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
     f = at.jacobian
-    step, is_sound = velocity, jnp.array(True)
+    step = velocity
+    is_sound = jnp.array(True)
     if curvature is not None:
         bent = linear.components(f.left, at.rows * curvature)
         acceleration = 0.5 * linear.damped_again(f, bent, root)
@@ -268,7 +271,8 @@ def stalled(search: Search, at: Seen, num_refused: Any) -> tuple[Search, Any]:
 
     It is over then, unless so little is promised that rounding errors may be the reason.
     """
-    limits, has_stalled = jnp.finfo(search.x.dtype), num_refused >= MAX_TRIALS
+    limits = jnp.finfo(search.x.dtype)
+    has_stalled = num_refused >= MAX_TRIALS
     is_near = _gain(at) <= jnp.sqrt(limits.eps) * at.cost
     status = jnp.where(is_near, search.status, STALLED)
     last_quiet = jnp.where(is_near, limits.max, jnp.inf)

@@ -27,6 +27,7 @@ from incrax.primitives.entry import (
     WRITTEN,
     Algebra,
     Axis,
+    EquationWork,
     Evaluations,
     Family,
     Kind,
@@ -34,7 +35,6 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
-    Work,
     counted,
     each,
     element_numbers,
@@ -248,13 +248,13 @@ def _per_update(complex_factor: float) -> Any:
     return lambda eqn: counted(eqn, _jax.aval_size(eqn.invars[2].aval), complex_factor)
 
 
-def _scatter_by(eqn: Equation) -> Work | Evaluations:
+def _scatter_by(eqn: Equation) -> EquationWork | Evaluations:
     """A function of each element that is updated, or nothing but moves."""
     bodies = _jax.sub_bodies(eqn)
     return Evaluations(bodies[0], _jax.aval_size(eqn.invars[2].aval)) if bodies else NOTHING
 
 
-def _add_update(eqn: Equation) -> Work:
+def _add_update(eqn: Equation) -> EquationWork:
     return counted(eqn, _jax.aval_size(eqn.invars[1].aval), 2.0)
 
 

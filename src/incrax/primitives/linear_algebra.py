@@ -15,13 +15,13 @@ from incrax._jax import Equation
 from incrax.primitives.entry import (
     COMPLEX_FACTOR,
     Axis,
+    EquationWork,
     Family,
     Kind,
     Primitive,
     Read,
     Reads,
     View,
-    Work,
     dtype_kind,
     each,
     of_all,
@@ -65,12 +65,12 @@ def _triangular_solve(eqn: Equation, _: View) -> list[Reads]:
 # --- work -------------------------------------------------------------------------------------------------------------
 
 
-def _matrix(flops: Callable[[Equation], float]) -> Callable[[Equation], Work]:
+def _matrix(flops: Callable[[Equation], float]) -> Callable[[Equation], EquationWork]:
     """By the kind of the matrix: the eigenvalues of a real one may be complex."""
 
-    def work(eqn: Equation) -> Work:
+    def work(eqn: Equation) -> EquationWork:
         factor = COMPLEX_FACTOR if dtype_kind(eqn.invars[0].aval) == "c" else 1.0
-        return Work(flops(eqn) * factor)
+        return EquationWork(flops(eqn) * factor)
 
     return work
 

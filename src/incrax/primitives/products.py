@@ -18,13 +18,13 @@ from incrax.primitives.entry import (
     COMPLEX_FACTOR,
     PRODUCT,
     Axis,
+    EquationWork,
     Family,
     Kind,
     Primitive,
     Read,
     Reads,
     View,
-    Work,
     counted,
     dtype_kind,
     element_numbers,
@@ -218,18 +218,18 @@ _multiply_adds: dict[str, Callable[[Equation], int]] = {
 }
 
 
-def _product(eqn: Equation) -> Work:
+def _product(eqn: Equation) -> EquationWork:
     is_outer = eqn.primitive.name == "dot_general" and _num_summed(eqn) == 1
     return counted(eqn, (1.0 if is_outer else 2.0) * multiply_adds(eqn), COMPLEX_FACTOR)
 
 
-def _fft(eqn: Equation) -> Work:
+def _fft(eqn: Equation) -> EquationWork:
     """FLOPs: 5 n log2 n per complex transform of n numbers, in all its axes together; half of that for a real one."""
     points = math.prod(eqn.params["fft_lengths"])
     kinds = dtype_kind(eqn.invars[0].aval) + dtype_kind(eqn.outvars[0].aval)
     whole = eqn.outvars[0] if kinds == "cf" else eqn.invars[0]
     batch = _jax.aval_size(whole.aval) / max(points, 1)
-    return Work(batch * (5.0 if kinds == "cc" else 2.5) * points * math.log2(max(points, 1)))
+    return EquationWork(batch * (5.0 if kinds == "cc" else 2.5) * points * math.log2(max(points, 1)))
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------

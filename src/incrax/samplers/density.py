@@ -44,7 +44,8 @@ class Density:
         self.flat: Flat = prepare(self.plain, *args, wrt=wrt).flat
         self._has_marks = any(map(is_mark, jax.tree.leaves(args, is_leaf=is_mark)))
         returned = jax.eval_shape(lambda: self.plain(*self.bare(args)))
-        found, is_bare = jax.tree.leaves(returned), jax.tree_util.all_leaves([returned])
+        found = jax.tree.leaves(returned)
+        is_bare = jax.tree_util.all_leaves([returned])
         if not is_bare or found[0].shape != () or not jnp.issubdtype(found[0].dtype, jnp.floating):
             raise not_a_scalar(", ".join(f"{x.dtype}{list(x.shape)}" for x in found) or "nothing")
         self.shapes: list[tuple[int, ...]] = [np.shape(value) for value in self.selection.values]
@@ -104,7 +105,8 @@ class Density:
             PositionError: it has another structure, or a value where nothing is sampled.
         """
         is_none = lambda x: x is None
-        leaves, mirror = jax.tree.leaves(tree, is_leaf=is_none), self.selection.mirror
+        leaves = jax.tree.leaves(tree, is_leaf=is_none)
+        mirror = self.selection.mirror
         seen = jax.tree.structure(tree, is_leaf=is_none)
         is_fitting = seen == mirror.treedef
         if not is_fitting or [x is None for x in leaves] != [k is None for k in mirror.positions]:

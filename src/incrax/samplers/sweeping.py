@@ -170,11 +170,13 @@ Sweep = Callable[[Position, np.random.Generator], Position]
 def _run(density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: int, *, progress: bool) -> Chain:
     if num < 1:
         raise wrong_number("num_sweeps", num)
-    rng, x0 = generator(key), density.flat.x0
+    rng = generator(key)
+    x0 = density.flat.x0
     place = Position(x0, density.value(x0))
     if not np.isfinite(place.value):
         raise bad_start(place.value)
-    samples, values = np.empty((num, x0.size)), np.empty(num)
+    samples = np.empty((num, x0.size))
+    values = np.empty(num)
     with Meter("chain", num, is_shown=progress) as meter:
         for number in range(num):
             place = sweep(place, rng)
