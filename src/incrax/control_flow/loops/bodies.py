@@ -2,7 +2,7 @@
 
 In: functions and avals. Out: jaxprs. It must not know how loops are run.
 
-A body maps (constants, carry, row of xs) to (carry, row of ys); `Layout` says which input is which.
+A body maps (constants, carry, row of xs) to (carry, row of ys); `BodyLayout` says which input is which.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sums of many terms: maximal chains of elementwise additions whose intermediate sums nothing else reads.
 
-In: equations and outputs. Out: `Chain`s. It must not know which terms are dirty.
+In: equations and outputs. Out: `SumChain`s. It must not know which terms are dirty.
 """
 
 from __future__ import annotations
