@@ -1219,7 +1219,7 @@ def outcome(mutant: Mutant, tests: str, limit: float) -> Verdict:
         shutil.copytree(PACKAGE, Path(folder) / "incrax")
         path = Path(folder) / "incrax" / mutant.file
         path.write_text(path.read_text().replace(mutant.old, mutant.new))
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", *tests.split()]
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=limit)

@@ -1,9 +1,13 @@
-"""Float64 everywhere; hypothesis is deterministic unless the nightly profile is chosen."""
+"""Float64 everywhere; which cases and how many random ones the default run takes.
+
+Hypothesis is deterministic unless the nightly profile is chosen.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections import defaultdict
 
 import hypothesis
 import jax
@@ -12,11 +16,32 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
+hypothesis.settings.register_profile("default run", derandomize=True, max_examples=5, **common)
 hypothesis.settings.register_profile("push", derandomize=True, max_examples=25, **common)
 hypothesis.settings.register_profile("nightly", derandomize=False, max_examples=1000, **common)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "push"))
 
 MAX_PROGRAMS = 400
+NUM_CASES = 4
+"""Of one test, in the default run."""
+
+
+def pytest_configure(config):
+    """Where exhaustive tests run, random ones draw all their examples: `-m "exhaustive or hypothesis"` is the rest."""
+    is_default = config.option.markexpr == "not exhaustive"
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default run" if is_default else "push"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test with many cases some are enough by default, evenly spread; the others are exhaustive."""
+    tests = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("every_case") is None:
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        chosen = {k * (len(cases) - 1) // (NUM_CASES - 1) for k in range(NUM_CASES)}
+        for number in set(range(len(cases))) - chosen:
+            cases[number].add_marker("exhaustive")
 
 
 @pytest.fixture(autouse=True, scope="module")
