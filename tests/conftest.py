@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -21,8 +22,11 @@ hypothesis.settings.register_profile("push", derandomize=True, max_examples=25, 
 hypothesis.settings.register_profile("nightly", derandomize=False, max_examples=1000, **common)
 
 MAX_PROGRAMS = 400
-NUM_CASES = 4
+NUM_CASES = 3
 """Of one test, in the default run."""
+
+SLOW = Path(__file__).with_name("slow.txt")
+"""Tests, or cases of them, that take more than two seconds; written by `python scripts/slow_tests.py`."""
 
 
 def pytest_configure(config):
@@ -33,15 +37,19 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test with many cases some are enough by default, evenly spread; the others are exhaustive."""
+    """What is slow is exhaustive; of a test with many cases some are enough by default, evenly spread."""
+    slow = frozenset(SLOW.read_text().splitlines())
     tests = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("every_case") is None:
-            tests[item.nodeid.partition("[")[0]].append(item)
+        name = item.nodeid.partition("[")[0]
+        if item.nodeid in slow or name in slow:
+            item.add_marker("exhaustive")
+        tests[name].append(item)
     for cases in tests.values():
         chosen = {k * (len(cases) - 1) // (NUM_CASES - 1) for k in range(NUM_CASES)}
         for number in set(range(len(cases))) - chosen:
-            cases[number].add_marker("exhaustive")
+            if cases[number].get_closest_marker("every_case") is None:
+                cases[number].add_marker("exhaustive")
 
 
 @pytest.fixture(autouse=True, scope="module")

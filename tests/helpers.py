@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -131,3 +133,23 @@ class Running(Failed):
 
 
 Failed.__abstractmethods__ = Running.__abstractmethods__ = frozenset()
+
+
+def file_moves(run: Callable[[], Any]) -> int:
+    """How often what runs moves from one file of incrax to another, by calls and returns."""
+    root, visited = os.path.dirname(incrax.__file__), []
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        frame = frame.f_back if event == "return" else frame
+        if event not in ("call", "return") or frame is None:
+            return
+        name = frame.f_code.co_filename
+        if name.startswith(root) and visited[-1:] != [name]:
+            visited.append(name)
+
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return len(visited)

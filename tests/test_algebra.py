@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import incrax
-from incrax.engine.call import fallback as doubts
+from incrax.engine.call import engine as doubts
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.rewrites import statistics
 

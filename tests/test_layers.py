@@ -20,7 +20,7 @@ ROOT = Path(incrax.__file__).parent
 FOLDERS = """
 errors _messages
 _interrupts _names _version _profiling _jax _extras _context _tuning _collection _marks _locations
-_console _stats _progress _table
+_console _stats _progress _table _tables
 _program
 primitives
 engine
@@ -29,7 +29,7 @@ rows explanation _incremental _api
 control_flow.loops control_flow.tapes
 derivatives.row_sparse derivatives.sparsity derivatives
 models models.held
-inspection.cost inspection
+inspection
 bijectors fit samplers
 demo cli __main__
 """.split()

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from incrax._program import trace
 from incrax.derivatives import sparsity as ours
-from incrax.derivatives.sparsity.coloring import color_columns, color_symmetric
+from incrax.derivatives.sparsity.compressed import color_columns, color_symmetric
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 
 N = 600

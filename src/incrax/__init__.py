@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from incrax.control_flow.tapes.guarded import Guarded as Guarded
     from incrax.derivatives.cuts import cut as cut
     from incrax.derivatives.cuts import uncut as uncut
-    from incrax.derivatives.linearized import linearize as linearize
     from incrax.derivatives.prepared import Prepared as Prepared
     from incrax.derivatives.prepared import prepare as prepare
     from incrax.derivatives.pullback import Pullback as Pullback
+    from incrax.derivatives.pullback import linearize as linearize
     from incrax.derivatives.pullback import vjp as vjp
     from incrax.derivatives.row_sparse.rows import RowSparse as RowSparse
     from incrax.derivatives.row_sparse.structured import Structured as Structured
@@ -63,13 +63,13 @@ if TYPE_CHECKING:
     from incrax.derivatives.transforms import jvp as jvp
     from incrax.derivatives.transforms import value_and_grad as value_and_grad
     from incrax.inspection.assertions import assert_ran as assert_ran
-    from incrax.inspection.cost.api import cost as cost
-    from incrax.inspection.cost.report import CostReport as CostReport
+    from incrax.inspection.cost import CostReport as CostReport
+    from incrax.inspection.cost import cost as cost
     from incrax.inspection.counters import totals as totals
     from incrax.inspection.environment import Environment as Environment
     from incrax.inspection.environment import environment as environment
     from incrax.inspection.page import Report as Report
-    from incrax.inspection.report_of import report as report
+    from incrax.inspection.page import report as report
     from incrax.models.api import bind as bind
     from incrax.models.bound import Bound as Bound
     from incrax.models.held.epoch import EpochGradient as EpochGradient
@@ -84,7 +84,7 @@ _WINGS = ("bijectors", "fit", "samplers")
 _HOMES = {
     "Bound": "models.bound",
     "Bucketed": "control_flow.loops.bucketed",
-    "CostReport": "inspection.cost.report",
+    "CostReport": "inspection.cost",
     "Environment": "inspection.environment",
     "EpochGradient": "models.held.epoch",
     "Guarded": "control_flow.tapes.guarded",
@@ -107,7 +107,7 @@ _HOMES = {
     "bind": "models.api",
     "bucketed": "control_flow.loops.bucketed",
     "check_tape": "control_flow.tapes.api",
-    "cost": "inspection.cost.api",
+    "cost": "inspection.cost",
     "cut": "derivatives.cuts",
     "environment": "inspection.environment",
     "grad": "derivatives.transforms",
@@ -117,11 +117,11 @@ _HOMES = {
     "hvp": "derivatives.transforms",
     "jacobian": "derivatives.transforms",
     "jvp": "derivatives.transforms",
-    "linearize": "derivatives.linearized",
+    "linearize": "derivatives.pullback",
     "map": "control_flow.loops.mapped",
     "nonzero": "control_flow.loops.selecting",
     "prepare": "derivatives.prepared",
-    "report": "inspection.report_of",
+    "report": "inspection.page",
     "scan": "control_flow.loops.scan",
     "select_rows": "control_flow.loops.selecting",
     "structured": "derivatives.row_sparse.structured",

@@ -30,4 +30,5 @@ def add_switch(variable: ContextVar[bool]) -> None:
 
 def context_key() -> Hashable:
     """JAX's configuration and the switches that are off here; a switch that is added, and on, changes nothing."""
-    return _jax.config_key(), frozenset(variable.name for variable in _switches if not variable.get())
+    flags = tuple([flag.value for flag in _jax.TRACED_FLAGS])
+    return _jax.trace_context(), flags, frozenset([variable.name for variable in _switches if not variable.get()])

@@ -9,7 +9,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -19,6 +19,7 @@ from incrax._names import reduced
 from incrax._profiling import is_profiled, profiled
 from incrax._stats import Stats
 from incrax._tuning import is_disabled
+from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.registry import living, register
 from incrax.engine.call.signature_table import Options, Traces
@@ -26,10 +27,11 @@ from incrax.engine.call.verification import check_call, check_rows, due_verifica
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.messages import no_checkpoint_of_rows
-from incrax.engine.inputs.rows import as_plain, has_rows
+from incrax.engine.inputs.rows import Rows, as_plain, has_rows
 from incrax.engine.inputs.signature import make_signature
 from incrax.explanation.dependence_table import DependenceTable, dependence_table
 from incrax.explanation.last_call import Explanation, explain_call, explain_rows
+from incrax.rows.engine import RowEngine
 from incrax.rows.traces import RowTraces
 from incrax.rows.warm_up import warm_up_rows
 
@@ -37,6 +39,18 @@ logger = logging.getLogger("incrax")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Asked(NamedTuple):
+    """What a report is about: an engine, and the leaves of a call that was not made, if one is asked about.
+
+    Of a call with `Rows`, its engine for all of them, and the rows; `engine` is that of one chunk.
+    """
+
+    engine: Engine
+    leaves: Sequence[Any] | None = None
+    row_engine: RowEngine | None = None
+    rows: Rows | None = None
 
 
 class Incremental(Generic[P, R]):
@@ -78,19 +92,21 @@ class Incremental(Generic[P, R]):
         with self._locked():
             self._stats.calls += 1
             try:
-                traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
-                if traced is None and has_rows(leaves) and not has_tracer(leaves):
+                given = self._traces.serving(leaves, treedef, args, kwargs)
+                if given is None and has_rows(leaves) and not has_tracer(leaves):
                     if len(self._rows.only_rows(args, kwargs, leaves)) > 1:
                         return self._call_with_rows(args, kwargs)
                     args, kwargs = as_plain((args, kwargs))
                     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-                    traced, changed = self._traces.serving(leaves, treedef, args, kwargs)
-                if traced is None:
+                    given = self._traces.serving(leaves, treedef, args, kwargs)
+                if given is None:
                     return self._plain(args, kwargs)
-                dynamic = traced.signature.dynamic_leaves(leaves)
-                call, given = traced.engine.call, (dynamic, changed, start_s)
-                outputs = profiled(self._name, call, *given) if is_profiled() else call(*given)
-                traced.engine.note(start_s)
+                traced, dynamic, changed = given
+                serve = traced.engine.served
+                if is_profiled():
+                    outputs = profiled(self._name, serve, dynamic, changed, start_s)
+                else:
+                    outputs = serve(dynamic, changed, start_s)
                 settings = due_verification()
                 if settings is not None:
                     check_call(self._name, traced.engine, dynamic, outputs, settings)
@@ -183,16 +199,29 @@ class Incremental(Generic[P, R]):
         if "wrt" in kwargs and hasattr(self._fun, "explain_rows"):
             return cast(Any, self._fun).explain_rows(*args, **kwargs)
         with self._locked():
-            if has_rows(jax.tree.leaves((args, kwargs))):
-                return explain_rows(*self._rows.serving(args, kwargs))
-            if args or kwargs:
-                traced, leaves = self._traces.looked_up(args, kwargs, "explain()")
-                return explain_call(traced.engine, traced.signature.dynamic_leaves(leaves))
-            if self._traces.latest is None and self._rows.latest is not None:
-                return explain_rows(self._rows.latest, None, None)
-            if self._traces.latest is None:
-                raise not_called("explain()")
-            return explain_call(self._traces.latest.engine, None)
+            asked = self.asked("explain()", args, kwargs)
+            if asked.row_engine is not None:
+                return explain_rows(asked.row_engine, asked.leaves, asked.rows)
+            return explain_call(asked.engine, asked.leaves)
+
+    def asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+        """What a report is about: a call with these arguments, or the last one; under the lock of calls.
+
+        Raises:
+            NotCalledError: there are neither arguments nor calls.
+        """
+        if has_rows(jax.tree.leaves((args, kwargs))):
+            row_engine, leaves, rows = self._rows.serving(args, kwargs)
+            return Asked(row_engine.first_kin(rows), leaves, row_engine, rows)
+        if args or kwargs:
+            traced, leaves = self._traces.looked_up(args, kwargs, method)
+            return Asked(traced.engine, traced.signature.dynamic_leaves(leaves))
+        latest, of_rows = self._traces.latest, self._rows.latest
+        if latest is not None:
+            return Asked(latest.engine)
+        if of_rows is None or of_rows.last is None or of_rows.last.engine is None:
+            raise not_called(method)
+        return Asked(of_rows.last.engine, row_engine=of_rows)
 
     def deps(self, *args: P.args, **kwargs: P.kwargs) -> DependenceTable:
         """Which part of the work depends on which input leaf; with arguments, for their signature.
@@ -201,16 +230,7 @@ class Incremental(Generic[P, R]):
             NotCalledError: without arguments before the first call.
         """
         with self._locked():
-            if has_rows(jax.tree.leaves((args, kwargs))):
-                engine, _, rows = self._rows.serving(args, kwargs)
-                return dependence_table(engine.first_kin(rows))
-            if args or kwargs:
-                return dependence_table(self._traces.looked_up(args, kwargs, "deps()")[0].engine)
-            if self._traces.latest is None and self._rows.latest is not None:
-                return dependence_table(next(iter(self._rows.latest.chunks.kin.values())))
-            if self._traces.latest is None:
-                raise not_called("deps()")
-            return dependence_table(self._traces.latest.engine)
+            return dependence_table(self.asked("deps()", args, kwargs).engine)
 
     # --- control -------------------------------------------------------------------------------------------------
 
@@ -236,9 +256,9 @@ class Incremental(Generic[P, R]):
             if has_rows(leaves):
                 warm_up_rows(self._rows.serving(args, kwargs).engine, changing)
                 return
-            traced, _ = self._traces.serving(leaves, treedef, args, kwargs)
-            if traced is not None:
-                warm_up(traced.engine, traced.signature.dynamic_leaves(leaves), changing)
+            given = self._traces.serving(leaves, treedef, args, kwargs)
+            if given is not None:
+                warm_up(given.traced.engine, given.leaves, changing)
 
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written.

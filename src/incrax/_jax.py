@@ -473,14 +473,9 @@ def is_key_dtype(dtype: Any) -> bool:
 is_top_level = _core.trace_state_clean
 
 
-def config_key() -> Hashable:
-    """Everything of JAX outside the arguments that changes how a function is traced and compiled."""
-    return (
-        _config.trace_context(),
-        _config.debug_nans.value,
-        _config.debug_infs.value,
-        _config.default_prng_impl.value,
-    )
+trace_context = _config.trace_context
+TRACED_FLAGS = (_config.debug_nans, _config.debug_infs, _config.default_prng_impl)
+"""With the trace's context, all of JAX outside the arguments that changes how a function is traced and compiled."""
 
 
 def checks_values() -> bool:

@@ -190,10 +190,10 @@ def test_a_small_jacobian_is_traced_for_its_sizes_and_its_derivative_alone():
 
 
 def test_a_colouring_is_found_once(monkeypatch):
-    from incrax.derivatives.sparsity import coloring
+    from incrax.derivatives.sparsity import compressed
 
-    counts, color = [], coloring.color_columns
-    monkeypatch.setattr(coloring, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern))
+    counts, color = [], compressed.color_columns
+    monkeypatch.setattr(compressed, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern))
     incrax.jacobian(lambda x: x[1:] * x[:-1])(X)
     assert counts == [(39, 40), (40, 39)]
     counts.clear()

@@ -15,9 +15,7 @@ from helpers import FAST, MINIMAL
 
 import incrax
 from incrax.engine.call import rehearsal
-from incrax.inspection import outlooks
-from incrax.inspection.equations import Equations
-from incrax.inspection.outlooks import described
+from incrax.inspection import page_data
 
 X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": np.float64(1), "b": np.float64(2), "c": np.float64(3)}
@@ -54,6 +52,10 @@ def outlook(data, *paths):
     return found
 
 
+def data_of(engine):
+    return page_data._Data(page_data.Subject("f", engine, engine.history, {}, 1))
+
+
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
@@ -74,8 +76,9 @@ def test_an_equation_that_runs_twice_counts_twice():
     engine = made()._traces.latest.engine
     record = rehearsal.outlook(engine, engine.layout.leaf_mask(2))
     assert record.plan.eqns
-    equations = Equations(engine)
-    once, twice = described(equations, record), described(equations, record._replace(segments=(record.plan,)))
+    data = data_of(engine)
+    filled = record._replace(segments=(record.plan,))
+    once, twice = (data.described(data.reader.served(each)) for each in (record, filled))
     assert (twice["num_ran"], twice["flops_ran"]) == (2 * once["num_ran"], 2 * once["flops_ran"])
     assert (twice["ran"], twice["flops_avoided"]) == (once["ran"], once["flops_avoided"])
 
@@ -161,7 +164,7 @@ def test_of_two_programs_of_one_size_the_whole_function_gives_the_times(monkeypa
     monkeypatch.setattr(segments, "groups", {})
     monkeypatch.setattr(segments, "wanted", [eqns[0].outvars[0]])
     engine.chooser.whole.seconds = 3.0
-    seconds, how = Equations(engine)._seconds()
+    seconds, how = data_of(engine).seconds()
     assert sum(seconds) == pytest.approx(3.0)
     assert set(how) == {1}
 
@@ -179,7 +182,7 @@ def test_plans_say_how_many_of_their_equations_are_derived():
     f(PARAMS, X)
     f({**PARAMS, "a": np.float64(7)}, X)
     data, engine = incrax.report(f).as_dict(), f._traces.latest.engine
-    numbers = Equations(engine).numbers
+    numbers = data_of(engine).numbers
     for plan in data["plans"]:
         entry = engine.chooser.seen(int(plan["mask"], 16))
         eqns = entry.program.plan.eqns
@@ -203,7 +206,7 @@ def test_sets_that_calls_had_are_looked_out_for_before_inputs_that_they_did_not_
     for _ in range(2):
         p[17:19] += 1.0
         f(list(p))
-    monkeypatch.setattr(outlooks, "MAX_OUTLOOKS", 5)
+    monkeypatch.setattr(page_data, "MAX_OUTLOOKS", 5)
     data = incrax.report(f).as_dict()
     assert len(data["outlooks"]) == 5
     assert outlook(data, "p[17]", "p[18]")["count"] == 2

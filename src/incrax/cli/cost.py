@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what a call costs."""
     function, arguments = loading.function_and_arguments(options)
-    changing, wrt = options.changing or None, tuple(options.wrt) or None
+    changing = options.changing or None
+    wrt = tuple(options.wrt) or None
     try:
         found = incrax.cost(function, *arguments, changing=changing, wrt=wrt, measure=options.measure)
     except (incrax.errors.UnknownInputError, incrax.errors.CostError, incrax.errors.SelectionError) as error:

@@ -74,7 +74,8 @@ def load(place: str) -> Any:
         raise UsageError(f"{place} does not say where: write it as {WHERE}")
     found: Any = _file(Path(where)) if where.endswith(".py") else _module(where)
     for part in name.split("."):
-        owner, found = found, getattr(found, part, _MISSING)
+        owner = found
+        found = getattr(owner, part, _MISSING)
         if found is _MISSING:
             raise UsageError(f"{where} has no `{name}`{_similar(owner, part)}")
     return found

@@ -19,7 +19,8 @@ def check_writable(option: str, path: Path) -> None:
     Raises:
         UsageError: it is a folder, or in none, or nobody may write there.
     """
-    given, path = path, path.resolve()
+    given = path
+    path = given.resolve()
     folder = path.parent
     if path.is_dir():
         raise UsageError(f"{option} {given} is a folder; give the name of a file")

@@ -19,10 +19,8 @@ from incrax import _jax
 from incrax._program import Program, evaluator, trace
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
-from incrax.derivatives.sparsity.coloring import Colored
-from incrax.derivatives.sparsity.compressed import Mode, choose, compressed_jacobian, dense, hessian_values
-from incrax.derivatives.sparsity.patterns import Matrix
-from incrax.derivatives.sparsity.search import has_custom_vjp, hessian_pattern, pattern_of
+from incrax.derivatives.sparsity.compressed import Colored, Mode, choose, compressed_jacobian, dense, hessian_values
+from incrax.derivatives.sparsity.search import Matrix, has_custom_vjp, hessian_pattern, pattern_of
 
 MIN_SIZE = 32
 """Elements of the smaller side of a Jacobian from which on its pattern is looked for unasked."""
@@ -40,12 +38,10 @@ def jacobian_blocks(
 
     None where fewer passes than inputs and outputs do not do and nothing sparse is asked for.
     """
-    columns = _columns(selection)
-    if columns is None or not (is_sparse or (columns.size >= MIN_SIZE and not _says_sharding(selection))):
-        return None
-    program = program_of(fun, selection, columns)
-    rows = _rows(program)
-    if rows is None or not (is_sparse or rows.size >= MIN_SIZE):
+    columns = _columns(selection, is_sparse=is_sparse)
+    program = None if columns is None else program_of(fun, selection, columns)
+    rows = None if program is None else _rows(program)
+    if columns is None or program is None or rows is None or not (is_sparse or rows.size >= MIN_SIZE):
         return None
     pattern = pattern_of(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
     known = None if pattern is None else Colored(pattern)
@@ -65,11 +61,9 @@ def jacobian_blocks(
 
 def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
-    columns = _columns(selection)
-    if columns is None or not (is_sparse or (columns.size >= MIN_SIZE and not _says_sharding(selection))):
-        return None
-    program = program_of(fun, selection, columns)
-    if [atom.aval.shape for atom in program.outvars] != [()]:
+    columns = _columns(selection, is_sparse=is_sparse)
+    program = None if columns is None else program_of(fun, selection, columns)
+    if columns is None or program is None or [atom.aval.shape for atom in program.outvars] != [()]:
         return None
     pattern = hessian_pattern(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
     known = None if pattern is None else Colored(pattern)
@@ -81,17 +75,22 @@ def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, i
     return _blocks(values, known.pattern, columns, columns, is_sparse=is_sparse)
 
 
-def _columns(selection: Selection) -> Ends | None:
-    """Where the selected leaves lie in one vector; None where they are not real numbers of one type."""
+def _columns(selection: Selection, *, is_sparse: bool) -> Ends | None:
+    """Where the selected leaves lie in one vector; None where they are not real numbers of one type.
+
+    Unless something sparse is asked for, also where they are few, or where types say how some value is sharded: then
+    those of vectors of several, and of blocks, are not known.
+    """
     dtypes = {jax.dtypes.result_type(value) for value in selection.values}
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
         return None
-    return ends([np.shape(value) for value in selection.values])
-
-
-def _says_sharding(selection: Selection) -> bool:
-    """Whether types say how some value is sharded: then those of vectors of several, and of blocks, are not known."""
-    return any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in (*selection.values, *selection.others))
+    columns = ends([np.shape(value) for value in selection.values])
+    if is_sparse:
+        return columns
+    values = (*selection.values, *selection.others)
+    if columns.size < MIN_SIZE or any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in values):
+        return None
+    return columns
 
 
 def _rows(program: Program) -> Ends | None:

@@ -22,9 +22,8 @@ from incrax._names import name_of
 from incrax._program import type_of
 from incrax.derivatives.blocks import first_that_works, hessian_blocks, jacobian_blocks
 from incrax.derivatives.messages import taken_name, wrong_tangent
-from incrax.derivatives.row_sparse.explanation import RowsExplanation
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.structured import sparse_outputs
+from incrax.derivatives.row_sparse.structured import RowsExplanation, explained, sparse_outputs
 from incrax.derivatives.selection import Selection, select, type_name
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.signature import argument_names
@@ -55,8 +54,12 @@ class Derivative:
 
     def select(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Selection:
         """The leaves to differentiate."""
-        allow_int = self.settings.get("allow_int", False)
+        allow_int = self.has("allow_int")
         return select(self.name, self.fun, self.wrt, args, kwargs, allow_int=allow_int)
+
+    def has(self, setting: str) -> bool:
+        """Whether something is set."""
+        return bool(self.settings.get(setting))
 
     def of_selected(self, selection: Selection) -> Callable[..., Any]:
         """The function of the selected leaves alone."""
@@ -76,19 +79,19 @@ class Gradient(Derivative):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
-        if self.settings.get("sparse"):
+        if self.has("sparse"):
             self.seen[:] = _types_of((args, kwargs))
         value, found = self._found(args, kwargs, [])
-        if self.settings.get("with_value"):
+        if self.has("with_value"):
             return value, found
-        return (found, value[1]) if self.settings.get("has_aux") else found
+        return (found, value[1]) if self.has("has_aux") else found
 
     def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any], events: list[Any]) -> tuple[Any, Any]:
         """Value and gradient; `events` gets what became of rows."""
         selection = self.select(args, kwargs)
-        settings = {key: self.settings.get(key, False) for key in ("has_aux", "holomorphic", "allow_int")}
+        settings: dict[str, Any] = {key: self.has(key) for key in ("has_aux", "holomorphic", "allow_int")}
         derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
-        if not self.settings.get("sparse"):
+        if not self.has("sparse"):
             value, gradients = derivative(*selection.values)
         else:
             nonfinite = self.settings["nonfinite"]
@@ -115,7 +118,7 @@ class Gradient(Derivative):
             return other._found(args, kwargs, events)
 
         jax.eval_shape(run, [leaves[k] for k in numbers])
-        return RowsExplanation(tuple(dict.fromkeys(events)))
+        return explained(events)
 
 
 def _types_of(tree: Any) -> tuple[list[Any], Any, list[int]]:
@@ -146,7 +149,7 @@ class Jacobian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        has_aux, mirror = self.settings.get("has_aux", False), selection.mirror.tree
+        has_aux, mirror = self.has("has_aux"), selection.mirror.tree
         flat = FlatOutputs(self.fun, has_aux=has_aux)
         rows, *aux = self._rows(flat, selection)
         tree = jax.tree.unflatten(flat.treedef, [mirror(row) for row in rows])
@@ -154,15 +157,15 @@ class Jacobian(Derivative):
 
     def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, ...]:
         """For each output array its blocks; with `has_aux`, and what is passed on."""
-        mode, is_sparse = self.settings.get("mode"), self.settings.get("sparse", False)
-        has_aux, holomorphic = self.settings.get("has_aux", False), self.settings.get("holomorphic", False)
-        is_plain = has_aux or holomorphic or self.settings.get("allow_int") or (mode is not None and not is_sparse)
+        mode, is_sparse = self.settings.get("mode"), self.has("sparse")
+        has_aux, holomorphic = self.has("has_aux"), self.has("holomorphic")
+        is_plain = has_aux or holomorphic or self.has("allow_int") or (mode is not None and not is_sparse)
         blocks = None if is_plain else jacobian_blocks(flat, selection, mode=mode, is_sparse=is_sparse)
         if blocks is not None:
             return (blocks,)
         given = {"argnums": _all(selection), "has_aux": has_aux, "holomorphic": holomorphic}
         fun = lambda *values: flat(*selection.merged(values))
-        if self.settings.get("allow_int"):
+        if self.has("allow_int"):
             result = jax.jacrev(fun, allow_int=True, **given)(*selection.values)
         else:
             transforms = self._transforms(flat, fun, selection.values)
@@ -223,7 +226,7 @@ class Hessian(Derivative):
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         flat, mirror = FlatOutputs(self.fun), selection.mirror.tree
-        holomorphic, is_sparse = self.settings.get("holomorphic", False), self.settings.get("sparse", False)
+        holomorphic, is_sparse = self.has("holomorphic"), self.has("sparse")
         blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
         if blocks is None:
             given = {"argnums": _all(selection), "holomorphic": holomorphic}
@@ -309,18 +312,18 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     found: list[Any] = [None] * len(values)
     for position, leaf in zip(mirror.positions, leaves, strict=True):
         if position is not None:
-            value, path = values[position], selection.paths[position]
-            leaf = _fitting(name, path, value, leaf)
+            value = values[position]
+            expected = f"`{selection.paths[position]}`, {type_name(value)}"
+            leaf = fitting(name, "tangent", leaf, np.shape(value), jax.dtypes.result_type(value), expected)
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
 
 
-def _fitting(name: str, path: str, value: Any, tangent: Any) -> Any:
-    """The tangent of a leaf as an array of the leaf's dtype."""
-    expected = f"`{path}`, {type_name(value)}"
-    if tangent is None:
-        raise wrong_tangent(name, "tangent", "None", expected)
-    array, dtype = jnp.asarray(tangent), jax.dtypes.result_type(value)
-    if array.shape != np.shape(value) or not jnp.can_cast(array.dtype, dtype, "same_kind"):
-        raise wrong_tangent(name, "tangent", type_name(array), expected)
+def fitting(name: str, what: str, leaf: Any, shape: tuple[int, ...], dtype: Any, expected: str) -> Any:
+    """A tangent or cotangent as an array of the type of what it belongs to, which is `expected` for messages."""
+    if leaf is None or not is_dynamic(leaf):
+        raise wrong_tangent(name, what, "None" if leaf is None else type(leaf).__name__, expected)
+    array = jnp.asarray(leaf)
+    if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
+        raise wrong_tangent(name, what, str(jax.typeof(array)), expected)
     return array.astype(dtype)

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental.sparse import BCOO
 
 from incrax.derivatives.sparsity.compressed import bcoo, coordinates
-from incrax.derivatives.sparsity.patterns import Matrix
+from incrax.derivatives.sparsity.search import Matrix
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -30,6 +30,11 @@ class Ends(NamedTuple):
     def size(self) -> int:
         """Elements in all."""
         return self.bounds[-1]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each array."""
+        return [math.prod(shape) for shape in self.shapes]
 
     def parts(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Of each array: where it begins, where it ends, its shape."""

@@ -3,8 +3,8 @@
 JAX splits a function into a primal program and a linear one. Here both are programs as data: the primal one is compiled
 once per function and signature, the linear one is pruned to the outputs that are asked for.
 
-In: a function, a selection of leaves, arguments. Out: a `Point`. It must not know which way the linear map goes: a
-`Kind` says that.
+In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not know which way the linear map goes: a
+`Direction` says that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNTRACEABLE = (
 # --- linear programs --------------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class PrunedProgram(NamedTuple):
     """What some outputs of a linear program need: its equations, and the numbers of what they read."""
 
     program: Program
@@ -79,9 +79,9 @@ class LinearProgram:
     program: Program
     num_inputs: int
     is_compiled: bool
-    parts: OrderedDict[tuple[int, ...], Part] = field(default_factory=OrderedDict)
+    parts: OrderedDict[tuple[int, ...], PrunedProgram] = field(default_factory=OrderedDict)
 
-    def part(self, outputs: tuple[int, ...]) -> Part:
+    def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
         """The part that computes these outputs, and nothing else."""
         found = self.parts.get(outputs)
         if found is None:
@@ -90,7 +90,7 @@ class LinearProgram:
                 self.parts.popitem(last=False)
         return found
 
-    def _pruned(self, outputs: tuple[int, ...]) -> Part:
+    def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
         whole = self.program
         asked = tuple(whole.outvars[i] for i in outputs)
         body, is_used = _jax.pruned(_jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked))
@@ -100,7 +100,7 @@ class LinearProgram:
         residuals = tuple(i - self.num_inputs for i in used if i >= self.num_inputs)
         function = evaluator(program)
         constants = tuple(device_constants(program).values())
-        return Part(program, inputs, residuals, jax.jit(function) if self.is_compiled else function, constants)
+        return PrunedProgram(program, inputs, residuals, jax.jit(function) if self.is_compiled else function, constants)
 
 
 # --- which way --------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class OutputTypes:
         return [next(rest) if flag else np.zeros(aval.shape, jax.dtypes.float0) for aval, flag in pairs]
 
 
-class Kind(NamedTuple):
+class Direction(NamedTuple):
     """A direction.
 
     Fields: JAX's transformation; (active outputs, values) -> inputs of the same types; (JAX's linear map, types of the
@@ -157,14 +157,14 @@ def _push(linear: Any, types: OutputTypes, tangents: Values) -> Values:
     return [leaf for leaf, flag in zip(leaves, types.is_active, strict=True) if flag]
 
 
-PULL = Kind(jax.vjp, lambda outputs, values: outputs, _pull)
-PUSH = Kind(jax.linearize, lambda outputs, values: values, _push)
+PULL = Direction(jax.vjp, lambda outputs, values: outputs, _pull)
+PUSH = Direction(jax.linearize, lambda outputs, values: values, _push)
 
 
 # --- a function at a point --------------------------------------------------------------------------------------------
 
 
-class Point(NamedTuple):
+class AtPoint(NamedTuple):
     """A function at a point: value, what is passed on, the linear program and what it reads, types of the outputs."""
 
     value: Any
@@ -174,7 +174,9 @@ class Point(NamedTuple):
     types: OutputTypes
 
 
-def at_point(kind: Kind, fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, has_aux: bool) -> Point:  # noqa: FBT001
+def at_point(
+    direction: Direction, fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, has_aux: bool
+) -> AtPoint:  # noqa: FBT001
     """The function at these arguments, of which the selected leaves may move.
 
     Compiled once per function, selection and signature. Where there are tracers, where JAX compiles nothing, where
@@ -185,22 +187,26 @@ def at_point(kind: Kind, fun: Callable[..., Any], selection: Selection, args: An
         UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
     """
     leaves = jax.tree.leaves((args, kwargs))
-    is_traced = not _jax.is_top_level() or has_tracer(leaves)
-    if is_traced or _jax.is_jit_disabled() or is_disabled() or any(map(_jax.is_mutable_array, leaves)):
-        return _evaluated(kind, fun, selection, has_aux=has_aux)
-    signature = make_signature(fun, args, kwargs)
-    entry = _primals.entry(fun, (kind, signature.key, selection.numbers, has_aux))
-    if entry is None:
-        return _evaluated(kind, fun, selection, has_aux=has_aux)
-    if not entry:
-        entry.append(_traced(kind, fun, selection, signature, has_aux=has_aux))
-    primal = entry[0]
-    if primal is None:
-        return _evaluated(kind, fun, selection, has_aux=has_aux)
-    return primal.at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+    is_evaluated = not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
+    if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
+        signature = make_signature(fun, args, kwargs)
+        entry = _primals.entry(fun, (direction, signature.key, selection.numbers, has_aux))
+        if entry is not None and not entry:
+            entry.append(_traced(direction, fun, selection, signature, has_aux=has_aux))
+        if entry and entry[0] is not None:
+            return entry[0].at([LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
+    # NumPy arrays as private copies, because their owner may change them.
+    private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
+    return _split(direction, fun, private, has_aux=has_aux, is_compiled=False)
 
 
-def _split(kind: Kind, fun: Callable[..., Any], selection: Selection, *, has_aux: bool, is_compiled: bool) -> Point:
+def _private(leaf: Any) -> Any:
+    return jnp.array(leaf, copy=True) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _split(
+    direction: Direction, fun: Callable[..., Any], selection: Selection, *, has_aux: bool, is_compiled: bool
+) -> AtPoint:
     """Value and linear program, evaluated or traced as the values are."""
 
     def of_selected(*values: Any) -> Any:
@@ -208,28 +214,18 @@ def _split(kind: Kind, fun: Callable[..., Any], selection: Selection, *, has_aux
         return fun(*args, **kwargs)
 
     values = selection.values
-    value, linear, *aux = kind.transform(of_selected, *values, has_aux=has_aux)
+    value, linear, *aux = direction.transform(of_selected, *values, has_aux=has_aux)
     outputs, out_tree = jax.tree.flatten(value)
     types = OutputTypes(out_tree, tuple(jax.typeof(x) for x in outputs))
     residuals, treedef = jax.tree.flatten(linear)
     active = [x for x, flag in zip(outputs, types.is_active, strict=True) if flag]
 
     def apply(inputs: Values, residuals: Values) -> Values:
-        return kind.apply(jax.tree.unflatten(treedef, residuals), types, inputs)
+        return direction.apply(jax.tree.unflatten(treedef, residuals), types, inputs)
 
-    inputs = [strong(x) for x in kind.examples(active, values)]
+    inputs = [strong(x) for x in direction.examples(active, values)]
     program = run_passes(trace(apply, inputs, residuals), PASSES)
-    return Point(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
-
-
-def _evaluated(kind: Kind, fun: Callable[..., Any], selection: Selection, *, has_aux: bool) -> Point:
-    """The function evaluated by JAX; NumPy arrays as private copies, because their owner may change them."""
-    private = replace(selection, leaves=tuple(jax.tree.map(_private, selection.leaves)))
-    return _split(kind, fun, private, has_aux=has_aux, is_compiled=False)
-
-
-def _private(leaf: Any) -> Any:
-    return jnp.array(leaf, copy=True) if isinstance(leaf, np.ndarray) else leaf
+    return AtPoint(value, aux, LinearProgram(program, len(inputs), is_compiled), residuals, types)
 
 
 class Primal(NamedTuple):
@@ -247,14 +243,14 @@ class Primal(NamedTuple):
     linear: LinearProgram
     types: OutputTypes
 
-    def at(self, leaves: Values) -> Point:
+    def at(self, leaves: Values) -> AtPoint:
         """The function at these leaves; arguments that are residuals are not copied."""
         env = {**self.constants, **dict(zip(self.program.invars, leaves, strict=True))}
         env.update(zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True))
         found = [_value_of(atom, env) for atom in self.program.outvars]
         value, aux, residuals = jax.tree.unflatten(self.treedef, found)
         value, aux = jax.tree.map(_as_array, (value, aux))
-        return Point(value, aux, self.linear, residuals, self.types)
+        return AtPoint(value, aux, self.linear, residuals, self.types)
 
 
 class _NoArray(Exception):
@@ -262,15 +258,15 @@ class _NoArray(Exception):
 
 
 def _traced(
-    kind: Kind, fun: Callable[..., Any], selection: Selection, signature: Signature, *, has_aux: bool
+    direction: Direction, fun: Callable[..., Any], selection: Selection, signature: Signature, *, has_aux: bool
 ) -> Primal | None:
     """The primal and the linear program; None where the function needs values, or passes on what no program returns."""
-    points: list[Point] = []
+    points: list[AtPoint] = []
 
     def primal(*leaves: Any) -> Any:
         with_marks = jax.tree.leaves(signature.rebuild(leaves), is_leaf=is_mark)
         at = replace(selection, leaves=tuple(with_marks))
-        point = _split(kind, fun, at, has_aux=has_aux, is_compiled=True)
+        point = _split(direction, fun, at, has_aux=has_aux, is_compiled=True)
         if not all(map(is_dynamic, jax.tree.leaves(point.aux))):
             raise _NoArray
         points.append(point)

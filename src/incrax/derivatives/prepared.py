@@ -20,19 +20,18 @@ from incrax._names import name_of
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
-from incrax.derivatives.flat import element_names
-from incrax.derivatives.linearized import Push, linearize
+from incrax.derivatives.flat import element_names, ends
 from incrax.derivatives.messages import not_flat, other_argument_type, other_num_arguments, wrong_length
-from incrax.derivatives.pullback import Pullback, vjp
+from incrax.derivatives.pullback import Pullback, Push, linearize, vjp
 from incrax.derivatives.selection import Selection, select
-from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, plain, value_and_grad
+from incrax.derivatives.transforms import IncrementalOptions, grad, hessian, hvp, jacobian, plain, value_and_grad
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
 
 Function = Callable[..., Any]
 
 
-def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[Options]) -> Prepared:
+def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[IncrementalOptions]) -> Prepared:
     """All derivatives of a function by one object, for code that works with any engine.
 
     Args:
@@ -77,7 +76,7 @@ class Prepared:
             than the example.
     """
 
-    def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: Options) -> None:
+    def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: IncrementalOptions) -> None:
         self._fun, self._args, self._wrt, self._options = fun, args, wrt, options
         self._signature = make_signature(fun, args, {})
         self._selection = select("prepare", fun, wrt, args, {})
@@ -229,7 +228,7 @@ class Flat:
         for path, value in zip(selection.paths, self._values, strict=True):
             if jnp.iscomplexobj(value):
                 raise not_flat(path, _type_name(value))
-        self._sizes = [int(np.size(value)) for value in self._values]
+        self._ends = ends([np.shape(value) for value in self._values])
         self._leaves = [_held(leaf) for leaf in selection.leaves]
         placed = [position for position in selection.mirror.positions if position is not None]
         self._num_placed = len(placed)
@@ -238,19 +237,19 @@ class Flat:
     @property
     def x0(self) -> np.ndarray:
         """The example's values; a new array each time."""
-        return np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in self._values])
+        return _vector(self._values)
 
     @property
     def names(self) -> tuple[str, ...]:
         """A name for each element: `params['mu']`, `x[0, 1]`."""
-        return element_names(self._selection.paths, [np.shape(value) for value in self._values])
+        return element_names(self._selection.paths, self._ends.shapes)
 
     def value(self, x: Any) -> Any:
         """The value: a float where the function returns a scalar, else all its elements in one vector."""
         leaves = jax.tree.leaves(self._prepared.value(*self.arguments(x)))
         if len(leaves) == 1 and np.shape(leaves[0]) == ():
             return float(leaves[0])
-        return np.concatenate([np.asarray(leaf, np.float64).reshape(-1) for leaf in leaves])
+        return _vector(leaves)
 
     def gradient(self, x: Any) -> np.ndarray:
         """The gradient of a scalar function, shape (n,)."""
@@ -269,8 +268,11 @@ class Flat:
         """The second derivatives of a scalar function, shape (n, n)."""
         leaves = jax.tree.leaves(self._prepared.hessian(*self.arguments(x)))
         blocks = [leaves[i * self._num_placed + j] for i in self._first for j in self._first]
-        n, count = self._sizes, len(self._sizes)
-        sized = [np.asarray(block, np.float64).reshape(n[k // count], n[k % count]) for k, block in enumerate(blocks)]
+        sizes = self._ends.sizes
+        count = len(sizes)
+        sized = [
+            np.asarray(block, np.float64).reshape(sizes[k // count], sizes[k % count]) for k, block in enumerate(blocks)
+        ]
         return np.block([sized[i * count : (i + 1) * count] for i in range(count)])
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
@@ -295,11 +297,9 @@ class Flat:
     def _parts(self, x: Any) -> list[Any]:
         """A vector cut into leaves of the example's types."""
         x = np.asarray(x)
-        if x.shape != (sum(self._sizes),) or x.dtype.kind not in "fiu":
-            raise wrong_length(f"{x.dtype}{list(x.shape)}", sum(self._sizes))
-        ends = np.cumsum(self._sizes)
-        pieces = [x[end - size : end] for end, size in zip(ends, self._sizes, strict=True)]
-        return [_like(value, piece) for value, piece in zip(self._values, pieces, strict=True)]
+        if x.shape != (self._ends.size,) or x.dtype.kind not in "fiu":
+            raise wrong_length(f"{x.dtype}{list(x.shape)}", self._ends.size)
+        return [_like(value, part) for value, part in zip(self._values, self._ends.split(x), strict=True)]
 
     def _tree(self, parts: Sequence[Any], *, is_tangent: bool = False) -> Any:
         """Parts in the shape of the selection; as a tangent, a leaf that is named twice moves once."""
@@ -315,8 +315,12 @@ class Flat:
         rows = []
         for start in range(0, len(leaves), self._num_placed):
             blocks = [np.asarray(leaves[start + k], np.float64) for k in self._first]
-            rows.append([block.reshape(-1, size) for block, size in zip(blocks, self._sizes, strict=True)])
+            rows.append([block.reshape(-1, size) for block, size in zip(blocks, self._ends.sizes, strict=True)])
         return np.block(rows)
+
+
+def _vector(values: Sequence[Any]) -> np.ndarray:
+    return np.concatenate([np.asarray(value, np.float64).reshape(-1) for value in values])
 
 
 def _held(leaf: Any) -> Any:
@@ -328,5 +332,5 @@ def _like(value: Any, piece: np.ndarray) -> Any:
     """A piece of a vector as a value of a leaf's type; a Python number where the type is weak."""
     _, dtype, is_weak, _ = descriptor(value)
     if is_weak and np.shape(value) == ():
-        return float(piece[0])
-    return piece.reshape(np.shape(value)).astype(dtype)
+        return float(piece)
+    return piece.astype(dtype)

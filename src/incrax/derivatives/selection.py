@@ -233,7 +233,7 @@ def _masked(name: str, mask: Any, args: tuple[Any, ...]) -> Any:
         raise wrong_wrt(name, mask, f"its structure is not that of the first argument: {error}") from error
 
 
-class _Place:
+class _Picked:
     """Stands for a leaf while a selector picks."""
 
     __slots__ = ("number",)
@@ -245,15 +245,15 @@ class _Place:
 def _picked(name: str, selector: Any, args: tuple[Any, ...]) -> Any:
     """What a function picks from the first argument, or from as many as it takes."""
     count = _num_parameters(selector, len(args))
-    places = jax.tree.map(_Place, args[:count])
+    places = jax.tree.map(_Picked, args[:count])
     try:
         picked = selector(*places)
     except Exception as error:
         reason = f"it failed with {type(error).__name__}: {error}; it may only pick parts"
         raise wrong_wrt(name, selector, reason) from error
     parts = jax.tree.leaves(picked)
-    if not parts or not all(isinstance(part, _Place) for part in parts):
-        seen = next((type(part).__name__ for part in parts if not isinstance(part, _Place)), "nothing")
+    if not parts or not all(isinstance(part, _Picked) for part in parts):
+        seen = next((type(part).__name__ for part in parts if not isinstance(part, _Picked)), "nothing")
         raise wrong_wrt(name, selector, f"it returned {seen} where a part of an argument is needed")
     return jax.tree.map(lambda place: place.number, picked)
 

@@ -16,8 +16,8 @@ from incrax.derivatives.differentiated import Derivative, Gradient, Hessian, Hes
 from incrax.engine.call.signature_table import Options as EngineOptions
 
 
-class Options(TypedDict, total=False):
-    """Options of `incremental`."""
+class IncrementalOptions(TypedDict, total=False):
+    """IncrementalOptions of `incremental`."""
 
     policy: str
     memory: int | None
@@ -38,7 +38,7 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[IncrementalOptions],
 ) -> Incremental[..., Any]:
     """The gradient of a scalar function with respect to part of its arguments, evaluated incrementally.
 
@@ -89,7 +89,7 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[IncrementalOptions],
 ) -> Incremental[..., Any]:
     """Value and gradient; arguments and law of `grad`.
 
@@ -118,7 +118,7 @@ def jacobian(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[IncrementalOptions],
 ) -> Incremental[..., Any]:
     """All derivatives of all outputs with respect to part of the arguments, evaluated incrementally.
 
@@ -156,7 +156,7 @@ def hessian(
     wrt: Any = None,
     sparse: bool = False,
     holomorphic: bool = False,
-    **options: Unpack[Options],
+    **options: Unpack[IncrementalOptions],
 ) -> Incremental[..., Any]:
     """All second derivatives with respect to part of the arguments, evaluated incrementally.
 
@@ -192,7 +192,7 @@ def _check_sparse(name: str, settings: dict[str, Any]) -> None:
         raise ValueError(f"`{name}(sparse=True)` does not go with `{others[0]}=True`; leave one of them out.")
 
 
-def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[Options]) -> Incremental[..., Any]:
+def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]) -> Incremental[..., Any]:
     """The Hessian of a scalar function times a tangent, without the Hessian, evaluated incrementally.
 
     Args:
@@ -219,7 +219,9 @@ def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[Options]) -> Increm
     return _made(HessianProduct, "hvp", fun, wrt, {}, options)
 
 
-def jvp(fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unpack[Options]) -> Incremental[..., Any]:
+def jvp(
+    fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unpack[IncrementalOptions]
+) -> Incremental[..., Any]:
     """The derivative of all outputs along a tangent, evaluated incrementally.
 
     Args:
@@ -241,7 +243,7 @@ def jvp(fun: Function, *, wrt: Any = None, has_aux: bool = False, **options: Unp
 
 
 def _made(
-    kind: type[Derivative], name: str, fun: Any, wrt: Any, settings: dict[str, Any], options: Options
+    kind: type[Derivative], name: str, fun: Any, wrt: Any, settings: dict[str, Any], options: IncrementalOptions
 ) -> Incremental[..., Any]:
     if not callable(fun):
         raise wrong_option(f"{name}(fun)", fun, "a function")
@@ -253,13 +255,15 @@ def plain(fun: Function) -> Function:
     return fun._fun if isinstance(fun, Incremental) else fun
 
 
-def options_of(fun: Function) -> Options:
+def options_of(fun: Function) -> IncrementalOptions:
     """The options that an incremental function was made with, none of another function."""
     if not isinstance(fun, Incremental):
         return {}
     made = fun._traces.options
     policy = "exact" if made.is_exact else "fast"
-    return Options(policy=policy, memory=made.memory, versions=made.versions, algebra=made.algebra, tuning=made.tuning)
+    return IncrementalOptions(
+        policy=policy, memory=made.memory, versions=made.versions, algebra=made.algebra, tuning=made.tuning
+    )
 
 
 def engine_options_of(fun: Function) -> EngineOptions:

@@ -32,20 +32,13 @@ class LeafDependence:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Seconds of all equations by the bits of the inputs that they depend on."""
-
-    layout: Layout
-    seconds: Mapping[int, float]
-
-
-@dataclass(frozen=True)
 class DependenceTable(Printable):
-    """The dependence of a function's work on its inputs, one row a leaf."""
+    """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that work depends on."""
 
     rows: tuple[LeafDependence, ...]
     num_equations: int
-    work: Work = field(repr=False, compare=False)
+    layout: Layout = field(repr=False, compare=False)
+    seconds_by_inputs: Mapping[int, float] = field(repr=False, compare=False)
 
     def seconds(self, names: Iterable[str]) -> float:
         """Estimated seconds of what runs again when these inputs, or elements of small arrays, change together.
@@ -53,8 +46,7 @@ class DependenceTable(Printable):
         Raises:
             UnknownInputError: one names no input.
         """
-        mask = paths_mask([row.path for row in self.rows], self.work.layout, names)
-        return sum(seconds for reached, seconds in self.work.seconds.items() if reached & mask)
+        return sum(self.seconds_by_inputs[part] for part in self.reach(names))
 
     def reach(self, names: Iterable[str]) -> frozenset[int]:
         """The parts of the work, by number, that run again when these inputs, or elements of small arrays, change.
@@ -62,8 +54,8 @@ class DependenceTable(Printable):
         Raises:
             UnknownInputError: one names no input.
         """
-        mask = paths_mask([row.path for row in self.rows], self.work.layout, names)
-        return frozenset(reached for reached in self.work.seconds if reached & mask)
+        mask = paths_mask([row.path for row in self.rows], self.layout, names)
+        return frozenset(part for part in self.seconds_by_inputs if part & mask)
 
     def as_dict(self) -> dict[str, Any]:
         """The table for programs."""
@@ -81,22 +73,20 @@ class DependenceTable(Printable):
 
 def dependence_table(engine: Engine) -> DependenceTable:
     """The dependence table of a traced function."""
-    facts, layout = engine.facts, engine.layout
-    eqns = facts.program.eqns
-    whole_s = facts.total_seconds or 1.0
-    by_mask: dict[int, list[Equation]] = {}
-    for eqn, mask in zip(eqns, facts.equation_masks, strict=True):
-        by_mask.setdefault(mask, []).append(eqn)
-    work = {mask: (len(part), total_cost(part), sum(map(facts.seconds, part))) for mask, part in by_mask.items()}
+    facts = engine.facts
+    layout = engine.layout
+    by_inputs: dict[int, list[Equation]] = {}
+    for eqn, mask in zip(facts.program.eqns, facts.equation_masks, strict=True):
+        by_inputs.setdefault(mask, []).append(eqn)
+    costs = {mask: total_cost(eqns) for mask, eqns in by_inputs.items()}
+    seconds = {mask: sum(map(facts.seconds, eqns)) for mask, eqns in by_inputs.items()}
     rows = []
     for index, path in enumerate(engine.paths):
-        leaf = layout.leaf_mask(index)
-        reached = [part for mask, part in work.items() if mask & leaf]
-        cost = sum((part for _, part, _ in reached), ZERO)
-        seconds = sum(part for *_, part in reached)
-        num = sum(num for num, *_ in reached)
-        share = seconds / whole_s
+        reached = [mask for mask in by_inputs if mask & layout.leaf_mask(index)]
+        cost = sum((costs[mask] for mask in reached), ZERO)
+        spent_s = sum(seconds[mask] for mask in reached)
+        num = sum(len(by_inputs[mask]) for mask in reached)
+        share = spent_s / (facts.total_seconds or 1.0)
         width = layout.widths[index]
-        rows.append(LeafDependence(path, width, num, cost.flops, cost.transcendentals, seconds, share))
-    in_seconds = Work(layout, {mask: seconds for mask, (*_, seconds) in work.items()})
-    return DependenceTable(tuple(rows), len(eqns), in_seconds)
+        rows.append(LeafDependence(path, width, num, cost.flops, cost.transcendentals, spent_s, share))
+    return DependenceTable(tuple(rows), len(facts.program.eqns), layout, seconds)

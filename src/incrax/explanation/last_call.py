@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from incrax import _jax
-from incrax._jax import Equation, Var
 from incrax._messages import not_called
 from incrax._table import Printable, Table
-from incrax.engine.call.call_record import NO_MEMORY, Record
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.rehearsal import dry_run
-from incrax.engine.inputs.leaves import is_compared_by_identity
-from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.inputs.rows import Rows
-from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.cost import Cost, total_cost
+from incrax.explanation.reader import Reader, sized
 from incrax.rows.engine import RowEngine
 
 NUM_LISTED = 30
@@ -97,53 +92,39 @@ class Explanation(Printable):
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
             *[("closed over", f"{name}, {_bytes(size)}") for name, size in self.constants[:NUM_CONSTANTS]],
         ]
-        changed = list(self.changed[:NUM_LISTED]) or [("nothing", "all leaves have the bits of the last call")]
-        if len(self.changed) > NUM_LISTED:
-            changed.append((f"... {len(self.changed) - NUM_LISTED} more", ""))
-        equations = [(name, source) for name, source in self.ran[:NUM_LISTED]]
-        if len(self.ran) > NUM_LISTED:
-            equations.append((f"... {len(self.ran) - NUM_LISTED} more", ""))
+        unchanged = [("nothing", "all leaves have the bits of the last call")]
         return [
             Table("dry run" if self.is_dry_run else "last call", ("", ""), summary),
-            Table("changed inputs", ("input", "why"), changed),
-            Table(f"equations that {verb}", ("primitive", "source"), equations),
+            Table("changed inputs", ("input", "why"), _shortened(self.changed) or unchanged),
+            Table(f"equations that {verb}", ("primitive", "source"), _shortened(self.ran)),
         ]
 
 
 def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     """Explain the last call, or a call with these leaves without evaluating it."""
-    record = engine.last if leaves is None else dry_run(engine, leaves)
-    if record is None:
-        record = Record(engine.layout.full, "whole", None, None, (), (), (), is_first=True)
-    facts = engine.facts
-    eqns = facts.program.eqns
-    ran = equations_run(engine, record)
-    ran_ids = {id(eqn) for eqn in ran}
-    rest = [eqn for eqn in eqns if id(eqn) not in ran_ids]
+    reader = Reader(engine)
+    served = (reader.last() or reader.first()) if leaves is None else reader.dry_run(leaves)
+    ran_ids = set(map(id, served.ran))
+    marked = reader.facts.kept
+    kept = [(marked.get(var), "loaded") for var in served.loads]
+    kept += [(marked.get(var), "filled") for var in served.filled]
     return Explanation(
         is_dry_run=leaves is not None,
-        changed=tuple(_changed(engine, record)),
-        served_by=record.candidate,
-        why=why(record),
-        ran=tuple((eqn.primitive.name, _jax.source_line(eqn)) for eqn in ran),
-        num_equations=len(eqns),
-        loaded=tuple(map(_sized, record.loads)),
-        filled=tuple(map(_sized, record.filled)),
-        kept=tuple(_kept(facts.kept, record)),
-        statistics=_statistics(engine, record),
-        cost_ran=total_cost(ran),
-        cost_avoided=total_cost(rest),
-        times=candidate_times(record.entry),
-        worth=engine.chooser.watch.worth.sentence if engine.chooser.is_timed else "",
-        constants=tuple(sorted(map(_sized, facts.program.constvars), key=lambda item: -item[1])),
+        changed=tuple(reader.changes(served)),
+        served_by=served.by,
+        why=served.why,
+        ran=tuple((eqn.primitive.name, _jax.source_line(eqn)) for eqn in served.ran),
+        num_equations=len(reader.eqns),
+        loaded=tuple(map(sized, served.loads)),
+        filled=tuple(map(sized, served.filled)),
+        kept=tuple((name, verb) for name, verb in kept if name is not None),
+        statistics=tuple(served.statistics),
+        cost_ran=total_cost(served.ran),
+        cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
+        times=served.seconds,
+        worth=reader.worth,
+        constants=tuple(sorted(map(sized, reader.facts.program.constvars), key=lambda item: -item[1])),
     )
-
-
-def _statistics(engine: Engine, record: Record) -> tuple[str, ...]:
-    """What came from statistics instead of from rows."""
-    reason = engine.facts.algebra.reason
-    statistics = None if record.plan is None else record.plan.statistics
-    return statistics.lines if statistics is not None else (reason,) if reason else ()
 
 
 def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | None) -> Explanation:
@@ -160,60 +141,14 @@ def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | N
     return replace(found, chunks=chunks)
 
 
-def _kept(names: Mapping[Var, str | None], record: Record) -> Iterator[tuple[str, str]]:
-    """What became of the values that the user marked and named."""
-    for verb, variables in (("loaded", record.loads), ("filled", record.filled)):
-        yield from [(name, verb) for var in variables if (name := names.get(var)) is not None]
-
-
-def equations_run(engine: Engine, record: Record) -> Sequence[Equation]:
-    """What a call ran, those that filled missing values first."""
-    if record.candidate == "saved outputs":
-        return ()
-    eqns = engine.facts.program.eqns if record.plan is None else record.plan.eqns
-    return [*(eqn for plan in record.segments for eqn in plan.eqns), *eqns]
-
-
-def _changed(engine: Engine, record: Record) -> list[tuple[str, str]]:
-    if record.is_first:
-        return [(path, "first call with this signature") for path in engine.paths]
-    anchors = engine.store.states[-1].anchors if engine.store.states else [None] * len(engine.paths)
-    changed = []
-    for index, _ in engine.layout.leaves_of(record.dirty):
-        is_read = not is_compared_by_identity(anchors[index])
-        why = "its bits differ from those at the baseline" if is_read else "it is another array than at the baseline"
-        names = mask_paths(engine.paths, engine.layout, record.dirty & engine.layout.leaf_mask(index))
-        changed += [(name, why) for name in names]
-    return changed
-
-
-def why(record: Record) -> str:
-    """Why what served a call did."""
-    if record.candidate == "saved outputs":
-        return "no input changed"
-    if record is NO_MEMORY:
-        return "the device had no memory left until all saved values were dropped"
-    if record.is_first:
-        return "first call with this signature"
-    return record.entry.reason if record.entry is not None else "saving did not pay in the last calls"
-
-
-def candidate_times(entry: Entry | None) -> dict[str, float]:
-    """Seconds of the candidates of a dirty set, and how they are known."""
-    if entry is None:
-        return {}
-    how = "measured" if entry.is_final else "expected"
-    return {f"{name}, {how}": seconds for name, seconds in entry.seconds.items()}
-
-
-def _sized(var: Any) -> tuple[str, int]:
-    """Type and bytes of a variable."""
-    return var.aval.str_short(short_dtypes=True), _jax.aval_bytes(var.aval)
-
-
 def _as_dicts(values: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
     return [{"type": name, "bytes": size} for name, size in values]
 
 
 def _bytes(num: int) -> str:
     return f"{num / 1e6:.3g} MB" if num >= 1e5 else f"{num} bytes"
+
+
+def _shortened(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    rest = len(rows) - NUM_LISTED
+    return [*rows[:NUM_LISTED], *([(f"... {rest} more", "")] if rest > 0 else [])]

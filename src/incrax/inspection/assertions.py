@@ -16,12 +16,9 @@ from incrax._incremental import Incremental
 from incrax._jax import Equation, Var
 from incrax._messages import not_called, not_incremental, unknown_work
 from incrax._program import read_vars, written_vars
-from incrax.engine.call.call_record import UNCHANGED, Record
-from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.paths import paths_mask
-from incrax.engine.plan.facts import Facts
 from incrax.errors import UnknownInputError
-from incrax.explanation.last_call import equations_run
+from incrax.explanation.reader import Reader
 
 NUM_SHOWN = 10
 """Equations that a message lists."""
@@ -29,7 +26,7 @@ NUM_SHOWN = 10
 _TRACER = program.__file__
 _OWN = os.path.dirname(_jax.__file__)
 
-Problem = tuple[str, Sequence[Equation]]
+Belongs = Callable[[Equation], bool]
 
 
 def assert_ran(
@@ -73,85 +70,55 @@ def assert_ran(
         >>> incrax.assert_ran(f, only=["b"], never=["exp"])
     """
     f = getattr(f, "__func__", f)
-    engine, record, paths = _last(f)
-    ran = list(equations_run(engine, record))
-    work = _Work(engine, ran, paths)
-    allowed_names = None if only is None else _names(only)
-    unwanted = [(name, work.named(name)) for name in _names(never)]
-    problems: list[Problem] = []
-    if allowed_names is not None:
-        wanted, masks = [work.named(name) for name in allowed_names], work.masks()
-        others = [eqn for eqn in ran if masks[id(eqn)] and not any(belongs(eqn) for belongs in wanted)]
-        allowed = ", ".join(f"`{name}`" for name in allowed_names) or "nothing"
-        text = f"{len(others)} equations ran that belong to none of what may run ({allowed})"
-        problems += [(text, others)] if others else []
-    for name, belongs in unwanted:
-        found = [eqn for eqn in ran if belongs(eqn)]
-        problems += [(f"{len(found)} equations of `{name}` ran, and none may", found)] if found else []
-    if at_most is not None and len(ran) > at_most:
-        problems.append((f"{len(ran)} equations ran, and at most {at_most} may", ran))
+    call = _last(f)
+    allowed = None if only is None else {name: call.named(name) for name in _names(only)}
+    problems: list[str] = []
+    if allowed is not None:
+        masks = call.masks()
+        others = [eqn for eqn in call.ran if masks[id(eqn)] and not any(mine(eqn) for mine in allowed.values())]
+        shown = ", ".join(f"`{name}`" for name in allowed) or "nothing"
+        problems += _listed(f"{len(others)} equations ran that belong to none of what may run ({shown})", others)
+    for name, belongs in {name: call.named(name) for name in _names(never)}.items():
+        found = list(filter(belongs, call.ran))
+        problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
+    if at_most is not None and len(call.ran) > at_most:
+        problems += _listed(f"{len(call.ran)} equations ran, and at most {at_most} may", call.ran)
     if problems:
-        raise AssertionError(_message(f, engine, record, problems))
+        raise AssertionError("\n".join([*problems, *_circumstances(f, call)]))
 
 
 def _names(names: Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _last(f: Any) -> tuple[Engine, Record, Sequence[str]]:
-    """The engine of the last call, of `Rows` that of one of the chunks, what it did, and the names of all inputs."""
-    if not isinstance(f, Incremental):
-        raise not_incremental("assert_ran", type(f).__name__)
-    traced, rows = f._traces.latest, f._rows.latest
-    if traced is None and rows is not None and rows.last is not None and rows.last.engine is not None:
-        engine = rows.last.engine
-        record = engine.last if rows.last.num_run else UNCHANGED
-        paths = [*engine.paths, *rows.paths]
-    else:
-        engine = None if traced is None else traced.engine
-        record = None if engine is None else engine.last
-        paths = () if engine is None else engine.paths
-    if engine is None or record is None:
-        raise not_called("assert_ran()")
-    return engine, record, paths
+class _LastCall(NamedTuple):
+    """A traced function, what of it ran last, and the names of all inputs."""
 
-
-def _within(eqn: Equation) -> Iterator[Equation]:
-    """An equation, and those of the loops and branches in it."""
-    yield eqn
-    for body in _jax.sub_bodies(eqn):
-        for inner in body.eqns:
-            yield from _within(inner)
-
-
-class _Work(NamedTuple):
-    """The work of an engine, and what of it ran last."""
-
-    engine: Engine
+    reader: Reader
+    served_by: str
     ran: Sequence[Equation]
     paths: Sequence[str]
 
-    def named(self, name: str) -> Callable[[Equation], bool]:
+    def named(self, name: str) -> Belongs:
         """Whether an equation belongs to a name.
 
         Raises:
             UnknownInputError: it stands for nothing.
         """
-        facts = self.engine.facts
-        eqns = [*facts.program.eqns, *self.ran]
-        tests = [test for test in (self._of_input(name), _of_kept(facts, name)) if test is not None]
+        eqns = [*self.reader.eqns, *self.ran]
+        tests = [test for test in (self._of_input(name), self._of_marked(name)) if test is not None]
         for belongs in (lambda eqn: eqn.primitive.name == name, lambda eqn: name in _functions(eqn)):
             inside = lambda eqn, belongs=belongs: any(map(belongs, _within(eqn)))
             if any(map(inside, eqns)):
                 tests.append(inside)
         if not tests:
-            functions = dict.fromkeys(found for eqn in facts.program.eqns for found in _functions(eqn))
+            functions = dict.fromkeys(found for eqn in self.reader.eqns for found in _functions(eqn))
             raise unknown_work(name, self.paths, list(functions))
         return lambda eqn: any(test(eqn) for test in tests)
 
-    def _of_input(self, name: str) -> Callable[[Equation], bool] | None:
+    def _of_input(self, name: str) -> Belongs | None:
         try:
-            mask = paths_mask(self.engine.paths, self.engine.layout, [name])
+            mask = paths_mask(self.reader.paths, self.reader.layout, [name])
         except UnknownInputError:
             return (lambda _: False) if name in self.paths else None
         masks = self.masks()
@@ -159,8 +126,8 @@ class _Work(NamedTuple):
 
     def masks(self) -> dict[int, int]:
         """What each equation that ran depends on; a plan has equations that the program has not."""
-        facts = self.engine.facts
-        found = {id(eqn): mask for eqn, mask in zip(facts.program.eqns, facts.equation_masks, strict=True)}
+        facts = self.reader.facts
+        found = {id(eqn): mask for eqn, mask in zip(self.reader.eqns, facts.equation_masks, strict=True)}
         written: dict[Var, int] = {}
         for eqn in self.ran:
             if id(eqn) not in found:
@@ -171,22 +138,43 @@ class _Work(NamedTuple):
             written.update((var, found[id(eqn)]) for var in written_vars(eqn))
         return found
 
+    def _of_marked(self, name: str) -> Belongs | None:
+        """The equations of a marked value: the mark, and what is computed for nothing else."""
+        facts = self.reader.facts
+        marked = [var for var, known in facts.kept.items() if known == name]
+        others: set[Var] = {atom for atom in facts.program.outvars if isinstance(atom, Var)}
+        found: set[int] = set()
+        for eqn in reversed(self.reader.eqns):
+            written = written_vars(eqn)
+            if any(var in marked for var in written) or (written and others.isdisjoint(written)):
+                found.add(id(eqn))
+            else:
+                others.update(read_vars(eqn))
+        return (lambda eqn: id(eqn) in found) if marked else None
 
-def _of_kept(facts: Facts, name: str) -> Callable[[Equation], bool] | None:
-    """The equations of a marked value: the mark, and what is computed for nothing else."""
-    marked = [var for var, known in facts.kept.items() if known == name]
-    if not marked:
-        return None
-    others: set[Var] = {atom for atom in facts.program.outvars if isinstance(atom, Var)}
-    found: set[int] = set()
-    for eqn in reversed(facts.program.eqns):
-        written = written_vars(eqn)
-        is_own = any(var in marked for var in written) or (written and others.isdisjoint(written))
-        if is_own:
-            found.add(id(eqn))
-        else:
-            others.update(read_vars(eqn))
-    return lambda eqn: id(eqn) in found
+
+def _last(f: Any) -> _LastCall:
+    """The last call; of `Rows` what it did with one of the chunks."""
+    if not isinstance(f, Incremental):
+        raise not_incremental("assert_ran", type(f).__name__)
+    asked = f.asked("assert_ran()", (), {})
+    reader = Reader(asked.engine)
+    rows = asked.row_engine
+    served = reader.last()
+    if served is None:
+        raise not_called("assert_ran()")
+    if rows is None:
+        return _LastCall(reader, served.by, served.ran, reader.paths)
+    has_run = rows.last is not None and rows.last.num_run > 0
+    return _LastCall(reader, served.by, served.ran if has_run else (), [*reader.paths, *rows.paths])
+
+
+def _within(eqn: Equation) -> Iterator[Equation]:
+    """An equation, and those of the loops and branches in it."""
+    yield eqn
+    for body in _jax.sub_bodies(eqn):
+        for inner in body.eqns:
+            yield from _within(inner)
 
 
 def _functions(eqn: Equation) -> list[str]:
@@ -197,22 +185,22 @@ def _functions(eqn: Equation) -> list[str]:
     return list(dict.fromkeys(name for full in names for name in (full, full.rpartition(".")[2])))
 
 
-def _message(f: Incremental[..., Any], engine: Engine, record: Record, problems: Iterable[Problem]) -> str:
-    lines: list[str] = []
-    for text, eqns in problems:
-        lines.append(f"{text}:")
-        lines += [
-            f"  {eqn.primitive.name} at {_jax.source_line(eqn) or 'no line of yours'}" for eqn in eqns[:NUM_SHOWN]
-        ]
-        lines += [f"  ... {len(eqns) - NUM_SHOWN} more"] if len(eqns) > NUM_SHOWN else []
-    shown = f.explain().as_dict()
-    paths = [f"`{path}`" for path in shown["changed"]]
+def _listed(title: str, eqns: Sequence[Equation]) -> list[str]:
+    """A problem, if there are equations that make it one."""
+    lines = [f"  {eqn.primitive.name} at {_jax.source_line(eqn) or 'no line of yours'}" for eqn in eqns[:NUM_SHOWN]]
+    more = [f"  ... {len(eqns) - NUM_SHOWN} more"] if len(eqns) > NUM_SHOWN else []
+    return [f"{title}:", *lines, *more] if eqns else []
+
+
+def _circumstances(f: Incremental[..., Any], call: _LastCall) -> Iterator[str]:
+    """What changed, and what served the call."""
+    explained = f.explain()
+    paths = [f"`{path}`" for path, _ in explained.changed]
     more = [f"{len(paths) - NUM_SHOWN} more"] if len(paths) > NUM_SHOWN else []
     changed = ", ".join([*paths[:NUM_SHOWN], *more]) or "nothing"
-    lines.append(f"Changed: {changed}. Served by: {shown['served_by']} ({shown['why']}).")
-    if record.candidate == "whole":
-        lines.append(
+    yield f"Changed: {changed}. Served by: {explained.served_by} ({explained.why})."
+    if call.served_by == "whole":
+        yield (
             "The whole function ran, which the engine prefers where it is cheap, and at first calls. To test what a "
             'change reaches, make the function with `tuning=Tuning(planner="minimal")`.'
         )
-    return "\n".join(lines)

@@ -50,7 +50,8 @@ class totals(Printable):  # noqa: N801
         """
         if self._is_open:
             raise counting_twice()
-        self._is_open, self._counters = True, []
+        self._is_open = True
+        self._counters = []
         present = [(function._name, function.stats) for function in collect(self._counters)]
         self._before = {id(stats): Stats(**stats.as_dict()) for _, stats in present}
         self._counters += [pair for pair in present if all(pair[1] is not stats for _, stats in self._counters)]
@@ -61,7 +62,9 @@ class totals(Printable):  # noqa: N801
         try:
             self._found = self._differences()
         finally:
-            self._is_open, self._counters, self._before = False, [], {}
+            self._is_open = False
+            self._counters = []
+            self._before = {}
 
     @property
     def by_function(self) -> dict[str, Stats]:

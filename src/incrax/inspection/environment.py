@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from incrax._api import incremental
 from incrax._table import Printable, Table
+from incrax._tables import max_program_bytes, remembered_bytes
 from incrax._tuning import is_disabled
 from incrax._version import __version__
 from incrax.engine.program.cost import calibrate
@@ -26,8 +27,9 @@ from incrax.engine.store.budget import default_budget_bytes
 
 Severity = Literal["error", "warning", "note"]
 
-OLDEST, NEWEST = (0, 10), (0, 12)
-"""Versions of JAX that the test suite runs on, the ends included."""
+OLDEST = (0, 10)
+NEWEST = (0, 12)
+"""Versions of JAX that the test suite runs on, from and to."""
 
 PACKAGES = (
     *("jax", "jaxlib", "numpy", "scipy", "jaxtyping", "iminuit", "optax", "optimistix", "equinox", "flax"),
@@ -64,6 +66,8 @@ class Environment(Printable):
         settings: of JAX.
         variables: of the process, where they matter.
         budget_bytes: bytes that saved values may take by default.
+        program_bytes: estimated bytes of the programs that are remembered now.
+        max_program_bytes: their bound, over all functions of this process.
         figures: measured figures by name, in seconds or seconds per unit of work; empty if none were taken.
         findings: what is known not to work together.
     """
@@ -74,6 +78,8 @@ class Environment(Printable):
     settings: Mapping[str, str]
     variables: Mapping[str, str]
     budget_bytes: int
+    program_bytes: int
+    max_program_bytes: int
     figures: Mapping[str, float]
     findings: tuple[Finding, ...]
 
@@ -92,6 +98,8 @@ class Environment(Printable):
         places = [*self.machine.items(), *((f"device {n}", name) for n, name in enumerate(self.devices))]
         settings = [*self.settings.items(), *self.variables.items()]
         settings.append(("default budget of saved values", f"{self.budget_bytes / 1e6:.4g} MB"))
+        used_mb, most_mb = self.program_bytes / 1e6, self.max_program_bytes / 1e6
+        settings.append(("remembered programs", f"about {used_mb:.3g} MB of at most {most_mb:.4g} MB"))
         figures = [(name, _seconds(value)) for name, value in self.figures.items()]
         findings = [(f.severity, f.seen, f.advice) for f in self.findings]
         nothing = [("ok", "nothing is known that would not work together", "")]
@@ -133,6 +141,8 @@ def environment(*, measure: bool = True) -> Environment:
         settings={name.removeprefix("jax_"): str(getattr(jax.config, name, None)) for name in SETTINGS},
         variables={name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)},
         budget_bytes=default_budget_bytes() if problem is None else 0,
+        program_bytes=remembered_bytes(),
+        max_program_bytes=max_program_bytes(),
         figures=_figures() if measure and problem is None else {},
         findings=tuple(_findings(versions) if problem is None else [problem, *_of_versions(versions)]),
     )
@@ -172,7 +182,8 @@ def _figures() -> dict[str, float]:
     names |= {"dot_flop_s": "matrix products, per FLOP"}
     found = {names[name]: float(value) for name, value in prices.items()}
     x = jnp.arange(8.0)
-    compiled, ours = jax.jit(lambda a, x: a * x), incremental(lambda a, x: a * x)
+    compiled = jax.jit(lambda a, x: a * x)
+    ours = incremental(lambda a, x: a * x)
     found["a call of jax.jit"] = _each(lambda n: compiled(float(n), x))
     found["a call of incremental, one input changed"] = _each(lambda n: ours(float(n), x))
     found["a call of incremental, nothing changed"] = _each(lambda _: ours(1.0, x))
@@ -206,7 +217,8 @@ def _findings(versions: Mapping[str, str | None]) -> Iterator[Finding]:
 
 
 def _of_versions(versions: Mapping[str, str | None]) -> Iterator[Finding]:
-    found, lib = _numbers(versions["jax"]), _numbers(versions["jaxlib"])
+    found = _numbers(versions["jax"])
+    lib = _numbers(versions["jaxlib"])
     if found[:2] < OLDEST:
         yield Finding("error", f"JAX {versions['jax']} is older than 0.10", "pip install --upgrade jax")
     if found[:2] > NEWEST:

@@ -1,6 +1,6 @@
-"""A report as one HTML page that needs nothing else: data, styles, scripts and the library that draws, in one file.
+"""`report(f)`: one HTML page about a function that needs nothing else: data, styles, scripts and what draws them.
 
-In: plain data. Out: text. It must not know engines.
+In: an incremental function. Out: a `Report`, its page as text. `page_data` says what is on it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,105 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from incrax.inspection.messages import no_file_to_write_to
+from incrax._incremental import Incremental
+from incrax._messages import not_called
+from incrax.control_flow.tapes.alone import incremental_of
+from incrax.control_flow.tapes.guarded import Guarded
+from incrax.errors import ReportError
+from incrax.inspection.page_data import Subject, page_data
+from incrax.models.bound import Bound
 
 SCRIPTS = ("model.js", "text.js", "inputs.js", "map.js", "charts.js", "tables.js", "main.js")
 NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
+
+
+def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **kwargs: Any) -> Report:
+    """A page about an incremental function: what it saves, what its calls ran, and what a change would cost.
+
+    One HTML file without network access: the equations as a map, coloured by what a change that one chooses makes run,
+    loads or leaves alone; the latest calls; plans and the races between them; memory; inputs against work.
+
+    Args:
+        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that was called most);
+            of an incremental function with Python branches (`incremental(guarded(f))`), the page is about the path that
+            the arguments take, recorded if need be, or the one that most calls took.
+        *args: arguments of a call to report on, as for `explain`; without any, the last call's signature. Nothing is
+            evaluated.
+        path: a file to write the page to. An argument of `f` with this name is given by position.
+        **kwargs: keyword arguments of that call.
+
+    Returns:
+        A `Report`: `save(path)`, `html`, `as_dict()`; shows itself in a notebook.
+
+    Raises:
+        NotCalledError: without arguments before the first call.
+        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing; or `path` is no path.
+        OSError: the file cannot be written.
+
+    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the latest
+        `Tuning(history=...)` of them.
+
+    Not handled: measured seconds per equation. Programs are timed, and the time of one is divided among its equations
+        as they are estimated; the page says which is which.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> f = incrax.incremental(lambda scale, x: scale * jnp.sum(jnp.exp(x)))
+        >>> value = f(2.0, jnp.zeros(3)), f(3.0, jnp.zeros(3))
+        >>> incrax.report(f).as_dict()["calls"]["num"]
+        2
+    """
+    if isinstance(f, Guarded):
+        f, args, kwargs = _path_of(f, args, kwargs)
+    function = f
+    if isinstance(f, Bound):
+        functions = f.functions.values()
+        function = max(functions, key=lambda each: each.stats.calls) if functions else f.function
+    if not isinstance(function, Incremental):
+        raise ReportError(
+            f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function saves and runs, and this "
+            "is none. Usually the plain function was passed instead of what `incremental` or `grad` returned: calls of "
+            "it are not tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and report "
+            "on that."
+        )
+    if path is not None and not isinstance(path, str | os.PathLike):
+        raise ReportError(
+            f"`report` got an object of type {type(path).__name__} for the file to write to, which must be a name or a "
+            "path. Usually the arguments of a call were given as `path`. Nothing was evaluated or written. Call "
+            "`incrax.report(f, *args)`, in which the file is `path=...`."
+        )
+    with function._locked():  # no call runs meanwhile
+        page = Report(page_data(_subject_of(function, args, kwargs)))
+    if path is not None:
+        page.save(path)
+    return page
+
+
+def _path_of(f: Guarded[..., Any], args: Any, kwargs: Any) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:
+    """The incremental function of a path, and the arguments to report on, which are its leaves."""
+    if f._make is None:
+        raise ReportError(
+            "`report(f)` got a function made by `guarded`, which has a program for each path through its branches, "
+            "each compiled as a whole: there are no saved values to show. Nothing was evaluated. `f.explain()` lists "
+            "its paths and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for each path."
+        )
+    function, leaves = incremental_of(f, args, kwargs)
+    if function is None:
+        raise not_called("report()")
+    return function, tuple(leaves), {}
+
+
+def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subject:
+    """What a page is about: the signature of some arguments, or the last call's.
+
+    Raises:
+        NotCalledError: there are neither arguments nor calls.
+    """
+    asked = function.asked("report()", args, kwargs)
+    history = asked.engine.history if asked.row_engine is None else asked.row_engine.history
+    num_signatures = len(function._traces.table) + len(function._rows.table)
+    return Subject(function._name, asked.engine, history, function.stats.as_dict(), num_signatures, asked.row_engine)
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +133,8 @@ class Report:
     @cached_property
     def html(self) -> str:
         """The page as text: one HTML document of about 0.35 MB and 0.1 to 1 kB per equation."""
-        library, style = _asset("d3.min.js"), _asset("page.css")
+        library = _asset("d3.min.js")
+        style = _asset("page.css")
         script = "\n".join(["'use strict';", *map(_asset, SCRIPTS)])
         policy = [
             f"script-src {_hash(_enclosed(library))} {_hash(_enclosed(script))}",
@@ -81,25 +176,13 @@ class Report:
         )
 
     def __str__(self) -> str:
-        function, calls = self.data["function"], self.data["calls"]
-        counts = _many(function["num_equations"], "equation"), _many(calls["num"], "call")
-        return f"report of {function['name']}: {', '.join(counts)}"
+        function = self.data["function"]
+        equations = _many(function["num_equations"], "equation")
+        calls = _many(self.data["calls"]["num"], "call")
+        return f"report of {function['name']}: {equations}, {calls}"
 
     def __repr__(self) -> str:
         return f"<{self}>"
-
-
-def checked_path(path: str | os.PathLike[str] | None) -> Path | None:
-    """Where a page is to be written, if anywhere.
-
-    Raises:
-        ReportError: it is something else, usually an argument of the function.
-    """
-    if path is None:
-        return None
-    if not isinstance(path, str | os.PathLike):
-        raise no_file_to_write_to(type(path).__name__)
-    return Path(path)
 
 
 def _many(num: int, word: str) -> str:

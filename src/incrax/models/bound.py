@@ -20,7 +20,16 @@ from incrax._messages import not_called
 from incrax._stats import Stats
 from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
-from incrax.derivatives.transforms import Options, grad, hessian, hvp, jacobian, options_of, plain, value_and_grad
+from incrax.derivatives.transforms import (
+    IncrementalOptions,
+    grad,
+    hessian,
+    hvp,
+    jacobian,
+    options_of,
+    plain,
+    value_and_grad,
+)
 from incrax.engine.inputs.leaves import descriptor, is_dynamic
 from incrax.explanation.last_call import Explanation
 from incrax.models.functions import Functions, State, checked_inputs, functions_of, parameter_names
@@ -268,7 +277,7 @@ class Bound(ShownAsText):
         return self._inputs.args
 
     @property
-    def options(self) -> Options:
+    def options(self) -> IncrementalOptions:
         """Those of `incremental` for every method."""
         return self._options
 

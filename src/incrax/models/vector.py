@@ -15,7 +15,7 @@ import numpy as np
 
 from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
-from incrax.derivatives.transforms import Options
+from incrax.derivatives.transforms import IncrementalOptions
 from incrax.models.inputs import Inputs
 from incrax.models.messages import at_a_bound, wrong_pair
 from incrax.models.roles import TRAINABLE
@@ -30,7 +30,7 @@ class Unbounded:
 
     flat: Flat
 
-    def __init__(self, value: Callable[..., Any], inputs: Inputs, options: Options) -> None:
+    def __init__(self, value: Callable[..., Any], inputs: Inputs, options: IncrementalOptions) -> None:
         """See `Bound.unbounded`."""
         self._inputs = inputs
         self._shape, self._paths = inputs.shape(), inputs.paths(TRAINABLE)

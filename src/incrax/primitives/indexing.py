@@ -150,51 +150,40 @@ class Windows(NamedTuple):
         return self.offsets[self.window_axes.index(axis)] if axis in self.window_axes and is_whole else None
 
 
-def _is_dropping(eqn: Equation) -> bool:
-    return eqn.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
-
-
-def _read_windows(eqn: Equation) -> Windows:
-    numbers = eqn.params["dimension_numbers"]
-    offsets = tuple(numbers.offset_dims)
+def windows_of(eqn: Equation) -> Windows:
+    """The windows of a gather or a scatter."""
+    numbers, shape, mode = eqn.params["dimension_numbers"], shape_of(eqn.invars[0]), eqn.params["mode"]
+    if eqn.primitive.name == "gather":
+        moved, indices_batching = eqn.outvars[0], numbers.start_indices_batching_dims
+        collapsed, indexed, offsets = numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims
+        is_dropping = mode == jax.lax.GatherScatterMode.FILL_OR_DROP
+    else:
+        moved, indices_batching = eqn.invars[2], numbers.scatter_indices_batching_dims
+        collapsed, offsets = numbers.inserted_window_dims, numbers.update_window_dims
+        indexed = numbers.scatter_dims_to_operand_dims
+        is_dropping = mode != jax.lax.GatherScatterMode.CLIP
+    batching = tuple(numbers.operand_batching_dims)
+    lengths = iter([shape_of(moved)[d] for d in offsets])
     return Windows(
-        shape_of(eqn.invars[0]),
-        tuple(eqn.params["slice_sizes"]),
-        tuple(numbers.collapsed_slice_dims),
-        tuple(numbers.start_index_map),
-        tuple(numbers.operand_batching_dims),
-        tuple(numbers.start_indices_batching_dims),
-        offsets,
-        tuple(d for d in range(len(shape_of(eqn.outvars[0]))) if d not in offsets),
-        _is_dropping(eqn),
+        shape,
+        tuple(1 if d in collapsed or d in batching else next(lengths) for d in range(len(shape))),
+        tuple(collapsed),
+        tuple(indexed),
+        batching,
+        tuple(indices_batching),
+        tuple(offsets),
+        tuple(d for d in range(len(shape_of(moved))) if d not in offsets),
+        is_dropping,
     )
 
 
 def gathered_numbers(eqn: Equation, indices: np.ndarray) -> np.ndarray:
     """Which element of the operand each output of a gather reads; -1 where it is filled."""
-    return _read_windows(eqn).numbers(indices)
-
-
-def _written_windows(eqn: Equation) -> Windows:
-    numbers, shape, updates = eqn.params["dimension_numbers"], shape_of(eqn.invars[0]), shape_of(eqn.invars[2])
-    offsets = tuple(numbers.update_window_dims)
-    collapsed, batching = tuple(numbers.inserted_window_dims), tuple(numbers.operand_batching_dims)
-    lengths = iter([updates[d] for d in offsets])
-    return Windows(
-        shape,
-        tuple(1 if d in collapsed or d in batching else next(lengths) for d in range(len(shape))),
-        collapsed,
-        tuple(numbers.scatter_dims_to_operand_dims),
-        batching,
-        tuple(numbers.scatter_indices_batching_dims),
-        offsets,
-        tuple(d for d in range(len(updates)) if d not in offsets),
-        _is_dropping(eqn),
-    )
+    return windows_of(eqn).numbers(indices)
 
 
 def _gather(eqn: Equation, view: View) -> list[Reads]:
-    windows = _read_windows(eqn)
+    windows = windows_of(eqn)
     axes = []
     for d in range(len(windows.shape)):
         place = windows.place_of(d)
@@ -210,7 +199,7 @@ def _scatter(kind: str | None) -> Any:
     """Updates by rows into something without rows are a reduction; windows of all rows, or a batch, are row-wise."""
 
     def index(eqn: Equation, view: View) -> list[Reads]:
-        windows = _written_windows(eqn)
+        windows = windows_of(eqn)
         scattered = WRITTEN_OVER if kind is None else SCATTERED[kind]
         if kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
             scattered = COMPLEX

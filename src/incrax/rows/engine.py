@@ -17,7 +17,7 @@ from incrax._jax import Literal
 from incrax._messages import deleted_input
 from incrax._stats import Stats
 from incrax.engine.call.engine import Engine
-from incrax.engine.call.history import Chunks, History
+from incrax.engine.call.record import Chunks, History
 from incrax.engine.call.signature_table import Options
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import LeafValue

@@ -6,7 +6,6 @@ their phases, and engines for chunks. It must not know which rows there are.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ import numpy as np
 
 from incrax._jax import Var
 from incrax._program import Program, trace_with_tree, type_of
+from incrax._tables import LruTable
 from incrax.engine.inputs.chunks import RowType
 from incrax.engine.inputs.messages import branches_on_rows, untraceable_rows
 from incrax.engine.inputs.signature import Signature
@@ -82,8 +82,8 @@ class RowTrace:
         self._capacities: set[int] = set()
         self._doublings: set[int] = set()
         self._doubling = 0
-        self._values: OrderedDict[int, list[Any]] = OrderedDict()
-        self._programs: OrderedDict[int, Program] = OrderedDict()
+        self._values: LruTable[int, list[Any]] = LruTable(MAX_VALUES)
+        self._programs: LruTable[int, Program] = LruTable(MAX_TRACES)
 
     def fork(self) -> RowTrace:
         """An independent object with the same traces so far."""
@@ -192,13 +192,13 @@ class RowTrace:
         """The numbers by their forms, or from the trace, which is compared."""
         if all(number.form is not None for number in self.numbers):
             return [FORMS[number.form or 0](num_rows) for number in self.numbers]
-        if num_rows not in self._values:
+        found = self._values.get(num_rows)
+        if found is None:
             self._compare(num_rows)
             program = self._traced(num_rows)
-            if len(self._values) >= MAX_VALUES:
-                self._values.popitem(last=False)
-            self._values[num_rows] = [number.places[0].value_in(program) for number in self.numbers]
-        return self._values[num_rows]
+            found = [number.places[0].value_in(program) for number in self.numbers]
+            self._values.add(num_rows, found)
+        return found
 
     # --- traces ------------------------------------------------------------------------------------------------------
 
@@ -206,10 +206,8 @@ class RowTrace:
         """The function traced for a number of rows, calls opened."""
         found = self._programs.get(num_rows)
         if found is None:
-            if len(self._programs) >= MAX_TRACES:
-                self._programs.popitem(last=False)
-            found = self._programs[num_rows] = self._trace(num_rows)
-        self._programs.move_to_end(num_rows)
+            found = self._trace(num_rows)
+            self._programs.add(num_rows, found)
         return found
 
     def _trace(self, num_rows: int) -> Program:

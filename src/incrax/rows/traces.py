@@ -6,7 +6,6 @@ call it for.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from incrax import _jax
 from incrax._messages import nothing_saved
 from incrax._names import name_of
 from incrax._stats import Stats
+from incrax._tables import LruTable
 from incrax.engine.call.signature_table import Args, Kwargs, Options
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import LeafValue
@@ -43,16 +43,17 @@ class RowTraces:
         self.calls = calls
         self.options = options
         self.stats = stats
-        self.table: OrderedDict[Hashable, RowEngine] = OrderedDict()
+        self.table: LruTable[Hashable, RowEngine] = LruTable(options.tuning.max_signatures)
         self.latest: RowEngine | None = None
 
     def fork(self, stats: Stats) -> RowTraces:
         """An independent table with the same traces, values and programs so far."""
         other = RowTraces(self.fun, self.options, stats, self.calls)
         for key, engine in self.table.items():
-            other.table[key] = engine.fork(stats)
+            copied = engine.fork(stats)
+            other.table.add(key, copied)
             if engine is self.latest:
-                other.latest = other.table[key]
+                other.latest = copied
         return other
 
     def serving(self, args: Args, kwargs: Kwargs) -> RowCall:
@@ -84,15 +85,13 @@ class RowTraces:
             ]
             paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
             found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
-            self.table[signature.key] = found
+            made_room = self.table.add(signature.key, found)
             self.stats.traces += 1
             max_signatures = self.options.tuning.max_signatures
-            known = [engine.trace.signature for engine in self.table.values()]
+            known = [engine.trace.signature for engine in (*made_room, *self.table.values())]
             note_trace(name_of(self.fun), signature, known, max_signatures)
-            if len(self.table) > max_signatures:
-                self.table.popitem(last=False)
+            if made_room:
                 note_forgotten(name_of(self.fun), max_signatures)
-        self.table.move_to_end(signature.key)
         return found
 
     def only_rows(self, args: Args, kwargs: Kwargs, leaves: Sequence[Any]) -> Rows:

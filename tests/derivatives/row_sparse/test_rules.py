@@ -21,8 +21,8 @@ DENSE = {
     "product with itself": "rows become columns",
     "reshaped": "rows are joined",
     "transposed": "rows become columns",
-    "sorted": "there is no rule for `sort`",
-    "cumulated": "there is no rule for `cumsum`",
+    "columns filled": "",
+    "cumulated": "accumulates along the rows",
     "in a loop": "the loop reads its carry",
 }
 

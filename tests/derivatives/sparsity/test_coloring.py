@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 
-from incrax.derivatives.sparsity.coloring import color_columns, color_rows, color_symmetric
+from incrax.derivatives.sparsity.compressed import color_columns, color_rows, color_symmetric
 
 matrices = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(lambda shape: arrays(bool, shape))
 

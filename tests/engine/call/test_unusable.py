@@ -92,11 +92,11 @@ def test_an_error_after_a_false_guard_leaves_the_store_as_it_was(monkeypatch):
     engine = ours._traces.latest.engine
     before = list(engine.store.states)
 
-    def fail(serving, saved):
+    def fail(engine, saved):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine.serving), "run_whole", fail)
+        patch.setattr(type(engine), "_run_whole", fail)
         with pytest.raises(MemoryError):
             ours(0.7, 0.0, x, rows)
     assert engine.store.states == before

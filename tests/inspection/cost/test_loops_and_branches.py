@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import incrax
+from incrax._program import trace
+from incrax.inspection import regions
 
 lax = jax.lax
 N = 8
@@ -34,6 +36,10 @@ COUNTED = {
     "limit beside the counter": (
         lambda x: lax.while_loop(lambda s: s[0] < s[2], lambda s: (s[0] + 1, s[1] * 2.0, s[2]), (0, x, 6))[1],
         6,
+    ),
+    "limit comes nearer": (
+        lambda x: lax.while_loop(lambda s: s[2] >= s[0], lambda s: (s[0] + 1, s[1] * 2.0, s[2] - 2), (0, x, 9))[1],
+        4,
     ),
     "loop of incrax": (lambda x: incrax.scan(lambda c, _: (c * 2.0, None), x, None, 10)[0], 10),
 }
@@ -147,6 +153,36 @@ def test_a_loop_for_each_row_turns_until_the_last_row_has_ended():
     loops = forward(jax.vmap(f), np.array([1.0, 3.0, 30.0]), trips="measured").forward.loops
     # 1, 2, 4, 8 and 3, 6, 12, 12 and 30 each turn: the inner loop runs to the largest
     assert [loop.turns for loop in loops] == [4.0, 30.0]
+
+
+def taken(y):
+    return lax.cond(y > 2.0, jnp.exp, lambda y: y * 3.0, y)
+
+
+EVALUATED = {
+    "branch": lambda x: lax.switch(x[0].astype(int), [jnp.sin, jnp.cos, jnp.exp], x),
+    "while": lambda x: lax.while_loop(lambda c: c[0] < 9.0, lambda c: c + taken(x[3]), x),
+    "while for each row": lambda x: jax.vmap(lambda y: lax.while_loop(lambda c: c < 9.0, lambda c: c * 2 + y, y))(x),
+    "scan": lambda x: lax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x),
+    "scan backwards": lambda x: lax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x, reverse=True),
+    "scan of nothing": lambda x: lax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x[:0]),
+    "loop of incrax": lambda x: incrax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x, x[2].astype(int)),
+    "its gradient": jax.grad(lambda x: jnp.sum(incrax.scan(lambda c, y: (c * y, c), 1.0, x, x[2].astype(int))[1])),
+    "call": jax.checkpoint(lambda x: jnp.sin(lax.while_loop(lambda c: c[0] < 9.0, lambda c: c + taken(x[3]), x))),
+    "loop after loop": lambda x: doubling(doubling(x[0]) - 90.0) * x,
+}
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_a_run_that_counts_gives_the_results_of_the_function(name):
+    x = np.linspace(1.0, 5.0, 9)
+    program = trace(EVALUATED[name], x)
+    for form in (regions.AS_WRITTEN, regions.AS_RUN):
+        root = regions.regions_of(program, form)
+        assert any(node.is_open for node in root.nodes)
+        found, expected = regions.run(root, [x]), jax.tree.leaves(jax.jit(EVALUATED[name])(x))
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------

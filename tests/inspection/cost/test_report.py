@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.inspection.cost import cells, places
+from incrax.inspection import cost, source
 
 X = np.ones(20)
 
@@ -100,7 +100,7 @@ def test_figures_below_zero_are_explained():
 
 def test_numbers_are_shown_with_the_digits_that_matter():
     shown = {-0.0: "0", 12.5: "12.5", 1234.5678: "1235", 301666.67: "301,667", 2.5e9: "2.5e+09", None: "-"}
-    assert {x: cells.number(x) for x in shown} == shown
+    assert {x: cost._number(x) for x in shown} == shown
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")  # of JAX 0.12
@@ -115,10 +115,10 @@ def test_types_are_those_that_are_traced():
 
 
 def test_places_are_told_from_parentheses_in_the_names_of_folders():
-    place = places.place_of("C:\\models (old)\\fit.py:12:4 (f.<locals>.<lambda>)")
+    place = source.source_of("C:\\models (old)\\fit.py:12:4 (f.<locals>.<lambda>)")
     assert place == ("C:\\models (old)\\fit.py", "12", "f.<locals>.<lambda>")
     assert place.file_name == "fit.py"
-    assert places.place_of("") == ("", "", "")
+    assert source.source_of("") == ("", "", "")
 
 
 def test_many_arguments_are_shown_by_the_first():

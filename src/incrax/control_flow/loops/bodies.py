@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
+from incrax._tables import LruTable, program_bytes
 from incrax.engine.program.functions import Identity, function_key
 
 T = TypeVar("T")
@@ -130,7 +130,12 @@ def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -
 
 # --- one object for bodies that are alike -----------------------------------------------------------------------------
 
-_known: OrderedDict[Hashable, Any] = OrderedDict()
+
+def _body_bytes(jaxpr: Any) -> int:
+    return program_bytes(len(_jax.open_jaxpr(jaxpr).eqns))
+
+
+_known: LruTable[Hashable, Any] = LruTable(MAX_BODIES, weigh=_body_bytes)
 _lock = threading.Lock()
 
 
@@ -138,10 +143,10 @@ def remembered(jaxpr: Any) -> Any:
     """The first jaxpr that is like this one, equation by equation: what was compiled for it serves this one too."""
     key = (context_key(), _jaxpr_key(jaxpr))
     with _lock:
-        found = _known.setdefault(key, jaxpr)
-        _known.move_to_end(key)
-        while len(_known) > MAX_BODIES:
-            _known.popitem(last=False)
+        found = _known.get(key)
+        if found is None:
+            found = jaxpr
+            _known.add(key, jaxpr)
     return found
 
 

@@ -9,7 +9,6 @@ import functools
 import threading
 import types
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -19,6 +18,7 @@ import numpy as np
 from incrax import _jax
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import name_of, reduced
+from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
 from incrax.control_flow.loops.ragged import RaggedArguments, exact
 from incrax.control_flow.tapes.counts import TapeStats
@@ -45,6 +45,12 @@ MAX_SIGNATURES = 64
 """Structures, shapes and dtypes of arguments, or combinations of static ones, kept per function."""
 
 
+def _tapes_bytes(tapes: Sequence[Tape]) -> int:
+    """Estimated bytes of the programs of some tapes."""
+    paths = [path for tape in list(tapes) for path in list(tape.tree.paths)]
+    return program_bytes(sum(len(path.program.eqns) for path in paths), len(paths))
+
+
 class Guarded(Generic[P, R]):
     """A function compiled path by path; made by `guarded`."""
 
@@ -65,8 +71,8 @@ class Guarded(Generic[P, R]):
         guards = [] if options.guard is None else [options.guard]
         self._subject = RecordedFunction(fun, name_of(fun), options, [fun, *roots, *guards])
         self._stats = TapeStats()
-        self._tapes: OrderedDict[Any, list[Tape]] = OrderedDict()
-        self._kin: OrderedDict[Any, Guarded[..., R]] = OrderedDict()
+        self._tapes: LruTable[Any, list[Tape]] = LruTable(MAX_SIGNATURES, weigh=_tapes_bytes)
+        self._kin: LruTable[Any, Guarded[..., R]] = LruTable(MAX_SIGNATURES)
         self._ragged = RaggedArguments(fun, names, "guarded", "guarded(dynamic=...)") if names else None
         self._latest: Tape | None = None
         self._has_warned = False
@@ -151,8 +157,11 @@ class Guarded(Generic[P, R]):
 
     def _rows_kin(self) -> Guarded[..., R]:
         with self._lock:
-            kin = self._kin.setdefault("rows", Guarded(self._fun, self._subject.options, self._statics, self._make))
-            kin._stats = self._stats
+            kin = self._kin.get("rows")
+            if kin is None:
+                kin = Guarded(self._fun, self._subject.options, self._statics, self._make)
+                kin._stats = self._stats
+                self._kin.add("rows", kin)
         return kin
 
     def _of_statics(self, args: Any, kwargs: Any) -> Any:
@@ -167,9 +176,7 @@ class Guarded(Generic[P, R]):
                 roots = [self._fun, *found.statics]
                 kin = Guarded(cast(Any, found.fun), self._subject.options, StaticNames.none(), self._make, roots)
                 kin._stats = self._stats
-                self._kin[found.key] = kin
-                if len(self._kin) > MAX_SIGNATURES:
-                    self._kin.popitem(last=False)
+                self._kin.add(found.key, kin)
         return kin
 
     # --- recording ------------------------------------------------------------------------------------------------
@@ -177,9 +184,7 @@ class Guarded(Generic[P, R]):
     def _tape_for(self, signature: Signature) -> Tape | None:
         """The tape of a signature whose captured values are those of now."""
         with self._lock:
-            tapes = self._tapes.get(signature.key, [])
-            if tapes:
-                self._tapes.move_to_end(signature.key)
+            tapes = self._tapes.get(signature.key) or ()
             return next((tape for tape in tapes if tape.captured.is_current()), None)
 
     def _record(self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any) -> Any:
@@ -230,9 +235,7 @@ class Guarded(Generic[P, R]):
             tape = None
         if tape is None:
             tape = Tape(signature, captured, self._stats)
-            self._tapes.setdefault(signature.key, []).append(tape)
-            if len(self._tapes) > MAX_SIGNATURES:
-                self._tapes.popitem(last=False)
+            self._tapes.add(signature.key, [*(self._tapes.get(signature.key) or ()), tape])
         try:
             known = tape.tree.insert(path)
         except OtherWay as error:
@@ -248,7 +251,7 @@ class Guarded(Generic[P, R]):
 
     def _is_full(self, signature: Signature) -> bool:
         """Whether no more paths may be recorded."""
-        tapes = self._tapes.get(signature.key, [])
+        tapes = self._tapes.get(signature.key) or []
         return sum(len(tape.tree.paths) for tape in tapes) >= self._subject.options.max_paths
 
     def _too_many(self, signature: Signature) -> None:
@@ -257,7 +260,7 @@ class Guarded(Generic[P, R]):
         Raises:
             TooManyPathsError: the user asked for an error.
         """
-        options, tapes = self._subject.options, self._tapes.get(signature.key, [])
+        options, tapes = self._subject.options, self._tapes.get(signature.key) or []
         lines = outcomes_of(tapes)
         if options.fallback == "error":
             raise too_many_paths(self._subject.name, options.max_paths, lines)

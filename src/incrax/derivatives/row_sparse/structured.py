@@ -1,4 +1,4 @@
-"""`structured(step)`, and programs whose outputs may be row-sparse: trace, interpret, compile.
+"""`structured(step)`, and programs whose outputs may be row-sparse: trace, interpret, compile, explain.
 
 In: a function of pytrees. Out: a compiled function with the same results, or outputs of which some are `RowSparse`.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +16,10 @@ import jax.numpy as jnp
 from incrax._jax import Literal, Tracer
 from incrax._messages import wrong_option
 from incrax._program import Program, trace_with_tree
-from incrax.derivatives.row_sparse.context import Context, Limits
-from incrax.derivatives.row_sparse.control import typed
-from incrax.derivatives.row_sparse.explanation import RowsExplanation
-from incrax.derivatives.row_sparse.interpreter import run
+from incrax._table import Printable, Table
+from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.values import Value, has_rows, is_sparse
+from incrax.derivatives.row_sparse.values import DENSE, IN_PLACE, KEPT, Context, Event, has_rows, is_sparse
 from incrax.engine.program.simplify import drop_dead
 
 P = ParamSpec("P")
@@ -31,59 +30,35 @@ MIN_BYTES = 2**20
 """Smaller arrays are left to XLA: their dense programs run in microseconds."""
 
 
-class Options(NamedTuple):
-    """How to interpret."""
-
-    limits: Limits
-    is_strict: bool
-
-    def context(self) -> Context:
-        """A fresh context."""
-        return Context(run, self.limits, self.is_strict)
-
-
-class _Traced(NamedTuple):
-    program: Program
-    out_tree: Any
-
-
-def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> _Traced:
+def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Program, Any]:
     """The program of a function of pytrees, and the tree of its outputs."""
     program, out_tree = trace_with_tree(lambda args, kwargs: fun(*args, **kwargs), args, kwargs)
-    return _Traced(drop_dead(program), out_tree)
+    return drop_dead(program), out_tree
 
 
-def _interpreted(traced: _Traced, leaves: Sequence[Any], context: Context) -> list[Value]:
-    return run(traced.program, [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves], context)
+def _evaluated(program: Program, leaves: Sequence[Any], context: Context, *, keeps_rows: bool = False) -> list[Any]:
+    """The outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as `RowSparse`.
 
+    Trials come first, which find the equations that compute all rows of something.
+    """
+    made_by = {var: eqn for eqn in program.eqns for var in eqn.outvars}
 
-def _evaluated(traced: _Traced, leaves: Sequence[Any], context: Context, *, keeps_rows: bool) -> list[Any]:
-    """The outputs, after trials that find which equations compute all rows of something."""
-
-    def run_in(context: Context, leaves: Sequence[Any]) -> list[Any]:
-        return _outputs(traced, _interpreted(traced, leaves, context), context, keeps_rows=keeps_rows)
+    def outputs(leaves: Sequence[Any], context: Context) -> list[Any]:
+        given = [leaf if isinstance(leaf, Tracer) else jnp.asarray(leaf) for leaf in leaves]
+        results = []
+        for value, atom in zip(run(program, given, context), program.outvars, strict=True):
+            made = None if isinstance(atom, Literal) else made_by.get(atom)
+            if keeps_rows and has_rows(value) and is_sparse(value):
+                results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
+            else:
+                results.append(typed(context.dense(value, made, "it is returned", "output"), atom.aval))
+        return results
 
     num_sweeps = -1
     while num_sweeps != len(context.sweeps):
         num_sweeps = len(context.sweeps)
-        trial = context.on_trial()
-        jax.eval_shape(
-            lambda x, c=trial: _outputs(traced, _interpreted(traced, x, c), c, keeps_rows=keeps_rows), leaves
-        )
-    return run_in(context, leaves)
-
-
-def _outputs(traced: _Traced, values: Sequence[Value], context: Context, *, keeps_rows: bool) -> list[Any]:
-    """Outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as `RowSparse`."""
-    made_by = {var: eqn for eqn in traced.program.eqns for var in eqn.outvars}
-    results = []
-    for value, atom in zip(values, traced.program.outvars, strict=True):
-        if keeps_rows and has_rows(value) and is_sparse(value):
-            results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
-            continue
-        made = None if isinstance(atom, Literal) else made_by.get(atom)
-        results.append(typed(context.returned(value, made), atom.aval))
-    return results
+        jax.eval_shape(functools.partial(outputs, context=context.on_trial()), leaves)
+    return outputs(leaves, context)
 
 
 # --- structured ---------------------------------------------------------------------------------------------------
@@ -92,8 +67,9 @@ def _outputs(traced: _Traced, values: Sequence[Value], context: Context, *, keep
 class Structured(Generic[P, R]):
     """A compiled training step whose row-sparse values stay rows; made by `structured`."""
 
-    def __init__(self, step: Callable[P, R], donate_argnums: Any, options: Options) -> None:
-        self._step, self._options = step, options
+    def __init__(self, step: Callable[P, R], donate_argnums: Any, options: Context) -> None:
+        self._step = step
+        self._options = options
         functools.update_wrapper(self, step, updated=())
         self._compiled = jax.jit(self._evaluate, donate_argnums=donate_argnums)
 
@@ -107,34 +83,29 @@ class Structured(Generic[P, R]):
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> RowsExplanation:
         """What stays row-sparse, what becomes dense, and why, in a call with such arguments; nothing is evaluated."""
-        context = self._options.context()
+        context = self._options.fresh()
+        leaves, tree = jax.tree.flatten((args, kwargs))
 
         def evaluate(leaves: Sequence[Any]) -> list[Any]:
-            args, kwargs = jax.tree.unflatten(tree, leaves)
-            traced = _traced(self._step, args, kwargs)
-            return _evaluated(traced, leaves, context, keeps_rows=False)
+            program, _ = _traced(self._step, *jax.tree.unflatten(tree, leaves))
+            return _evaluated(program, leaves, context)
 
-        leaves, tree = jax.tree.flatten((args, kwargs))
         jax.eval_shape(evaluate, leaves)
-        return RowsExplanation(tuple(dict.fromkeys(context.events)))
+        return explained(context.events)
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """The step with the derivative of the plain step: rules of functions opened here are not lost."""
         leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = _traced(self._step, args, kwargs)
+        program, out_tree = _traced(self._step, args, kwargs)
 
         def plain(*leaves: Any) -> list[Any]:
             args, kwargs = jax.tree.unflatten(tree, leaves)
             step: Callable[..., Any] = self._step
             return [jnp.asarray(x) for x in jax.tree.leaves(step(*args, **kwargs))]
 
-        @jax.custom_jvp
-        def rows(*leaves: Any) -> list[Any]:
-            context = self._options.context()
-            return _evaluated(traced, leaves, context, keeps_rows=False)
-
+        rows = jax.custom_jvp(lambda *leaves: _evaluated(program, leaves, self._options.fresh()))
         rows.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
-        return jax.tree.unflatten(traced.out_tree, rows(*leaves))
+        return jax.tree.unflatten(out_tree, rows(*leaves))
 
 
 def structured(
@@ -191,7 +162,7 @@ def structured(
     return Structured(step, donate_argnums, _options("structured", cut_over, min_bytes, nonfinite))
 
 
-def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Options:
+def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Context:
     """The options; raises TypeError or ValueError for wrong ones."""
     if nonfinite not in ("ignore", "dense"):
         raise ValueError(f'`{name}(nonfinite=...)` got {nonfinite!r}; use "ignore" or "dense".')
@@ -201,7 +172,7 @@ def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Option
         raise wrong_option(f"{name}(min_bytes=...)", min_bytes, "an integer number of bytes")
     if not cut_over >= 0 or min_bytes < 0:
         raise ValueError(f"`{name}` got cut_over={cut_over} and min_bytes={min_bytes}; both are at least 0.")
-    return Options(Limits(float(cut_over), min_bytes), nonfinite == "dense")
+    return Context(float(cut_over), min_bytes, nonfinite == "dense")
 
 
 # --- row-sparse outputs -------------------------------------------------------------------------------------------
@@ -220,9 +191,62 @@ def sparse_outputs(
     Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines of
     `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
     """
-    context = _options("sparse_outputs", cut_over, min_bytes, nonfinite).context()
-    traced = _traced(fun, args, {})
-    outputs = _evaluated(traced, jax.tree.leaves(args), context, keeps_rows=True)
+    context = _options("sparse_outputs", cut_over, min_bytes, nonfinite)
+    program, out_tree = _traced(fun, args, {})
+    outputs = _evaluated(program, jax.tree.leaves(args), context, keeps_rows=True)
     if events is not None:
         events.extend(dict.fromkeys(context.events))
-    return jax.tree.unflatten(traced.out_tree, outputs)
+    return jax.tree.unflatten(out_tree, outputs)
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+NUM_LISTED = 30
+
+
+@dataclass(frozen=True)
+class RowsExplanation(Printable):
+    """Report of one program; `events` in the order of its equations."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def stayed_sparse(self) -> tuple[Event, ...]:
+        """Values held as rows, by the equation that made them."""
+        return self._of(KEPT)
+
+    @property
+    def became_dense(self) -> tuple[Event, ...]:
+        """Values that were rows, or could have been, by the equation that made them dense."""
+        return self._of(DENSE)
+
+    @property
+    def in_place(self) -> tuple[Event, ...]:
+        """Rows written into an array that is there anyway."""
+        return self._of(IN_PLACE)
+
+    def _of(self, what: str) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.what == what)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for programs."""
+        lists = {"stayed_sparse": self.stayed_sparse, "became_dense": self.became_dense, "in_place": self.in_place}
+        return {name: [event._asdict() for event in events] for name, events in lists.items()}
+
+    def tables(self) -> list[Table]:
+        """The report for people."""
+        header = ("primitive", "type", "rows stored", "why", "source")
+        named = [("became dense", self.became_dense), ("written in place", self.in_place)]
+        return [_table(title, header, events) for title, events in [*named, ("stayed row-sparse", self.stayed_sparse)]]
+
+
+def explained(events: Sequence[Event]) -> RowsExplanation:
+    """The report of what was written down, each line once."""
+    return RowsExplanation(tuple(dict.fromkeys(events)))
+
+
+def _table(title: str, header: tuple[str, ...], events: tuple[Event, ...]) -> Table:
+    rows = [(e.primitive, e.type, f"{e.num_rows:,}", e.why, e.line) for e in events[:NUM_LISTED]]
+    if len(events) > NUM_LISTED:
+        rows.append((f"... {len(events) - NUM_LISTED} more", "", "", "", ""))
+    return Table(title, header, rows or [("nothing", "", "", "", "")])

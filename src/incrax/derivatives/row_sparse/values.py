@@ -1,19 +1,26 @@
 """What a variable holds while a program is interpreted: an ordinary array, or one of three structured forms.
 
 `Uniform`: each row is the same. `Summed`: zeros to which rows are added (the transpose of reading rows). `Patched`: a
-base of which some rows, each once, are replaced. Whatever is elementwise maps a `Patched` to a `Patched`: base by base,
-rows by rows. It must not know about equations.
+base of which some rows, each once, are replaced. Whatever treats each row by itself maps a `Patched` to a `Patched`:
+base by base, rows by rows. `Context` has the limits, and what is written down for `explain`. It must not know rules.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.derivatives.row_sparse.indices import distinct, found_at, over_rows, summed
+from incrax import _jax
+from incrax._jax import Equation
+from incrax.derivatives.row_sparse.rows import distinct, found_at, number_dtype, over_rows, summed
+
+# --- forms ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +34,12 @@ class Uniform:
     shape: tuple[int, ...]
 
     @property
-    def is_known(self) -> bool:
-        """Whether it is one constant."""
-        return isinstance(self.value, np.ndarray) and self.value.shape == ()
-
-    @property
     def is_zero(self) -> bool:
         """Whether it is known to be zero."""
-        return self.is_known and bool(self.value == 0)
+        return is_known(self.value) and bool(self.value == 0)
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("numbers", "rows"), meta_fields=("shape", "carry"))
 @dataclass(frozen=True, eq=False)
 class Summed:
     """Zeros of `shape` to which `rows[i]` is added at `numbers[i]`, canonical numbers that may repeat.
@@ -61,6 +64,11 @@ class Swept:
     by: str | None = None
     chain: frozenset[int] = frozenset()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return np.shape(self.value)
+
 
 @dataclass(frozen=True, eq=False)
 class Patched:
@@ -75,14 +83,21 @@ class Patched:
     shape: tuple[int, ...]
     addend: Any = None
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether all other rows are known to be zero."""
-        return isinstance(self.base, Uniform) and self.base.is_zero
+
+class BecomesDense(Exception):
+    """A rule cannot keep a value as rows; the text says why."""
 
 
-Structured: TypeAlias = Uniform | Summed | Patched
-Value: TypeAlias = Any  # Structured | array
+class CarryRead(Exception):
+    """A carry of a scan is used for something else than being added to: which, and why if not because it is read."""
+
+
+Value: TypeAlias = Any  # Uniform | Summed | Patched | array
+
+
+def is_known(value: Any) -> bool:
+    """A constant of the program: literals are NumPy values or Python scalars."""
+    return isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and np.ndim(value) == 0
 
 
 def is_structured(value: Value) -> bool:
@@ -97,16 +112,8 @@ def has_rows(value: Value) -> bool:
 
 def is_sparse(value: Value) -> bool:
     """Whether a value is zero but for stored rows, possibly none."""
-    return isinstance(value, Summed) or (isinstance(value, Patched | Uniform) and _is_zero_elsewhere(value))
-
-
-def _is_zero_elsewhere(value: Patched | Uniform) -> bool:
-    return value.is_sparse if isinstance(value, Patched) else value.is_zero
-
-
-def without_addend(value: Value) -> Value:
-    """The value to be stored by its rows: where they are read anyway, XLA then needs no copy of the base."""
-    return replace(value, addend=None) if isinstance(value, Patched) and value.addend is not None else value
+    base = value.base if isinstance(value, Patched) else value
+    return isinstance(base, Summed) or (isinstance(base, Uniform) and base.is_zero)
 
 
 def num_stored(value: Value) -> int:
@@ -114,25 +121,33 @@ def num_stored(value: Value) -> int:
     return value.numbers.shape[0] if has_rows(value) else 0
 
 
+def no_rows(aval: Any, carry: int | None = None) -> Summed:
+    """Zeros."""
+    rows = jnp.zeros((0, *aval.shape[1:]), aval.dtype)
+    return Summed(jnp.zeros(0, number_dtype(aval.shape[0])), rows, aval.shape, carry)
+
+
 def coalesced(value: Value) -> Value:
-    """The value with each stored row once."""
+    """The value with each stored row once; raises `CarryRead` where it is what a loop carries."""
     if not isinstance(value, Summed):
         return value
+    if value.carry is not None:
+        raise CarryRead(value.carry)
     slots = distinct(value.numbers, value.shape[0])
     zero = Uniform(np.zeros((), value.rows.dtype), value.shape)
     return Patched(zero, slots.numbers, summed(value.rows, slots), value.shape)
 
 
-def added(values: list[Value]) -> Summed:
-    """The sum of values that are zero but for stored rows."""
+def added(values: Sequence[Value]) -> Summed:
+    """The sum of values that are zero but for stored rows, some at least."""
     stored = [value for value in values if has_rows(value)]
-    carries = [value.carry for value in values if isinstance(value, Summed) and value.carry is not None]
     numbers = jnp.concatenate([value.numbers for value in stored])
     rows = jnp.concatenate([value.rows for value in stored])
+    carries = [value.carry for value in stored if isinstance(value, Summed) and value.carry is not None]
     return Summed(numbers, rows, values[0].shape, carries[0] if carries else None)
 
 
-# --- rows ---------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def spread(value: Any, shape: tuple[int, ...]) -> Any:
@@ -140,17 +155,18 @@ def spread(value: Any, shape: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(jnp.asarray(value), shape)
 
 
-def rows_at(value: Value, numbers: Any) -> Any:
+def rows_at(value: Value, numbers: Any, axis: int = 0) -> Any:
     """Rows of a value at canonical numbers; what stands for "no row" gives some row."""
     if isinstance(value, Uniform):
         return spread(value.value, (numbers.shape[0], *value.shape[1:]))
     if isinstance(value, Swept):
         return rows_at(value.value, numbers)
     if not isinstance(value, Patched):
-        return value.at[numbers].get(mode="clip")
+        return jnp.take(value, numbers, axis, mode="clip") if axis else value.at[numbers].get(mode="clip")
     if value.numbers is numbers:
         return value.rows
-    return overlaid(rows_at(value.base, numbers), numbers, value.numbers, value.rows)
+    below = rows_at(value.base, numbers)
+    return overlaid(below, numbers, value.numbers, value.rows)
 
 
 def overlaid(below: Any, numbers: Any, distinct_numbers: Any, rows: Any) -> Any:
@@ -161,39 +177,118 @@ def overlaid(below: Any, numbers: Any, distinct_numbers: Any, rows: Any) -> Any:
     return jnp.where(over_rows(is_found, below.ndim), rows[slots], below)
 
 
-def joined(sets: list[Any], num_rows: int) -> Any:
+def joined(sets: Sequence[Any], num_rows: int) -> Any:
     """Distinct numbers of all rows of several sets."""
     return sets[0] if len(sets) == 1 else distinct(jnp.concatenate(sets), num_rows).numbers
 
 
-def dense_base(base: Uniform | Swept) -> Any:
-    """A base as an array."""
-    return spread(base.value, base.shape) if isinstance(base, Uniform) else base.value
+def row_flags(value: Patched) -> Any:
+    """Which stored rows are rows, and not spare."""
+    return value.numbers < value.shape[0]
 
 
 def dense(value: Value) -> Any:
     """The array itself."""
     if isinstance(value, Uniform):
         return spread(value.value, value.shape)
+    if isinstance(value, Swept):
+        return value.value
     if isinstance(value, Summed):
         return jnp.zeros(value.shape, value.rows.dtype).at[value.numbers].add(value.rows, mode="drop")
-    if isinstance(value, Patched):
-        base = dense_base(value.base)
-        if value.addend is not None:
-            return base.at[value.numbers].add(value.addend, mode="drop", indices_are_sorted=True)
-        return base.at[value.numbers].set(value.rows, mode="drop", indices_are_sorted=True)
-    return value
+    if not isinstance(value, Patched):
+        return value
+    places = dense(value.base).at[value.numbers]
+    if value.addend is not None:
+        return places.add(value.addend, mode="drop", indices_are_sorted=True)
+    return places.set(value.rows, mode="drop", indices_are_sorted=True)
 
 
-def is_row_flag(value: Patched) -> Any:
-    """Which stored rows are rows, shaped to select them."""
-    return over_rows(value.numbers < value.shape[0], value.rows.ndim)
+# --- what is written down ---------------------------------------------------------------------------------------------
 
 
-def all_equal(values: list[Any]) -> bool:
-    """Whether some values are one object, or constants with the same bits."""
-    first = values[0]
-    if all(value is first for value in values):
-        return True
-    is_known = all(isinstance(value, np.ndarray) and value.shape == () for value in values)
-    return is_known and len({(value.dtype, value.tobytes()) for value in values}) == 1
+class Event(NamedTuple):
+    """One line of `explain`: what became of a value, the primitive, the type, how many rows, why, and where."""
+
+    what: str
+    primitive: str
+    type: str
+    num_rows: int
+    why: str
+    line: str
+
+
+KEPT, DENSE, IN_PLACE = "kept", "dense", "in place"
+
+
+@dataclass(frozen=True)
+class Context:
+    """Options of one interpretation, and what it wrote down.
+
+    Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`. `sweeps` are the
+    equations, by `id`, that compute all rows of something that is needed: those take arrays where there are any.
+    """
+
+    cut_over: float
+    min_bytes: int
+    is_strict: bool
+    events: list[Event] = field(default_factory=list)
+    sweeps: set[int] = field(default_factory=set)
+    line: str = ""
+
+    def fresh(self) -> Context:
+        """The same options."""
+        return Context(self.cut_over, self.min_bytes, self.is_strict)
+
+    def on_trial(self) -> Context:
+        """The same, writing elsewhere."""
+        return replace(self, events=[])
+
+    def within(self, eqn: Equation) -> Context:
+        """The same inside a call or a loop: the line where it was called, for equations without one."""
+        return replace(self, line=self.line_of(eqn))
+
+    def line_of(self, eqn: Equation | None) -> str:
+        """Where the user wrote an equation."""
+        return (None if eqn is None else _jax.source_line(eqn)) or self.line
+
+    def is_large(self, aval: Any) -> bool:
+        """Whether an array is worth the trouble."""
+        shape = getattr(aval, "shape", ())
+        return len(shape) > 0 and shape[0] > 0 and _jax.aval_bytes(aval) >= self.min_bytes
+
+    def check(self, num_rows: int, aval: Any) -> None:
+        """Raise where so many rows do not pay, or the array is small."""
+        if not self.is_large(aval):
+            raise BecomesDense("the array is small")
+        if num_rows > self.cut_over * aval.shape[0]:
+            raise BecomesDense(
+                f"{num_rows:,} rows stored of {aval.shape[0]:,}, more than the share cut_over={self.cut_over:g}"
+            )
+
+    def swept(self, eqn: Equation, value: Any, bases: Sequence[Any]) -> Swept:
+        """A base that an equation computes from others."""
+        chain = frozenset().union(*(base.chain for base in bases if isinstance(base, Swept)))
+        return Swept(value, f"`{eqn.primitive.name}` ({self.line_of(eqn)})", chain | {id(eqn)})
+
+    def note(self, what: str, eqn: Equation | None, value: Value, why: str = "", name: str = "") -> None:
+        """Write down what became of a value that is held as rows."""
+        name = name or ("output" if eqn is None else eqn.primitive.name)
+        kind = f"{value.rows.dtype}{list(value.shape)}"
+        self.events.append(Event(what, name, kind, num_stored(value), why, self.line_of(eqn)))
+
+    def dense(self, value: Value, eqn: Equation | None, why: str, name: str = "") -> Any:
+        """A value as an array, written down, under another name than the equation's, if it was held as rows."""
+        if has_rows(value):
+            if isinstance(value, Summed) and value.carry is not None:
+                raise CarryRead(value.carry)
+            base = value.base if isinstance(value, Patched) else None
+            if isinstance(base, Swept) and base.by is None:
+                self.note(IN_PLACE, eqn, value, "rows written into an array that is there anyway", name)
+                return dense(value)
+            if isinstance(base, Swept):
+                self.sweeps.update(base.chain)
+                why = f"all rows change in {base.by}"
+            if isinstance(base, Uniform) and not base.is_zero:
+                why = f"{why}; the rows that were not read are no longer zero"
+            self.note(DENSE, eqn, value, why, name)
+        return dense(value)

@@ -8,23 +8,30 @@ JAX computes may be nonzero, with the derivative rules that users wrote, and zer
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, vstack
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, evaluator, from_jaxpr, trace, type_of
-from incrax.derivatives.sparsity import patterns
-from incrax.derivatives.sparsity.known import Constant, Known, constant, constant_of, known_of, learn, value_of
-from incrax.derivatives.sparsity.patterns import Matrix, Pattern, TooMuch, empty, stacked, unit
+from incrax.engine.program.constants import Deferred, Known, constant_of, known_constants, learn, value_at, value_of
 from incrax.engine.program.simplify import RULED, drop_dead, inline
 from incrax.primitives.control_flow import learn_counters
 from incrax.primitives.elements import Domain
 from incrax.primitives.entry import View, element_numbers
+
+Matrix: TypeAlias = Any
+"""A boolean `csr_array` with sorted indices."""
+
+Pattern: TypeAlias = Any
+"""What a value depends on: a matrix with a row per element of it and a column per input element, or None: nothing."""
+
+MAX_NONZEROS = 1 << 23
+"""Nonzeros of one pattern beyond which the search is given up; numbers of elements stay exact in float32, too."""
 
 MAX_WORK = 1 << 26
 """Nonzeros made in all beyond which the search is given up."""
@@ -58,11 +65,11 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None, *, max_work: 
     seeds = linear.invars[len(program.invars) :]
     try:
         outputs = _depend(linear, seeds, MAX_WORK if max_work is None else max_work)
-        found = stacked((p, _jax.aval_size(a.aval)) for p, a in zip(outputs, linear.outvars, strict=True))
-    except TooMuch:
+        found = _stacked(outputs, [_jax.aval_size(atom.aval) for atom in linear.outvars])
+    except _TooMuch:
         return None
     num_rows, num_columns = (sum(_jax.aval_size(a.aval) for a in atoms) for atoms in (linear.outvars, seeds))
-    pattern = empty(num_rows, num_columns) if found is None else found
+    pattern = _empty(num_rows, num_columns) if found is None else found
     return _tidy(pattern.T if is_transposed else pattern)
 
 
@@ -141,17 +148,47 @@ def has_custom_vjp(program: Program) -> bool:
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
+class _TooMuch(Exception):
+    """The pattern takes more memory or time than it can save."""
+
+
+def _check_size(number: int) -> None:
+    """Raise beyond the largest number of elements or nonzeros."""
+    if number > MAX_NONZEROS:
+        raise _TooMuch
+
+
 def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Pattern]:
-    num_columns, first = sum(_jax.aval_size(var.aval) for var in seeds), 0
+    num_columns = sum(_jax.aval_size(var.aval) for var in seeds)
     operands: list[Pattern] = [None] * (len(program.invars) - len(seeds))
+    first = 0
     for var in seeds:
         size = _jax.aval_size(var.aval)
-        operands.append(unit(first, size, num_columns) if size else None)
+        _check_size(size)
+        own = _csr(np.arange(first, first + size), np.arange(size + 1), num_columns)
+        operands.append(own if size else None)
         first += size
     return _Patterns(max_work).walk(program, operands).outputs
 
 
-# --- the domain of boolean sparse matrices ----------------------------------------------------------------------------
+def _csr(indices: Any, indptr: Any, num_columns: int) -> Matrix:
+    parts = (np.ones(len(indices), bool), np.asarray(indices, np.int32), np.asarray(indptr, np.int32))
+    return csr_array(parts, shape=(len(indptr) - 1, num_columns))
+
+
+def _empty(num_rows: int, num_columns: int) -> Matrix:
+    return csr_array((num_rows, num_columns), dtype=bool)
+
+
+def _stacked(parts: Sequence[Pattern], sizes: Sequence[int]) -> Pattern:
+    """Patterns of so many rows on top of each other."""
+    found = [pattern for pattern in parts if pattern is not None]
+    if not found:
+        return None
+    _check_size(sum(pattern.nnz for pattern in found) + sum(sizes))
+    num_columns = found[0].shape[1]
+    blocks = [_empty(n, num_columns) if pattern is None else pattern for pattern, n in zip(parts, sizes, strict=True)]
+    return csr_array(vstack(blocks, format="csr"))
 
 
 class _ZerosCount(View):
@@ -164,11 +201,14 @@ class _ZerosCount(View):
         return value_of(atom, self.known)
 
     def check(self, count: int) -> None:
-        patterns.check_size(count)
+        _check_size(count)
 
 
 class _Patterns(Domain):
-    """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of loops, too."""
+    """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of loops, too.
+
+    All operations are moves and unions of rows. `_TooMuch` is raised before a matrix beyond `MAX_NONZEROS` is made.
+    """
 
     def __init__(self, max_work: int) -> None:
         self.work = 0
@@ -178,56 +218,84 @@ class _Patterns(Domain):
     # --- sets ----------------------------------------------------------------------------------------------------
 
     def take(self, value: Pattern, numbers: np.ndarray) -> Pattern:
-        return patterns.take(value, numbers)
-
-    def union(self, values: Sequence[Pattern]) -> Pattern:
-        return patterns.union(values)
+        rows = np.ravel(np.asarray(numbers))
+        if value is None or not (rows >= 0).any():
+            return None
+        if rows.size == value.shape[0] and np.array_equal(rows, np.arange(rows.size)):
+            return value
+        ends = np.append(value.indptr, value.indptr[-1])
+        _check_size(rows.size + int((ends[rows + 1] - ends[rows])[rows >= 0].sum()))
+        padded = _csr(value.indices, ends, value.shape[1])
+        return padded[np.where(rows < 0, value.shape[0], rows)]
 
     def beside(self, values: Sequence[Pattern], atoms: Sequence[Atom]) -> Pattern:
-        if len(values) == 1:
-            return values[0]
-        return patterns.stacked((x, _jax.aval_size(atom.aval)) for x, atom in zip(values, atoms, strict=True))
+        return values[0] if len(values) == 1 else _stacked(values, [_jax.aval_size(atom.aval) for atom in atoms])
 
     def gathered(self, value: Pattern, targets: Any, sources: Any, shape: Sequence[int]) -> Pattern:
-        return patterns.gathered(value, targets, sources, int(np.prod(shape)))
+        if value is None:
+            return None
+        num_rows = int(np.prod(shape))
+        rows = np.ravel(targets)
+        columns = np.ravel(sources)
+        _check_size(int(np.diff(value.indptr)[columns].sum()) + num_rows)
+        ones = np.ones(rows.size, bool)
+        result = csr_array((ones, (rows, columns)), shape=(num_rows, value.shape[0])) @ value
+        result.sort_indices()
+        return result if result.nnz else None
 
     def grouped(self, value: Pattern, shape: Sequence[int], axes: Sequence[int]) -> Pattern:
         kept = [1 if axis in axes else n for axis, n in enumerate(shape)]
-        own = element_numbers(kept)
-        return patterns.grouped(value, np.broadcast_to(own, shape), own.size)
+        targets = np.broadcast_to(element_numbers(kept), shape)
+        return self.gathered(value, targets, np.arange(targets.size), kept)
 
     def running(self, value: Pattern, shape: Sequence[int], axis: int, direction: int) -> Pattern:
         numbers = element_numbers(shape)
         num = shape[axis]
-        patterns.check_size(numbers.size * num)
+        _check_size(numbers.size * num)
         lines = np.moveaxis(numbers, axis, -1).reshape(-1, num)[:, ::direction]
         later, earlier = np.tril_indices(num)
-        return patterns.gathered(value, lines[:, later], lines[:, earlier], numbers.size)
+        return self.gathered(value, lines[:, later], lines[:, earlier], shape)
+
+    def union(self, values: Iterable[Pattern]) -> Pattern:
+        result: Pattern = None
+        for pattern in values:
+            if result is None or pattern is None or pattern is result:
+                result = pattern if result is None else result
+            else:
+                _check_size(result.nnz + pattern.nnz)
+                result = result + pattern
+        return result
 
     def everywhere(self, values: Iterable[Pattern], aval: Any) -> Pattern:
-        return patterns.everywhere(values, _jax.aval_size(aval))
+        found = [pattern for pattern in values if pattern is not None and pattern.nnz]
+        if not found:
+            return None
+        columns = np.unique(np.concatenate([pattern.indices for pattern in found]))
+        joined = _csr(columns, [0, columns.size], found[0].shape[1])
+        return self.take(joined, np.zeros(_jax.aval_size(aval), int))
 
     def is_same(self, value: Pattern, other: Pattern) -> bool:
         return (0 if value is None else value.nnz) == (0 if other is None else other.nnz)
 
     # --- what is known -------------------------------------------------------------------------------------------
 
-    def known(self, program: Program, constants: Sequence[Constant | None]) -> Known:
-        return known_of(program, constants)
+    def known(self, program: Program, constants: Sequence[Any]) -> Known:
+        given = zip(program.invars, constants, strict=True)
+        return known_constants(program, defers=True) | {var: one for var, one in given if one is not None}
 
     def view(self, known: Known) -> View:
         return _ZerosCount(known)
 
-    def constant_of(self, atom: Atom, known: Known) -> Constant | None:
+    def constant_of(self, atom: Atom, known: Known) -> Any | None:
         return constant_of(atom, known)
 
     def enter(self, eqn: Equation, operands: Sequence[Pattern], known: Known) -> list[Pattern] | None:
         """Nothing for what no tangent enters: that may be a constant."""
         if any(pattern is not None for pattern in operands):
             if any(_jax.is_ref(atom.aval) for atom in eqn.invars):
-                raise TooMuch  # what is written to a reference is not followed
+                raise _TooMuch  # what is written to a reference is not followed
             return None
-        learn(eqn, known)
+        learn(eqn, known, defers=True)
         if not all(var in known for var in eqn.outvars):
             learn_counters(eqn, known, self)
         return [None] * len(eqn.outvars)
@@ -238,7 +306,7 @@ class _Patterns(Domain):
     def finished(self, results: Sequence[Pattern]) -> None:
         self.work += sum(pattern.nnz for pattern in results if pattern is not None)
         if self.work > self.max_work:
-            raise TooMuch
+            raise _TooMuch
 
     # --- loops ---------------------------------------------------------------------------------------------------
 
@@ -248,21 +316,21 @@ class _Patterns(Domain):
     def is_unrolled(self, eqn: Equation, body: Program) -> bool:
         return eqn.params["length"] * len(body.eqns) <= MAX_UNROLLED
 
-    def row_of(self, found: Constant | None, number: int, aval: Any) -> Constant | None:
+    def row_of(self, found: Any | None, number: int, aval: Any) -> np.ndarray | None:
         if found is None or _jax.is_key_dtype(getattr(aval, "dtype", np.dtype(bool))):
             return None
-        return constant(np.asarray(found.value)[number])
+        return np.asarray(value_at(found))[number]
 
     def learn_outputs(self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any) -> None:
-        found = [*carried, *map(_stacked, stacked)]
+        found = [*carried, *map(_of_rows, stacked)]
         known.update({var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None})
 
     def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
-        return patterns.stacked((row, _jax.aval_size(aval)) for row in rows)
+        return _stacked(rows, [_jax.aval_size(aval)] * len(rows))
 
 
-def _stacked(each: Sequence[Constant | None]) -> Constant | None:
-    found = [one for one in each if one is not None]
-    if len(found) < len(each):
+def _of_rows(each: Sequence[Any | None]) -> Any | None:
+    if any(one is None for one in each):
         return None
-    return Constant(lambda: np.stack([np.asarray(one.value) for one in found]), max(one.depth for one in found) + 1)
+    depth = max(one.depth if isinstance(one, Deferred) else 0 for one in each)
+    return Deferred(lambda: np.stack([np.asarray(value_at(one)) for one in each]), depth + 1)

@@ -1,45 +1,85 @@
 """Stage 11, run: compare the leaves, choose a program, load, execute, commit.
 
 One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one assignment at the
-end: an exception leaves the store as it was.
+end: an exception leaves the store as it was. A call goes one of four ways, the first that applies:
+
+- `_rest`: the whole program, while saving does not pay;
+- `_again`: what the last call did, where the same inputs changed and nothing is to be decided;
+- `_unchanged`: outputs of a saved version that no changed input reaches;
+- `_evaluate`: the candidate chosen for the dirty set, from the best version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, Self
 
 import jax
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._messages import deleted_input
+from incrax._messages import deleted_input, large_unchanged
 from incrax._program import Program
 from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.call.advice import advise_frozen
-from incrax.engine.call.call_record import NO_MEMORY, RESTING, UNCHANGED, Record
-from incrax.engine.call.fallback import results_instead
-from incrax.engine.call.history import History
-from incrax.engine.call.repeat import Repeat, repeat_of
-from incrax.engine.call.serving import Serving
+from incrax.engine.call.record import NO_MEMORY, RESTING, UNCHANGED, CallRecord, History
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, as_value
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan
+from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
-from incrax.engine.store.baselines import Baselines, Pairs
 from incrax.engine.store.budget import Limits
-from incrax.engine.store.changes import Comparison
 from incrax.engine.store.eviction import cheapest_first, results_without_saved
-from incrax.engine.store.saved_values import SavedValues
-from incrax.engine.store.store import State, Store, is_any_deleted
-from incrax.engine.store.succession import culprit, results_of, saveable_outputs, successor
+from incrax.engine.store.saved_values import SavedValues, UnusableError
+from incrax.engine.store.store import Baselines, Comparison, State, Store, is_any_deleted
+
+logger = logging.getLogger("incrax")
+
+LONG_WAY_EVERY = 16
+"""Uses of a dirty set of which one is compared with all versions; those at which programs are timed again are among
+them."""
+
+ADVICE_S = 1.0
+ADVICE_SHARE = 0.2
+"""Seconds that comparing an unchanged array has taken, and their share of all, from which on `frozen` is advised."""
+
+
+class Repeat:
+    """What the last call did, if it may be done again as it is: what serves, what is loaded, what is taken over.
+
+    `base` is the version that the last repetition started from.
+    """
+
+    __slots__ = ("base", "entry", "loads", "plan", "program", "record", "saved", "ticks")
+
+    def __init__(
+        self, record: CallRecord, entry: Entry, program: TimedProgram, plan: Plan, loads: list[Any], state: State
+    ) -> None:
+        self.record = record
+        self.entry = entry
+        self.program = program
+        self.plan = plan
+        self.loads = loads
+        self.base = state
+        self.saved = state.saved
+        self.ticks = program.clock.ticks
+
+    def is_settled(self) -> bool:
+        """Whether what serves is chosen, and not to be looked at again."""
+        entry = self.entry
+        is_chosen = entry.is_final and entry.candidate == "plan" and entry.program is self.program
+        return is_chosen and self.ticks == self.program.clock.ticks and entry.uses % LONG_WAY_EVERY != 0
 
 
 class Engine:
@@ -57,92 +97,89 @@ class Engine:
         *,
         is_exact: bool,
     ) -> None:
-        self.facts, self.paths, self.tuning, self.stats = facts, journal.paths, tuning, stats
+        self.facts = facts
+        self.paths = journal.paths
+        self.tuning = tuning
+        self.stats = stats
         self.history = History(tuning.history)
         self.layout = facts.dependence.layout
-        planned, pool = limits.planned_bytes, Pool(is_active=compiler.recycles)
+        pool = Pool(is_active=compiler.recycles)
+        planned = limits.planned_bytes
         self.chooser = Chooser(facts, traced, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact)
         self.always = ALWAYS if facts.has_effects else 0
-        self.must_wait, self.calls = facts.calls_host, compiler.calls
+        self.must_wait = facts.calls_host
+        self.calls = compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
-        self.reach, self.has_advised = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always), False
-        self._last: Record | None = None
-        self.repeat: Repeat | None = None
+        self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
+        self.has_advised = False
+        self._last: CallRecord | None = None
         self._rested: Sequence[int] | None = None
+        self.repeat: Repeat | None = None
         outputs = frozenset(var for _, var in self.out_vars)
-        self.store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
-        self.comparison = Comparison(self.store, self.layout, settles=not compiler.on_host)
-        self._attached()
+        store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
+        self._adopt(store, settles=not compiler.on_host)
+
+    def _adopt(self, store: Store, *, settles: bool) -> Self:
+        self.store = store
+        self.comparison = Comparison(store, self.layout, settles=settles)
+        self.baselines = Baselines(store, self.comparison, self.chooser, self.always)
+        return self
 
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
         other = self._copy(stats)
-        other.store = self.store.fork(other._eviction_order)
-        other.store.pool = other.store.pool if kin is None else kin.store.pool
-        other.chooser = self.chooser.fork(stats, other.store.pool) if kin is None else kin.chooser
-        return other._attached()
+        store = self.store.fork(other._eviction_order)
+        store.pool = store.pool if kin is None else kin.store.pool
+        other.chooser = self.chooser.fork(stats, store.pool) if kin is None else kin.chooser
+        return other._adopt(store, settles=self.comparison.settles)
 
     def sibling(self, budget_bytes: int) -> Engine:
         """An engine for other data of the same types: programs and what is known of their times are shared."""
-        other, own = self._copy(self.stats), self.store
-        other.store = Store(own.versions, budget_bytes, other._eviction_order, own.pool, own.outputs)
+        other = self._copy(self.stats)
         other._last = other._rested = None
-        return other._attached()
+        store = Store(self.store.versions, budget_bytes, other._eviction_order, self.store.pool, self.store.outputs)
+        return other._adopt(store, settles=self.comparison.settles)
 
     def _copy(self, stats: Stats) -> Engine:
-        other = Engine.__new__(Engine)
-        other.__dict__.update({**self.__dict__, "stats": stats, "repeat": None})
+        other = copy.copy(self)
+        other.stats = stats
+        other.repeat = None
         other.history = History(self.tuning.history)
         return other
-
-    def _attached(self) -> Engine:
-        self.comparison = Comparison(self.store, self.layout, settles=self.comparison.settles)
-        self.baselines = Baselines(self.store, self.comparison, self.chooser, self.always)
-        self.serving = Serving(self.chooser, self.facts, self.stats)
-        return self
 
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.chooser.segments, state.values, state.saved)
 
+    # --- a call --------------------------------------------------------------------------------------------------
+
+    def served(self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float) -> list[Any]:
+        """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in the history."""
+        outputs = self.call(leaves, changed, begin_s)
+        self.history.note(begin_s, self._last, self._rested, self.store)
+        return outputs
+
     def call(self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None) -> list[Any]:
         """Outputs at these leaves; `changed`: those that are other objects than before, if known (since `begin_s`)."""
         if self.comparison.unchanged_s and not self.has_advised:
-            self.has_advised = advise_frozen(self.comparison.unchanged_s, self.chooser.clock, self.paths, self.facts)
+            self.has_advised = self._advise_frozen()
         watch, clock = self.chooser.watch, self.chooser.clock
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
         if clock.unproven and self.store.prove(clock.unproven):
             changed = resting = None
-        values = self.comparison.resolve(leaves, changed)
-        start_s = clock.began(begin_s) + self.comparison.waited_s(values, changed, clock.now)
+        values, waited_s = self.comparison.awaited(leaves, changed, clock.now)
+        start_s = clock.began(begin_s) + waited_s
         self.check_alive(values)
         try:
-            if self.repeat is not None and resting is None:
-                again = self._again(self.repeat, values, start_s)
-                if again is not None:
-                    return again
-            return self._compared(values, resting, start_s, leaves)
+            outputs = None if self.repeat is None or resting is not None else self._again(self.repeat, values, start_s)
+            return self._compared(values, resting, start_s, leaves) if outputs is None else outputs
         except Exception as error:
             self.repeat = None
             self.store.drop_broken()
             if not _jax.is_out_of_memory(error):
                 raise
             return self._without_saved(values, error)
-
-    def _again(self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float) -> list[Any] | None:
-        """Outputs the short way: what the last call did, with other values of the same inputs."""
-        clock = self.chooser.clock
-        spent_s, passed_s = clock.spent_s, clock.passed_s
-        state = repeat.next_state(values, self.store, self.comparison)
-        if state is None:
-            return None
-        self.store.commit(state, repeat.base)
-        self.stats.ran += len(repeat.plan.eqns)
-        self.stats.loaded += len(repeat.plan.loads)
-        self._last, self._rested = repeat.record, None
-        repeat.account(clock.spent_s - spent_s + max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0))
-        return state.outputs
 
     def _compared(
         self, values: tuple[LeafValue, ...], resting: Sequence[int] | None, start_s: float, leaves: Sequence[Any]
@@ -159,28 +196,19 @@ class Engine:
             watch.look(dirty.bit_count())
             if watch.rest:
                 return self._rest(leaves, resting)
-        return self._evaluate(values, pairs, base, dirty, start_s)
-
-    def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
-        """The device has no memory left: try the whole program once more after all saved values were dropped."""
-        self._last, self._rested = NO_MEMORY, None
-        self.stats.evicted += len(self.store.sizes())
-        run = None if self.always else lambda: self.chooser.whole([value.feed for value in values], ())
-        outputs = results_without_saved(self.store, run, error)
-        self.store.commit(State(values, outputs, {}, None, are_values=True), None)
-        self.stats.ran += len(self.facts.program.eqns)
-        return outputs
+        return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)
 
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
         self.chooser.watch.unchanged += 1
         self.store.touch(state)
-        self._last, self._rested = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED, None
+        self._note(UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED)
         return state.outputs
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
         """The whole program, while nothing is saved: leaves are compared up to the first difference."""
-        latest, self.repeat = self.store.states[-1], None
+        latest = self.store.states[-1]
+        self.repeat = None
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
@@ -188,53 +216,312 @@ class Engine:
                 return self._unchanged(latest)
         entries = latest.entries if entries is None else entries
         try:
-            outputs = self.chooser.whole([e.feed if type(e) is LeafValue else e for e in entries], ())
-            if self.must_wait:
-                jax.block_until_ready(outputs)
+            outputs = self._whole_awaited([e.feed if type(e) is LeafValue else e for e in entries])
         except Exception as error:
             self.check_alive(map(as_value, entries))
             self.store.drop_broken()
             if not _jax.is_out_of_memory(error):
                 raise
             return self._without_saved(tuple(map(as_value, entries)), error)
-        state = State(entries, outputs, {}, None)
-        self.store.replace(state)
+        self.store.replace(State(entries, outputs, {}, None))
         del self.chooser.clock.unproven[:-2]
-        self.stats.ran += len(self.facts.program.eqns)
         self._rested = changed
         return outputs
 
-    @property
-    def rests(self) -> bool:
-        """Whether the whole program serves all calls for now."""
-        return self.chooser.watch.rest > 0
+    def _whole_awaited(self, feeds: Sequence[Any]) -> list[Any]:
+        """Outputs of the whole program, waited for where functions on the host must have run."""
+        outputs = self.chooser.whole(feeds, ())
+        if self.must_wait:
+            jax.block_until_ready(outputs)
+        self.stats.ran += len(self.facts.program.eqns)
+        return outputs
 
     def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole program at values that stay as they are; nothing is compared, counted or kept."""
         if self.store.states:
             self.clear_saved()
         try:
-            outputs = self.chooser.whole(leaves, ())
-            if self.must_wait:
-                jax.block_until_ready(outputs)
+            return self._whole_awaited(leaves)
         except Exception as error:
             if not _jax.is_out_of_memory(error):
                 raise
             return self.call(leaves, None)
+
+    def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
+        """The device has no memory left: try the whole program once more after all saved values were dropped."""
+        self._note(NO_MEMORY)
+        self.stats.evicted += len(self.store.sizes())
+        run = None if self.always else lambda: self.chooser.whole([value.feed for value in values], ())
+        outputs = results_without_saved(self.store, run, error)
+        self.store.commit(State(values, outputs, {}, None, are_values=True), None)
         self.stats.ran += len(self.facts.program.eqns)
         return outputs
 
-    def note(self, start_s: float) -> None:
-        """Enter the call that ended now in the history."""
-        self.history.note(start_s, self._last, self._rested, self.store)
+    def check_alive(self, values: Iterable[LeafValue]) -> None:
+        """Raise DeletedInputError for the first array that was donated or deleted."""
+        for index in [i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()]:
+            raise deleted_input(self.paths[index])
+
+    def _advise_frozen(self) -> bool:
+        """Say that large data which stay the same take long to compare, if they do; whether it was said."""
+        index, seconds = max(self.comparison.unchanged_s.items(), key=lambda item: item[1])
+        if seconds <= ADVICE_S or seconds <= ADVICE_SHARE * (seconds + self.chooser.clock.spent_s):
+            return False
+        nbytes = _jax.aval_bytes(self.facts.program.invars[index].aval)
+        warnings.warn(large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=5)
+        return True
+
+    # --- a call like the one before ------------------------------------------------------------------------------
+
+    def _again(self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float) -> list[Any] | None:
+        """Outputs the short way: what the last call did, with other values of the same inputs.
+
+        Most calls of a fit are like the one before. What serves, what it loads and what the new version takes over
+        need not be found out again. None, and nothing happened, where something is to be decided.
+        """
+        clock = self.chooser.clock
+        spent_s, passed_s = clock.spent_s, clock.passed_s
+        base = self._repeated_base(repeat, values) if repeat.is_settled() else None
+        if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
+            return None
+        results = repeat.program([value.feed for value in values], repeat.loads)
+        if repeat.plan.guard is not None and not clock.read(results.pop()):
+            return None
+        outputs = list(base.outputs)
+        for position, result in zip(repeat.plan.outputs, results, strict=True):
+            outputs[position] = result
+        state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
+        state.harmless = repeat.entry.dirty
+        repeat.base = base
+        self.store.commit(state, base)
+        self.stats.ran += len(repeat.plan.eqns)
+        self.stats.loaded += len(repeat.plan.loads)
+        self._note(repeat.record)
+        overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
+        self.chooser.note_repeated(repeat.entry, clock.spent_s - spent_s + overhead_s)
+        return outputs
+
+    def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
+        """The version that the long way would start from: most used of those that differ in just the same inputs.
+
+        None where one differs in others, or in fewer: that is to be weighed.
+        """
+        best, dirty = None, repeat.entry.dirty
+        for state, found in self.comparison.pairs(values):
+            if found & dirty != dirty:
+                return None
+            if found == dirty:
+                if state.saved is not repeat.saved:
+                    return None
+                best = state if best is None or state.uses >= best.uses else best
+        return best
+
+    def _repeatable(self, record: CallRecord, base: State | None, state: State) -> Repeat | None:
+        """What the call that ended with this version did, if it may be done again as it is."""
+        entry, plan = record.entry, record.plan
+        program = None if entry is None else entry.program
+        if entry is None or program is None or plan is None or program.plan is not plan:
+            return None
+        if record.candidate != "plan" or record.filled or plan.saves or not entry.is_final:
+            return None
+        if base is None or state.saved is not base.saved or (plan.statistics is not None and not entry.is_compared):
+            return None
+        loads = [state.saved.get(var) for var in program.executable.loads]
+        return None if any([x is None for x in loads]) else Repeat(record, entry, program, plan, loads, state)
+
+    # --- a call that is evaluated from a version -----------------------------------------------------------------
+
+    def _evaluate(self, saved: SavedValues, start_s: float) -> list[Any]:
+        """Outputs by the candidate for the dirty set; its seconds are entered where they tell something."""
+        clock, chooser, base = self.chooser.clock, self.chooser, saved.base
+        spent_s, passed_s = clock.spent_s, clock.passed_s
+        num_prepared = self.stats.compiles + chooser.num_planned
+        entry = chooser.entry(saved.dirty)
+        candidate = self.choose(entry, saved)
+        is_try = candidate != "whole" and not entry.is_final
+        run_s = clock.now()
+        candidate, results, guard = self.run(candidate, entry, saved)
+        if self.must_wait or is_try:
+            clock.wait(results)
+        elapsed_s = clock.now() - run_s
+        state = self._new_state(candidate, entry, saved, results)
+        record = self._account(candidate, entry, saved, is_first=base is None)
+        was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
+        chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
+        overhead_s = 0.0
+        if was_prepared and not is_try:
+            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
+        chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
+        instead = None if guard is None else self._results_instead(candidate, entry, saved, results, guard)
+        if instead is not None:
+            state = self._new_state("whole", entry, saved, instead)
+            record = self._account("whole", entry, saved, is_first=base is None)
+        self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
+        is_repeatable = not self.must_wait and not self.always
+        self.repeat = self._repeatable(record, base, state) if is_repeatable else None
+        return state.outputs
+
+    def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
+        """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
+        candidate, segments = entry.candidate, self.chooser.segments
+        if candidate == "whole":
+            return "whole"
+        if candidate == "plan":
+            plan = self.plan_of(candidate, entry)
+            if plan is None or not saved.has_outputs(plan):
+                return "whole"
+            missing = saved.missing(plan.loads)
+        else:
+            missing = saved.missing(segments.route(entry.dirty).clean)
+        if not missing or not self.chooser.is_timed:
+            return candidate
+        dirty = None if saved.base is None else saved.base.culprit
+        to_blame = None if dirty is None else self.chooser.seen(dirty)
+        return candidate if self.chooser.pays_to_fill(entry, missing, to_blame) else "whole"
+
+    def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
+        """The plan that a candidate runs last; None for the whole program."""
+        if candidate == "segments":
+            return self.chooser.segments.top_plan()
+        return entry.program.plan if candidate == "plan" and entry.program is not None else None
+
+    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
+        """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
+
+        The whole program's where values derived for another candidate must not be used.
+        """
+        if candidate != "whole":
+            try:
+                return candidate, *self._run_from_saved(candidate, entry, saved)
+            except UnusableError:
+                self.chooser.bar(entry)
+        return "whole", self._run_whole(saved), None
+
+    def _run_whole(self, saved: SavedValues) -> list[Any]:
+        self.stats.compiles += not self.chooser.whole.num_runs
+        return self.chooser.whole(saved.feeds, ())
+
+    def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[list[Any], Any]:
+        program = self.chooser.segments.top() if candidate == "segments" else entry.program
+        assert program is not None
+        loads = program.executable.loads
+        if self.facts.is_minimal and not self.chooser.is_exact:
+            saved.fill_exactly(saved.missing(loads))
+        results = program(saved.feeds, [saved.get(var) for var in loads])
+        has_guard = program.plan is not None and program.plan.guard is not None
+        guard = results.pop() if has_guard else None
+        return results, guard
+
+    def _results_instead(
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
+    ) -> list[Any] | None:
+        """The whole program's results where the plan's must not be used, else None; what they rest on is dropped.
+
+        A plan must not be used where its guard is false. The first result of one with algebra over rows is compared
+        with the direct form.
+        """
+        plan = self.plan_of(candidate, entry)
+        assert plan is not None
+        statistics = plan.statistics
+        if not self.chooser.clock.read(guard):
+            self.chooser.note_unusable(entry)
+            instead = self._run_whole(saved)
+        elif statistics is None or entry.is_compared:
+            return None
+        else:
+            instead = self._run_whole(saved)
+            entry.is_compared = True
+            pairs = zip(plan.outputs, results, strict=False)
+            errors = [difference(x, instead[position]) for position, x in pairs]
+            worst = max((error for error in errors if error is not None), default=None)
+            if worst is None:
+                return None
+            reason = (
+                f"algebra over rows was given up: it differs from the direct form by {worst:.2g} of the largest element"
+            )
+            logger.warning("%s (%s)", reason, "; ".join(statistics.lines))
+            self.chooser.give_up_algebra(entry, reason)
+        centred = statistics.centred if statistics is not None else ()
+        saved.drop(centred)
+        self.store.forget(centred)
+        jax.block_until_ready(instead if self.must_wait else ())
+        return instead
+
+    # --- commit --------------------------------------------------------------------------------------------------
+
+    def _new_state(self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]) -> State:
+        """The version that follows the baseline: outputs, and what it saves."""
+        chooser, base = self.chooser, saved.base
+        self.store.expect(chooser.savable)
+        added = {**saved.found, **saved.computed}
+        plan = self.plan_of(candidate, entry) if candidate == "plan" else None
+        outputs = results
+        if plan is not None:
+            outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
+            for position, value in zip(plan.outputs, results, strict=False):
+                outputs[position] = value
+            added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
+        if not chooser.is_exact:
+            saveable = self.facts.saveable
+            added.update({v: outputs[i] for i, v in self.out_vars if v in chooser.savable and v in saveable})
+        table = self._carried_over(base, saved.dirty, added)
+        state = State(saved.values, outputs, table, self._culprit(candidate, base, entry), are_values=True)
+        if base is not None and table is base.saved:
+            state.harmless = saved.dirty
+        return state
+
+    def _carried_over(self, base: State | None, dirty: int, added: dict[Var, Any]) -> dict[Var, Any]:
+        """The saved values of a new version; the very table of its baseline where nothing changes in it."""
+        if base is None:
+            return added
+        if base.harmless != dirty and not any([self.facts.mask(var) & dirty for var in base.saved]):
+            base.harmless = dirty
+        if base.harmless != dirty:
+            return {**{var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty}, **added}
+        if all([base.saved.get(var) is x for var, x in added.items()]):
+            return base.saved
+        return {**base.saved, **added}
+
+    def _culprit(self, candidate: Candidate, base: State | None, entry: Entry) -> int | None:
+        """The dirty set to blame for stale values: this one if it chose to leave them so, else its baseline's."""
+        is_forced = entry.candidate != candidate and base is not None
+        if entry.leaves_stale(candidate) and not is_forced:
+            return entry.dirty
+        return None if base is None else base.culprit
+
+    def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> CallRecord:
+        """Count what ran, and note what the call was."""
+        stats, plan = self.stats, self.plan_of(candidate, entry)
+        loads = () if plan is None else plan.loads
+        stats.ran += len(self.facts.program.eqns) if plan is None else len(plan.eqns)
+        stats.loaded += len(loads)
+        stats.evicted += self.chooser.journal.evicted(self.store.take_evicted(), self.store.budget_bytes)
+        record = CallRecord(
+            entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), tuple(saved.plans), is_first
+        )
+        self._note(record)
+        return record
+
+    # --- what the last call was ----------------------------------------------------------------------------------
+
+    def _note(self, record: CallRecord | None) -> None:
+        self._last = record
+        self._rested = None
 
     @property
-    def last(self) -> Record | None:
+    def last(self) -> CallRecord | None:
         """The last call; what changed in one that was not compared in full is found out now."""
         if self._rested is not None:
             dirty = self.comparison.dirty_after_rest(self._rested) | self.always
-            self._last, self._rested = RESTING._replace(dirty=dirty), None
+            self._note(RESTING._replace(dirty=dirty))
         return self._last
+
+    @property
+    def rests(self) -> bool:
+        """Whether the whole program serves all calls for now."""
+        return self.chooser.watch.rest > 0
+
+    # --- control -------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         """Keep the latest version until the next checkpoint."""
@@ -247,7 +534,7 @@ class Engine:
         if is_any_deleted(state.outputs):
             return self.call([value.feed for value in state.values], None)
         self.store.touch(state)
-        self._last, self._rested = UNCHANGED, None
+        self._note(UNCHANGED)
         return state.outputs
 
     def clear(self) -> None:
@@ -258,90 +545,9 @@ class Engine:
 
     def clear_saved(self) -> None:
         """Drop all saved values."""
-        self._last, self._rested, self.repeat = self.last, None, None
+        self._note(self.last)
+        self.repeat = None
         self.store.clear()
-
-    def check_alive(self, values: Iterable[LeafValue]) -> None:
-        """Raise DeletedInputError for the first array that was donated or deleted."""
-        for index in [i for i, v in enumerate(values) if v.array is not None and v.is_deleted()]:
-            raise deleted_input(self.paths[index])
-
-    def _evaluate(
-        self, values: tuple[LeafValue, ...], pairs: Pairs, base: State | None, dirty: int, start_s: float
-    ) -> list[Any]:
-        clock, chooser = self.chooser.clock, self.chooser
-        spent_s, passed_s, num_prepared = clock.spent_s, clock.passed_s, self.stats.compiles + chooser.num_planned
-        entry = self.chooser.entry(dirty)
-        saved = SavedValues(self, pairs, base, dirty, [value.feed for value in values])
-        candidate = self.serving.choose(entry, saved)
-        is_try = candidate != "whole" and not entry.is_final
-        run_s = clock.now()
-        candidate, results, guard = self.serving.run(candidate, entry, saved)
-        if self.must_wait or is_try:
-            clock.wait(results)
-        elapsed_s = clock.now() - run_s
-        state = self._new_state(values, base, dirty, candidate, entry, saved, results)
-        self._account(candidate, entry, saved, is_first=base is None)
-        was_prepared = num_prepared == self.stats.compiles + chooser.num_planned
-        chooser.note_use(entry, candidate, elapsed_s if is_try and was_prepared else None)
-        overhead_s = 0.0
-        if was_prepared and not is_try:
-            overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
-        if guard is not None:
-            state = self._doubted(state, candidate, entry, saved, results, guard)
-        self.store.commit(state, base if dirty != self.layout.full | self.always else None)
-        record = None if self.must_wait or self.always else self._last
-        self.repeat = None if record is None else repeat_of(chooser, record, base, state)
-        return state.outputs
-
-    def _doubted(
-        self, state: State, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
-    ) -> State:
-        """The state, or one with the results of the whole program where those of a plan must not be used."""
-        plan = self.serving.plan_of(candidate, entry)
-        assert plan is not None
-        instead = results_instead(plan, guard, results, entry, self.chooser, lambda: self.serving.run_whole(saved))
-        if instead is None:
-            return state
-        centred = plan.statistics.centred if plan.statistics is not None else ()
-        saved.drop(centred)
-        self.store.forget(centred)
-        jax.block_until_ready(instead if self.must_wait else ())
-        self._account("whole", entry, saved, is_first=saved.base is None)
-        return self._new_state(state.values, saved.base, entry.dirty, "whole", entry, saved, instead)
-
-    def _new_state(
-        self,
-        values: tuple[LeafValue, ...],
-        base: State | None,
-        dirty: int,
-        candidate: Candidate,
-        entry: Entry,
-        saved: SavedValues,
-        results: list[Any],
-    ) -> State:
-        self.store.expect(self.chooser.savable)
-        added = {**saved.found, **saved.computed}
-        plan = self.serving.plan_of(candidate, entry) if candidate == "plan" else None
-        outputs, computed = results_of(plan, base, results, len(self.facts.program.outvars))
-        added.update(computed)
-        if not self.chooser.is_exact:
-            added.update(saveable_outputs(self.out_vars, outputs, self.chooser.savable, self.facts.saveable))
-        return successor(base, dirty, added, values, outputs, culprit(candidate, base, entry), self.facts.mask)
-
-    def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> None:
-        stats = self.stats
-        plan = self.serving.plan_of(candidate, entry)
-        num_ran = len(self.facts.program.eqns) if plan is None else len(plan.eqns)
-        stats.ran += num_ran
-        stats.loaded += 0 if plan is None else len(plan.loads)
-        stats.evicted += self.chooser.journal.evicted(self.store.take_evicted(), self.store.budget_bytes)
-        loads = plan.loads if plan is not None else ()
-        self._rested = None
-        self._last = Record(
-            entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), tuple(saved.plans), is_first
-        )
 
     def anew(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs with the bits of a call under the exact policy; nothing saved is read or written."""
@@ -349,15 +555,14 @@ class Engine:
             return self.fresh(leaves)
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
-        feeds = [value.feed for value in values]
         full = self.layout.full
-        uncounted = self._copy(Stats())
-        saved = SavedValues(uncounted, [], None, full, feeds)
-        run = lambda: self.serving.run("segments", Entry(full, blame_s=0.0, prior_s=0.0), saved)[1]
+        saved = SavedValues(self._copy(Stats()), [], None, full, values)
+        run = lambda: self.run("segments", Entry(full, blame_s=0.0, prior_s=0.0), saved)[1]
         return self.calls.anew(run) if self.must_wait else run()
 
     def fresh(self, leaves: Sequence[Any]) -> list[Any]:
         """Outputs of the whole function; the store is neither read nor written."""
-        self.check_alive(values := tuple([LeafValue(x) for x in leaves]))
-        run = lambda: self.chooser.whole.executable([value.feed for value in values], ())
+        values = tuple([LeafValue(x) for x in leaves])
+        self.check_alive(values)
+        run: Callable[[], list[Any]] = lambda: self.chooser.whole.executable([value.feed for value in values], ())
         return self.calls.anew(run) if self.must_wait else run()

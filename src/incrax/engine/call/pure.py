@@ -151,6 +151,7 @@ class Step:
         self._traced = analysis.traced
         self._retrace = retrace
         self._weak_outputs = {_weak_types(leaves): _weak_types(function.facts.program.outvars)}
+        self.num_equations = len(analysis.traced.eqns)
         self._layout = function.facts.dependence.layout
         self._paths = signature.dynamic_paths
         self._is_disabled = is_disabled()

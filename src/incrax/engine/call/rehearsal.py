@@ -11,19 +11,18 @@ from typing import Any
 import jax
 
 from incrax._jax import Var
-from incrax.engine.call.call_record import UNCHANGED, Record
 from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import UNCHANGED, CallRecord
 from incrax.engine.plan.plan import Plan, plan_dirty, plan_fill
 from incrax.engine.policy.candidates import Candidate, Entry
-from incrax.engine.store.baselines import Pairs
 from incrax.engine.store.saved_values import SavedValues
-from incrax.engine.store.store import available_in, is_any_deleted
+from incrax.engine.store.store import Pairs, available_in, is_any_deleted
 
 MAX_TRIES = 16
 """Evaluations for which `prepare` waits until the choice among candidates is final."""
 
 
-def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
+def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
     """What a call would do, without running anything or touching the store; None before the first call."""
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
@@ -32,7 +31,7 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> Record | None:
     return _record(engine, pairs, is_resting=is_resting) if pairs else None
 
 
-def outlook(engine: Engine, dirty: int) -> Record | None:
+def outlook(engine: Engine, dirty: int) -> CallRecord | None:
     """What a call would do that changes these inputs of the latest one to new values; None before the first call."""
     if not engine.store.states:
         return None
@@ -41,7 +40,7 @@ def outlook(engine: Engine, dirty: int) -> Record | None:
     return _record(engine, pairs, is_resting=is_resting)
 
 
-def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> Record:
+def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> CallRecord:
     """What a call with these baselines would do."""
     base, dirty = pairs[-1]
     dirty |= engine.always
@@ -51,13 +50,13 @@ def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> Record:
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
     candidate: Candidate = "whole" if entry is None or is_resting else entry.candidate
-    plan = None if entry is None else engine.serving.plan_of(candidate, entry)
+    plan = None if entry is None else engine.plan_of(candidate, entry)
     if entry is None:
         entry, plan = _first_use(engine, dirty)
     if plan is None:
-        return Record(dirty, "whole", entry, None, (), (), (), is_first=False)
+        return CallRecord(dirty, "whole", entry, None, (), (), (), is_first=False)
     missing, plans = _would_fill(engine, pairs, plan)
-    return Record(dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False)
+    return CallRecord(dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False)
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
@@ -108,10 +107,10 @@ def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
         engine.chooser.plan(entry, is_asked=True)
     pairs = [(state, changed | dirty) for state, changed in pairs[-1:]]
     base = pairs[-1][0] if pairs else None
-    saved = SavedValues(engine, pairs, base, dirty, [v.feed for v in values])
+    saved = SavedValues(engine, pairs, base, dirty, values)
     for _ in range(MAX_TRIES):
         entry = engine.chooser.entry(dirty)
-        jax.block_until_ready(engine.serving.run(engine.serving.choose(entry, saved), entry, saved)[1])
+        jax.block_until_ready(engine.run(engine.choose(entry, saved), entry, saved)[1])
         saved.forget(dirty)
         if entry.is_final:
             return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from incrax._context import context_key
 from incrax._messages import many_functions, many_signatures, nothing_saved
 from incrax._names import name_of
 from incrax._stats import Stats
+from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
 from incrax.engine.call.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs, trace_for
 from incrax.engine.call.engine import Engine
@@ -69,21 +69,45 @@ class Traced:
         self.analysis = analysis
         self.engine = engine
 
+    @property
+    def num_bytes(self) -> int:
+        """Estimated bytes of its programs."""
+        chooser, num_eqns = self.engine.chooser, len(self.engine.facts.program.eqns)
+        programs = [entry.program for entry in list(chooser.entries.values()) if entry.program is not None]
+        plans = [program.plan for program in programs if program.plan is not None]
+        return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
+
     def serves(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
         return treedef == self.signature.treedef and context_key() == self.signature.config
 
-    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
-        """Numbers of the dynamic leaves that are other objects than before; None if the signature differs."""
+    def given(self, leaves: Sequence[Any]) -> Given | None:
+        """What a call of the same tree gives; None if its signature is another."""
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
             return None
-        dynamic = signature.dynamic_leaves(leaves)
-        changed = self.engine.comparison.changed_leaves(dynamic)
-        numbers = range(len(dynamic)) if changed is None else changed
+        dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
         states = self.engine.store.states
         anchors = states[-1].anchors if states else ()
-        return list(numbers) if signature.same_types(dynamic, numbers, anchors) else None
+        changed = list(range(len(dynamic)))
+        if states:
+            changed = [i for i, (x, anchor) in enumerate(zip(dynamic, anchors, strict=True)) if x is not anchor]
+        return Given(self, dynamic, changed) if signature.same_types(dynamic, changed, anchors) else None
+
+
+class Given(NamedTuple):
+    """What a call gives: the trace that serves it, the leaves that are values, and which are other objects than before.
+
+    `changed` is None where the trace has no version to compare with.
+    """
+
+    traced: Traced
+    leaves: Sequence[Any]
+    changed: list[int] | None
+
+
+def _step_bytes(step: Step) -> int:
+    return program_bytes(2 * step.num_equations)
 
 
 class Traces:
@@ -95,9 +119,10 @@ class Traces:
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        self.table: OrderedDict[Hashable, Traced] = OrderedDict()
+        max_signatures = options.tuning.max_signatures
+        self.table: LruTable[Hashable, Traced] = LruTable(max_signatures, weigh=lambda traced: traced.num_bytes)
         self.latest: Traced | None = None
-        self.steps: OrderedDict[Hashable, Step] = OrderedDict()
+        self.steps: LruTable[Hashable, Step] = LruTable(max_signatures, weigh=_step_bytes)
         self._has_warned = False
         self._forgotten: set[int] | None = set()
 
@@ -106,33 +131,32 @@ class Traces:
         other = Traces(self.fun, self.options, stats)
         other.calls = self.calls
         for key, traced in self.table.items():
-            other.table[key] = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            copied = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            other.table.add(key, copied)
             if traced is self.latest:
-                other.latest = other.table[key]
+                other.latest = copied
         return other
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
-    def serving(
-        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
-    ) -> tuple[Traced | None, list[int] | None]:
-        """The trace for a call (None: none serves it as it is), and which leaves are other objects."""
+    def serving(self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs) -> Given | None:
+        """What a call gives to its trace; None if none serves it as it is."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
-            changed = latest.changed_leaves(leaves)
-            if changed is not None:
-                return latest, changed
+            given = latest.given(leaves)
+            if given is not None:
+                return given
         if has_tracer(leaves) or has_rows(leaves):
-            return None, None
+            return None
         signature = make_signature(self.fun, args, kwargs)
         found = self.table.get(signature.key)
         if found is None:
             found = self._add(signature, leaves)
-        self.table.move_to_end(signature.key)
         if has_mutable_inputs(found.analysis):
-            return None, None
+            return None
         self.latest = found
-        return found, found.engine.comparison.changed_leaves(signature.dynamic_leaves(leaves))
+        dynamic = signature.dynamic_leaves(leaves)
+        return Given(found, dynamic, found.engine.comparison.changed_leaves(dynamic))
 
     def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
         """The trace for a call without becoming the latest, or forgetting another; None: call the function as it is."""
@@ -144,7 +168,7 @@ class Traces:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
             if len(self.table) < self.options.tuning.max_signatures:
-                self.table[signature.key] = traced
+                self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
     def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> tuple[Traced, list[Any]]:
@@ -179,20 +203,20 @@ class Traces:
         return Traced(signature, analysis, engine)
 
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
-        traced = self.table[signature.key] = self._make(signature, leaves, self.stats)
-        self._note_trace(signature)
+        traced = self._make(signature, leaves, self.stats)
+        made_room = self.table.add(signature.key, traced)
+        self._note_trace(signature, made_room)
         self._warn_of_thrashing(signature)
-        if len(self.table) > self.options.tuning.max_signatures:
-            _, forgotten = self.table.popitem(last=False)
+        for forgotten in made_room:
             self._note_forgotten(forgotten.signature)
             note_forgotten(self.name, self.options.tuning.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
 
-    def _note_trace(self, signature: Signature) -> None:
+    def _note_trace(self, signature: Signature, made_room: Sequence[Traced] = ()) -> None:
         self.stats.traces += 1
-        known = (traced.signature for traced in self.table.values())
+        known = (traced.signature for traced in (*made_room, *self.table.values()))
         note_trace(self.name, signature, known, self.options.tuning.max_signatures)
 
     def _note_forgotten(self, signature: Signature) -> None:
@@ -228,11 +252,8 @@ class Traces:
         found = None if is_traced else self.steps.get(key)
         if found is None:
             found = self._make_step(signature, leaves)
-        if not is_traced:
-            self.steps[key] = found
-            self.steps.move_to_end(key)
-            if len(self.steps) > self.options.tuning.max_signatures:
-                self.steps.popitem(last=False)
+            if not is_traced:
+                self.steps.add(key, found)
         return found
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from incrax._jax import first_buffer
-from incrax._profiling import annotated
+from incrax._profiling import is_profiled, profiled
 from incrax.engine.compile.executables import Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.plan.plan import Plan
@@ -124,9 +124,11 @@ class TimedProgram:
             self.times.clear()
             self.num_runs, self.is_settled = 1, False
 
-    @annotated("run")
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
+        return profiled("run", self._run, feeds, loads) if is_profiled() else self._run(feeds, loads)
+
+    def _run(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         rounds = self.clock.rounds
         donated = self.pool.take(self.executable.donated) if self.executable.donated else ()
         if self.is_settled and (self.num_runs % SAMPLE or not rounds):

@@ -122,19 +122,20 @@ def descriptor(x: Any) -> tuple[Any, ...]:
     return x.shape, x.dtype, False, plain_sharding(x.sharding) if getattr(x, "committed", False) else None
 
 
-def has_type_of(x: Any, anchor: Any) -> bool:
-    """Whether an array shares its very type object with another one: enough, and faster than to compare types."""
+def has_type(x: Any, known: Any, anchor: Any = None) -> bool:
+    """Whether a leaf is a value of the type of a descriptor; `anchor` is a value that is, if there is one.
+
+    It is enough, and faster than to make a descriptor, that an array shares its very type object with the anchor, or
+    that a NumPy value has the shape and dtype.
+    """
     kind = type(x)
-    if kind is not type(anchor) or kind is not _ARRAY:
-        return False
-    return x.aval is anchor.aval and not x.committed and not anchor.committed
-
-
-def has_numpy_type(x: Any, known: Any) -> bool:
-    """Whether a NumPy value has just the shape and dtype of a descriptor: enough, and faster than to make one."""
-    if type(x) is not np.ndarray and type(x) is not np.float64:
-        return False
-    return x.dtype is known[1] and x.shape == known[0] and known[2] is False and known[3] is None
+    if kind is _ARRAY and type(anchor) is _ARRAY and x.aval is anchor.aval:
+        if not x.committed and not anchor.committed:
+            return True
+    elif (kind is np.ndarray or kind is np.float64) and x.dtype is known[1]:
+        if x.shape == known[0] and known[2] is False and known[3] is None:
+            return True
+    return not isinstance(x, _jax.Tracer) and is_dynamic(x) and descriptor(x) == known
 
 
 def check_dynamic(x: Any, path: str) -> None:
@@ -261,6 +262,30 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
         return _same_on_device(old, new.array)
     old_bits, new_bits = old.bits, new.bits
     return old_bits is not None and new_bits is not None and same_bits(old_bits, new_bits)
+
+
+def known_value(new: LeafValue, olds: Iterable[LeafValue]) -> LeafValue:
+    """The first of some values that has the same bits, or the new one."""
+    tried = None
+    for old in () if new.is_deleted() else olds:
+        if old is not tried and not old.is_deleted() and same_value(old, new):
+            return old
+        tried = old
+    return new
+
+
+def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
+    """The same for a leaf."""
+    return known_value(LeafValue(x), olds)
+
+
+def same_entry(old: Any, new: Any) -> bool:
+    """Whether two entries of one descriptor have the same bits."""
+    known = same_floats(old, new)
+    if known is not None:
+        return known
+    value = as_value(old)
+    return not value.is_deleted() and same_value(value, as_value(new))
 
 
 def has_bits_of(x: Any, old: LeafValue) -> bool:

@@ -13,10 +13,9 @@ from typing import Any
 
 import jax
 
-from incrax import _jax
 from incrax._context import context_key
 from incrax._messages import mutable_static, unhashable_static
-from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_numpy_type, has_type_of, is_dynamic
+from incrax.engine.inputs.leaves import check_dynamic, descriptor, has_type, is_dynamic
 from incrax.engine.inputs.mutable import mutable_part
 from incrax.engine.inputs.placement import Placed
 
@@ -63,15 +62,13 @@ class Signature:
 
     def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
         """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
+        python_types, types = self.python_types, self.dynamic_types
         for index in numbers:
             x = dynamic[index]
-            known = self.dynamic_types[index]
-            if type(x) is self.python_types[index] or has_numpy_type(x, known):
-                continue
-            if anchors and has_type_of(x, anchors[index]):
-                continue
-            if isinstance(x, _jax.Tracer) or not is_dynamic(x) or descriptor(x) != known:
-                return False
+            if type(x) is not python_types[index]:
+                anchor = anchors[index] if anchors else None
+                if not has_type(x, types[index], anchor):
+                    return False
         return True
 
     @cached_property

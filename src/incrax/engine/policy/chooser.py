@@ -5,6 +5,7 @@ In: `Facts`, dirty sets as they come, measured seconds. Out: entries with progra
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -91,9 +92,9 @@ class Chooser:
 
     def fork(self, stats: Stats, pool: Pool) -> Chooser:
         """An independent table with the same compiled programs."""
-        other = Chooser.__new__(Chooser)
-        other.__dict__.update(self.__dict__)
-        other.stats, other.pool = stats, pool
+        other = copy.copy(self)
+        other.stats = stats
+        other.pool = pool
         other.clock = clock = self.clock.copy()
         other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
         other.segments = self.segments.fork(stats, clock, pool)
@@ -313,6 +314,12 @@ class Chooser:
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
+    def note_repeated(self, entry: Entry, spent_s: float) -> None:
+        """A call was served by the plan of an entry as the one before was."""
+        entry.count += 1
+        entry.note_use("plan")
+        self.note_call(entry, "plan", spent_s)
+
     def _is_settled(self, entry: Entry) -> bool:
         """Whether what serves a dirty set is known; a small gain that waits for credit counts as none."""
         is_waiting = not entry.is_planned and entry.promise_s < math.inf
@@ -321,8 +328,9 @@ class Chooser:
     def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
         if self.whole.is_settled and not self.race.callback_s and self.is_timed and self.clock.is_running:
+            whole_s = self.whole_s if self.whole.seconds is None else self.whole.seconds
             is_idle = self._is_settled(entry) and entry.candidate == candidate == "whole"
-            if self.watch.note(spent_s, self.whole_s, entry.dirty.bit_count(), is_idle=is_idle):
+            if self.watch.note(spent_s, whole_s, entry.dirty.bit_count(), is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())
             if self.watch.rest:
                 self.journal.rested(self.watch)

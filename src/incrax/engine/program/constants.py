@@ -1,39 +1,70 @@
-"""Values known before any input is: small constants evaluated with NumPy, without a compiler.
+"""Values known before any input is.
 
-In: a `Program`. Out: the values of variables that depend on no input, for primitives on which NumPy and XLA agree
-bit for bit (moves of data, integer, boolean and correctly rounded arithmetic). It must not know what uses them.
+In: a `Program`, or its equations one by one. Out: the values of variables that depend on no input. Small ones are
+evaluated at once with NumPy, without a compiler, for primitives on which NumPy and XLA agree bit for bit (moves of
+data, integer, boolean and correctly rounded arithmetic); others, of any size and primitive, by JAX when somebody who
+defers asks for one. It must not know what uses them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from incrax import _jax
-from incrax._jax import Equation, Literal, Var
-from incrax._program import Program
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import STATEFUL, Program
 from incrax.primitives.table import entry_of
 
 MAX_SIZE = 4096
 """Elements above which a constant is left to XLA."""
 
+MAX_DEFERRED = 1 << 22
+"""Elements above which it is unknown also to those who defer."""
 
-def known_values(program: Program) -> dict[Var, np.ndarray]:
+MAX_DEPTH = 64
+"""Constants that wait for each other; a longer chain is unknown."""
+
+
+@dataclass
+class Deferred:
+    """A constant that is evaluated at the first request; `depth` counts the equations in a row that wait."""
+
+    make: Callable[[], Any]
+    depth: int
+    made: Any = None
+
+    @property
+    def value(self) -> Any:
+        """The value."""
+        if self.made is None:
+            self.made = self.make()
+            self.depth = 0
+        return self.made
+
+
+Known: TypeAlias = dict[Var, Any]
+"""Values, some of them `Deferred`."""
+
+
+def known_values(program: Program) -> Known:
     """The values of the small variables that depend on no input."""
     known = known_constants(program)
     for eqn in program.eqns:
-        value = evaluate_equation(eqn, known)
-        if value is not None:
-            known[eqn.outvars[0]] = value
+        learn(eqn, known)
     return known
 
 
-def known_constants(program: Program) -> dict[Var, np.ndarray]:
-    """The values of the small constants."""
+def known_constants(program: Program, *, defers: bool = False) -> Known:
+    """The values of the constants, the small ones if nothing is deferred."""
+    is_read = (lambda aval: _jax.aval_size(aval) <= MAX_DEFERRED) if defers else _is_small
     pairs = zip(program.constvars, program.consts, strict=True)
-    return {var: np.asarray(const) for var, const in pairs if _is_small(var.aval) and is_at_hand(const)}
+    found = {var: const for var, const in pairs if is_read(var.aval) and is_at_hand(const)}
+    return found if defers else {var: np.asarray(const) for var, const in found.items()}
 
 
 def is_at_hand(const: Any) -> bool:
@@ -43,18 +74,62 @@ def is_at_hand(const: Any) -> bool:
     return not isinstance(const, jax.Array) or _jax.is_held_whole(const)
 
 
-def evaluate_equation(eqn: Equation, known: dict[Var, np.ndarray]) -> np.ndarray | None:
-    """The value of an equation's one output, or None where it is not known exactly."""
-    rule = entry_of(eqn).constant
-    if rule is None or not all(isinstance(atom, Literal) or atom in known for atom in eqn.invars):
+def constant_of(atom: Atom, known: Known) -> Any | None:
+    """What is known of an atom."""
+    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known.get(atom)
+
+
+def value_of(atom: Atom, known: Known) -> np.ndarray | None:
+    """The value of an atom; None where it depends on an input, or is no array of numbers."""
+    found = constant_of(atom, known)
+    if found is None or _jax.is_key_dtype(getattr(atom.aval, "dtype", np.dtype(bool))):
         return None
-    if len(eqn.outvars) != 1 or not _is_small(eqn.outvars[0].aval):
+    return np.asarray(value_at(found))
+
+
+def value_at(found: Any) -> Any:
+    """What is known, evaluated."""
+    return found.value if isinstance(found, Deferred) else found
+
+
+def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
+    """Add an equation's outputs if all its inputs are known: at once where NumPy can, else if it `defers`."""
+    for atom in eqn.invars:
+        if not isinstance(atom, Literal) and atom not in known:
+            return
+    found = [constant_of(atom, known) for atom in eqn.invars]
+    depth = max((each.depth for each in found if isinstance(each, Deferred)), default=0)
+    if depth == 0 and len(eqn.outvars) == 1 and _is_small(eqn.outvars[0].aval):
+        aval = eqn.outvars[0].aval
+        value = numpy_value(eqn, list(map(value_at, found)))
+        if value is not None:
+            known[eqn.outvars[0]] = value.reshape(aval.shape)
+            return
+    if defers and depth < MAX_DEPTH and _is_pure(eqn):
+        results = Deferred(lambda: _by_jax(eqn, found), depth)
+        for number, var in enumerate(eqn.outvars):
+            known[var] = Deferred(lambda number=number: results.value[number], depth + 1)
+
+
+def numpy_value(eqn: Equation, values: Sequence[Any]) -> np.ndarray | None:
+    """The output of an equation on these values, of any shape; None where NumPy may give other bits than XLA."""
+    rule, dtype = entry_of(eqn).constant, eqn.outvars[0].aval.dtype
+    if rule is None or not _is_numeric(dtype):
         return None
-    values = [_known_atom(atom, known) for atom in eqn.invars]
-    aval = eqn.outvars[0].aval
     with np.errstate(all="ignore"):
-        result = rule(*values, **eqn.params)
-    return None if result is None or _has_subnormal(result) else np.asarray(result, aval.dtype).reshape(aval.shape)
+        result = rule(*map(np.asarray, values), **eqn.params)
+    return None if result is None or _has_subnormal(result) else np.asarray(result, dtype)
+
+
+def _by_jax(eqn: Equation, inputs: Sequence[Any]) -> Sequence[Any]:
+    with jax.ensure_compile_time_eval():
+        return _jax.apply(eqn, list(map(value_at, inputs)))
+
+
+def _is_pure(eqn: Equation) -> bool:
+    if eqn.effects or eqn.primitive.name in STATEFUL or _jax.calls_host(eqn):
+        return False
+    return all(_jax.aval_size(var.aval) <= MAX_DEFERRED for var in eqn.outvars)
 
 
 def _has_subnormal(x: Any) -> bool:
@@ -63,12 +138,13 @@ def _has_subnormal(x: Any) -> bool:
     return x.dtype.kind == "f" and bool(np.any((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)))
 
 
-def _known_atom(atom: Any, known: dict[Var, np.ndarray]) -> np.ndarray:
-    return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
+def _is_numeric(dtype: Any) -> bool:
+    """Whether it is one of the types that NumPy and XLA treat alike."""
+    return not _jax.is_key_dtype(dtype) and np.dtype(dtype).kind in "biuf" and np.dtype(dtype).itemsize in (1, 4, 8)
 
 
 def _is_small(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or _jax.is_ref(aval) or _jax.is_key_dtype(dtype) or np.dtype(dtype).kind not in "biuf":
+    if dtype is None or _jax.is_ref(aval):
         return False
-    return np.dtype(dtype).itemsize in (1, 4, 8) and _jax.aval_size(aval) <= MAX_SIZE
+    return _is_numeric(dtype) and _jax.aval_size(aval) <= MAX_SIZE

@@ -19,15 +19,13 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax._program import STATEFUL, Program, written_vars
-from incrax.engine.program.constants import evaluate_equation, known_constants
+from incrax.engine.program.constants import Known, known_constants, learn
 from incrax.primitives.elements import Domain
 from incrax.primitives.entry import View
 from incrax.primitives.table import entry_of
 
 Masks: TypeAlias = Any
 """One int for a whole value, or an object array of ints with its shape."""
-
-Known: TypeAlias = dict[Var, np.ndarray]
 
 MAX_TRACKED = 1024
 """Elements above which a value has one mask for the whole array."""
@@ -207,9 +205,7 @@ class _Bits(Domain):
         return known.get(atom) if isinstance(atom, Var) else None
 
     def enter(self, eqn: Equation, operands: Sequence[Masks], known: Known) -> list[Masks] | None:
-        value = evaluate_equation(eqn, known)
-        if value is not None:
-            known[eqn.outvars[0]] = value
+        learn(eqn, known)
         if _is_split(eqn, operands):
             return None
         mask = ALWAYS if eqn.effects or eqn.primitive.name in STATEFUL else 0

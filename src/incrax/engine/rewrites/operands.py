@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from incrax import _jax
 from incrax._jax import Atom, Equation, Literal, Var
 from incrax.engine.rewrites.linear import Factor
-from incrax.engine.rewrites.partial_sums import MIN_ROW_SIZE
+from incrax.engine.rewrites.partial_sums import is_full_sum
 from incrax.engine.rewrites.products import Key, factor_key
 from incrax.primitives.entry import Algebra
 from incrax.primitives.table import algebra_of, entry_of
@@ -90,22 +87,14 @@ def reductions(eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: Equatio
     reader = _Reader(is_dirty, equation_of)
     found = []
     for number, eqn in enumerate(eqns):
-        if _is_wide_sum(eqn) and is_dirty(eqn.outvars[0]):
+        is_sum = is_full_sum(eqn, "f") and not eqn.outvars[0].aval.weak_type
+        if is_sum and is_dirty(eqn.outvars[0]):
             reduction = Reduction(number, reader.read(eqn.invars[0]))
             if _is_complete(reduction, eqn.invars[0].aval.shape):
                 found.append(reduction)
         elif len(eqn.outvars) == 1:
             reader.enter(eqn)
     return found
-
-
-def _is_wide_sum(eqn: Equation) -> bool:
-    """Whether an equation sums all of a large array of real numbers."""
-    if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var) or eqn.outvars[0].aval.weak_type:
-        return False
-    aval = eqn.invars[0].aval
-    is_real = aval.dtype in (np.dtype(np.float32), np.dtype(np.float64))
-    return is_real and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 
 def _is_complete(reduction: Reduction, shape: tuple[int, ...]) -> bool:

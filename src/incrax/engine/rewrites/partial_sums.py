@@ -205,7 +205,7 @@ def _groups(eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int])
     """Full reductions of a product of one computed and one loaded array, by the computed one."""
     groups: dict[Var, _Group] = {}
     for number, eqn in enumerate(eqns):
-        if not _is_full_sum(eqn) or eqn.invars[0] not in producer:
+        if not is_full_sum(eqn) or eqn.invars[0] not in producer:
             continue
         product = eqns[producer[eqn.invars[0]]]
         if product.primitive.name != "mul":
@@ -220,11 +220,12 @@ def _groups(eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int])
     return groups
 
 
-def _is_full_sum(eqn: Equation) -> bool:
+def is_full_sum(eqn: Equation, kinds: str = "fc") -> bool:
+    """Whether an equation sums all of a large array of numbers of these kinds, complex ones included or not."""
     if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var):
         return False
     aval = eqn.invars[0].aval
-    is_wide = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in "fc" and aval.dtype.itemsize >= 4
+    is_wide = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in kinds and aval.dtype.itemsize >= 4
     return is_wide and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
 
 

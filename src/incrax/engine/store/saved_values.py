@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from incrax._jax import Var
 from incrax._stats import Stats
+from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.store.store import State, Store, available_in
+from incrax.engine.store.store import Pairs, State, Store, available_in
 
 
 class Owner(Protocol):
@@ -31,16 +32,20 @@ class UnusableError(Exception):
 
 
 class SavedValues:
-    """Values for one call: `pairs` are states with their dirty sets, `computed` and `found` is what it read."""
+    """Values for one call with these leaf values: `pairs` are states with their dirty sets, the best one `base`.
+
+    `computed` and `found` is what it read, `plans` what it ran for that.
+    """
 
     def __init__(
-        self, owner: Owner, pairs: list[tuple[State, int]], base: State | None, dirty: int, feeds: list[Any]
+        self, owner: Owner, pairs: Pairs, base: State | None, dirty: int, values: tuple[LeafValue, ...]
     ) -> None:
         self.owner = owner
         self.pairs = pairs
         self.base = base
         self.dirty = dirty
-        self.feeds = feeds
+        self.values = values
+        self.feeds = [value.feed for value in values]
         self.computed: dict[Var, Any] = {}
         self.found: dict[Var, Any] = {}
         self.plans: list[Plan] = []

@@ -12,16 +12,36 @@ Invariants, checked by `check_invariants`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 
-from incrax._jax import Tracer, Var, aval_bytes
-from incrax._profiling import annotated
+from incrax._jax import ArrayImpl, Tracer, Var, aval_bytes
+from incrax._profiling import is_profiled, profiled
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.inputs.leaves import LeafValue, as_value
-from incrax.engine.program.dependence import ALWAYS
+from incrax.engine.inputs.leaves import (
+    LeafValue,
+    as_entry,
+    as_value,
+    changed_elements,
+    has_bits_of,
+    is_compared_by_identity,
+    known_value,
+    resolved,
+    same_entry,
+)
+from incrax.engine.policy.chooser import Chooser
+from incrax.engine.program.dependence import ALWAYS, Layout
+
+SETTLE_EVERY = 16
+"""Calls between looks at which host values stayed in use."""
+
+LARGE_BYTES = 2**20
+"""NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
 
 
 class State:
@@ -62,6 +82,9 @@ class State:
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
         return State(self.entries, self.outputs, dict(self.saved), self.culprit)
+
+
+Pairs: TypeAlias = list[tuple[State, int]]
 
 
 class Store:
@@ -131,9 +154,14 @@ class Store:
         self.bound_bytes = self.budget_bytes + 1
         self._set(self.states)
 
-    @annotated("commit")
     def commit(self, state: State, used: State | None) -> None:
         """Add a version; keep the one that it was made from, then the most recently used others."""
+        if is_profiled():
+            profiled("commit", self._commit, state, used)
+        else:
+            self._commit(state, used)
+
+    def _commit(self, state: State, used: State | None) -> None:
         if used is not None:
             used.uses += 1
         others = [s for s in self.states if s is not used]
@@ -262,6 +290,211 @@ class Store:
             return []
         found, self.evicted = self.evicted, []
         return found
+
+
+class Comparison:
+    """Compares leaves with the states of one store; `settles` says whether host values that stay go to the device."""
+
+    def __init__(self, store: Store, layout: Layout, *, settles: bool) -> None:
+        self.store = store
+        self.layout = layout
+        self.settles = settles
+        self.num_resolved = 0
+        self.unchanged_s: dict[int, float] = {}
+
+    def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
+        """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
+        states = self.store.states
+        if not states:
+            return None
+        return [i for i, (x, anchor) in enumerate(zip(leaves, states[-1].anchors, strict=True)) if x is not anchor]
+
+    def awaited(
+        self, leaves: Sequence[Any], changed: Sequence[int] | None, now: Callable[[], float]
+    ) -> tuple[tuple[LeafValue, ...], float]:
+        """As `resolve`, and the seconds of waiting before for inputs that are still computed: they are no overhead."""
+        running = [leaves[i] for i in changed or () if not _is_at_hand(leaves[i])]
+        start_s = now()
+        for x in running:
+            _wait(x)
+        waited_s = now() - start_s if running else 0.0
+        return self.resolve(leaves, changed), waited_s
+
+    def resolve(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
+        """Each leaf as the stored value that it equals, or as a new one."""
+        states = self.store.states
+        if changed is None or not states:
+            return tuple([LeafValue(x) for x in leaves])
+        latest = states[-1].values
+        if not changed:
+            return latest
+        values = list(latest)
+        for index in changed:
+            resolve_leaf = self._resolve_leaf if not is_profiled() else self._profiled_leaf
+            values[index] = resolve_leaf(index, leaves[index])
+        self.num_resolved += 1
+        if self.settles and self.num_resolved % SETTLE_EVERY == 0:
+            for value in values:
+                value.settle(self.num_resolved)
+        return tuple(values)
+
+    def entries(self, leaves: Sequence[Any], changed: Sequence[int], state: State) -> tuple[Any, ...] | None:
+        """The leaves as entries of a new state; None if they have the bits of a state, all but `changed` its objects.
+
+        Comparing stops at the first difference.
+        """
+        entries = list(state.entries)
+        is_same = True
+        for index in changed:
+            old, x = entries[index], leaves[index]
+            if type(old) is LeafValue and self._has_bits_of(index, x, old):
+                continue
+            new = as_entry(x)
+            is_same = is_same and same_entry(old, new)
+            entries[index] = new
+        return None if is_same else tuple(entries)
+
+    def _profiled_leaf(self, index: int, x: Any) -> LeafValue:
+        return profiled("compare", self._resolve_leaf, index, x)
+
+    def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
+        """The stored value with these bits, or a new one."""
+        is_numpy = type(x) is np.ndarray
+        for state in self.store.states:
+            if state.anchors[index] is x or (is_numpy and self._has_bits_of(index, x, state.values[index])):
+                return state.values[index]
+        return resolved(x, [state.values[index] for state in reversed(self.store.states)])
+
+    def _has_bits_of(self, index: int, x: Any, old: LeafValue) -> bool:
+        """Whether a NumPy array has the bits of a value; seconds are counted for a large one that has."""
+        if type(x) is not np.ndarray or x.nbytes < LARGE_BYTES:
+            return has_bits_of(x, old)
+        start_s = time.perf_counter()
+        is_same = has_bits_of(x, old)
+        if is_same:
+            self.unchanged_s[index] = self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
+        return is_same
+
+    def dirty_after_rest(self, changed: Sequence[int]) -> int:
+        """The dirty set of the latest state against the one before it, with which it was not compared in full.
+
+        If that one is gone, all of the leaves that were other objects.
+        """
+        if len(self.store.states) < 2:
+            return sum([self.layout.leaf_mask(index) for index in changed])
+        before, state = self.store.states[-2:]
+        values = tuple([known_value(new, [old]) for new, old in zip(state.values, before.values, strict=True)])
+        return self.dirty(values, before)
+
+    def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
+        """Each state with its dirty set."""
+        return [(state, self.dirty(values, state)) for state in self.store.states]
+
+    def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
+        """Mask of the inputs whose bits differ from those of a state."""
+        dirty = 0
+        offsets, widths = self.layout.offsets, self.layout.widths
+        known = state.values
+        for index in [i for i, (v, w) in enumerate(zip(values, known, strict=True)) if v is not w]:
+            width = widths[index]
+            elements = 1 if width == 1 else changed_elements(values[index], known[index], width)
+            dirty |= elements << offsets[index]
+        return dirty
+
+
+class Baselines:
+    """Ranks the versions of one store; `always` are the bits of what runs at every call."""
+
+    def __init__(self, store: Store, comparison: Comparison, chooser: Chooser, always: int) -> None:
+        self.store = store
+        self.comparison = comparison
+        self.chooser = chooser
+        self.always = always
+
+    def compare(self, values: tuple[LeafValue, ...]) -> Pairs:
+        """Each state with its dirty set, the best baseline last."""
+        states = self.store.states
+        if states and values is states[-1].values:
+            return [(states[-1], 0)]
+        return self._ranked(self.comparison.pairs(values))
+
+    def after(self, dirty: int) -> Pairs:
+        """The same for values that differ in these inputs from the latest version's, and from those of all others."""
+        *others, latest = self.store.states
+        pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
+        return self._ranked([*pairs, (latest, dirty)])
+
+    def _ranked(self, pairs: Pairs) -> Pairs:
+        """The best baseline last."""
+        if len(pairs) == 2 and pairs[0][1] == pairs[1][1]:
+            if self._is_better(pairs[0], pairs[1]):
+                pairs.reverse()
+        elif len(pairs) > 1:
+            pairs.sort(key=self._rank, reverse=True)
+            self._prefer_fewer_changes(pairs)
+        return pairs
+
+    def compare_latest(self, values: tuple[LeafValue, ...]) -> Pairs:
+        """The latest state with its dirty set."""
+        latest = self.store.states[-1]
+        return [(latest, self.comparison.dirty(values, latest))]
+
+    def _is_better(self, pair: tuple[State, int], other: tuple[State, int]) -> bool:
+        """Whether the first of two baselines with one dirty set has more of its values, or was used more often."""
+        state, dirty = pair
+        if state.saved is not other[0].saved:
+            has, other_has = self._has_values(state, dirty), self._has_values(*other)
+            if has != other_has:
+                return has
+        return state.uses > other[0].uses
+
+    def _prefer_fewer_changes(self, pairs: Pairs) -> None:
+        """Move a baseline to the end whose dirty set is part of the best one's, unless values are missing there.
+
+        Estimates of the two need not agree on which is cheaper; a new dirty set must be tried to be known.
+        """
+        for number, (state, dirty) in enumerate(pairs[:-1]):
+            best = pairs[-1][1]
+            if dirty == best or dirty & ~best:
+                continue
+            entry = self.chooser.seen(dirty | self.always)
+            if entry is None or not entry.is_planned or self._has_values(state, dirty):
+                pairs.append(pairs.pop(number))
+                return
+
+    def _rank(self, pair: tuple[State, int]) -> tuple[float, int, int]:
+        """Expected seconds, then the number of changed inputs, then how seldom the state was a baseline before."""
+        state, dirty = pair
+        if not dirty:
+            return (-1.0, 0, 0)
+        expected_s = self.chooser.expected_s(dirty | self.always)
+        if not self._has_values(state, dirty):
+            expected_s = self.chooser.whole_s
+        return (expected_s, dirty.bit_count(), -state.uses)
+
+    def _has_values(self, state: State, dirty: int) -> bool:
+        """Whether a state holds what serves a change of it."""
+        entry = self.chooser.seen(dirty | self.always)
+        if entry is not None and entry.candidate == "plan" and entry.program is not None:
+            loads: Iterable[Var] = entry.program.executable.loads
+        else:
+            loads = self.chooser.segments.route(dirty | self.always).clean if self.chooser.segments.wanted else ()
+        return all([var in state.saved for var in loads])
+
+
+def _is_at_hand(x: Any) -> bool:
+    """Whether a leaf need not be waited for: it is no array of JAX, or is computed."""
+    array: Any = x
+    if type(x) is ArrayImpl:
+        return array.is_deleted() or array.is_ready()
+    return type(x) is float or not isinstance(x, jax.Array) or x.is_deleted()
+
+
+def _wait(x: jax.Array) -> None:
+    """Wait for an array whose bits are to be compared; if what computes it failed, it equals nothing."""
+    if not is_compared_by_identity(x):
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            x.block_until_ready()
 
 
 def _is_sound(x: Any) -> bool:

@@ -6,13 +6,13 @@ In: a function. Out: the same, compiled once per signature. It must not know wha
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 
 from incrax import _jax
+from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.engine.inputs.leaves import LeafValue, has_tracer
 from incrax.engine.inputs.signature import make_signature
@@ -26,7 +26,7 @@ class Programs:
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         self.fun = fun
-        self._table: OrderedDict[Hashable, Any] = OrderedDict()
+        self._table: LruTable[Hashable, Any] = LruTable(MAX_PROGRAMS)
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
@@ -39,10 +39,8 @@ class Programs:
             program = self._table.get(signature.key)
             if program is None:
                 fun = self.fun
-                program = self._table[signature.key] = jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
-            self._table.move_to_end(signature.key)
-            while len(self._table) > MAX_PROGRAMS:
-                self._table.popitem(last=False)
+                program = jax.jit(lambda *values: fun(*signature.rebuild(values)[0]))
+                self._table.add(signature.key, program)
         return program(*[LeafValue(x).feed for x in signature.dynamic_leaves(leaves)])
 
 

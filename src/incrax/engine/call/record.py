@@ -1,6 +1,7 @@
-"""The latest calls of one signature, for reports: when, how long, what changed, what ran, bytes saved.
+"""What calls were: one record for each, and the latest of them, which reports read.
 
-In: records of calls. Out: rows, oldest first. It must keep no values alive, and cost a call next to nothing.
+In: what served a call, and when. Out: records, oldest first. It must keep no values alive, and cost a call next to
+nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,37 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from incrax._jax import Var, aval_bytes
-from incrax.engine.call.call_record import Record
+from incrax.engine.plan.plan import Plan
+from incrax.engine.policy.candidates import Entry
 from incrax.engine.store.store import Store
 
 NUM_WEIGHED = 64
 WEIGHED_EVERY = 16
 """Saved bytes are added up after the first calls, after those that computed saved values, and after one in so many."""
+
+
+class CallRecord(NamedTuple):
+    """What one call did; calls that are alike share it.
+
+    Fields: the dirty set; what served it; its entry, if it was compared in full; the plan that ran last; values loaded,
+    and filled before; the plans that filled them; whether it was the first call.
+    """
+
+    dirty: int
+    candidate: str
+    entry: Entry | None = None
+    plan: Plan | None = None
+    loads: tuple[Var, ...] = ()
+    filled: tuple[Var, ...] = ()
+    segments: tuple[Plan, ...] = ()
+    is_first: bool = False
+
+
+UNCHANGED = CallRecord(0, "saved outputs")
+RESTING = CallRecord(0, "whole")
+"""A call while nothing is saved; its dirty set is not known yet."""
+NO_MEMORY = CallRecord(0, "whole")
+"""A call for which the device had no memory until all saved values were dropped."""
 
 
 class Chunks(NamedTuple):
@@ -27,8 +53,8 @@ class Chunks(NamedTuple):
     num_joined: int
 
 
-class Noted(NamedTuple):
-    """One call.
+class PastCall(NamedTuple):
+    """One call of the history.
 
     Fields: its number; when it began and returned, seconds of `time.perf_counter`; what it did (None: it rested, and
     was not compared in full); the leaves that were other objects, if it rested; why it was served so; bytes saved.
@@ -37,7 +63,7 @@ class Noted(NamedTuple):
     number: int
     start_s: float
     end_s: float
-    record: Record | Chunks | None
+    record: CallRecord | Chunks | None
     rested: Sequence[int] | None
     why: str | None
     saved_bytes: int
@@ -55,7 +81,7 @@ class History:
         self.sizes: dict[Var, int] = {}
         self._append = self.rows.append
 
-    def note(self, start_s: float, record: Record | None, rested: Sequence[int] | None, store: Store) -> None:
+    def note(self, start_s: float, record: CallRecord | None, rested: Sequence[int] | None, store: Store) -> None:
         """A call that began at `start_s` ended now."""
         if not self.size:
             return
@@ -63,11 +89,22 @@ class History:
         if rested is not None:
             record = None
         entry = None if record is None else record.entry
-        number, saved_bytes = self.num_calls, -1
-        self.num_calls = number + 1
-        if not number % WEIGHED_EVERY or number < NUM_WEIGHED or (record is not None and record.filled):
-            saved_bytes = self._weigh(store)
+        is_filled = record is not None and bool(record.filled)
+        saved_bytes = self._weigh(store) if self._is_weighed() or is_filled else -1
+        self.num_calls += 1
         self._append((start_s, end_s, record, rested, None if entry is None else entry.reason, saved_bytes))
+
+    def note_rows(self, start_s: float, chunks: Chunks, saved_bytes: Callable[[], int]) -> None:
+        """The same for a call with `Rows`."""
+        if not self.size:
+            return
+        end_s = perf_counter()
+        num_bytes = saved_bytes() if self._is_weighed() else -1
+        self.num_calls += 1
+        self._append((start_s, end_s, chunks, None, None, num_bytes))
+
+    def _is_weighed(self) -> bool:
+        return self.num_calls < NUM_WEIGHED or not self.num_calls % WEIGHED_EVERY
 
     def _weigh(self, store: Store) -> int:
         """Bytes of the distinct saved buffers."""
@@ -80,19 +117,10 @@ class History:
                 found[id(x)] = size
         return sum(found.values())
 
-    def note_rows(self, start_s: float, chunks: Chunks, saved_bytes: Callable[[], int]) -> None:
-        """The same for a call with `Rows`."""
-        if not self.size:
-            return
-        end_s, number = perf_counter(), self.num_calls
-        self.num_calls = number + 1
-        is_weighed = number < NUM_WEIGHED or not number % WEIGHED_EVERY
-        self._append((start_s, end_s, chunks, None, None, saved_bytes() if is_weighed else -1))
-
-    def calls(self) -> Iterator[Noted]:
+    def calls(self) -> Iterator[PastCall]:
         """The calls, oldest first; bytes that were not added up are taken to be those of the call before."""
         last_bytes = 0
         for number, row in enumerate(self.rows, self.num_calls - len(self.rows)):
-            noted = Noted(number, *row)
-            last_bytes = last_bytes if noted.saved_bytes < 0 else noted.saved_bytes
-            yield noted._replace(saved_bytes=last_bytes)
+            call = PastCall(number, *row)
+            last_bytes = last_bytes if call.saved_bytes < 0 else call.saved_bytes
+            yield call._replace(saved_bytes=last_bytes)

@@ -1,7 +1,4 @@
-"""Where an equation is from, as JAX tells it: `file:line:column (function)`.
-
-In: that text. Out: its parts.
-"""
+"""Where an equation is from, as JAX tells it: `file:line:column (function)`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import NamedTuple
 _SOURCE = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """File, line and function; empty where nobody knows."""
 
     file: str
@@ -24,7 +21,7 @@ class Place(NamedTuple):
         return re.split(r"[/\\]", self.file)[-1]
 
 
-def place_of(source: str) -> Place:
+def source_of(text: str) -> SourceLine:
     """The parts of a source line."""
-    found = _SOURCE.match(source)
-    return Place("", "", "") if found is None else Place(**found.groupdict())
+    found = _SOURCE.match(text)
+    return SourceLine("", "", "") if found is None else SourceLine(**found.groupdict())

@@ -1,0 +1,169 @@
+"""Tables that forget what was used least recently, and one bound for all programs that they remember.
+
+A function, a tape or the body of a loop is traced and compiled once for each kind of arguments, and found again in such
+a table. Each table is bounded by itself. Those that say what their entries weigh are bounded together as well: beyond
+`max_program_bytes()` the entry that was used least recently goes, of whichever table, but never the latest of a table,
+which the next call will most likely ask for.
+
+In: keys and values. Out: the values. It must not know what they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+logger = logging.getLogger("incrax")
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MAX_PROGRAM_BYTES = 2 * 10**9
+"""Bytes that remembered programs may take, by the estimate of `program_bytes`; `INCRAX_PROGRAM_BYTES` sets others."""
+
+PROGRAM_BYTES = 100_000
+EQUATION_BYTES = 4_000
+"""Memory of one compiled program and of each of its equations on a processor: of elementwise programs of 100 and 500
+equations, 3.7 and 3.3 kB for each equation were measured."""
+
+
+CHECK_EVERY = 16
+"""Additions of one table that says what its entries weigh of which one has all of them weighed."""
+
+
+class LruTable(Generic[K, V]):
+    """A table of at most `max_size` entries.
+
+    Args:
+        max_size: entries that are kept.
+        weigh: estimated bytes of a value, where it holds programs; it may have become larger since it was added.
+    """
+
+    def __init__(self, max_size: int, *, weigh: Callable[[V], int] | None = None) -> None:
+        self.max_size = max_size
+        self.weigh = weigh
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._used: dict[K, int] = {}
+        if weigh is not None:
+            with _lock:
+                _weighed.add(self)
+
+    def get(self, key: K) -> V | None:
+        """The value, which is the latest used now; None if there is none."""
+        with _lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._touch(key)
+            return found
+
+    def add(self, key: K, value: V) -> list[V]:
+        """Put a value in, which is the latest used now; returns those that made room for it in this table."""
+        with _lock:
+            self._entries[key] = value
+            self._touch(key)
+            forgotten = [self._pop_oldest() for _ in range(len(self._entries) - self.max_size)]
+        if self.weigh is not None and next(_additions) % CHECK_EVERY == 0:
+            make_room()
+        return forgotten
+
+    def pop(self, key: K) -> V | None:
+        """Take a value out, if it is there."""
+        with _lock:
+            self._used.pop(key, None)
+            return self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Take all out."""
+        with _lock:
+            self._entries.clear()
+            self._used.clear()
+
+    def items(self) -> list[tuple[K, V]]:
+        """The keys with their values, the latest used last."""
+        with _lock:
+            return list(self._entries.items())
+
+    def values(self) -> list[V]:
+        """The values, the latest used last."""
+        with _lock:
+            return list(self._entries.values())
+
+    def copy(self) -> LruTable[K, V]:
+        """An independent table with the same values."""
+        other: LruTable[K, V] = LruTable(self.max_size, weigh=self.weigh)
+        for key, value in self.items():
+            other.add(key, value)
+        return other
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def _touch(self, key: K) -> None:
+        self._entries.move_to_end(key)
+        self._used[key] = next(_ticks)
+
+    def _pop_oldest(self) -> V:
+        key, value = self._entries.popitem(last=False)
+        self._used.pop(key, None)
+        return value
+
+    def _oldest_tick(self) -> int | None:
+        """When the oldest entry was used, if it is not the latest as well."""
+        if len(self._entries) < 2:
+            return None
+        return self._used.get(next(iter(self._entries)), 0)
+
+
+_lock = threading.RLock()
+_ticks = itertools.count()
+_additions = itertools.count(1)
+_weighed: weakref.WeakSet[LruTable[Any, Any]] = weakref.WeakSet()
+
+
+def program_bytes(num_equations: int, num_programs: int = 1) -> int:
+    """Estimated bytes of compiled programs with so many equations in all."""
+    return num_programs * PROGRAM_BYTES + num_equations * EQUATION_BYTES
+
+
+def max_program_bytes() -> int:
+    """Bytes that remembered programs may take."""
+    return int(float(os.environ.get("INCRAX_PROGRAM_BYTES", MAX_PROGRAM_BYTES)))
+
+
+def remembered_bytes() -> int:
+    """Estimated bytes of all remembered programs of this process."""
+    with _lock:
+        tables = list(_weighed)
+        return sum(table.weigh(value) for table in tables if table.weigh is not None for value in table.values())
+
+
+def make_room() -> None:
+    """Forget what was used least recently until the bound of all remembered programs holds."""
+    limit = max_program_bytes()
+    while remembered_bytes() > limit:
+        with _lock:
+            ages = [(tick, table) for table in _weighed if (tick := table._oldest_tick()) is not None]
+            if not ages:
+                return
+            _, table = min(ages, key=lambda item: item[0])
+            table._pop_oldest()
+        logger.info("the program used least recently made room: INCRAX_PROGRAM_BYTES is %.3g", limit)
+
+
+def _forget_in_child() -> None:
+    """A forked process has none of the threads that may have held the lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

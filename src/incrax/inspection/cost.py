@@ -1,0 +1,927 @@
+"""What a function computes and moves: FLOPs, transcendentals and bytes by the rules of `primitives`, as one report.
+
+In: a function, or a model, with arrays or types. Out: a `CostReport`. A program of each pass is traced and made a tree
+of regions; each equation is priced once and counts as often as the regions around it run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation
+from incrax._program import evaluator
+from incrax._progress import Meter
+from incrax._table import Printable, Table
+from incrax._tuning import Tuning
+from incrax.engine.inputs.paths import paths_mask
+from incrax.engine.inputs.rows import as_plain
+from incrax.engine.program.cost import ZERO, Cost, leaf_cost
+from incrax.engine.program.dependence import ALWAYS, depend, make_layout
+from incrax.engine.program.nested import is_counted
+from incrax.errors import CostError
+from incrax.inspection.programs import (
+    Call,
+    PassProgram,
+    call_of,
+    forward,
+    function_of_model,
+    gradient,
+    hessian_product,
+    is_scalar,
+    model_of,
+    path_in_model,
+    type_text,
+)
+from incrax.inspection.regions import AS_RUN, AS_WRITTEN, Node, Region, cut, regions_of, run
+from incrax.inspection.source import source_of
+from incrax.models.bound import Bound
+
+PASSES = ("forward", "backward", "hvp")
+TITLES = {"forward": "forward", "backward": "backward", "hvp": "Hessian-vector product"}
+BRANCHES = ("max", "both", "taken")
+GROUPS = ("line", "function", "file")
+
+NUM_ARGUMENTS = 6
+NUM_LISTED = 15
+MAX_PARTS = 12
+"""Parts of a measured program, at most; the cheapest neighbours are joined."""
+MIN_REPEATS = 5
+MAX_REPEATS = 50
+SPENT_S = 0.5
+"""Seconds of timed runs in all after which the fewest repeats do."""
+
+UserRule = Callable[[Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float]
+"""FLOPs of an equation from the types of its inputs and results and its parameters."""
+
+
+def cost(
+    fun: Callable[..., Any] | Bound,
+    *args: Any,
+    changing: Iterable[str] | None = None,
+    wrt: Any = None,
+    has_aux: bool = False,
+    passes: str | Iterable[str] = PASSES,
+    trips: int | str | None = None,
+    branches: str = "max",
+    measure: bool = False,
+    rules: Mapping[str, UserRule] | None = None,
+    **kwargs: Any,
+) -> CostReport:
+    """What a function costs: FLOPs, transcendentals and bytes, forward, backward and of a Hessian times a vector.
+
+    The function is traced and its equations are counted; nothing is evaluated unless `measure`, `trips="measured"` or
+    `branches="taken"` asks for a run. Dead code is left out, equal equations count once, loops count each turn.
+    Primitives that nobody registered are named, never taken for nothing.
+
+    Args:
+        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that the engine runs);
+            guarded (then the path that these values take is counted, with its guards); or a model made by `bind`, or
+            its `value`, `grad`, `value_and_grad`, `hessian` or `jacobian`, at the inputs that it holds.
+        *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
+        changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`, `"params['s']"`,
+            `"theta[3]"`), or one name: the report then tells what runs again from what the engine avoids. Cotangents
+            and tangents change always. Inputs of a model also by the short names that it knows.
+        wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first argument, or what is
+            trainable in a model.
+        has_aux: whether `fun` returns a pair whose second part has no derivative.
+        passes: some of `"forward"`, `"backward"`, `"hvp"`, or one; the first always counts.
+        trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a run that counts, or
+            None: one turn is counted, and the report says so.
+        branches: `"max"`, the dearest one; `"both"`, all; `"taken"`, those that a run with these arguments takes.
+        measure: whether to compile and time the passes and their parts, with memory.
+        rules: FLOPs of primitives that are not registered: functions of the types of the inputs and of the results, and
+            of the parameters of one equation.
+        **kwargs: further arguments; of a model, other values or types for inputs, by name.
+
+    Returns:
+        A `CostReport`. The backward pass is value and gradient (or value and pullback, where the result is not one real
+        number) without the forward pass. A multiply-add is two FLOPs; the page on costs has all conventions.
+
+    Raises:
+        CostError: an option has a value that it does not take; a run is asked for and an argument has no values, or the
+            function has effects; the function branches in Python on a traced value; the function is guarded, and there
+            are no values to choose a path.
+        TapeError: the function is guarded, and no tape can hold the path.
+        SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
+        TypeError: `fun` is no function.
+
+    Cost: three traces; of a guarded function also one that records the path, and the equations that its guards depend
+        on, which it neither keeps nor counts; with `measure` two compilations of each program and at least five runs. A
+        run that counts takes some tens of microseconds for each turn of a loop whose number of turns depends on values.
+
+    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host; static arguments of
+        `jax.jit` that are numbers (use a `lambda`).
+
+    Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are the caveats of
+        TensorFlow's profiler.
+
+    Example:
+        >>> import incrax, jax, jax.numpy as jnp
+        >>> a = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+        >>> report = incrax.cost(lambda a, b: a @ b, a, a, wrt=(0, 1))
+        >>> report.forward.total.flops == 2 * 64**3, report.ratio
+        (True, 2.0)
+    """
+    passes = (passes,) if isinstance(passes, str) else tuple(passes)
+    names = None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
+    _check_options(passes, trips, branches)
+    why_not = "nothing in the first argument has one" if wrt is None else ""
+    model = model_of(fun)
+    if model is not None:
+        fun, args = function_of_model(fun, model, args, kwargs)
+        kwargs = {}
+        resolved = functools.partial(path_in_model, model)
+        names = None if names is None else tuple(map(resolved, names))
+        why_not = "no input of the model is trainable" if wrt is None else ""
+        is_name = lambda each: isinstance(each, str)
+        wrt = model.trainable_paths if wrt is None else jax.tree.map(lambda x: resolved(x) if is_name(x) else x, wrt)
+    args, kwargs = as_plain((args, kwargs))
+    options = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measure", "rules")
+    call = call_of(fun, args, kwargs, options, has_aux=has_aux)
+    counting = _Counting(call, _Choices(names, trips, branches, measure, rules or {}))
+    return counting.report(passes, lambda: call.differentiated(wrt, args, kwargs), why_not)
+
+
+def _check_options(passes: Sequence[str], trips: int | str | None, branches: str) -> None:
+    for each in passes:
+        _check_word("passes", each, PASSES)
+    is_number = isinstance(trips, int) and not isinstance(trips, bool) and trips >= 0
+    if trips is not None and not is_number:
+        _check_word("trips", trips, ("measured",), ", a number of turns from 0 on, or None")
+    _check_word("branches", branches, BRANCHES)
+
+
+def _check_word(option: str, seen: object, words: Sequence[str], others: str = "") -> None:
+    if seen in words:
+        return
+    near = difflib.get_close_matches(str(seen), words, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    shown = ", ".join(map(repr, words))
+    raise CostError(f"`cost({option}=...)` got {seen!r}; use {shown}{others}. Nothing was evaluated.{hint}")
+
+
+# --- rows of the report -----------------------------------------------------------------------------------------------
+
+
+class EquationCost(NamedTuple):
+    """Equations that are alike.
+
+    Fields: primitive; `file:line (function)` of the user's code, "" if unknown; types of inputs and results; loops,
+    branches and calls around; what one evaluation costs; how many evaluations there are, equations and turns
+    multiplied; whether the turns of all loops around are known; whether the primitive is registered, so that its work
+    is counted; whether a change reaches it (None: no change was named).
+    """
+
+    primitive: str
+    source: str
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    inside: str
+    each: Cost
+    times: float
+    is_known: bool
+    is_counted: bool
+    runs_again: bool | None
+
+    @property
+    def total(self) -> Cost:
+        """The cost of all evaluations."""
+        return self.each.times(self.times)
+
+
+class LoopCost(NamedTuple):
+    """A loop.
+
+    Fields: primitive; source line; loops, branches and calls around; turns of one evaluation; where that number is
+    from: "static", "measured", "given" or "unknown" (then one turn is counted); what one turn costs, the condition
+    included.
+    """
+
+    primitive: str
+    source: str
+    inside: str
+    turns: float
+    known_from: str
+    turn: Cost
+
+
+class SourceCost(NamedTuple):
+    """What one line or function of the user's costs: where, forward, and backward (None: there is no backward pass)."""
+
+    source: str
+    forward: Cost
+    backward: Cost | None
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """The cost of one pass.
+
+    Fields: `"forward"`, `"backward"` or `"hvp"`; its equations, those that are alike in one row (of a backward pass
+    what value and gradient have together and the forward pass has not, so that a row may be negative where a derivative
+    rule replaces the forward pass); its loops (of a backward pass those of value and gradient that are not the forward
+    pass's).
+    """
+
+    name: str
+    equations: tuple[EquationCost, ...]
+    loops: tuple[LoopCost, ...]
+
+    @property
+    def total(self) -> Cost:
+        """The cost of the whole pass."""
+        return _summed(self.equations)
+
+    @property
+    def again(self) -> Cost:
+        """The cost of what the named change reaches."""
+        return _summed(row for row in self.equations if row.runs_again)
+
+    @property
+    def avoided(self) -> Cost:
+        """The cost of what it leaves alone."""
+        return _summed(row for row in self.equations if not row.runs_again)
+
+    @property
+    def macs(self) -> float:
+        """Multiply-adds of products and convolutions, of real numbers: half their FLOPs; of complex ones an eighth."""
+        products = ("dot_general", "conv_general_dilated", "ragged_dot_general")
+        found = (row for row in self.equations if row.primitive in products)
+        return sum(row.total.flops / (8 if row.results[0].startswith("complex") else 2) for row in found)
+
+
+def _summed(rows: Iterable[EquationCost]) -> Cost:
+    return sum((row.total for row in rows), ZERO)
+
+
+def _merged(rows: Iterable[EquationCost], others: Iterable[EquationCost] = ()) -> tuple[EquationCost, ...]:
+    """One row for all that are alike, without those of another program; what only that one has is negative."""
+    times: dict[EquationCost, float] = {}
+    for row in rows:
+        alike = row._replace(times=0.0)
+        times[alike] = times.get(alike, 0.0) + row.times
+    for row in others:
+        alike = row._replace(times=0.0)
+        times[alike] = times.get(alike, 0.0) - row.times
+    return tuple(row._replace(times=number) for row, number in times.items() if number)
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+class _Around(NamedTuple):
+    """Where equations stand; the line of what is around serves where they have none of their own."""
+
+    text: str = ""
+    times: float = 1.0
+    is_known: bool = True
+    runs_again: bool | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What was asked: inputs that change, turns of loops, branches, whether to measure, rules of the user's."""
+
+    changing: tuple[str, ...] | None
+    trips: int | str | None
+    branches: str
+    measure: bool
+    rules: Mapping[str, UserRule]
+
+    @property
+    def running(self) -> str:
+        """The option that asks for a run; empty without one."""
+        if self.measure:
+            return "measure=True"
+        return "trips='measured'" if self.trips == "measured" else "branches='taken'" * (self.branches == "taken")
+
+    def is_opened(self, node: Node) -> bool:
+        """Whether what is inside an equation counts, and not a rule of the user's."""
+        return bool(node.regions) and (is_counted(node.eqn) or node.eqn.primitive.name not in self.rules)
+
+    def leaf(self, eqn: Equation) -> tuple[Cost, bool]:
+        """The cost of an equation without what is inside, and whether its work is counted.
+
+        Raises:
+            CostError: a rule of the user's gives no number.
+        """
+        known = leaf_cost(eqn)
+        rule = self.rules.get(eqn.primitive.name)
+        if is_counted(eqn) or rule is None:
+            return known, is_counted(eqn)
+        typed = lambda atoms: [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
+        found = rule(typed(eqn.invars), typed(eqn.outvars), eqn.params)
+        if not isinstance(found, (int, float, np.integer, np.floating)) or not 0 <= found < math.inf:
+            raise CostError(
+                f"The rule for `{eqn.primitive.name}` in `cost(rules=...)` gave {found!r}; it must give a number of "
+                "FLOPs, not negative, from the types of the inputs, those of the results and the parameters of one "
+                "equation. Nothing was counted."
+            )
+        return known._replace(flops=float(found)), True
+
+
+@dataclass
+class CountedProgram:
+    """A program with its regions, and how it is counted."""
+
+    traced: PassProgram
+    root: Region
+    choices: _Choices
+    runs_again: Sequence[bool | None]
+    _costs: dict[Region, Cost] = field(default_factory=dict)
+
+    @functools.cached_property
+    def rows(self) -> list[EquationCost | LoopCost]:
+        """All rows, in the order of the equations."""
+        pairs = zip(self.root.nodes, self.runs_again, strict=True)
+        return [row for node, again in pairs for row in self._rows(node, self.root, _Around(runs_again=again))]
+
+    @property
+    def equations(self) -> list[EquationCost]:
+        """Those of equations."""
+        return [row for row in self.rows if isinstance(row, EquationCost)]
+
+    @property
+    def loops(self) -> list[LoopCost]:
+        """Those of loops."""
+        return [row for row in self.rows if isinstance(row, LoopCost)]
+
+    def cost_of(self, nodes: Iterable[Node], region: Region) -> Cost:
+        """The cost of some equations of a region, evaluated once."""
+        rows = (row for node in nodes for row in self._rows(node, region, _Around()))
+        return _summed(row for row in rows if isinstance(row, EquationCost))
+
+    def _cost(self, region: Region) -> Cost:
+        if region not in self._costs:
+            self._costs[region] = self.cost_of(region.nodes, region)
+        return self._costs[region]
+
+    def _rows(self, node: Node, region: Region, around: _Around) -> Iterator[EquationCost | LoopCost]:
+        """The rows of an equation of a region, and of all inside."""
+        eqn = node.eqn
+        name = eqn.primitive.name
+        source = _jax.source_line(eqn) or around.source
+        is_opened = self.choices.is_opened(node)
+        if not is_opened or not is_counted(eqn):
+            each, is_known = self.choices.leaf(eqn)
+            yield EquationCost(
+                name,
+                source,
+                inputs=tuple(atom.aval.str_short() for atom in eqn.invars),
+                results=tuple(var.aval.str_short() for var in eqn.outvars),
+                inside=around.text,
+                each=each,
+                times=around.times,
+                is_known=around.is_known,
+                is_counted=is_known,
+                runs_again=around.runs_again,
+            )
+        if not is_opened:
+            return
+        if node.regions[0].kind == "turn":
+            turn = sum(map(self._cost, node.regions), ZERO)
+            yield LoopCost(name, source, around.text, *self._times(node, node.regions[0], region), turn)
+        for inner in node.regions:
+            times, known_from = self._times(node, inner, region)
+            text = f"{around.text} > " * bool(around.text) + _title(node, inner, times, known_from)
+            is_known = around.is_known and known_from != "unknown"
+            inside = _Around(text, around.times * times, is_known, around.runs_again, source)
+            for each in inner.nodes if times else ():
+                yield from self._rows(each, inner, inside)
+
+    def _times(self, node: Node, region: Region, around: Region) -> tuple[float, str]:
+        """How often a region runs for each time that the one around it does, and where that number is from."""
+        trips = self.choices.trips
+        branches = self.choices.branches
+        if region.times is not None:
+            return region.times, "static"
+        if region.kind == "branch" and branches == "both":
+            return 1.0, "static"
+        if around.runs and (region.kind != "branch" or branches == "taken"):
+            return region.runs / around.runs, "measured"
+        if region.kind == "branch":
+            dearest = max(node.regions, key=lambda each: self._cost(each).weight)
+            return float(region is dearest), "static"
+        if isinstance(trips, int):
+            return float(trips + (region.kind == "condition")), "given"
+        return 1.0, "unknown"
+
+
+def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
+    """A region as rows inside it show it."""
+    name = node.eqn.primitive.name
+    if region.kind == "branch":
+        return f"branch {node.regions.index(region)} of {len(node.regions)}"
+    shown = "?" if known_from == "unknown" else f"{turns:g}"
+    return name if region.kind == "call" else f"{name}{' condition' * (region.kind == 'condition')} x {shown}"
+
+
+@dataclass
+class _Counting:
+    """A call, what was asked of it, and what one should know of the answer."""
+
+    call: Call
+    choices: _Choices
+    notes: list[str] = field(default_factory=list)
+
+    def report(self, passes: Sequence[str], select: Callable[[], list[int]], why_not: str) -> CostReport:
+        """Count all that was asked for; `select` gives the values that are differentiated.
+
+        `why_not` says why there may be none; where there must be some, it is empty.
+        """
+        call = self.call
+        counted: dict[str, Any] = {}
+        with Meter(f"counting {call.name}", len(PASSES)) as meter:
+            traced, results = forward(call)
+            self._check_run(traced)
+            counted["forward"] = self.count(traced)
+            numbers = self._selected(select, why_not) if set(passes) - {"forward"} else []
+            meter.advance()
+            if "backward" in passes and numbers:
+                lack = "" if results else "no result is a floating-point number."
+                make = lambda: gradient(call, numbers, results)
+                counted["backward"] = self._derivative("backward pass", lack, make)
+            meter.advance()
+            if "hvp" in passes and numbers:
+                lack = "" if is_scalar(results) else "the result is not one real number."
+                counted["hvp"] = self._hessian_product(numbers, lack)
+        counted = {name: each for name, each in counted.items() if each is not None}
+        types = [var.aval.str_short() for var in traced.program.invars]
+        titles = {**TITLES, "backward": "value and gradient"}
+        measured = counted.items() if self.choices.measure else ()
+        found = tuple(self._passes(counted))
+        return CostReport(
+            name=call.name,
+            arguments=tuple(f"{path}: {text}" for path, text in zip(call.value_paths, types, strict=True)),
+            passes=found,
+            changing=self.choices.changing,
+            branches=self.choices.branches,
+            measured=tuple(measure(titles[name], each, call.values) for name, each in measured),
+            notes=(*self._general_notes(list(counted.values())), *self.notes),
+        )
+
+    def _check_run(self, traced: PassProgram) -> None:
+        """Check that the function can be run, if that is asked for.
+
+        Raises:
+            CostError: an argument has no values, or the function has effects.
+        """
+        option = self.choices.running
+        if not option:
+            return
+        for path, value in zip(self.call.value_paths, self.call.values, strict=True):
+            if isinstance(value, jax.ShapeDtypeStruct):
+                raise CostError(
+                    f"`cost({option})` runs the function, and `{path}` is {type_text(value)} without values. Nothing "
+                    f"was evaluated. Pass an array, or leave {option} out."
+                )
+        effects = sorted({str(effect) for eqn in traced.program.eqns for effect in eqn.effects})
+        if effects:
+            raise CostError(
+                f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. This is usually a "
+                "print or a callback, which would be repeated with each run. Nothing was evaluated. Take it out, or "
+                f"leave {option} out."
+            )
+
+    def count(self, traced: PassProgram) -> CountedProgram:
+        """Count a program; runs it only where how often something runs is to be measured."""
+        choices = self.choices
+        root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
+        if (choices.trips == "measured" or choices.branches == "taken") and any(node.is_open for node in root.nodes):
+            run(root, traced.inputs(self.call.values))
+        runs_again = [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
+        return CountedProgram(traced, root, choices, runs_again)
+
+    def _reached(self, traced: PassProgram, root: Region) -> list[bool]:
+        """Whether the change reaches each equation; what is no argument changes always."""
+        layout = make_layout([var.aval for var in root.program.invars], Tuning().max_tracked)
+        mask = ALWAYS | paths_mask(self.call.value_paths, layout, self.choices.changing or ())
+        first = len(self.call.numbers)
+        for number in range(first, first + len(traced.further)):
+            mask |= layout.leaf_mask(number)
+        dependence = depend(root.program, layout)
+        return [bool(dependence.of_equation(node.eqn) & mask) for node in root.nodes]
+
+    @property
+    def is_as_run(self) -> bool:
+        """Whether the equations are those that the engine runs."""
+        return self.call.plain.is_incremental or self.choices.changing is not None
+
+    def _selected(self, select: Callable[[], list[int]], why_not: str) -> list[int]:
+        """The values that are differentiated; where nothing was named and nothing can be, none and a note."""
+        try:
+            return select()
+        except (TypeError, ValueError):
+            if not why_not:
+                raise
+            self.notes.append(f"No derivatives: {why_not}. Name others by `wrt=`.")
+            return []
+
+    def _derivative(self, title: str, lack: str, make: Callable[[], PassProgram]) -> CountedProgram | None:
+        """A program of a derivative; None, and a note, where something is lacking, or JAX has no derivative."""
+        try:
+            traced = None if lack else make()
+        except (TypeError, ValueError, NotImplementedError) as error:
+            traced = None
+            lack = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        if traced is None:
+            self.notes.append(f"No {title}: {lack}")
+            return None
+        return self.count(traced)
+
+    def _hessian_product(self, numbers: Sequence[int], lack: str) -> CountedProgram | None:
+        """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents, `custom_lin`."""
+        product = self._derivative(TITLES["hvp"], lack, lambda: hessian_product(self.call, numbers))
+        if product is None or all(row.primitive != "custom_lin" for row in product.equations):
+            return product
+        self.notes.append("The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no tangents.")
+        return self._derivative(TITLES["hvp"], "", lambda: hessian_product(self.call, numbers, is_forward=False))
+
+    def _passes(self, counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
+        """The rows of each program; of the backward pass what value and gradient have, and the value alone has not."""
+        value = counted["forward"]
+        for name, each in counted.items():
+            if name != "backward":
+                yield PassCost(name, _merged(each.equations), tuple(each.loops))
+                continue
+            loops = list(each.loops)
+            for loop in value.loops:
+                if loop in loops:
+                    loops.remove(loop)
+            found = PassCost(name, _merged(each.equations, value.equations), tuple(loops))
+            if min(found.total) < 0:
+                self.notes.append(
+                    "Figures of the backward pass below zero: value and gradient together do less of something than "
+                    "the value alone, as JAX moves what is invariant out of loops that it differentiates, or a rule "
+                    "replaces the function."
+                )
+            yield found
+
+    def _general_notes(self, found: Sequence[CountedProgram]) -> Iterator[str]:
+        num_guards = self.call.plain.num_guards
+        if num_guards:
+            guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
+            yield f"Counted is the path that these values take, with {guards}; others may take another one."
+        if any(not row.is_counted for each in found for row in each.equations):
+            yield "Some primitives are not registered: the totals lack their work. Pass `rules=`."
+        if any(loop.known_from == "unknown" for each in found for loop in each.loops):
+            yield "Some loops have unknown trips: one turn of each is counted. Pass `trips=`, 'measured' or a number."
+        if self.is_as_run:
+            yield "Equations are those that the engine runs: hoisted out of loops, nothing rematerialized."
+
+
+# --- seconds and memory -----------------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """Bytes of arguments, results, and of what is in between, as XLA plans them; None where it does not tell."""
+
+    argument_bytes: int | None
+    output_bytes: int | None
+    temp_bytes: int | None
+
+
+class MeasuredPart(NamedTuple):
+    """A part of a program, or the whole: name, number of equations, cost, median seconds of a run, memory."""
+
+    name: str
+    num_equations: int
+    cost: Cost
+    seconds: float
+    memory: Memory
+
+
+class Measured(NamedTuple):
+    """A measured program: its name, its parts in order, the whole as one, and how many runs of each were timed."""
+
+    name: str
+    parts: tuple[MeasuredPart, ...]
+    whole: MeasuredPart
+    repeats: int
+
+    @property
+    def sum_s(self) -> float:
+        """Seconds of all parts, one after the other."""
+        return sum(part.seconds for part in self.parts)
+
+
+def measure(name: str, counted: CountedProgram, values: Sequence[Any]) -> Measured:
+    """Compile and time a program and its parts, cut where the user's function changes.
+
+    XLA fuses the whole across the cuts: the parts' sum may be more, or less.
+    """
+    whole = counted.root.program
+    groups = _joined(_by_function(counted), counted)
+    programs = [whole, *cut(whole, [[node.eqn for node in nodes] for _, nodes in groups])]
+    known = dict(zip(whole.invars, counted.traced.inputs(values), strict=True))
+    calls: list[Callable[[], Any]] = []
+    memory = []
+    with Meter(f"measuring {name}", len(programs) + MIN_REPEATS) as meter:
+        for program in programs:
+            inputs = [program.consts, *(known[var] for var in program.invars)]
+            compiled = jax.jit(evaluator(program)).lower(*inputs).compile()
+            calls.append(functools.partial(compiled, *inputs))
+            memory.append(_memory(compiled))
+            results = jax.block_until_ready(calls[-1]())
+            if program is not whole:
+                known.update(zip(program.outvars, results, strict=True))
+            meter.advance()
+        rounds: list[list[float]] = []
+        start_s = time.perf_counter()
+        while len(rounds) < MIN_REPEATS or (len(rounds) < MAX_REPEATS and time.perf_counter() - start_s < SPENT_S):
+            rounds.append([_seconds(call) for call in calls])
+            meter.advance(len(rounds) <= MIN_REPEATS)
+    medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
+    named = [(name, counted.root.nodes), *groups]
+    parts = [
+        MeasuredPart(title, len(nodes), counted.cost_of(nodes, counted.root), *figures)
+        for (title, nodes), *figures in zip(named, medians, memory, strict=True)
+    ]
+    return Measured(name, tuple(parts[1:]), parts[0], len(rounds))
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start_s = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start_s
+
+
+def _memory(compiled: Any) -> Memory:
+    """What XLA says; not every backend does."""
+    try:
+        found = compiled.memory_analysis()
+    except (NotImplementedError, RuntimeError):
+        found = None
+    names = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
+    return Memory(*(getattr(found, name, None) for name in names))
+
+
+Group = tuple[str, list[Node]]
+
+
+def _by_function(counted: CountedProgram) -> list[Group]:
+    """Equations that follow each other and are of one function; of one line where there is one function only."""
+    nodes = counted.root.nodes
+    sources = [source_of(_jax.source_line(node.eqn)) for node in nodes]
+    is_one = len({(source.function, source.file) for source in sources if source.function}) < 2
+    groups: list[Group] = []
+    for source, node in zip(sources, nodes, strict=True):
+        line = f"{source.file_name}:{source.line} ({source.function})"
+        title = line if is_one else f"{source.function} ({source.file_name})"
+        if groups and (title == groups[-1][0] or not source.file):
+            groups[-1][1].append(node)
+        else:
+            groups.append((title if source.file else "(unknown)", [node]))
+    return groups
+
+
+def _joined(groups: list[Group], counted: CountedProgram) -> list[Group]:
+    """Neighbours joined, the cheapest first, until there are few enough; the dearer one gives the name."""
+    price = lambda group: counted.cost_of(group[1], counted.root).weight
+    while len(groups) > MAX_PARTS:
+        pairs = list(zip(groups, groups[1:], strict=False))
+        number, pair = min(enumerate(pairs), key=lambda each: max(map(price, each[1])))
+        groups[number : number + 2] = [(max(pair, key=price)[0], [*pair[0][1], *pair[1][1]])]
+    return groups
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CostReport(Printable):
+    """The cost of a function; made by `incrax.cost`.
+
+    Fields:
+        name: the function's name.
+        arguments: names and types of its arguments.
+        passes: those that were counted, the value first.
+        changing: the inputs that change; None: nothing was said about that.
+        branches: `"max"`, `"both"` or `"taken"`.
+        measured: measured programs; empty without `measure=True`.
+        notes: what one should know about these numbers.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    passes: tuple[PassCost, ...]
+    changing: tuple[str, ...] | None
+    branches: str
+    measured: tuple[Measured, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def forward(self) -> PassCost:
+        """The value."""
+        return self.passes[0]
+
+    @property
+    def backward(self) -> PassCost | None:
+        """The backward pass; None: not asked for, or there is none, see `notes`."""
+        return next((each for each in self.passes if each.name == "backward"), None)
+
+    @property
+    def hvp(self) -> PassCost | None:
+        """The Hessian times a vector; None likewise."""
+        return next((each for each in self.passes if each.name == "hvp"), None)
+
+    @property
+    def per_equation(self) -> tuple[tuple[str, EquationCost], ...]:
+        """All rows with the names of their passes."""
+        return tuple((each.name, row) for each in self.passes for row in each.equations)
+
+    @property
+    def not_counted(self) -> tuple[tuple[str, EquationCost], ...]:
+        """Rows whose primitive is not registered: their bytes count, their work does not."""
+        return tuple((name, row) for name, row in self.per_equation if not row.is_counted)
+
+    @property
+    def unknown_loops(self) -> tuple[tuple[str, LoopCost], ...]:
+        """Loops of which one turn is counted, since nobody knows how many there will be."""
+        return tuple((each.name, loop) for each in self.passes for loop in each.loops if loop.known_from == "unknown")
+
+    @property
+    def ratio(self) -> float | None:
+        """FLOPs of the backward pass for one of the forward pass; None without either."""
+        return None if self.backward is None else _quotient(self.backward.total.flops, self.forward.total.flops)
+
+    @property
+    def operations_ratio(self) -> float | None:
+        """The same with ten FLOPs for an exponential."""
+        if self.backward is None:
+            return None
+        return _quotient(self.backward.total.operations, self.forward.total.operations)
+
+    def by_source(self, group: str = "line") -> tuple[SourceCost, ...]:
+        """Costs of each line or function of the user's, the dearest first; with a change, of what it reaches.
+
+        Args:
+            group: `"line"`, `"function"` or `"file"`.
+
+        Raises:
+            CostError: another group.
+        """
+        _check_word("group", group, GROUPS)
+        name = lambda row: row.source if group == "line" else getattr(source_of(row.source), group)
+        found: dict[str, dict[str, Cost]] = {}
+        for each in [self.forward] if self.backward is None else [self.forward, self.backward]:
+            for row in each.equations:
+                if self.changing is None or row.runs_again:
+                    costs = found.setdefault(name(row), {})
+                    costs[each.name] = costs.get(each.name, ZERO) + row.total
+        rest = None if self.backward is None else ZERO
+        rows = [SourceCost(k, costs.get("forward", ZERO), costs.get("backward", rest)) for k, costs in found.items()]
+        return tuple(sorted(rows, key=lambda row: -sum(cost.operations for cost in row[1:] if cost is not None)))
+
+    # --- for programs ---------------------------------------------------------------------------------------------
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report for programs, with types that JSON has."""
+        shown = ("total", "macs", "equations", "loops") + ("again", "avoided") * (self.changing is not None)
+        return {
+            "name": self.name,
+            "arguments": list(self.arguments),
+            "changing": _plain(self.changing),
+            "branches": self.branches,
+            "passes": {each.name: {name: _plain(getattr(each, name)) for name in shown} for each in self.passes},
+            "backward_over_forward": {"flops": self.ratio, "operations": self.operations_ratio},
+            "not_counted": [{"pass": name, **_plain(row)} for name, row in self.not_counted],
+            "unknown_loops": [{"pass": name, **_plain(loop)} for name, loop in self.unknown_loops],
+            "by_source": _plain(self.by_source()),
+            "measured": _plain(self.measured),
+            "notes": list(self.notes),
+        }
+
+    # --- for people -----------------------------------------------------------------------------------------------
+
+    def tables(self) -> list[Table]:
+        """The report for people: totals; the dearest equations, and a turn of each loop; what was measured; notes."""
+        change = "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
+        title = f"cost of {self.name}({_named(self.arguments)}){change}"
+        rows = [*_shortened(list(self._dearest())), *_shortened(list(self._turns()))]
+        notes = [(note,) for note in self.notes]
+        return [
+            Table(title, ("", *TOTALS), list(self._totals())),
+            Table("dearest equations, and loops", ("pass", "what", "times", *FIGURES, "inside", "source"), rows),
+            *map(_measured_table, self.measured),
+            *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
+        ]
+
+    def _totals(self) -> Iterator[Sequence[str]]:
+        for each in self.passes:
+            yield (TITLES[each.name], *_total(each.total))
+        if self.backward is not None:
+            pairs = zip(_amounts(self.backward.total), _amounts(self.forward.total), strict=True)
+            yield ("backward / forward", *(_number(_quotient(*pair), 3) for pair in pairs), "")
+        for each in self.passes if self.changing is not None else ():
+            yield (f"{TITLES[each.name]}, run again", *_total(each.again))
+            yield (f"{TITLES[each.name]}, avoided", *_total(each.avoided))
+
+    def _dearest(self) -> Iterator[Sequence[str]]:
+        """Equations of the value and the backward pass; first those that nobody registered, also of the third pass."""
+        rows = [(name, row) for name, row in self.per_equation if name != "hvp" or not row.is_counted]
+        rows.sort(key=lambda item: (item[1].is_counted, *(-abs(part) for part in item[1].total.weight)))
+        for name, row in rows:
+            what = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
+            times = _number(row.times) + " (one turn)" * (not row.is_known)
+            *work, moved = _figures(row.total)
+            shown = work if row.is_counted else ("not counted", "-", "-")
+            yield (name, what, times, *shown, moved, row.inside, row.source)
+
+    def _turns(self) -> Iterator[Sequence[str]]:
+        for each in self.passes:
+            for loop in each.loops:
+                is_known = loop.known_from != "unknown"
+                turns = f"{_number(loop.turns)} ({loop.known_from})" if is_known else "unknown turns"
+                yield (each.name, f"a turn of {loop.primitive}", turns, *_figures(loop.turn), loop.inside, loop.source)
+
+
+TOTALS = ("FLOPs", "transcendentals", "integer ops", "bytes read", "bytes written", "FLOPs / byte")
+FIGURES = ("FLOPs", "transcendentals", "int ops", "bytes")
+
+
+def _amounts(cost: Cost) -> tuple[float, ...]:
+    return cost.flops, cost.transcendentals, cost.int_ops, cost.bytes_read, cost.bytes_written
+
+
+def _total(cost: Cost) -> tuple[str, ...]:
+    return (*map(_number, _amounts(cost)), _number(_quotient(cost.flops, cost.bytes), 3))
+
+
+def _figures(cost: Cost) -> tuple[str, ...]:
+    return (*map(_number, _amounts(cost)[:3]), _number(cost.bytes))
+
+
+def _quotient(part: float, whole: float) -> float | None:
+    """One number by another, never -0.0; None by zero."""
+    return part / whole + 0.0 if whole else None
+
+
+def _number(x: float | None, digits: int = 4) -> str:
+    """Up to nine digits as they are, of small ones the first; never -0."""
+    if x is None:
+        return "-"
+    is_shown_whole = x == round(x) or abs(x) >= 1e4
+    return f"{x + 0.0:,.0f}" if is_shown_whole and abs(x) < 1e9 else f"{x:.{digits}g}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, where there are many."""
+    rest = len(names) - NUM_ARGUMENTS
+    return ", ".join([*names[:NUM_ARGUMENTS], *([f"... {rest} more"] if rest > 0 else [])])
+
+
+def _shortened(rows: list[Sequence[str]]) -> list[Sequence[str]]:
+    """The first rows, and how many more there are."""
+    rest = len(rows) - NUM_LISTED
+    return rows if rest <= 0 else [*rows[:NUM_LISTED], ("", f"... {rest} more", *("" for _ in rows[0][2:]))]
+
+
+def _measured_table(each: Measured) -> Table:
+    header = ("part", "equations", "FLOPs", "ms", "share of sum", "GFLOP/s", "temporary", "arguments", "results")
+    rows = [_part_cells(part, f"{part.seconds / each.sum_s:.0%}") for part in each.parts]
+    rows.append(("sum of the parts", "", "", f"{each.sum_s * 1e3:.3g}", *("" for _ in header[4:])))
+    rows.append(_part_cells(each.whole._replace(name="the whole, compiled as one"), ""))
+    return Table(f"measured: {each.name}, medians of {each.repeats} runs", header, rows)
+
+
+def _part_cells(part: MeasuredPart, share: str) -> tuple[str, ...]:
+    speed = f"{part.cost.flops / part.seconds * 1e-9:.3g}"
+    memory = part.memory
+    sizes = map(_bytes, (memory.temp_bytes, memory.argument_bytes, memory.output_bytes))
+    figures = (str(part.num_equations), _number(part.cost.flops), f"{part.seconds * 1e3:.3g}")
+    return (part.name, *figures, share, speed, *sizes)
+
+
+def _bytes(size: int | None) -> str:
+    if size is None:
+        return "-"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def _plain(x: Any) -> Any:
+    """Rows, loops and the like with types that JSON has; of a cost what users ask for."""
+    if isinstance(x, Cost):
+        figures = {name: getattr(x, name) for name in ("flops", "transcendentals", "int_ops")}
+        intensity = _quotient(x.flops, x.bytes)
+        return {**figures, "bytes_read": x.bytes_read, "bytes_written": x.bytes_written, "flops_per_byte": intensity}
+    fields = getattr(x, "_fields", None)
+    if fields is None:
+        return [_plain(each) for each in x] if isinstance(x, tuple) else x
+    further = [name for name in ("total", "sum_s") if hasattr(x, name)]
+    return {name: _plain(getattr(x, name)) for name in (*fields, *further)}

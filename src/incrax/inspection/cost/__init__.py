@@ -1,1 +1,0 @@
-"""What a function costs, counted on its equations."""

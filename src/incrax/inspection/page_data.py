@@ -1,0 +1,432 @@
+"""What a page about one function shows, as plain data: equations, what calls did and would do, plans, memory.
+
+In: an engine and its history. Out: a dictionary of lists, numbers and text, which JSON can hold. It must not evaluate
+or store anything, nor know how the data are drawn.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import platform
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from incrax import _jax
+from incrax._jax import Equation, Var
+from incrax._program import read_vars, written_vars
+from incrax._progress import Meter
+from incrax._version import __version__
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.record import CallRecord, Chunks, History, PastCall
+from incrax.engine.plan.plan import Plan
+from incrax.engine.policy.candidates import Entry
+from incrax.engine.program.cost import Cost, equation_cost, total_cost
+from incrax.explanation.reader import Reader, Served, sized
+from incrax.inspection.source import source_of
+from incrax.rows.engine import RowEngine
+
+FORMAT = 1
+MAX_OUTLOOKS = 400
+MAX_PLANNED = 200_000
+"""Equations to be planned in all of the outlooks together, where each needs a plan that is not there."""
+
+MAX_PLANS = 200
+MAX_NAMES = 12
+MAX_SAVED = 100
+"""Saved values that are listed, the largest first."""
+
+NUM_CODE = 160
+"""Characters of a source line that are kept."""
+
+HOW = ("estimated", "measured as a whole", "measured as a segment")
+
+
+class Subject(NamedTuple):
+    """What a page is about: a function's name, its engine, its calls, its counters; the engine of `Rows`, if any."""
+
+    name: str
+    engine: Engine
+    history: History
+    stats: Mapping[str, int]
+    num_signatures: int
+    rows: RowEngine | None = None
+
+
+def page_data(subject: Subject) -> dict[str, Any]:
+    """The data of a page."""
+    engine = subject.engine
+    chooser = engine.chooser
+    data = _Data(subject)
+    last = data.reader.last()
+    planner = "exact policy" if chooser.is_exact else "minimal planner" if data.facts.is_minimal else "cost planner"
+    return {
+        "format": FORMAT,
+        "function": {
+            "name": subject.name,
+            "planner": planner,
+            "num_equations": len(data.eqns),
+            "num_outputs": len(data.program.outvars),
+            "num_signatures": subject.num_signatures,
+            "always": hex(engine.always),
+            "is_resting": engine.rests,
+            "has_rows": subject.rows is not None,
+            "hot_after": engine.tuning.hot_after,
+        },
+        "machine": _machine(),
+        "leaves": data.leaves(),
+        "equations": data.equations(),
+        "outlooks": data.outlooks(),
+        "last": None if last is None else hex(last.changed),
+        "plans": [data.plan(entry) for entry in data.entries],
+        "whole": {
+            "seconds": chooser.whole_s,
+            "is_measured": chooser.whole.seconds is not None,
+            "first_s": (chooser.whole.first_s or None) if chooser.clock.is_running else None,
+            "lost_s": chooser.race.lost_s,
+            "compiling_s": chooser.clock.compiling_s,
+        },
+        "worth": data.reader.worth,
+        "segments": [data.segment(mask, group) for mask, group in data.segments],
+        "calls": data.calls(),
+        "memory": data.memory(),
+        "stats": dict(subject.stats),
+    }
+
+
+def _machine() -> dict[str, str]:
+    devices = jax.devices()
+    first = devices[0]
+    kind = first.platform
+    if first.device_kind != first.platform:
+        kind = f"{jax.default_backend()}, {first.device_kind}"
+    shown = f"{len(devices)} x {kind}" if len(devices) > 1 else kind
+    return {"incrax": __version__, "jax": jax.__version__, "python": platform.python_version(), "devices": shown}
+
+
+class Numbered:
+    """Distinct values in the order of their first appearance, by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Hashable, int] = {}
+
+    def number(self, value: Hashable) -> int:
+        """The number of a value."""
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def listed(self, form: Callable[[Any], Any] = lambda value: value) -> list[Any]:
+        """The values."""
+        return [form(value) for value in self.numbers]
+
+
+class _Data:
+    """The parts of a page; equations have numbers, but for those that only plans have."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.engine = subject.engine
+        self.reader = Reader(subject.engine)
+        self.facts = subject.engine.facts
+        self.program = self.facts.program
+        self.layout = subject.engine.layout
+        self.chooser = subject.engine.chooser
+        self.store = subject.engine.store
+        self.eqns: Sequence[Equation] = self.program.eqns
+        self.numbers = {id(eqn): number for number, eqn in enumerate(self.eqns)}
+        self.costs: list[Cost] = [equation_cost(eqn) for eqn in self.eqns]
+        entries = self.chooser.entries.values()
+        self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
+        self.table = self.chooser.segments
+        self.segments: list[tuple[int, Any]] = list(self.table.groups.items())
+        if self.table.wanted:
+            self.segments.append((self.layout.full, None))
+
+    def _mask(self, dirty: int) -> str:
+        """Inputs as bits, but for what runs always."""
+        return hex(dirty & ~self.engine.always)
+
+    def _names(self, dirty: int) -> dict[str, Any]:
+        """Inputs by their first names, and how many there are."""
+        found = self.reader.names(dirty)
+        return {"names": found[:MAX_NAMES], "num": len(found)}
+
+    def writers(self, variables: Iterable[Var]) -> list[int]:
+        """Numbers of the equations that write some variables; -1 for one that only plans have, each number once."""
+        writer = self.facts.listing.writer
+        return list(dict.fromkeys(writer.get(var, -1) for var in variables))
+
+    def leaves(self) -> list[dict[str, Any]]:
+        """The inputs, with their bits."""
+        found = []
+        places = zip(self.layout.offsets, self.layout.widths, strict=True)
+        invars = self.program.invars
+        for path, var, (offset, width) in zip(self.engine.paths, invars, places, strict=True):
+            kind, size = sized(var)
+            found.append({"path": path, "type": kind, "bytes": size, "offset": offset, "width": width})
+        return found
+
+    # --- equations ------------------------------------------------------------------------------------------------
+
+    def equations(self) -> dict[str, Any]:
+        """One list per property, one element per equation; what several share by number, in tables of their own."""
+        primitives = Numbered()
+        places = Numbered()
+        types = Numbered()
+        sets = Numbered()
+        seconds, how = self.seconds()
+        states = dict.fromkeys(self.writers(self.chooser.savable), 1)  # worth saving to some plan
+        for state in self.store.states:
+            states.update(dict.fromkeys(self.writers(state.saved), 2))  # saved now
+        written = [list(map(sized, written_vars(eqn))) for eqn in self.eqns]
+        return {
+            "set": [sets.number(mask) for mask in self.facts.equation_masks],
+            "primitive": [primitives.number(eqn.primitive.name) for eqn in self.eqns],
+            "place": [places.number(_jax.source_line(eqn)) for eqn in self.eqns],
+            "type": [types.number(", ".join(kind for kind, _ in each)) for each in written],
+            "bytes": [sum(size for _, size in each) for each in written],
+            "flops": [cost.flops for cost in self.costs],
+            "transcendentals": [cost.transcendentals for cost in self.costs],
+            "seconds": [float(f"{s:.4g}") for s in seconds],
+            "how": how,
+            "state": [states.get(number, 0) for number in range(len(self.eqns))],
+            "reads": [[number for number in self.writers(read_vars(eqn)) if number >= 0] for eqn in self.eqns],
+            "sets": sets.listed(hex),
+            "primitives": primitives.listed(),
+            "places": places.listed(place),
+            "types": types.listed(),
+            "hows": list(HOW),
+        }
+
+    def seconds(self) -> tuple[list[float], list[int]]:
+        """Seconds of each equation, estimated, then scaled to the smallest timed program that holds it; and how.
+
+        Of two programs of one size the whole function counts, so that the sum is the time that is shown for it.
+        """
+        estimated = self.facts.seconds
+        whole_s = self.chooser.whole.seconds
+        timed: list[tuple[Sequence[Equation], float, int]] = [] if whole_s is None else [(self.eqns, whole_s, 1)]
+        for _, group in self.segments:
+            measured_s = self.table.measured_s(group)
+            if measured_s is not None:
+                timed.append((self._plan_of_segment(group).eqns, measured_s, 2))
+        seconds = list(map(estimated, self.eqns))
+        how = [0] * len(self.eqns)
+        for eqns, measured_s, kind in sorted(timed, key=lambda item: (-len(item[0]), -item[2])):
+            factor = measured_s / max(sum(map(estimated, eqns)), 1e-12)
+            for number in [self.numbers[id(eqn)] for eqn in eqns if id(eqn) in self.numbers]:
+                seconds[number] = factor * estimated(self.eqns[number])
+                how[number] = kind
+        return seconds, how
+
+    # --- what calls would do --------------------------------------------------------------------------------------
+
+    def outlooks(self) -> list[dict[str, Any]]:
+        """What a call would do, for each input alone, each element of small arrays, and each dirty set seen."""
+        if not self.store.states:
+            return []
+        limit = MAX_OUTLOOKS
+        if self.facts.is_minimal:
+            limit = min(limit, max(MAX_PLANNED // max(len(self.eqns), 1), 1))
+        masks = list(dict.fromkeys(self._asked()))[:limit]
+        found = []
+        with Meter("report: what calls would do", len(masks)) as meter:
+            for mask in masks:
+                served = self.reader.outlook(mask)
+                assert served is not None
+                found.append({"mask": hex(mask), **self.described(served)})
+                meter.advance()
+        return found
+
+    def _asked(self) -> Iterator[int]:
+        """The sets to look out for, the most useful first."""
+        layout = self.layout
+        last = self.reader.last()
+        if last is not None:
+            yield last.changed
+        yield from (0, layout.full)
+        yield from (entry.dirty & ~self.engine.always for entry in self.entries)
+        yield from (layout.leaf_mask(index) for index in range(len(layout.widths)))
+        for offset, width in zip(self.layout.offsets, self.layout.widths, strict=True):
+            yield from (1 << offset + k for k in range(width) if width > 1)
+
+    def described(self, served: Served) -> dict[str, Any]:
+        """A call as data: the numbers are those of `explain`; what differs from the values that it starts from."""
+        numbers = np.array([self.numbers.get(id(eqn), -1) for eqn in served.ran], int)
+        known = numbers[numbers >= 0]
+        derived = total_cost(eqn for number, eqn in zip(numbers, served.ran, strict=True) if number < 0)
+        is_avoided = np.ones(len(self.eqns), bool)
+        is_avoided[known] = False
+        flops = np.array([cost.flops for cost in self.costs])
+        transcendentals = np.array([cost.transcendentals for cost in self.costs])
+        return {
+            "served_by": served.by,
+            "differs": hex(served.changed),
+            "why": served.why,
+            **self._loaded(served.loads),
+            "loaded": ranges(number for number in self.writers(served.loads) if number >= 0),
+            "num_filled": len(served.filled),
+            "seconds": served.seconds,
+            "count": served.uses,
+            **self._ran(served.ran),
+            "ran": ranges(known.tolist()),
+            "flops_ran": float(flops[known].sum()) + derived.flops,
+            "flops_avoided": float(flops[is_avoided].sum()),
+            "transcendentals_ran": float(transcendentals[known].sum()) + derived.transcendentals,
+            "transcendentals_avoided": float(transcendentals[is_avoided].sum()),
+        }
+
+    def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
+        return {"num_loaded": len(loads), "loaded_bytes": sum(size for _, size in map(sized, loads))}
+
+    def _ran(self, eqns: Sequence[Equation]) -> dict[str, int]:
+        """How many equations run, and how many of these the program does not have."""
+        return {"num_ran": len(eqns), "num_derived": sum(id(eqn) not in self.numbers for eqn in eqns)}
+
+    # --- plans ----------------------------------------------------------------------------------------------------
+
+    def plan(self, entry: Entry) -> dict[str, Any]:
+        """A dirty set that was seen, with its candidates and how they were chosen."""
+        plan = self.engine.plan_of(entry.candidate, entry)
+        own = None if entry.program is None else entry.program.plan
+        statistics = None if own is None else own.statistics
+        is_timed = entry.is_final and len(entry.seconds) > 1
+        candidates = [{"name": name, "seconds": s, "is_measured": is_timed} for name, s in entry.seconds.items()]
+        return {
+            "mask": self._mask(entry.dirty),
+            "changed": self._names(entry.dirty),
+            "count": entry.count,
+            "candidate": entry.candidate,
+            "why": entry.reason,
+            "is_final": entry.is_final,
+            "candidates": candidates,
+            "promise_s": entry.promise_s if math.isfinite(entry.promise_s) else None,
+            **self._ran(self.eqns if plan is None else plan.eqns),
+            **self._loaded(() if plan is None else plan.loads),
+            "statistics": [] if statistics is None else list(statistics.lines),
+        }
+
+    def _plan_of_segment(self, group: Any) -> Plan:
+        return self.table.top_plan() if group is None else self.table.plan(group)
+
+    def segment(self, mask: int, group: Any) -> dict[str, Any]:
+        """A segment, or (None) that of the outputs, with its seconds."""
+        plan = self._plan_of_segment(group)
+        measured_s = self.table.measured_s(group)
+        return {
+            "mask": self._mask(mask),
+            "depends_on": self._names(mask),
+            "is_top": group is None,
+            "num_values": len(group or ()),
+            "bytes": self._loaded(group or ())["loaded_bytes"],
+            "num_equations": len(plan.eqns),
+            "seconds": plan.seconds * self.chooser.race.run_price if measured_s is None else measured_s,
+            "is_measured": measured_s is not None,
+        }
+
+    # --- calls and memory -----------------------------------------------------------------------------------------
+
+    def calls(self) -> dict[str, Any]:
+        """The latest calls as columns; what several share, by number."""
+        kinds = Numbered()
+        whys = Numbered()
+        changes = Numbered()
+        history = self.subject.history
+        calls = list(history.calls())
+        records = {id(call.record): call.record for call in calls}
+        served = {k: self.reader.served(record) for k, record in records.items() if isinstance(record, CallRecord)}
+        rows = [self._did(call, served.get(id(call.record))) for call in calls]
+        start_s = calls[0].start_s if calls else 0.0
+        return {
+            "first": calls[0].number if calls else 0,
+            "num": history.num_calls,
+            "limit": history.size,
+            "at_s": [round(call.start_s - start_s, 7) for call in calls],
+            "seconds": [round(call.end_s - call.start_s, 7) for call in calls],
+            "kind": [kinds.number(row.kind) for row in rows],
+            "changed": [changes.number(row.changed) for row in rows],
+            "ran": [row.num_ran for row in rows],
+            "filled": [row.num_filled for row in rows],
+            "loaded": [row.num_loaded for row in rows],
+            "why": [whys.number(row.why) for row in rows],
+            "saved_bytes": [call.saved_bytes for call in calls],
+            "kinds": kinds.listed(),
+            "whys": whys.listed(),
+            "changes": changes.listed(self._named),
+        }
+
+    def _did(self, call: PastCall, served: Served | None) -> _Did:
+        """What a call did; the inputs that changed are None where it counted chunks."""
+        record = call.record
+        if isinstance(record, Chunks):
+            why = f"chunks: {record.num_run} run, {record.num_reused} reused, {record.num_joined} joined"
+            return _Did("rows", why, None, record.num_run, record.num_joined, record.num_reused)
+        if served is None:
+            why = "saving did not pay in the last calls; inputs that are other objects are taken for changed"
+            changed = reduce(or_, map(self.layout.leaf_mask, call.rested or ()), 0)
+            return _Did("whole (resting)", why, changed, len(self.eqns))
+        kind = "first call" if served.is_first else served.by
+        why = served.why if served.is_first else call.why or served.why
+        return _Did(kind, why, served.changed, len(served.ran), len(served.filled), len(served.loads))
+
+    def _named(self, mask: int | None) -> dict[str, Any]:
+        """What changed, as bits and by name."""
+        return {"mask": None, "num": -1, "names": []} if mask is None else {"mask": hex(mask), **self._names(mask)}
+
+    def memory(self) -> dict[str, Any]:
+        """The budget, and the saved values now, the largest first."""
+        sizes = sorted(self.store.sizes().items(), key=lambda item: -item[1])
+        saved = [
+            {
+                "type": sized(var)[0],
+                "bytes": size,
+                "equation": self.writers([var])[0],
+                "depends_on": self._names(self.facts.mask(var)),
+                "name": self.facts.kept.get(var),
+            }
+            for var, size in sizes[:MAX_SAVED]
+        ]
+        return {
+            "budget_bytes": self.store.budget_bytes,
+            "versions": self.store.versions,
+            "saved_bytes": (self.subject.rows or self.store).saved_bytes,
+            "num_saved": len(sizes),
+            "saved": saved,
+        }
+
+
+class _Did(NamedTuple):
+    """A row of the table of calls: what served it, why, inputs changed, equations run, values filled and loaded."""
+
+    kind: str
+    why: str
+    changed: int | None
+    num_ran: int
+    num_filled: int = 0
+    num_loaded: int = 0
+
+
+def place(text: str) -> dict[str, Any]:
+    """A place in the user's source, as JAX prints it, with the text of the line; without the folders above."""
+    source = source_of(text)
+    if not source.file:
+        return {"file": "", "line": 0, "function": text or "unknown", "code": ""}
+    code = linecache.getline(source.file, int(source.line)).strip()[:NUM_CODE]
+    name = "/".join(PurePath(source.file).parts[-2:])
+    return {"file": name, "line": int(source.line), "function": source.function or "unknown", "code": code}
+
+
+def ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers as runs of (first, last), each once, in order."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found

@@ -1,0 +1,371 @@
+"""What is handed to `cost`, as programs: its value, value and gradient together, a Hessian times a vector.
+
+In: a function, a bound model or a guarded function, with arrays or types. Out: programs of the leaves of its arguments.
+It must not know what anything costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+from incrax._incremental import Incremental
+from incrax._locations import NO_VALUE, place_of_error
+from incrax._program import Program, trace, trace_with_tree
+from incrax.control_flow.tapes.alone import path_alone
+from incrax.control_flow.tapes.guarded import Guarded
+from incrax.derivatives.cuts import Mark, is_mark, without_marks
+from incrax.derivatives.selection import select
+from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
+from incrax.engine.inputs.signature import argument_names, leaf_path
+from incrax.errors import CostError, PythonBranchError, UnknownInputError, UnsupportedLeafError
+from incrax.models.bound import Bound
+from incrax.models.modules import opened
+from incrax.models.names import with_part
+
+METHODS = ("value", "grad", "value_and_grad", "hessian", "jacobian")
+"""Methods of a bound model that evaluate, from its inputs alone."""
+
+# --- bound models -----------------------------------------------------------------------------------------------------
+
+
+def model_of(fun: Any) -> Bound | None:
+    """The bound model that this is, or is a method of."""
+    owner = fun.__self__ if isinstance(fun, types.MethodType) else fun
+    return owner if isinstance(owner, Bound) else None
+
+
+def function_of_model(
+    fun: Any, model: Bound, args: Sequence[Any], inputs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function behind a model or its method and the inputs it holds, some of them with other values or types.
+
+    Raises:
+        CostError: inputs are given by position, or the method does not evaluate.
+        UnknownInputError: a name stands for nothing, or for several things.
+    """
+    method = "value" if fun is model else fun.__name__
+    if method not in METHODS:
+        shown = ", ".join(f"`{each}`" for each in METHODS)
+        raise CostError(
+            f"`cost(model.{method})` got a method of a bound model that does not evaluate its inputs as they are; "
+            f"{shown} do. Nothing was evaluated. Pass the model itself: `cost(model)` counts its value, its gradient "
+            "and its Hessian times a vector."
+        )
+    if args:
+        raise CostError(
+            f"`cost(model)` got {len(args)} argument{'s' * (len(args) > 1)} by position; a bound model holds values "
+            "for its inputs. Nothing was evaluated. Name those that are to be other: `cost(model, x=...)`, arrays or "
+            "types."
+        )
+    function = model.made(method)
+    trees = dict(zip(inspect.signature(function).parameters, model.args, strict=True))
+    for name, value in inputs.items():
+        module = opened(value)
+        trees = with_part(trees, model.path(name), value if module is None else module.tree)
+    return function, tuple(trees.values())
+
+
+def path_in_model(model: Bound, name: str) -> str:
+    """The path of a name, also of an element of an array: `w[3]` for `params['w'][3]`."""
+    base, bracket, element = name.rpartition("[")
+    try:
+        return model.path(name)
+    except UnknownInputError:
+        with contextlib.suppress(UnknownInputError):
+            return model.path(base) + bracket + element
+        raise
+
+
+# --- functions behind engines and guards ------------------------------------------------------------------------------
+
+
+class Plain(NamedTuple):
+    """A function that JAX can trace.
+
+    Fields: the function; whether the engine runs it; whether its result is a pair whose second part is passed on; how
+    many guards the path rests on that it is, 0 where it is no path.
+    """
+
+    fun: Callable[..., Any]
+    is_incremental: bool
+    has_aux: bool
+    num_guards: int = 0
+
+
+def plain_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Plain:
+    """The function that is evaluated at these arguments; of a guarded one the path that they take, with its guards.
+
+    Raises:
+        TapeError: no tape can hold the path.
+    """
+    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, (Incremental, Guarded)):
+        found = plain_of(fun.__func__, (fun.__self__, *args), kwargs, has_aux=has_aux)
+        return found._replace(fun=functools.partial(found.fun, fun.__self__))
+    if isinstance(fun, Incremental):
+        inner = inspect.unwrap(fun, stop=lambda f: not isinstance(f, Incremental))
+        return plain_of(inner, args, kwargs, has_aux=has_aux)._replace(is_incremental=True)
+    if isinstance(fun, Guarded):
+        return _path_of(fun, args, kwargs, has_aux=has_aux)
+    return Plain(fun, is_incremental=False, has_aux=has_aux)
+
+
+def _path_of(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Plain:
+    """The path that these values take; where one is a type only, the function, as long as Python asks for none."""
+    is_incremental = f._make is not None
+    names = argument_names(f, len(args))
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            evaluate = functools.partial(_without_guards, f, leaf_path(names, path), type_text(leaf))
+            return Plain(evaluate, is_incremental, has_aux)
+    recorded = path_alone(f, args, kwargs)
+
+    @functools.wraps(f._fun)
+    def evaluate_path(*args: Any, **kwargs: Any) -> Any:
+        found, failing = recorded.run(*args, **kwargs)
+        main, rest = found if has_aux else (found, ())
+        return main, (rest, failing)
+
+    return Plain(evaluate_path, is_incremental, has_aux=True, num_guards=recorded.num_guards)
+
+
+def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return f._plain(args, kwargs)
+    except NO_VALUE as error:
+        raise CostError(
+            f"`cost({f._subject.name})` got a guarded function, which has a program for each path, and `{path}` is "
+            f"{seen} without values; Python asks for one: {place_of_error(error)}. Nothing was evaluated. Pass an "
+            "array: the path that it takes is counted."
+        ) from error
+
+
+def type_text(leaf: Any) -> str:
+    """The type of a value, or of what is a type, as it is traced: `float64[3,2]`."""
+    return trace(lambda x: x, leaf).invars[0].aval.str_short()
+
+
+# --- a call -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function with arguments.
+
+    Fields: the function that is counted; its name; the tree of the arguments; leaves: values, types
+    (`jax.ShapeDtypeStruct`) or static; their names; numbers of those that are values or types.
+    """
+
+    plain: Plain
+    name: str
+    treedef: Any
+    leaves: tuple[Any, ...]
+    paths: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def values(self) -> list[Any]:
+        """The leaves that are values or types."""
+        return [self.leaves[number] for number in self.numbers]
+
+    @property
+    def value_paths(self) -> list[str]:
+        """Names of these."""
+        return [self.paths[number] for number in self.numbers]
+
+    def result(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Leaves of the result at other values, and of what is passed on beside it."""
+        leaves = list(self.leaves)
+        for number, value in zip(self.numbers, values, strict=True):
+            leaves[number] = value
+        args, kwargs = jax.tree.unflatten(self.treedef, leaves)
+        found = self.plain.fun(*args, **kwargs)
+        main, rest = found if self.plain.has_aux else (found, ())
+        return jax.tree.leaves(main), jax.tree.leaves(rest)
+
+    def differentiated(self, wrt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+        """Which of the values `wrt` stands for, among the values.
+
+        Raises:
+            SelectionError: `wrt` selects nothing that has a derivative.
+            UnknownInputError: a path names nothing.
+        """
+        args, kwargs = jax.tree.map(_stand_in, (args, kwargs), is_leaf=is_mark)
+        selection = select("cost", self.plain.fun, wrt, args, kwargs)
+        return [self.numbers.index(number) for number in selection.numbers]
+
+
+def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str], *, has_aux: bool) -> Call:
+    """A function with its arguments; `options` are the names of those of `cost`.
+
+    Raises:
+        CostError: an argument is missing because an option has its name, or is an array without JAX type.
+        TapeError: the function is guarded, and no tape can hold the path.
+        TypeError: it is no function.
+    """
+    if not callable(fun):
+        raise TypeError(f"`cost(f)` got {fun!r} of type {type(fun).__name__}; it must be a function.")
+    name = getattr(fun, "__name__", type(fun).__name__)
+    _check_parameters(fun, name, args, kwargs, options)
+    with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
+    names = argument_names(fun, len(args))
+    paths = tuple(leaf_path(names, path) for path, _ in with_paths)
+    leaves = tuple(without_marks(leaf) for _, leaf in with_paths)
+    numbers = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)]
+    for number in numbers:
+        _check_type(leaves[number], paths[number])
+    plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
+    return Call(plain, name, treedef, leaves, paths, tuple(numbers))
+
+
+def _check_parameters(
+    fun: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str]
+) -> None:
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):
+        return
+    given = signature.bind_partial(*args, **kwargs).arguments
+    needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.name not in given]
+    taken = [each for each in needed if each in options]
+    if taken:
+        shown = ", ".join(f"`{each}`" for each in taken)
+        first = taken[0]
+        raise CostError(
+            f"`cost({name})` takes {shown} for itself, and the function has a parameter of that name, which got no "
+            "value. Nothing was evaluated. Pass it by position, or give it another name: "
+            f"`cost(lambda my_{first}, ...: {name}({first}=my_{first}, ...), ...)`."
+        )
+
+
+def _check_type(leaf: Any, path: str) -> None:
+    try:
+        check_dynamic(leaf, path)
+    except UnsupportedLeafError:
+        is_masked = isinstance(leaf, np.ma.MaskedArray)
+        seen = "a masked array" if is_masked else f"an array of dtype {leaf.dtype}"
+        raise CostError(
+            f"`cost(f)` got `{path}` as {seen}, which JAX has no type for. This is usually a ragged list, strings or "
+            "dates in an array. Nothing was evaluated. Convert it to a numeric array."
+        ) from None
+
+
+def _stand_in(leaf: Any) -> Any:
+    """An array without memory for a type, so that it can be selected."""
+    if isinstance(leaf, Mark) or not isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_key_dtype(leaf.dtype):
+        return leaf
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+
+
+# --- its programs -----------------------------------------------------------------------------------------------------
+
+
+class PassProgram(NamedTuple):
+    """A program of the values of a call, and of further inputs: cotangents of results, or tangents of arguments."""
+
+    program: Program
+    further: tuple[jax.ShapeDtypeStruct, ...] = ()
+
+    def inputs(self, values: Sequence[Any]) -> list[Any]:
+        """The values, and ones for the further inputs."""
+        return [*values, *(jnp.ones(each.shape, each.dtype) for each in self.further)]
+
+
+def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
+    """The value, and the types of the results that have a derivative.
+
+    Raises:
+        CostError: the function branches on a value in Python, hands one to NumPy, or has static numbers.
+    """
+    try:
+        program, tree = trace_with_tree(lambda *values: call.result(values), *call.values)
+    except jax.errors.TracerArrayConversionError as error:
+        raise CostError(
+            f"`cost({call.name})` found a traced value turned into a NumPy array: {place_of_error(error)}. This is "
+            "usually a function of `numpy` where that of `jax.numpy` is meant, or one for minimisers on the host, such "
+            "as `model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` around what must run "
+            "on the host, or pass the model."
+        ) from error
+    except (*NO_VALUE, PythonBranchError) as error:
+        cause = error.__cause__ if isinstance(error, PythonBranchError) else None
+        raise CostError(
+            f"`cost({call.name})` found Python control flow on a traced value: {place_of_error(cause or error)}. What "
+            "runs depends on values, and there is no one program to count. Nothing was evaluated. Pass "
+            f"`incrax.guarded({call.name})`: the path that these values take is counted. Or write `jax.lax.cond`, or "
+            f"fix the argument: `cost(lambda x: {call.name}(x, flag=True), x)`."
+        ) from error
+    except ValueError as error:
+        if "static arguments" not in str(error) or "Tracer" not in str(error):
+            raise
+        raise CostError(
+            f"`cost({call.name})` got a jitted function with a static argument that is a number or an array. `cost` "
+            "traces all numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the argument: "
+            f"`cost(lambda x: {call.name}(x, n=3), x)`."
+        ) from error
+    main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
+    smooth = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in main if jnp.issubdtype(a.dtype, jnp.inexact)]
+    return PassProgram(program), smooth
+
+
+def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
+    """Whether there is one real number to differentiate."""
+    return len(results) == 1 and results[0].shape == () and jnp.issubdtype(results[0].dtype, jnp.floating)
+
+
+def gradient(call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtypeStruct]) -> PassProgram:
+    """Value and gradient together; for anything but one number, value and pullback of a cotangent."""
+    further = () if is_scalar(results) else results
+
+    def evaluate(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        fun, at = _of_selected(call, numbers, values)
+        outs, pullback, others = jax.vjp(fun, *at, has_aux=True)
+        return outs, others, pullback(list(cotangents) or [jnp.ones_like(x) for x in outs])
+
+    return _traced(evaluate, call, further)
+
+
+def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> PassProgram:
+    """The Hessian of one real number times a vector: forward over reverse, or reverse over reverse."""
+    every = tuple(range(len(numbers)))
+
+    def evaluate(values: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        fun, at = _of_selected(call, numbers, values)
+        derivative = jax.grad(lambda *xs: fun(*xs)[0][0], argnums=every)
+        if is_forward:
+            return jax.jvp(derivative, at, tuple(tangents))[1]
+        along = lambda *xs: sum(jnp.vdot(x, t).real for x, t in zip(derivative(*xs), tangents, strict=True))
+        return jax.grad(along, argnums=every)(*at)
+
+    at = jax.eval_shape(lambda *values: _of_selected(call, numbers, values)[1], *call.values)
+    return _traced(evaluate, call, [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in at])
+
+
+def _of_selected(
+    call: Call, numbers: Sequence[int], values: Sequence[Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The results with a derivative, and all others, as a function of what is differentiated; and where that is."""
+
+    def evaluate(*selected: Any) -> tuple[list[Any], list[Any]]:
+        replaced = dict(enumerate(values)) | dict(zip(numbers, selected, strict=True))
+        main, rest = call.result(list(replaced.values()))
+        is_smooth = lambda x: jnp.issubdtype(jax.dtypes.result_type(x), jnp.inexact)
+        smooth = [jnp.asarray(x) for x in main if is_smooth(x)]
+        return smooth, [*(x for x in main if not is_smooth(x)), *rest]
+
+    return evaluate, tuple(jnp.asarray(values[number]) for number in numbers)
+
+
+def _traced(evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]) -> PassProgram:
+    num = len(call.numbers)
+    split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
+    return PassProgram(trace(split, *call.values, *further), tuple(further))
