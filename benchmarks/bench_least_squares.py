@@ -33,7 +33,7 @@ class Fit(NamedTuple):
     values: Any
     has_claimed: bool
     num_jacobians: int
-    ours: fit.LeastSquaresResult | None = None
+    ours: fit.FitResult | None = None
 
 
 Solver = Callable[[np.ndarray], Fit]
@@ -143,7 +143,7 @@ def rows(names: list[str], rounds: int, *, peers: bool) -> dict[str, list[Row]]:
                     seconds[solver].append(time.perf_counter() - begin)
             for solver, each in fits.items():
                 digits = nist.digits(each.values, problem.params)
-                errors = nist.digits(each.ours.standard_errors, problem.standard_errors) if each.ours else np.nan
+                errors = nist.digits(each.ours.errors, problem.standard_errors) if each.ours else np.nan
                 is_wrong = each.has_claimed and digits < 4
                 median = float(np.median(seconds[solver]))
                 found[solver].append(Row(digits, is_wrong, each.num_jacobians, median, errors))

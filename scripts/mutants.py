@@ -203,7 +203,7 @@ MUTANTS = [
     ),
     Mutant(
         "all steps of a search used up is no limit",
-        "fit/stepped.py",
+        "fit/methods.py",
         'int(num_steps) >= given["max_steps"]',
         'int(num_steps) > given["max_steps"]',
     ),
@@ -419,7 +419,7 @@ MUTANTS = [
     ),
     Mutant(
         "what moves no residual counts as determined in a sparse fit",
-        "fit/normal.py",
+        "fit/linear.py",
         "return int(np.sum(pivots > self._tiny()) - np.sum(self._is_empty))",
         "return self.scale.size",
     ),

@@ -6,7 +6,7 @@ import gc
 
 import jax.numpy as jnp
 import pytest
-from helpers import same
+from helpers import MINIMAL, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +87,26 @@ def test_programs_of_functions_guarded_functions_and_steps_weigh():
     del f, g
     gc.collect()
     assert remembered_bytes() == before
+
+
+def test_a_new_plan_makes_room_too(bound):
+    x = jnp.ones(3)
+    f = incrax.incremental(lambda a, b, x: a * jnp.sum(jnp.exp(x * b)), tuning=MINIMAL)
+    f(1.0, 2.0, x)
+    others = LruTable(3, weigh=lambda value: _tables.PROGRAM_BYTES)
+    for key in range(3):
+        others.add(key, "value")
+    bound(0)
+    for k in range(3):
+        f(2.0 + k, 2.0, x)
+    assert f.stats.compiles > 1
+    assert [key for key, _ in others.items()] == [2]
+
+
+def test_text_of_a_bound_that_is_no_number(monkeypatch):
+    monkeypatch.setenv("INCRAX_PROGRAM_BYTES", "2 GB")
+    with pytest.raises(ValueError, match="is '2 GB'; it is the number of bytes .* such as 4e9. Set one, or unset it"):
+        make_room()
 
 
 def test_the_environment_shows_the_bound(bound):

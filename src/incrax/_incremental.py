@@ -132,7 +132,8 @@ class Incremental(Generic[P, R]):
         start_s = time.perf_counter()
         outputs = profiled(self._name, engine.call, leaves, rows)
         engine.note(start_s)
-        settings, fresh = due_verification(), cast(Any, self.fresh)
+        settings = due_verification()
+        fresh = cast(Any, self.fresh)
         if settings is not None:
             evaluate = lambda: jax.tree.leaves(fresh(*args, **kwargs))
             check_rows(self._name, outputs, evaluate, engine.clear, settings)
@@ -216,7 +217,8 @@ class Incremental(Generic[P, R]):
         if args or kwargs:
             traced, leaves = self._traces.looked_up(args, kwargs, method)
             return Asked(traced.engine, traced.signature.dynamic_leaves(leaves))
-        latest, of_rows = self._traces.latest, self._rows.latest
+        latest = self._traces.latest
+        of_rows = self._rows.latest
         if latest is not None:
             return Asked(latest.engine)
         if of_rows is None or of_rows.last is None or of_rows.last.engine is None:
@@ -357,7 +359,8 @@ class Incremental(Generic[P, R]):
 def _forget_in_child() -> None:
     """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
     for function in living():
-        options, stats = function._traces.options, function._stats
+        options = function._traces.options
+        stats = function._stats
         function._adopt(Traces(function._fun, options, stats))
 
 

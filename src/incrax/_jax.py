@@ -57,7 +57,10 @@ if TYPE_CHECKING:
         def replace(self, **fields: Any) -> Equation: ...
 
 else:
-    Var, DropVar, Literal, Equation = jex_core.Var, jex_core.DropVar, jex_core.Literal, jex_core.JaxprEqn
+    Var = jex_core.Var
+    DropVar = jex_core.DropVar
+    Literal = jex_core.Literal
+    Equation = jex_core.JaxprEqn
 
 Tracer: TypeAlias = _core.Tracer
 ArrayImpl = _array.ArrayImpl
@@ -215,7 +218,8 @@ def opaque_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
         return closed_jaxpr(trace_body(lambda *xs: expand.to_lojax(*xs, **eqn.params), *types)), list(eqn.invars)
     if eqn.primitive.name != "custom_linear_solve":
         return None
-    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    lengths = eqn.params["const_lengths"]
+    jaxprs = eqn.params["jaxprs"]
     first = lengths.matvec + lengths.vecmat
     return jaxprs.solve, [*eqn.invars[first : first + lengths.solve], *eqn.invars[sum(lengths) :]]
 

@@ -75,7 +75,8 @@ def is_of_user(frame: FrameType) -> bool:
     """Whether a frame runs the user's code; generated code belongs to the module that it runs in."""
     filename = frame.f_code.co_filename
     if filename.startswith("<"):
-        module, filename = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__") or filename
+        module = frame.f_globals.get("__name__", "")
+        filename = frame.f_globals.get("__file__") or filename
         if module.startswith("namedtuple_"):
             return False
     return not is_installed(filename)
@@ -232,7 +233,8 @@ def _means(frame: FrameType, name: str) -> Any:
 
 def place_of_error(error: BaseException) -> str:
     """The innermost place of the user's code in an error's traceback."""
-    found, step = None, error.__traceback__
+    found = None
+    step = error.__traceback__
     while step is not None:
         if is_of_user(step.tb_frame):
             found = step

@@ -19,7 +19,8 @@ def name_of(fun: Any) -> str:
 
 def is_global(x: Any) -> bool:
     """Whether an object is found under its own name in its module, so that it is a global variable."""
-    name, found = getattr(x, "__qualname__", None), sys.modules.get(getattr(x, "__module__", None) or "")
+    name = getattr(x, "__qualname__", None)
+    found = sys.modules.get(getattr(x, "__module__", None) or "")
     if not isinstance(name, str) or found is None:
         return False
     for part in name.split("."):

@@ -136,7 +136,16 @@ def program_bytes(num_equations: int, num_programs: int = 1) -> int:
 
 def max_program_bytes() -> int:
     """Bytes that remembered programs may take."""
-    return int(float(os.environ.get("INCRAX_PROGRAM_BYTES", MAX_PROGRAM_BYTES)))
+    text = os.environ.get("INCRAX_PROGRAM_BYTES")
+    if text is None:
+        return MAX_PROGRAM_BYTES
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"the environment variable `INCRAX_PROGRAM_BYTES` is {text!r}; it is the number of bytes that remembered "
+            "programs may take, such as 4e9. Set one, or unset it for 2e9."
+        ) from None
 
 
 def remembered_bytes() -> int:

@@ -252,7 +252,7 @@ def test_least_squares_of_a_bound_model(wrap):
     found = fit.levenberg_marquardt(m)
     expected = fit.levenberg_marquardt(curve, start, x, y)
     np.testing.assert_allclose([m["a"], m["b"]], expected.values, rtol=1e-9)
-    np.testing.assert_allclose(found.standard_errors, expected.standard_errors, rtol=1e-6)
+    np.testing.assert_allclose(found.errors, expected.errors, rtol=1e-6)
     assert found.params == {"params": {"a": found.values[0], "b": found.values[1]}}
     m.set_role("b", "fixed")
     assert fit.levenberg_marquardt(m).names == ("params['a']",)

@@ -11,8 +11,8 @@ import pytest
 
 import incrax
 from incrax import fit
-from incrax.fit.hosted import functions
 from incrax.fit.problem import problem
+from incrax.fit.search import functions
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5

@@ -14,7 +14,7 @@ from helpers import MINIMAL
 
 import incrax
 from incrax import fit
-from incrax.fit.scipy_methods import METHODS
+from incrax.fit.methods import METHODS
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5 + 0.02 * np.random.default_rng(0).normal(size=40)
@@ -169,7 +169,7 @@ def test_value_and_gradient_of_a_point_are_one_evaluation():
         return jnp.sum((p - 1.0) ** 4)
 
     task = fit.make_task(counted, (np.zeros(2),))
-    one = fit.task.Counted(task)
+    one = fit.task.CountedTask(task)
     value, gradient = one.value_and_gradient(np.zeros(2))
     assert one.value(np.zeros(2)) == value
     assert one.gradient(np.zeros(2)).tolist() == gradient.tolist()

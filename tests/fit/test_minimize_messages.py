@@ -200,11 +200,11 @@ def test_what_needs_the_function(found):
 def test_json_of_something_else(found):
     line = fit.profile(found, "p['a']", num_points=2)
     assert text_of(fit.MinimumError, fit.FitResult.from_json, line.to_json()) == (
-        "`from_json` got a record of kind 'Profile'; it reads what `FitResult.to_json` wrote. Nothing was evaluated."
+        "`from_json` got a record of kind 'Scan'; it reads what `FitResult.to_json` wrote. Nothing was evaluated."
     )
     later = found.to_json().replace('"format": 1', '"format": 2')
     assert "got format 2;" in text_of(fit.MinimumError, fit.FitResult.from_json, later)
-    assert "got text that is no JSON (" in text_of(fit.MinimumError, fit.Profile.from_json, "{")
+    assert "got text that is no JSON (" in text_of(fit.MinimumError, fit.Scan.from_json, "{")
 
 
 def test_json_with_another_function(found):

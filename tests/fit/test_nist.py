@@ -37,7 +37,7 @@ def test_a_fit_converges_to_eight_certified_digits(name, start):
     assert found.is_converged
     assert nist.digits(found.values, problem.params) >= 8
     if name not in NOISY_ERRORS:
-        assert nist.digits(found.standard_errors, problem.standard_errors) >= 5
+        assert nist.digits(found.errors, problem.standard_errors) >= 5
         assert 2 * found.cost == pytest.approx(problem.sum_of_squares, rel=1e-9)
 
 

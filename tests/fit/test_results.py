@@ -77,16 +77,37 @@ def test_least_squares_share_names_json_and_plots():
     x = np.arange(5.0)
     found = fit.levenberg_marquardt(lambda p, x: p["a"] * x + p["b"] - x**2, {"a": 0.0, "b": 0.0}, x)
     text = found.to_json()
-    again = fit.LeastSquaresResult.from_json(text)
+    again = fit.FitResult.from_json(text)
     assert again.to_json() == text
     assert str(again) == str(found)
     for name in ("values", "errors", "covariance", "residuals", "correlation"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    np.testing.assert_array_equal(found.errors, found.standard_errors)
     assert len(found.plot()) == 2
     assert "p['a']" in found._repr_html_().replace("&#x27;", "'")
     with pytest.raises(fit.MinimumError, match="read from JSON"):
         _ = again.params
+    residuals = lambda p, x: p["a"] * x + p["b"] - x**2
+    known = fit.FitResult.from_json(text, residuals, {"a": 0.0, "b": 0.0}, x)
+    assert known.params == found.params
+    with pytest.raises(fit.MinimumError, match="free elements"):
+        fit.FitResult.from_json(text, residuals, {"a": 0.0, "b": 0.0}, x, wrt="p['a']")
+
+
+def test_least_squares_say_that_they_have_no_hessian():
+    found = fit.levenberg_marquardt(lambda p: p["a"] - jnp.arange(3.0), {"a": 0.0})
+    expected = (
+        "`{}` needs a scalar function, and this is a fit of residuals by `levenberg_marquardt`. Nothing was evaluated. "
+        "Pass half the sum of their squares to `minimize`, from these `params`."
+    )
+    for what, ask in {
+        "hessian": lambda: found.hessian,
+        "gradient": lambda: found.gradient,
+        "minos": found.minos,
+        "profile": lambda: fit.profile(found, "p['a']"),
+    }.items():
+        with pytest.raises(fit.MinimumError) as caught:
+            ask()
+        assert str(caught.value) == expected.format(what)
 
 
 def test_plots_show_every_element(found):

@@ -88,7 +88,7 @@ def test_a_late_covariance_is_that_of_the_data_of_the_fit():
 def test_a_fit_of_very_many_parameters_is_printed_and_written():
     found = fit.levenberg_marquardt(lambda p, y: p["a"] - y, {"a": jnp.zeros(4200)}, jnp.ones(4200), solver="sparse")
     assert "converged" in str(found)
-    again = fit.LeastSquaresResult.from_json(found.to_json())
+    again = fit.FitResult.from_json(found.to_json())
     np.testing.assert_allclose(again.values, 1.0)
     with pytest.raises(fit.CovarianceError) as caught:
         _ = again.covariance

@@ -229,7 +229,7 @@ def test_the_contour_of_a_quadratic_is_an_ellipse(straight, method, cl):
     d = found.points - CENTER[:2]
     inverse = np.linalg.inv(COVARIANCE[:2, :2])
     np.testing.assert_allclose(np.einsum("ij,jk,ik->i", d, inverse, d), level, rtol=0.02)
-    assert found.rise == pytest.approx(0.5 * level)
+    assert found.level == pytest.approx(0.5 * level)
     assert found.points[0].tolist() == pytest.approx(found.points[-1].tolist())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from incrax import fit
 from incrax.fit import large
-from incrax.fit.normal import SparseModel
+from incrax.fit.linear import SparseModel
 
 RNG = np.random.default_rng(3)
 T = np.linspace(0, 2, 12)
@@ -64,7 +64,7 @@ def test_bounds_losses_and_weights_are_those_of_the_dense_solver(solver):
     assert found.is_converged
     assert float(found.params["rate"]) == 1.2
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(np.isnan(found.standard_errors), np.isnan(expected.standard_errors))
+    np.testing.assert_array_equal(np.isnan(found.errors), np.isnan(expected.errors))
 
 
 def test_a_sparse_step_is_the_damped_least_squares_step():
@@ -86,7 +86,7 @@ def test_what_the_data_do_not_determine_is_told_by_the_sparse_solver():
     start = {"a": np.ones(3), "b": np.ones(3)}
     found = fit.levenberg_marquardt(fun, start, np.ones(3), solver="sparse")
     assert found.status is fit.Status.UNDERDETERMINED
-    assert np.isinf(found.standard_errors).all()
+    assert np.isinf(found.errors).all()
     np.testing.assert_allclose(found.params["a"] * found.params["b"], 1.5)
 
 

@@ -104,7 +104,7 @@ def test_a_trajectory_is_accepted_by_what_its_energy_changed(factor):
     assert change < 0
     gradient = lambda x: (float(-2 * x[0] ** 2), -4 * x)
     block = updates.Block(("x",), np.array([0]), lambda x: gradient(x)[0], gradient, lambda x: (x,))
-    place = updates.Place(np.array([start]), -2 * start**2)
+    place = updates.Position(np.array([start]), -2 * start**2)
     move = samplers.Hamiltonian(size, num_steps, width).move
     found = move(place, block, Draws(momentum, np.exp(change) * factor))
     np.testing.assert_allclose(found.x, [x] if factor < 1 else [start], rtol=1e-12)

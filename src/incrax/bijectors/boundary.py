@@ -47,7 +47,8 @@ class Template(NamedTuple):
         """Remember the same of an output at a call, as far as what is needed can be used wherever the output can."""
         output = values[self.output]
         at = lambda where: where() if callable(where) else values[where]
-        arrays, source = [at(where) for where in self.arrays], at(self.source)
+        arrays = [at(where) for where in self.arrays]
+        source = at(self.source)
         contexts = [] if self.context is None else [at(self.context)]
         if not all(is_kept(x) and is_known_with(x, output) for x in (output, *arrays, source, *contexts)):
             return

@@ -46,8 +46,11 @@ class Skeleton:
     __slots__ = ("adapter", "code", "constants", "leaves", "treedef")
 
     def __init__(self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any) -> None:
-        self.adapter, self.treedef, self.leaves = adapter, treedef, leaves
-        self.code, self.constants = seen.snapshot.code, seen.arrays
+        self.adapter = adapter
+        self.treedef = treedef
+        self.leaves = leaves
+        self.code = seen.snapshot.code
+        self.constants = seen.arrays
 
     def __hash__(self) -> int:
         return hash(self.code)
@@ -80,7 +83,8 @@ def _skeleton(bijection: Any, adapter: Adapter) -> tuple[Skeleton | None, tuple[
     leaves, treedef = jax.tree.flatten(bijection)
     if len(leaves) == 1 and leaves[0] is bijection:
         return None, ()
-    arrays, rest = tuple(filter(_is_array, leaves)), [_Hole.ARRAY if _is_array(leaf) else leaf for leaf in leaves]
+    arrays = tuple(filter(_is_array, leaves))
+    rest = [_Hole.ARRAY if _is_array(leaf) else leaf for leaf in leaves]
     try:
         seen = watch(jax.tree.unflatten(treedef, rest))
     except Exception:  # of a class that takes arrays only
@@ -104,12 +108,15 @@ def _bijection_pass(
     skeleton: Skeleton, direction: str, requires_ladj: bool, arrays: Sequence[Any], value: Any, context: Any
 ) -> Evaluated:
     """One pass. What it returns is marked."""
-    apply, inputs = functools.partial(skeleton.apply, direction, len(arrays)), [*arrays, value, *_as_list(context)]
+    apply = functools.partial(skeleton.apply, direction, len(arrays))
+    inputs = [*arrays, value, *_as_list(context)]
     if requires_ladj:
-        results, kinds = apply(*inputs), [OUTPUT, LADJ]
+        results = apply(*inputs)
+        kinds = [OUTPUT, LADJ]
     else:
         output, kept = InTwo(apply, inputs).first()
-        results, kinds = [output, *kept], [OUTPUT, *[KEPT] * len(kept)]
+        results = [output, *kept]
+        kinds = [OUTPUT, *[KEPT] * len(kept)]
     output, *rest = claim(_key_of(skeleton), direction, results, kinds, inputs, context is not None)
     return Evaluated(output, rest[0], None) if requires_ladj else Evaluated(output, None, tuple(rest))
 
@@ -119,7 +126,8 @@ def _bijection_ladj(
     skeleton: Skeleton, direction: str, arrays: Sequence[Any], value: Any, output: Any, context: Any, kept: Any
 ) -> Any:
     """The log-determinant of a pass. What is marked is that of the forward pass."""
-    apply, contexts = functools.partial(skeleton.apply, direction, len(arrays)), _as_list(context)
+    apply = functools.partial(skeleton.apply, direction, len(arrays))
+    contexts = _as_list(context)
     found = InTwo(apply, [*arrays, value, *contexts]).second(kept)
     is_forward = direction == "forward"
     x, y = (value, output) if is_forward else (output, value)

@@ -136,7 +136,8 @@ class _AfterCall:
     """What a program returns beside arrays, known once it is traced; equals itself only."""
 
     def __init__(self, frame: _Frame, records: Outgoing) -> None:
-        self.frame, self.records = frame, records
+        self.frame = frame
+        self.records = records
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -215,7 +216,8 @@ def _check_hashable(frame: _Frame, tree: tuple[Any, Any]) -> None:
     """
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     for (path, _), x in zip(paths, frame.statics, strict=True):
-        name, kind = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:]), type(x).__name__
+        name = ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
+        kind = type(x).__name__
         if _is_bijection(x):
             raise UnsupportedLeafError(
                 f"`bijectors.jit(f)` got `{name}` of type {kind}, a bijection that is no pytree: its parameters would "

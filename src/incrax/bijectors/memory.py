@@ -97,7 +97,8 @@ def attach(output: Any, records: tuple[Origin, ...]) -> None:
     """Remember how an array was made."""
     if isinstance(output, _jax.ArrayImpl):
         entry = _Entry(output, _drop)
-        entry.key, entry.records = id(output), records
+        entry.key = id(output)
+        entry.records = records
         _table[entry.key] = entry
     else:
         _jax.note(output, records)

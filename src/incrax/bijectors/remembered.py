@@ -120,7 +120,8 @@ class Remembered:
             record = Origin(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
             is_concrete = isinstance(found.output, _jax.ArrayImpl)
             if is_concrete or all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
-                record.ladj, record.kept = found.ladj, found.kept
+                record.ladj = found.ladj
+                record.kept = found.kept
             attach(found.output, (record,))
         return found
 

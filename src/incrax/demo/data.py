@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-LOW, HIGH = -80.5, 500.5
+LOW = -80.5
+HIGH = 500.5
 """Fit range, minutes; half-integers, because delays are whole minutes."""
 
 

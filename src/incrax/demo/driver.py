@@ -127,7 +127,8 @@ class Driver:
         precision = self._second_derivative(theta)
         self.result.covariance = np.linalg.pinv(precision)
         self.result.errors = np.sqrt(np.abs(np.diag(self.result.covariance)))
-        self.result.theta, self.result.minimum = theta, minimum + self.offset
+        self.result.theta = theta
+        self.result.minimum = minimum + self.offset
         is_minimum = bool(np.linalg.eigvalsh(scaled_to_unit_diagonal(precision)).min() > 0)
         self.result.is_valid = has_converged and is_minimum
         self.advance("fit", 2, 2)
@@ -139,11 +140,13 @@ class Driver:
 
         Returns the parameters, the minimum, and whether the expected gain of another step is below `GAIN`.
         """
-        value, gradient = self._evaluate(theta), self._differentiate(theta)
+        value = self._evaluate(theta)
+        gradient = self._differentiate(theta)
         age = 0
         for _ in range(MAX_STEPS):
             if age == MAX_AGE:
-                precision, age = self._second_derivative(theta), 0
+                precision = self._second_derivative(theta)
+                age = 0
             step = np.zeros(len(theta))
             step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
             is_done = 0 <= gradient @ step < 2 * GAIN
@@ -155,7 +158,10 @@ class Driver:
                 return theta, value, bool(is_done)
             steeper = self._differentiate(proposal)
             precision = bfgs_update(precision, proposal - theta, np.where(free, steeper - gradient, 0.0))
-            theta, value, gradient, age = proposal, new, steeper, age + 1
+            theta = proposal
+            value = new
+            gradient = steeper
+            age = age + 1
         return theta, value, False
 
     def _step(self, theta: np.ndarray, step: np.ndarray, value: float) -> tuple[np.ndarray, float, bool]:
@@ -195,7 +201,8 @@ class Driver:
         theta = reference.theta.copy()
         widths = STEP * conditional_errors(reference.covariance)
         value = self._evaluate(theta)
-        chain, values = np.empty((num_sweeps, len(theta))), np.empty(num_sweeps)
+        chain = np.empty((num_sweeps, len(theta)))
+        values = np.empty(num_sweeps)
         accepted = 0
         for sweep in range(num_sweeps):
             for index in range(len(theta)):
@@ -204,11 +211,13 @@ class Driver:
                 threshold = -np.log(rng.uniform())
                 new = self._evaluate(proposal) if self._is_inside(proposal) else np.inf
                 if new - value < threshold:
-                    theta, value = proposal, new
+                    theta = proposal
+                    value = new
                     accepted += 1
             chain[sweep], values[sweep] = theta, value + self.offset
             self.advance("chain", sweep + 1, num_sweeps)
-        self.result.chain, self.result.chain_values = chain, values
+        self.result.chain = chain
+        self.result.chain_values = values
         self.result.acceptance = accepted / (num_sweeps * len(theta))
 
     @staticmethod
@@ -233,7 +242,8 @@ def bfgs_update(precision: np.ndarray, step: np.ndarray, change: np.ndarray) -> 
 
     Source: Nocedal and Wright, Numerical Optimization, equation 6.19.
     """
-    curvature, image = change @ step, precision @ step
+    curvature = change @ step
+    image = precision @ step
     if curvature <= 0:
         return precision
     return precision + np.outer(change, change) / curvature - np.outer(image, image) / (step @ image)

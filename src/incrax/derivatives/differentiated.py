@@ -96,7 +96,8 @@ class Gradient(Derivative):
         else:
             nonfinite = self.settings["nonfinite"]
             found = sparse_outputs(derivative, *selection.values, nonfinite=nonfinite, events=events)
-            value, gradients = jax.tree.map(_dense, found[0], is_leaf=_is_rows), found[1]
+            value = jax.tree.map(_dense, found[0], is_leaf=_is_rows)
+            gradients = found[1]
         return value, selection.mirror.tree(gradients)
 
     def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
@@ -108,7 +109,8 @@ class Gradient(Derivative):
         if not args and not kwargs and not self.seen:
             raise not_called("explain()")
         leaves, treedef, numbers = _types_of((args, kwargs)) if args or kwargs else self.seen
-        other, events = replace(self, wrt=wrt), []
+        other = replace(self, wrt=wrt)
+        events = []
 
         def run(values: Sequence[Any]) -> Any:
             filled = list(leaves)
@@ -149,7 +151,8 @@ class Jacobian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        has_aux, mirror = self.has("has_aux"), selection.mirror.tree
+        has_aux = self.has("has_aux")
+        mirror = selection.mirror.tree
         flat = FlatOutputs(self.fun, has_aux=has_aux)
         rows, *aux = self._rows(flat, selection)
         tree = jax.tree.unflatten(flat.treedef, [mirror(row) for row in rows])
@@ -157,8 +160,10 @@ class Jacobian(Derivative):
 
     def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, ...]:
         """For each output array its blocks; with `has_aux`, and what is passed on."""
-        mode, is_sparse = self.settings.get("mode"), self.has("sparse")
-        has_aux, holomorphic = self.has("has_aux"), self.has("holomorphic")
+        mode = self.settings.get("mode")
+        is_sparse = self.has("sparse")
+        has_aux = self.has("has_aux")
+        holomorphic = self.has("holomorphic")
         is_plain = has_aux or holomorphic or self.has("allow_int") or (mode is not None and not is_sparse)
         blocks = None if is_plain else jacobian_blocks(flat, selection, mode=mode, is_sparse=is_sparse)
         if blocks is not None:
@@ -175,7 +180,8 @@ class Jacobian(Derivative):
 
     def _transforms(self, flat: FlatOutputs, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
         """The modes to try, the one with fewer passes first."""
-        mode, both = self.settings.get("mode"), [jax.jacfwd, jax.jacrev]
+        mode = self.settings.get("mode")
+        both = [jax.jacfwd, jax.jacrev]
         if mode is not None:
             return [both[mode == "reverse"]]
         if flat.size is None:
@@ -225,8 +231,10 @@ class Hessian(Derivative):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
-        flat, mirror = FlatOutputs(self.fun), selection.mirror.tree
-        holomorphic, is_sparse = self.has("holomorphic"), self.has("sparse")
+        flat = FlatOutputs(self.fun)
+        mirror = selection.mirror.tree
+        holomorphic = self.has("holomorphic")
+        is_sparse = self.has("sparse")
         blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
         if blocks is None:
             given = {"argnums": _all(selection), "holomorphic": holomorphic}
@@ -303,7 +311,8 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
     Raises:
         TangentError: the structure, a shape or a dtype is another one.
     """
-    mirror, values = selection.mirror, selection.values
+    mirror = selection.mirror
+    values = selection.values
     try:
         leaves = mirror.treedef.flatten_up_to(tangent)
     except ValueError as error:

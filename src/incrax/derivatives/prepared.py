@@ -77,7 +77,10 @@ class Prepared:
     """
 
     def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: IncrementalOptions) -> None:
-        self._fun, self._args, self._wrt, self._options = fun, args, wrt, options
+        self._fun = fun
+        self._args = args
+        self._wrt = wrt
+        self._options = options
         self._signature = make_signature(fun, args, {})
         self._selection = select("prepare", fun, wrt, args, {})
         self._made: dict[str, Incremental[..., Any]] = {}
@@ -191,7 +194,8 @@ class Prepared:
             raise other_num_arguments(method, len(args), len(self._args))
         names = argument_names(self._fun, len(args))
         for name, arg, example in zip(names, args, self._args, strict=True):
-            seen, expected = jax.tree.structure(arg), jax.tree.structure(example)
+            seen = jax.tree.structure(arg)
+            expected = jax.tree.structure(example)
             if seen != expected:
                 raise other_argument_type(method, name, str(seen), str(expected))
 
@@ -223,7 +227,8 @@ class Flat:
     """
 
     def __init__(self, prepared: Prepared, selection: Selection) -> None:
-        self._prepared, self._selection = prepared, selection
+        self._prepared = prepared
+        self._selection = selection
         self._values = selection.values
         for path, value in zip(selection.paths, self._values, strict=True):
             if jnp.iscomplexobj(value):

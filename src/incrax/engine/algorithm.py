@@ -18,7 +18,8 @@ from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import Program, read_vars, trace_with_tree, written_vars
 
-ONCE, ALWAYS = -2, -1
+ONCE = -2
+ALWAYS = -1
 """Stand for inputs that change at the first call, on which every equation depends, and at every call, on which those
 with an effect depend."""
 
@@ -52,7 +53,7 @@ def worth_saving(program: Program, depends: Depends) -> set[Var]:
     return found - {*program.invars, *program.constvars}
 
 
-class Plan(NamedTuple):
+class SimplePlan(NamedTuple):
     """What to do when some inputs changed: values to load, equations to run, values to save."""
 
     loads: Sequence[Var]
@@ -60,7 +61,7 @@ class Plan(NamedTuple):
     saves: Sequence[Var]
 
 
-def cut(program: Program, depends: Depends, changed: Set[int]) -> Plan:
+def cut(program: Program, depends: Depends, changed: Set[int]) -> SimplePlan:
     """The plan for a change; `changed` are numbers of inputs, `ONCE` and `ALWAYS` among them where they apply.
 
     Law: every variable that an equation of the plan reads is an input, a constant, loaded, or written before.
@@ -75,7 +76,7 @@ def cut(program: Program, depends: Depends, changed: Set[int]) -> Plan:
             needed.update(var for var in read_vars(eqn) if is_dirty(var))
     at_hand = {*program.invars, *program.constvars}
     loads = {var for eqn in eqns for var in read_vars(eqn) if not is_dirty(var)} - at_hand
-    return Plan(list(loads), eqns, saves)
+    return SimplePlan(list(loads), eqns, saves)
 
 
 def differing(old: Iterable[Any], new: Iterable[Any]) -> set[int]:

@@ -4,30 +4,25 @@ from incrax.errors import BoundsError, CovarianceError, MethodError, MinimumErro
 from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt
+from incrax.fit.methods import Interval
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import FitResult
-from incrax.fit.minuit import Interval
-from incrax.fit.result import LeastSquaresResult, Status
-from incrax.fit.scanned import Contour, Profile, Scan2D
-from incrax.fit.scans import contour, profile, scan2d
+from incrax.fit.result import FitResult, Status
+from incrax.fit.scans import Scan, contour, profile, scan2d
 from incrax.fit.simulating import Toys, toys
 from incrax.fit.task import Counts, Task, Work, make_task
 
 __all__ = [
     "BoundsError",
     "Constraint",
-    "Contour",
     "Counts",
     "CovarianceError",
     "FitResult",
     "Interval",
-    "LeastSquaresResult",
     "LeastSquaresSteps",
     "MethodError",
     "MinimumError",
     "ParameterTypeError",
-    "Profile",
-    "Scan2D",
+    "Scan",
     "Status",
     "StepState",
     "Task",

@@ -22,13 +22,14 @@ from incrax.derivatives.flat import joined
 from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
 from incrax.fit.messages import not_positive
-from incrax.fit.problem import Layout, kept_or_made, shaped, weighed_vector
+from incrax.fit.problem import ArgumentLayout, kept_or_made, shaped, weighed_vector
 
 NAME = "LeastSquaresSteps"
 NUM_KEPT = 64
 """Functions whose compiled steps are kept."""
 SMALLEST_FACTOR = 0.2
-LEAST, LEAST_FOR_FEW = 1e-6, 0.3
+LEAST = 1e-6
+LEAST_FOR_FEW = 0.3
 """Least damping, for batches with at least as many residuals as parameters, and with fewer."""
 FIRST_GROWTH = 2.0
 
@@ -136,7 +137,7 @@ def _as_floats(params: Any) -> Any:
     return jax.tree.map(lambda leaf: float(leaf) if is_python_int(leaf) else leaf, params, is_leaf=is_mark)
 
 
-def _made(fun: Callable[..., Any], layout: Layout, least: float | None) -> Any:
+def _made(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
     @jax.jit
     def program(free: Any, others: Any, state: StepState) -> tuple[Any, StepState]:
         dtype = state.damping.dtype
@@ -152,11 +153,13 @@ _kept = functools.lru_cache(NUM_KEPT)(_made)
 
 def _stepped(fun: Callable[[Any], Any], x: Any, state: StepState, least: float | None) -> tuple[Any, StepState]:
     """One step from a vector."""
-    r, jacobian = fun(x), Jacobian(fun, None, "jacobian")(x)
+    r = fun(x)
+    jacobian = Jacobian(fun, None, "jacobian")(x)
     least = (LEAST_FOR_FEW if r.size < x.size else LEAST) if least is None else least
     step, moved = _solved(jacobian, r, state.damping)
     trial = fun(x + step)
-    old, new = 0.5 * jnp.mean(r**2), 0.5 * jnp.mean(trial**2)
+    old = 0.5 * jnp.mean(r**2)
+    new = 0.5 * jnp.mean(trial**2)
     promised = -(jnp.sum(moved * r) + 0.5 * jnp.sum(moved**2)) / r.size
     is_taken = new < old
     factor = jnp.maximum(SMALLEST_FACTOR, 1 - (2 * (old - new) / promised - 1) ** 3)

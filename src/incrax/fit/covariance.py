@@ -46,7 +46,8 @@ def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curv
     scale[scale == 0] = 1.0
     found, vectors = np.linalg.eigh(0.5 * (part + part.T) / scale / scale[:, None])
     least = RANK_TOLERANCE * np.abs(found).max()
-    is_flat, is_falling = np.abs(found) <= least, found < -least
+    is_flat = np.abs(found) <= least
+    is_falling = found < -least
     inverse = np.divide(1.0, found, out=np.zeros_like(found), where=~is_flat)
     inside = 2 * errordef * (vectors * inverse) @ vectors.T / scale / scale[:, None]
     for is_bad, value in ((is_flat, np.inf), (is_falling, np.nan)):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from incrax.fit.task import Counted
+from incrax.fit.task import CountedTask
 
 MAX_STEPS = 12
 """Steps from one metric; then the Hessian is evaluated."""
@@ -39,9 +39,10 @@ PRESSED = 1e-3
 class Follower:
     """Finds minima over all elements but the held ones, each from the nearest known one."""
 
-    def __init__(self, counted: Counted, first: Minimum, held: Sequence[int], goal: float) -> None:
+    def __init__(self, counted: CountedTask, first: Minimum, held: Sequence[int], goal: float) -> None:
         """`goal` is the distance to the minimum, in units of the function, that is near enough."""
-        self.counted, self.goal = counted, goal
+        self.counted = counted
+        self.goal = goal
         self.held = np.array(held)
         self.known = [first]
         self._places = first.x[self.held][None]
@@ -78,7 +79,8 @@ class Follower:
         return at
 
     def _predicted(self, near: Minimum, target: np.ndarray) -> np.ndarray:
-        x, shift = near.x.copy(), target - near.x[self.held]
+        x = near.x.copy()
+        shift = target - near.x[self.held]
         x[self.held] = target
         ahead = near._replace(x=x, gradient=near.gradient + near.metric[:, self.held] @ shift)
         return self._inside(x + self._step(ahead))
@@ -131,7 +133,8 @@ class Follower:
 
     def _let_move(self, at: Minimum, everything: np.ndarray) -> None:
         """Let so many elements move that what the others could gain is below half of the goal."""
-        whole, missing = _gain(at, everything), 0.5 * self.goal
+        whole = _gain(at, everything)
+        missing = 0.5 * self.goal
         single = at.gradient[everything] ** 2 / np.diagonal(at.metric)[everything]
         for number in everything[np.argsort(-single)]:
             if whole - _gain(at, everything[self._is_moving[everything]]) <= missing:
@@ -159,7 +162,8 @@ def _gain(at: Minimum, chosen: np.ndarray) -> float:
 
 def learned(metric: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
     """BFGS: the metric with M step = change, as it was where the function curves down along the step."""
-    bend, pushed = float(change @ step), metric @ step
+    bend = float(change @ step)
+    pushed = metric @ step
     expected = float(step @ pushed)
     if not (bend > 1e-3 * expected and expected > 0):
         return metric

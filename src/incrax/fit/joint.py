@@ -66,7 +66,8 @@ def gaussian_constraint(
     """
     names = (name,) if isinstance(name, str) else tuple(name)
     given = np.asarray(value, float)
-    centre, root = given.reshape(-1), _whitening(names, given.shape, sigma, covariance)
+    centre = given.reshape(-1)
+    root = _whitening(names, given.shape, sigma, covariance)
 
     def term(*values: Any) -> Any:
         found = jnp.concatenate([jnp.ravel(each) for each in values])
@@ -180,7 +181,7 @@ def simultaneous(
 # --- parts of a sum ---------------------------------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
+class _SummedModel(NamedTuple):
     """A model in a sum."""
 
     model: Bound
@@ -223,7 +224,7 @@ def _check_part(name: Any, model: Bound, shared: Collection[str]) -> None:
         raise taken_model_name(name)
 
 
-def _part(name: str, model: Bound, places: Mapping[str, str]) -> _Part:
+def _part(name: str, model: Bound, places: Mapping[str, str]) -> _SummedModel:
     shared: dict[str, str] = {}
     for each, word in places.items():
         path = _place(model, each)
@@ -233,7 +234,7 @@ def _part(name: str, model: Bound, places: Mapping[str, str]) -> _Part:
             if is_within(path, other) or is_within(other, path):
                 raise shared_twice(shared[other], word, name)
         shared[path] = word
-    return _Part(model, shared)
+    return _SummedModel(model, shared)
 
 
 def _place(model: Bound, name: str) -> str | None:
@@ -247,7 +248,7 @@ def _place(model: Bound, name: str) -> str | None:
 
 
 def _shared_inputs(
-    parts: Mapping[str, _Part], places: Mapping[str, str]
+    parts: Mapping[str, _SummedModel], places: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Values of the shared inputs, and their roles, bounds and transforms by path."""
     inputs: dict[str, Any] = {}
@@ -268,7 +269,7 @@ def _shared_inputs(
     return inputs, settings
 
 
-def _take(settings: dict[str, dict[str, Any]], part: _Part, renamed: Callable[[str], str | None]) -> None:
+def _take(settings: dict[str, dict[str, Any]], part: _SummedModel, renamed: Callable[[str], str | None]) -> None:
     """Roles, bounds and transforms of a part's leaves under their names in the sum."""
     for option, found in settings.items():
         for path, value in getattr(part.model, option).items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,13 @@ from scipy.sparse import csr_array
 
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import plain
-from incrax.fit import free, linear, steps
-from incrax.fit.compiled import second_derivative
+from incrax.fit import linear, steps
+from incrax.fit.linear import SparseModel
 from incrax.fit.losses import weighed
 from incrax.fit.messages import no_covariance, unknown_option
-from incrax.fit.normal import SparseModel
-from incrax.fit.problem import Layout, Problem, kept_or_made, weighed_vector
-from incrax.fit.steps import Found, Search, Settings, Summary
-from incrax.fit.turns import Callback, searched
+from incrax.fit.problem import ArgumentLayout, Problem, kept_or_made, weighed_vector
+from incrax.fit.search import Callback, searched, second_derivative
+from incrax.fit.steps import Found, Search, SearchSettings, Summary
 
 SOLVERS = ("dense", "sparse", "matrix-free", "auto")
 MAX_COVARIANCE = 4096
@@ -37,7 +36,7 @@ MAX_SHARE = 0.1
 NUM_KEPT = 64
 
 
-class Programs(NamedTuple):
+class LargePrograms(NamedTuple):
     """What is compiled of a function of a vector, of what is fixed, of roots of weights and of the loss' scale."""
 
     values: Any
@@ -55,7 +54,7 @@ class Programs(NamedTuple):
 
 
 @functools.lru_cache(NUM_KEPT)
-def _programs(fun: Any, layout: Layout, loss: str) -> Programs:
+def _programs(fun: Any, layout: ArgumentLayout, loss: str) -> LargePrograms:
     def at(others: Any, roots: Any) -> Callable[[Any], Any]:
         return lambda x: weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
 
@@ -70,52 +69,30 @@ def _programs(fun: Any, layout: Layout, loss: str) -> Programs:
         return rows * jax.jvp(at(*given), (x,), (v,))[1]
 
     def step(x: Any, given: Any, columns: Any, rows: Any, residuals: Any, damping: Any) -> Any:
-        return free.step(at(*given), x, columns, rows, residuals, damping)
+        return linear.matrix_free_step(at(*given), x, columns, rows, residuals, damping)
 
     jacobian = lambda **settings: lambda x, given: Jacobian(at(*given), None, "jacobian", settings)(x)
-    return Programs(
+    return LargePrograms(
         jax.jit(values),
         jax.jit(gradient),
         jax.jit(lambda x, given, rows, v: rows * second_derivative(at(*given), x, v)),
         jax.jit(jacobian(sparse=True)),
-        jax.jit(lambda x, given, rows: free.column_norms(at(*given), x, rows)),
+        jax.jit(lambda x, given, rows: linear.column_norms(at(*given), x, rows)),
         jax.jit(step),
         jax.jit(moved),
         jax.jit(jacobian()),
     )
 
 
-class Model(Protocol):
-    """The linear model at a point, as `SparseModel` and `FreeModel` have it."""
-
-    scale: np.ndarray
-
-    def rank(self) -> int:
-        """How many elements the data determine."""
-        ...
-
-    def newton(self) -> np.ndarray:
-        """The undamped step."""
-        ...
-
-    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
-        """The damped step, for other residuals if given."""
-        ...
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
-        """J times a step, rows under the loss."""
-        ...
-
-    def inverse_normal(self) -> np.ndarray:
-        """(J^T J)^-1, dense."""
-        ...
-
-
 class FreeModel:
     """A linear model by products."""
 
-    def __init__(self, programs: Programs, x: Any, given: Any, seen: Any, is_free: np.ndarray) -> None:
-        self._programs, self._x, self._given, self._seen, self._is_free = programs, x, given, seen, is_free
+    def __init__(self, programs: LargePrograms, x: Any, given: Any, seen: Any, is_free: np.ndarray) -> None:
+        self._programs = programs
+        self._x = x
+        self._given = given
+        self._seen = seen
+        self._is_free = is_free
         norms = np.asarray(programs.norms(x, given, seen.rows)) * is_free
         self.scale = np.where(norms > 0, norms, 1)
 
@@ -145,92 +122,6 @@ class FreeModel:
         return np.array(linear.inverse_normal(f))
 
 
-class Place(NamedTuple):
-    """Where a search is."""
-
-    x: np.ndarray
-    residuals: np.ndarray
-    cost: float
-    model: Model
-    rows: Any
-    newton: np.ndarray
-    along: np.ndarray
-    """J times the undamped step."""
-    is_free: np.ndarray
-
-
-class Large:
-    """A search by a sparse Jacobian or by none."""
-
-    def __init__(self, fun: Any, task: Problem, settings: Settings, roots: Any, scale: Any) -> None:
-        self.task, self.settings, self.scale = task, settings, scale
-        # Copied, since the covariance is found after the fit, when callers may have filled their arrays anew.
-        self.given = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, (task.others, roots))
-        self.programs = kept_or_made(_programs, plain(fun), task.layout, settings.loss)
-
-    def run(self, callback: Callback | None, *, progress: bool) -> Found:
-        """Search to the end."""
-        search, at = searched(self._at, self._attempted, self.task, self.settings, callback, progress=progress)
-        return self._found(search, at)
-
-    # --- inner ---------------------------------------------------------------------------------------------------
-
-    def _at(self, search: Search) -> tuple[Search, Place]:
-        x, (lower, upper) = np.asarray(search.x), (self.task.lower, self.task.upper)
-        residuals, seen = self.programs.values(x, self.given, self.scale)
-        gradient = np.asarray(self.programs.gradient(x, self.given, self.scale))
-        held = ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))
-        is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(gradient)))
-        model = self._model(x, seen, ~held, np.asarray(search.scale)) if is_finite else _Nowhere(x)
-        newton = np.clip(x + model.newton(), lower, upper) - x
-        at = Place(x, residuals, float(seen.cost), model, seen.rows, newton, model.moved(newton), ~held)
-        errors = np.sqrt(2 * at.cost / max(residuals.size - x.size, 1)) / model.scale
-        is_regular = model.rank() >= at.is_free.sum()
-        signs = steps.Signs(at.cost, newton, model.scale, errors, np.sum(at.along**2), is_regular, is_finite)
-        return steps.concluded(search, signs, self.settings.tolerance), at
-
-    def _model(self, x: np.ndarray, seen: Any, is_free: np.ndarray, last_scale: np.ndarray) -> Model:
-        if self.settings.solver == "matrix-free":
-            return FreeModel(self.programs, x, self.given, seen, is_free)
-        found = self.programs.sparse(x, self.given)
-        i, j = np.asarray(found.indices).T
-        data = np.asarray(found.data) * np.asarray(seen.rows)[i] * is_free[j]
-        jacobian = csr_array((data, (i, j)), shape=found.shape)
-        return SparseModel(jacobian, np.asarray(seen.residuals), steps.FORGETTING * last_scale)
-
-    def _attempted(self, search: Search, at: Place) -> tuple[Search, Any]:
-        tried = self._trial(at, float(search.damping))
-        cost = self.programs.values(tried.x, self.given, self.scale)[1].cost
-        return steps.answered(search, at, tried, cost)
-
-    def _trial(self, at: Place, damping: float) -> steps.Trial:
-        bounds, scale = (self.task.lower, self.task.upper), at.model.scale
-        velocity = step = at.model.step(damping)
-        is_sound = True
-        if self.settings.is_accelerated:
-            bent = np.asarray(self.programs.curvature(at.x, self.given, at.rows, velocity))
-            acceleration = 0.5 * at.model.step(damping, bent)
-            bend, length = np.linalg.norm(scale * acceleration), np.linalg.norm(scale * velocity)
-            is_sound = bool(bend <= steps.MAX_ACCELERATION * length)
-            step = velocity + acceleration if is_sound else velocity
-        moved = at.model.moved(np.clip(at.x + velocity, *bounds) - at.x)
-        reduction = -np.sum(moved * self._weighed(at)) - 0.5 * np.sum(moved**2)
-        return steps.Trial(np.clip(at.x + step, *bounds), reduction, is_sound)
-
-    def _weighed(self, at: Place) -> np.ndarray:
-        return np.asarray(weighed(self.settings.loss, at.residuals, self.scale).residuals)
-
-    def _found(self, search: Search, at: Place) -> Found:
-        counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-        rank = at.model.rank()
-        x = steps.last(search, at)
-        residuals, seen = self.programs.values(x, self.given, self.scale)
-        end = steps.ended(at, x, residuals, seen.cost)
-        report = steps.packed((end.x, *Summary(jnp.array(True), *counts, rank=rank, cost=end.cost)))
-        is_known = np.full(at.x.shape, rank >= at.is_free.sum())
-        return Found(report, end.residuals, OnDemand(at.model, self.settings.solver), at.is_free, is_known)
-
-
 class _Nowhere:
     """The linear model where a residual or derivative is not finite."""
 
@@ -253,11 +144,107 @@ class _Nowhere:
         return np.full((self.scale.size, self.scale.size), np.nan)
 
 
+Model = SparseModel | FreeModel | _Nowhere
+"""The linear model at a point. `rank`: how many elements the data determine. `newton`: the undamped step, `step` the
+damped one, for other residuals if given. `moved`: J times a step, rows under the loss. `inverse_normal`: (J^T J)^-1."""
+
+
+class LargePoint(NamedTuple):
+    """Where a search is."""
+
+    x: np.ndarray
+    residuals: np.ndarray
+    cost: float
+    model: Model
+    rows: Any
+    newton: np.ndarray
+    along: np.ndarray
+    """J times the undamped step."""
+    is_free: np.ndarray
+
+
+class Large:
+    """A search by a sparse Jacobian or by none."""
+
+    def __init__(self, fun: Any, task: Problem, settings: SearchSettings, roots: Any, scale: Any) -> None:
+        self.task = task
+        self.settings = settings
+        self.scale = scale
+        # Copied, since the covariance is found after the fit, when callers may have filled their arrays anew.
+        self.given = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, (task.others, roots))
+        self.programs = kept_or_made(_programs, plain(fun), task.layout, settings.loss)
+
+    def run(self, callback: Callback | None, *, progress: bool) -> Found:
+        """Search to the end."""
+        search, at = searched(self._at, self._attempted, self.task, self.settings, callback, progress=progress)
+        return self._found(search, at)
+
+    # --- inner ---------------------------------------------------------------------------------------------------
+
+    def _at(self, search: Search) -> tuple[Search, LargePoint]:
+        x, (lower, upper) = np.asarray(search.x), (self.task.lower, self.task.upper)
+        residuals, seen = self.programs.values(x, self.given, self.scale)
+        gradient = np.asarray(self.programs.gradient(x, self.given, self.scale))
+        held = ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))
+        is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(gradient)))
+        model = self._model(x, seen, ~held, np.asarray(search.scale)) if is_finite else _Nowhere(x)
+        newton = np.clip(x + model.newton(), lower, upper) - x
+        at = LargePoint(x, residuals, float(seen.cost), model, seen.rows, newton, model.moved(newton), ~held)
+        errors = np.sqrt(2 * at.cost / max(residuals.size - x.size, 1)) / model.scale
+        is_regular = model.rank() >= at.is_free.sum()
+        signs = steps.Signs(at.cost, newton, model.scale, errors, np.sum(at.along**2), is_regular, is_finite)
+        return steps.concluded(search, signs, self.settings.tolerance), at
+
+    def _model(self, x: np.ndarray, seen: Any, is_free: np.ndarray, last_scale: np.ndarray) -> Model:
+        if self.settings.solver == "matrix-free":
+            return FreeModel(self.programs, x, self.given, seen, is_free)
+        found = self.programs.sparse(x, self.given)
+        i, j = np.asarray(found.indices).T
+        data = np.asarray(found.data) * np.asarray(seen.rows)[i] * is_free[j]
+        jacobian = csr_array((data, (i, j)), shape=found.shape)
+        return SparseModel(jacobian, np.asarray(seen.residuals), steps.FORGETTING * last_scale)
+
+    def _attempted(self, search: Search, at: LargePoint) -> tuple[Search, Any]:
+        tried = self._trial(at, float(search.damping))
+        cost = self.programs.values(tried.x, self.given, self.scale)[1].cost
+        return steps.answered(search, at, tried, cost)
+
+    def _trial(self, at: LargePoint, damping: float) -> steps.Trial:
+        bounds = (self.task.lower, self.task.upper)
+        scale = at.model.scale
+        velocity = step = at.model.step(damping)
+        is_sound = True
+        if self.settings.is_accelerated:
+            bent = np.asarray(self.programs.curvature(at.x, self.given, at.rows, velocity))
+            acceleration = 0.5 * at.model.step(damping, bent)
+            bend = np.linalg.norm(scale * acceleration)
+            length = np.linalg.norm(scale * velocity)
+            is_sound = bool(bend <= steps.MAX_ACCELERATION * length)
+            step = velocity + acceleration if is_sound else velocity
+        moved = at.model.moved(np.clip(at.x + velocity, *bounds) - at.x)
+        reduction = -np.sum(moved * self._weighed(at)) - 0.5 * np.sum(moved**2)
+        return steps.Trial(np.clip(at.x + step, *bounds), reduction, is_sound)
+
+    def _weighed(self, at: LargePoint) -> np.ndarray:
+        return np.asarray(weighed(self.settings.loss, at.residuals, self.scale).residuals)
+
+    def _found(self, search: Search, at: LargePoint) -> Found:
+        counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
+        rank = at.model.rank()
+        x = steps.last(search, at)
+        residuals, seen = self.programs.values(x, self.given, self.scale)
+        end = steps.ended(at, x, residuals, seen.cost)
+        report = steps.packed((end.x, *Summary(jnp.array(True), *counts, rank=rank, cost=end.cost)))
+        is_known = np.full(at.x.shape, rank >= at.is_free.sum())
+        return Found(report, end.residuals, OnDemand(at.model, self.settings.solver), at.is_free, is_known)
+
+
 class OnDemand:
     """(J^T J)^-1 for whoever asks NumPy for an array of it."""
 
     def __init__(self, model: Model, solver: str) -> None:
-        self.model, self.solver = model, solver
+        self.model = model
+        self.solver = solver
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The matrix.

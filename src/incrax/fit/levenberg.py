@@ -1,6 +1,6 @@
 """Least squares for users: one call, pytrees in and out.
 
-In: a function of residuals and its arguments. Out: a `LeastSquaresResult`. The search runs as one program; where
+In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program; where
 something on the host takes part (an incremental function, a callback), step by step.
 """
 
@@ -21,13 +21,11 @@ from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
-from incrax.fit.compiled import Round
-from incrax.fit.hosted import Hosted
 from incrax.fit.large import Large, check_solver, chosen
 from incrax.fit.losses import check_loss
 from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
-    Layout,
+    ArgumentLayout,
     Problem,
     check_alone,
     kept_or_made,
@@ -36,8 +34,9 @@ from incrax.fit.problem import (
     roots_of_weights,
     weighed_vector,
 )
-from incrax.fit.result import LeastSquaresResult, status_of
-from incrax.fit.steps import Found, Settings
+from incrax.fit.result import FitResult, LinearModel, Status
+from incrax.fit.search import Hosted, Round
+from incrax.fit.steps import Found, SearchSettings
 from incrax.models.bound import Bound
 
 Function = Callable[..., Any]
@@ -65,7 +64,7 @@ def levenberg_marquardt(
     solver: str = "dense",
     callback: Callable[[Any, float], bool | None] | None = None,
     progress: bool = True,
-) -> LeastSquaresResult:
+) -> FitResult:
     """Minimise half the sum of squared residuals over part of the arguments of a function.
 
     The method of Levenberg and Marquardt with a scaled trust region and geodesic acceleration. No Jacobian is evaluated
@@ -100,7 +99,7 @@ def levenberg_marquardt(
         progress: whether a search of over two seconds shows its progress on a terminal.
 
     Returns:
-        Parameters, covariance, how the search ended, counters; see `LeastSquaresResult`. A search that fails is told by
+        Parameters, covariance, how the search ended, counters; see `FitResult`. A search that fails is told by
         its `status`, never by an error.
 
     Raises:
@@ -128,17 +127,19 @@ def levenberg_marquardt(
     """
     if isinstance(residuals, Bound):
         check_alone(residuals, SQUARES, args, wrt, bounds)
-        task, model = problem_of(residuals), residuals
+        task = problem_of(residuals)
+        model = residuals
         residuals = model.function if model.options else plain(model.function)
     elif callable(residuals):
         args = as_parameters(SQUARES, plain(residuals), wrt, args)
-        task, model = problem(residuals, args, wrt, bounds), None
+        task = problem(residuals, args, wrt, bounds)
+        model = None
     else:
         raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function or a bound model")
     tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
     solver = chosen(check_solver(solver), residuals, task, roots)
-    settings = Settings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
+    settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
     scale = np.asarray(loss_scale, task.x.dtype)
     if solver != "dense":
         found = Large(residuals, task, settings, roots, scale).run(callback, progress=progress)
@@ -152,7 +153,7 @@ def levenberg_marquardt(
 
 
 def _hosted(
-    fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, callback: Any, *, progress: bool
+    fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, callback: Any, *, progress: bool
 ) -> Found:
     """Step by step; what was saved is left to an incremental function alone."""
     search = Hosted(fun, task, settings, roots, scale)
@@ -166,10 +167,11 @@ def _hosted(
 # --- one program ------------------------------------------------------------------------------------------------------
 
 
-def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scale: Any, progress: bool) -> Found:
+def _compiled(fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, progress: bool) -> Found:
     program = kept_or_made(_kept, fun, task.layout, settings)
     given = (task.others, roots)
-    limit, start_s = FIRST_ROUND, time.perf_counter()
+    limit = FIRST_ROUND
+    start_s = time.perf_counter()
     search, found = program(steps.start(task.x), _box(task, scale, limit), *given)
     if _is_over(found):
         return found
@@ -177,7 +179,8 @@ def _compiled(fun: Function, task: Problem, settings: Settings, roots: Any, scal
         while not _is_over(found):
             meter.advance(int(found.summary.num_steps) - meter.done)
             now = time.perf_counter()
-            limit, start_s = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9)))), now
+            limit = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9))))
+            start_s = now
             search, found = program(search, _box(task, scale, limit), *given)
     return found
 
@@ -191,7 +194,7 @@ def _box(task: Problem, scale: Any, limit: int) -> np.ndarray:
     return np.concatenate([task.lower, task.upper, [scale, limit]], dtype=task.x.dtype)
 
 
-def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
+def _made(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
     def search(search: Any, box: Any, others: Any, roots: Any) -> tuple[Any, Found]:
         lower, upper = box[:-2].reshape(2, -1)
@@ -207,7 +210,7 @@ def _made(fun: Function, layout: Layout, settings: Settings) -> Any:
 _kept = functools.lru_cache(NUM_KEPT)(_made)
 
 
-def _evaluate(fun: Function, layout: Layout, others: Any, roots: Any, x: Any) -> Any:
+def _evaluate(fun: Function, layout: ArgumentLayout, others: Any, roots: Any, x: Any) -> Any:
     """The weighed residuals at a vector."""
     return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype).astype(x.dtype)
 
@@ -218,17 +221,41 @@ def _types(fun: Function, task: Problem) -> Any:
     return jax.eval_shape(lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others)
 
 
-def _result(task: Problem, found: Found, *, is_absolute: bool) -> LeastSquaresResult:
-    end, m = found.summary, found.residuals.size
-    return LeastSquaresResult(
-        status=status_of(int(end.status), m, task.x.size),
-        cost=end.cost,
+_ENDS = {
+    steps.RUNNING: Status.MAX_STEPS,
+    steps.CONVERGED: Status.CONVERGED,
+    steps.QUIET: Status.AT_PRECISION,
+    steps.SINGULAR: Status.SINGULAR,
+    steps.STALLED: Status.STALLED,
+    steps.NOT_FINITE: Status.NOT_FINITE,
+}
+
+
+def status_of(code: int, num_residuals: int, num_params: int) -> Status:
+    """The end of a search by its number."""
+    found = _ENDS[code]
+    if found is Status.SINGULAR and num_residuals < num_params:
+        return Status.UNDERDETERMINED
+    return found
+
+
+def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
+    end = found.summary
+    num_residuals = found.residuals.size
+    return FitResult(
+        status=status_of(int(end.status), num_residuals, task.x.size),
+        method="levenberg-marquardt",
+        message="",
+        value=end.cost,
+        values=np.asarray(found.x),
         names=task.names,
+        bounds=(task.lower, task.upper),
+        errordef=0.5,
         num_steps=int(end.num_steps),
         num_jacobians=int(end.num_jacobians),
         num_residuals=int(end.num_residuals),
-        num_dof=m - int(end.rank),
+        num_dof=num_residuals - int(end.rank),
         is_absolute=is_absolute,
-        _found=found,
+        _linear=LinearModel(found.residuals, found.inverse, found.is_free, found.is_known),
         _problem=task,
     )

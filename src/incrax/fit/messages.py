@@ -264,13 +264,19 @@ def wrong_grid(name: str, seen: str, reason: str) -> MinimumError:
     )
 
 
-def without_function(what: str, kind: str = "FitResult") -> MinimumError:
+def without_function(what: str) -> MinimumError:
     """A result that was read from JSON."""
-    use = "Read it by `from_json(text, fun, *args, wrt=...)` with what was minimised."
-    if kind != "FitResult":
-        use = "Its `names` and `values` are there; put them into your parameters."
     return MinimumError(
-        f"`{what}` needs the function, and this result was read from JSON, which holds none. {_UNTOUCHED} {use}"
+        f"`{what}` needs the function, and this result was read from JSON, which holds none. {_UNTOUCHED} "
+        "Read it by `from_json(text, fun, *args, wrt=...)` with what was minimised."
+    )
+
+
+def no_scalar_function(what: str) -> MinimumError:
+    """A fit of least squares."""
+    return MinimumError(
+        f"`{what}` needs a scalar function, and this is a fit of residuals by `levenberg_marquardt`. {_UNTOUCHED} "
+        "Pass half the sum of their squares to `minimize`, from these `params`."
     )
 
 

@@ -12,14 +12,21 @@ from typing import Any
 import numpy as np
 
 from incrax._progress import Meter
-from incrax.fit import minuit, scipy_methods
 from incrax.fit.covariance import SLOPE, steepest
-from incrax.fit.ended import Ended, Settings
 from incrax.fit.messages import no_callback, unknown_method, unknown_options
-from incrax.fit.minimum import FitResult
-from incrax.fit.result import Status
-from incrax.fit.stepped import by_optax, by_optimistix, is_optax, is_optimistix
-from incrax.fit.task import Callback, Counted, Stopped, Task, make_task, work_of
+from incrax.fit.methods import (
+    METHODS,
+    MINUIT_OPTIONS,
+    by_minuit,
+    by_optax,
+    by_optimistix,
+    by_scipy,
+    is_optax,
+    is_optimistix,
+    scipy_name,
+)
+from incrax.fit.result import FitResult, Status
+from incrax.fit.task import Callback, CountedTask, Ended, MethodSettings, Stopped, Task, make_task, work_of
 from incrax.models.bound import Bound
 
 MIGRAD = "migrad"
@@ -97,7 +104,7 @@ def minimize(
         (1.0, [1.0, 1.118])
     """
     task = make_task(fun, args, wrt, bounds)
-    settings = Settings(float(errordef), tolerance, int(max_calls), options)
+    settings = MethodSettings(float(errordef), tolerance, int(max_calls), options)
     name, search = _method(method, settings, callback)
     found = minimized(task, name, search, settings, callback, progress=progress)
     if isinstance(fun, Bound):
@@ -105,14 +112,14 @@ def minimize(
     return found
 
 
-def _method(method: Any, settings: Settings, callback: Any) -> tuple[str, Callable[[Counted], Ended]]:
+def _method(method: Any, settings: MethodSettings, callback: Any) -> tuple[str, Callable[[CountedTask], Ended]]:
     """The name of a method, and the method."""
     if isinstance(method, str) and method.lower() == MIGRAD:
-        _check_options(MIGRAD, settings, minuit.OPTIONS)
-        return MIGRAD, lambda counted: minuit.migrad(counted, settings)
-    known = scipy_methods.named(method) if isinstance(method, str) else None
+        _check_options(MIGRAD, settings, MINUIT_OPTIONS)
+        return MIGRAD, lambda counted: by_minuit(counted, settings)
+    known = scipy_name(method) if isinstance(method, str) else None
     if known is not None:
-        return known, lambda counted: scipy_methods.search(counted, known, settings)
+        return known, lambda counted: by_scipy(counted, known, settings)
     if is_optimistix(method):
         if callback is not None:
             raise no_callback(type(method).__name__)
@@ -120,10 +127,10 @@ def _method(method: Any, settings: Settings, callback: Any) -> tuple[str, Callab
     if is_optax(method):
         _check_options("optax", settings, ("max_steps",))
         return "optax", lambda counted: by_optax(counted, method, settings)
-    raise unknown_method(method, [MIGRAD, *scipy_methods.METHODS])
+    raise unknown_method(method, [MIGRAD, *METHODS])
 
 
-def _check_options(name: str, settings: Settings, known: tuple[str, ...]) -> None:
+def _check_options(name: str, settings: MethodSettings, known: tuple[str, ...]) -> None:
     unknown = [option for option in settings.options if option not in known]
     if unknown:
         raise unknown_options(name, unknown, known)
@@ -132,8 +139,8 @@ def _check_options(name: str, settings: Settings, known: tuple[str, ...]) -> Non
 def minimized(
     task: Task,
     name: str,
-    search: Callable[[Counted], Ended],
-    settings: Settings,
+    search: Callable[[CountedTask], Ended],
+    settings: MethodSettings,
     callback: Callback | None = None,
     *,
     progress: bool = False,
@@ -141,7 +148,7 @@ def minimized(
     """The result of a search of a task."""
     before = work_of(task.prepared)
     with Meter(name, settings.max_calls, is_shown=progress) as meter:
-        counted = Counted(task, settings.max_calls, meter.advance)
+        counted = CountedTask(task, settings.max_calls, meter.advance)
         counted.callback = callback
         ended = _ended(counted, search)
     counts = counted.counts
@@ -163,6 +170,7 @@ def minimized(
         counts=counts,
         work=work,
         num_steps=ended.num_steps,
+        _problem=task.problem,
         _task=task,
     )
     return _tested(found, counted, ended.metric) if found.status in (Status.CONVERGED, Status.STALLED) else found
@@ -171,7 +179,7 @@ def minimized(
 # --- our own test of an end -------------------------------------------------------------------------------------------
 
 
-def _tested(found: FitResult, counted: Counted, metric: np.ndarray | None) -> FitResult:
+def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -> FitResult:
     """The same, where the gradient bears out what the method says; else with another status and message."""
     try:
         gradient = counted.gradient(found.values)
@@ -193,7 +201,8 @@ def _tested(found: FitResult, counted: Counted, metric: np.ndarray | None) -> Fi
             return found.retold(edm=left)
         reason = f"by the gradient {left:.3g} is left to gain, and near enough is {found.goal:.3g}"
         return found.retold(reason, Status.STALLED, left)
-    slope, most = steepest(found.values, gradient, found.bounds), SLOPE * max(abs(found.value), found.errordef)
+    slope = steepest(found.values, gradient, found.bounds)
+    most = SLOPE * max(abs(found.value), found.errordef)
     if slope <= most:
         return found
     return found.retold(f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED)
@@ -203,7 +212,7 @@ _NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 """What JAX raises for functions that have no derivative, or no second one."""
 
 
-def _ended(counted: Counted, search: Callable[[Counted], Ended]) -> Ended:
+def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ended:
     """The end of a search, by itself, by a limit, or by a start that is not finite."""
     try:
         ended = search(counted)
@@ -214,9 +223,10 @@ def _ended(counted: Counted, search: Callable[[Counted], Ended]) -> Ended:
     return ended._replace(x=counted.best[1]) if is_better else ended
 
 
-def _final(counted: Counted, ended: Ended) -> float:
+def _final(counted: CountedTask, ended: Ended) -> float:
     """The value at the end, remembered or evaluated whatever the limit."""
-    counted.max_calls, counted.callback = np.inf, None
+    counted.max_calls = np.inf
+    counted.callback = None
     return counted.value(ended.x)
 
 

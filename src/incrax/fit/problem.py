@@ -44,7 +44,7 @@ def kept_or_made(cached: Any, *key: Any) -> Any:
         return cached.__wrapped__(*key)
 
 
-class Layout(NamedTuple):
+class ArgumentLayout(NamedTuple):
     """How the arguments of a function are made of a vector and of what is fixed. Hashable."""
 
     treedef: Any
@@ -80,7 +80,7 @@ class Layout(NamedTuple):
 class Problem(NamedTuple):
     """Where a search starts, in which bounds, and how it is evaluated."""
 
-    layout: Layout
+    layout: ArgumentLayout
     mirror: Mirror
     x: np.ndarray
     others: tuple[Any, ...]
@@ -106,7 +106,7 @@ class Problem(NamedTuple):
 class Shape(NamedTuple):
     """What of a problem the types of the arguments decide."""
 
-    layout: Layout
+    layout: ArgumentLayout
     mirror: Mirror
     paths: tuple[str, ...]
     names: tuple[str, ...]
@@ -175,7 +175,7 @@ def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) 
     if not shapes.size:
         raise no_parameters(name, selection.paths)
     dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
-    layout = Layout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
+    layout = ArgumentLayout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
     names = element_names(selection.paths, shapes.shapes)
     chosen = set(selection.numbers)
     others = tuple(number for number, is_one in enumerate(is_value) if is_one and number not in chosen)
@@ -219,7 +219,8 @@ class _Bounds(NamedTuple):
 
     def of(self, bounds: Any, x: np.ndarray) -> Any:
         """Lower and upper bound of each element."""
-        lower, upper = np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype)
+        lower = np.full(x.shape, -np.inf, x.dtype)
+        upper = np.full(x.shape, np.inf, x.dtype)
         if bounds is None:
             return lower, upper
         if not isinstance(bounds, Mapping):
@@ -242,7 +243,8 @@ class _Bounds(NamedTuple):
         """Lower and upper bound, infinite where None."""
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
-        low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
+        low = -np.inf if pair[0] is None else pair[0]
+        high = np.inf if pair[1] is None else pair[1]
         try:
             is_ordered = np.all(np.asarray(low) < np.asarray(high))
         except (TypeError, ValueError) as error:

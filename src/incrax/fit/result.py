@@ -1,26 +1,57 @@
-"""What a fit of least squares found.
+"""What a fit found, by a minimiser or by least squares.
 
-In: vectors. Out: a `LeastSquaresResult` in the user's structures.
+In: the end of a search. Out: a `FitResult`: values, errors, intervals, a table, JSON, plots.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from incrax._console import ShownAsText
+from incrax._console import ShownAsText, as_text
+from incrax._extras import needed
 from incrax.errors import CovarianceError
-from incrax.fit import records, steps
-from incrax.fit.messages import unrecorded_covariance, without_function
-from incrax.fit.problem import Problem
-from incrax.fit.steps import Found, Summary
+from incrax.fit import records
+from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
+from incrax.fit.messages import (
+    no_scalar_function,
+    not_a_minimum,
+    other_function,
+    unknown_element,
+    unrecorded_covariance,
+    without_function,
+)
+from incrax.fit.methods import Errors, Interval
+from incrax.fit.problem import Problem, problem
+from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
+
+NEAR = 0.1
+"""Of the error definition: farther from the minimum than this, intervals from here would be about another point."""
+ENOUGH = 1e-2
+"""Of the error definition: what may be left to gain at the end of a search that converged, a tenth of an error."""
+NOISE = 10.0
+"""Rounding errors of a value, in units of epsilon times the value."""
+PRECISE = 1e-4
+"""Of the error definition: an estimated distance to the minimum below this ends in rounding errors, not in a stall."""
+
+
+def element_number(name: str, names: Sequence[str]) -> int:
+    """The place of a free element among the names of all.
+
+    Raises:
+        MinimumError: none has this name.
+    """
+    if name not in names:
+        raise unknown_element(name, names)
+    return names.index(name)
 
 
 class Status(enum.Enum):
@@ -50,161 +81,423 @@ class Status(enum.Enum):
         return self in (Status.CONVERGED, Status.AT_PRECISION)
 
 
-_ENDS = {
-    steps.RUNNING: Status.MAX_STEPS,
-    steps.CONVERGED: Status.CONVERGED,
-    steps.QUIET: Status.AT_PRECISION,
-    steps.SINGULAR: Status.SINGULAR,
-    steps.STALLED: Status.STALLED,
-    steps.NOT_FINITE: Status.NOT_FINITE,
-}
+class LinearModel(NamedTuple):
+    """Residuals at the end of a fit of least squares, and what their Jacobian says of errors.
 
+    Arrays, or what NumPy makes an array of: nothing is fetched or computed before it is asked for.
+    """
 
-def status_of(code: int, num_residuals: int, num_params: int) -> Status:
-    """The end of a search by its number."""
-    found = _ENDS[code]
-    if found is Status.SINGULAR and num_residuals < num_params:
-        return Status.UNDERDETERMINED
-    return found
+    residuals: Any
+    """Weighed, shape (m,)."""
+    inverse: Any
+    """(J^T J)^-1, shape (n, n); None: too large to be recorded."""
+    is_free: Any
+    """Which elements are not held by a bound, shape (n,)."""
+    is_known: Any
+    """Which elements the data determine, shape (n,)."""
 
 
 @dataclass(frozen=True, eq=False)
-class LeastSquaresResult(ShownAsText):
-    """The end of a fit of m residuals by n free elements. Made by `levenberg_marquardt`."""
+class FitResult(ShownAsText):
+    """The end of a search for the minimum of a function of n free elements. Made by `minimize`, `levenberg_marquardt`.
+
+    Errors are found when the first of them is asked for: from the Hessian at the end, of least squares from the
+    Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are for `minimize` only.
+    """
 
     status: Status
     """How the search ended."""
-    cost: float
-    """Half the sum of squares, weighed and under the loss."""
+    method: str
+    """Its name."""
+    message: str
+    """The method's own account."""
+    value: float
+    """Of the function at the end; of least squares half the sum of squares, weighed and under the loss."""
+    values: np.ndarray
+    """Of the free elements, shape (n,)."""
     names: tuple[str, ...]
-    """Of the n free elements, in the order of `values` and `covariance`."""
-    num_steps: int
-    """Steps taken."""
-    num_jacobians: int
-    """Evaluations of the Jacobian."""
-    num_residuals: int
-    """Evaluations of the residuals for steps that were tried."""
-    num_dof: int
-    """Degrees of freedom: residuals less the rank of their Jacobian."""
-    is_absolute: bool
+    """Of the free elements, in the order of `values` and `covariance`."""
+    bounds: tuple[np.ndarray, np.ndarray]
+    """Lower and upper bound of each, shape (n,); infinite where there is none."""
+    errordef: float
+    """How far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi squared."""
+    counts: Counts = Counts()
+    """Evaluations during the search of a minimiser."""
+    work: Work = Work(0, 0)
+    """What saved values avoided in the search."""
+    num_steps: int | None = None
+    """Steps by the method's own count."""
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    """By name, those that `minos` found so far."""
+    num_jacobians: int | None = None
+    """Of least squares: evaluations of the Jacobian."""
+    num_residuals: int | None = None
+    """Of least squares: evaluations of the residuals for steps that were tried."""
+    num_dof: int | None = None
+    """Of least squares, degrees of freedom: residuals less the rank of their Jacobian."""
+    is_absolute: bool = True
     """Whether the covariance is not scaled by the residual variance."""
-    _found: Found = field(repr=False)
-    _problem: Problem | None = field(repr=False)
+    _edm: float = np.nan
+    _linear: LinearModel | None = field(default=None, repr=False)
+    _problem: Problem | None = field(default=None, repr=False)
+    _task: Task | None = field(default=None, repr=False)
+
+    # --- where ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_converged(self) -> bool:
+        """Whether the method ended by its own account, and the gradient bears it out; see `Status` and `is_minimum`."""
+        return self.status.is_converged
 
     @cached_property
     def params(self) -> Any:
-        """The first argument of the function at the minimum; what was not free as it was given."""
-        return self._known("params").tree(jnp.asarray(self._found.x))
+        """The first argument of the function at the end; what was not free as it was given."""
+        return self._known("params").tree(jnp.asarray(self.values))
 
     @cached_property
     def free(self) -> Any:
         """The free leaves in the shape of `wrt`, None where nothing is free."""
-        return self._known("free").selected(jnp.asarray(self._found.x))
+        return self._known("free").selected(jnp.asarray(self.values))
 
     def _known(self, what: str) -> Problem:
-        """The problem, which `what` needs."""
         if self._problem is None:
-            raise without_function(what, "LeastSquaresResult")
+            raise without_function(what)
         return self._problem
 
-    @cached_property
-    def values(self) -> np.ndarray:
-        """Of the free elements, shape (n,)."""
-        return np.asarray(self._found.x)
+    def task(self, what: str = "task") -> Task:
+        """What was minimised, for `what` needs it.
+
+        Raises:
+            MinimumError: the result was read from JSON without a function, or it is of least squares.
+        """
+        if self._linear is not None:
+            raise no_scalar_function(what)
+        if self._task is None:
+            raise without_function(what)
+        return self._task
+
+    @property
+    def cost(self) -> float:
+        """What `value` is, by the name that least squares have for it."""
+        return self.value
 
     @cached_property
-    def residuals(self) -> np.ndarray:
-        """Weighed, shape (m,)."""
-        return np.asarray(self._found.residuals)
+    def residuals(self) -> np.ndarray | None:
+        """Of least squares: weighed, shape (m,)."""
+        return None if self._linear is None else np.asarray(self._linear.residuals)
+
+    def number(self, name: str) -> int:
+        """The place of a free element in `values`.
+
+        Raises:
+            MinimumError: none has this name.
+        """
+        return element_number(name, self.names)
+
+    # --- derivatives and errors ----------------------------------------------------------------------------------
+
+    @cached_property
+    def gradient(self) -> np.ndarray:
+        """At the end, shape (n,)."""
+        return np.asarray(self.task("gradient").flat.value_and_gradient(self.values)[1])
+
+    @cached_property
+    def hessian(self) -> np.ndarray:
+        """At the end, shape (n, n)."""
+        return np.asarray(self.task("hessian").flat.hessian(self.values))
+
+    @cached_property
+    def is_held(self) -> np.ndarray:
+        """Which elements a bound holds, shape (n,)."""
+        if self._linear is not None:
+            return ~np.asarray(self._linear.is_free)
+        return is_held_by(self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef)
+
+    @cached_property
+    def _curvature(self) -> Curvature:
+        return curvature(self.hessian, self.errordef, self.is_held)
+
+    def hesse(self) -> np.ndarray:
+        """What `covariance` is."""
+        return self.covariance
 
     @cached_property
     def covariance(self) -> np.ndarray:
-        """(J^T J)^-1, shape (n, n), times the residual variance unless `is_absolute`.
+        """2 errordef H^-1, shape (n, n), from the exact Hessian H.
 
-        Infinite for what the data do not determine, NaN for what a bound holds.
+        Of least squares (J^T J)^-1, times the residual variance unless `is_absolute`. Infinite for what the function,
+        or the data, do not determine; NaN for what a bound holds, and where it is no minimum.
+
+        Cost: one Hessian, once; of least squares nothing more than a fit with a dense Jacobian has found already.
         """
-        if self._found.inverse is None:
+        if self._linear is None:
+            return self._curvature.covariance
+        _, inverse, is_free, is_known = self._linear
+        if inverse is None:
             raise unrecorded_covariance(self.values.size)
-        variance = 1.0 if self.is_absolute else 2 * self.cost / self.num_dof if self.num_dof > 0 else np.nan
-        covariance = variance * np.asarray(self._found.inverse)
-        is_known, is_free = np.asarray(self._found.is_known), np.asarray(self._found.is_free)
-        covariance[~is_known] = covariance[:, ~is_known] = np.inf
-        covariance[~is_free] = covariance[:, ~is_free] = np.nan
+        variance = 1.0
+        if not self.is_absolute:
+            variance = 2 * self.value / self.num_dof if self.num_dof else np.nan
+        covariance = variance * np.asarray(inverse)
+        for is_good, value in ((is_known, np.inf), (is_free, np.nan)):
+            is_bad = ~np.asarray(is_good)
+            covariance[is_bad] = value
+            covariance[:, is_bad] = value
         return covariance
 
     @property
-    def is_converged(self) -> bool:
-        """Whether the point is a minimum that the data determine; see `Status`."""
-        return self.status.is_converged
-
-    @cached_property
-    def standard_errors(self) -> np.ndarray:
-        """Of each free element, shape (n,)."""
-        return np.sqrt(np.diagonal(self.covariance))
+    def is_minimum(self) -> bool:
+        """Whether nothing is left to gain, and the Hessian is positive definite for all that no bound holds."""
+        return self._curvature.is_definite and self._left <= self.goal
 
     @property
+    def is_near(self) -> bool:
+        """Whether the Hessian is positive definite, and its minimum near enough for intervals and scans from here."""
+        return self._curvature.is_definite and self._left <= max(NEAR * self.errordef, self.goal)
+
+    @property
+    def goal(self) -> float:
+        """What may be left to gain at a minimum, in units of the function: a tenth of an error, or rounding errors."""
+        eps = np.finfo(np.float64 if self._task is None else self._task.problem.x.dtype).eps
+        return max(ENOUGH * self.errordef, NOISE * float(eps) * abs(self.value))
+
+    def left(self, hessian: np.ndarray) -> float:
+        """What is left to gain within the bounds, by a Hessian or an estimate of it."""
+        return left_to_gain(self.values, self.gradient, hessian, self.bounds, self.errordef)
+
+    @cached_property
+    def _left(self) -> float:
+        return self.left(self.hessian)
+
+    @cached_property
     def errors(self) -> np.ndarray:
-        """What `standard_errors` is, under the name that all results of fits share."""
-        return self.standard_errors
+        """Standard errors, shape (n,): roots of the diagonal of `covariance`."""
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(np.diagonal(self.covariance))
 
     @cached_property
     def correlation(self) -> np.ndarray:
         """Shape (n, n)."""
-        errors = self.standard_errors
         with np.errstate(invalid="ignore", divide="ignore"):
-            return self.covariance / errors / errors[:, None]
+            return self.covariance / self.errors / self.errors[:, None]
+
+    @cached_property
+    def gradient_norm(self) -> float:
+        """The greatest element of the gradient, those aside that a bound holds."""
+        return float(np.max(np.abs(self.gradient[~self.is_held]), initial=0.0))
+
+    @cached_property
+    def edm(self) -> float:
+        """Estimated distance to the minimum, in units of the function: g^T H^-1 g / 2 of what may move.
+
+        Along directions in which the function has no minimum, what it gains by one error or the element's size.
+        """
+        return self._edm if np.isfinite(self._edm) else self._left
+
+    def minos(self, *names: str, cl: float | None = None) -> dict[str, Interval]:
+        """Asymmetric errors: how far an element goes until the function, minimised over all others, rises by errordef.
+
+        By Minuit's MINOS, after any method.
+
+        Args:
+            *names: free elements; none: all that no bound holds.
+            cl: confidence level; from 1 on a number of standard deviations. None: one standard deviation.
+
+        Returns:
+            Intervals by name, which `intervals` keeps as well.
+
+        Raises:
+            MissingExtraError: iminuit is not installed.
+            MinimumError: a name is no free element, or there is no minimum here.
+
+        Cost: some ten evaluations per element and side, and one Hessian for all.
+        """
+        task = self.task("minos")
+        for name in names:
+            self.number(name)
+        chosen = names or tuple(name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held)
+        found = self.minuit_errors(CountedTask(task), "minos").intervals(chosen, cl)
+        self.intervals.update(found)
+        return found
+
+    def minuit_errors(self, counted: CountedTask, what: str) -> Errors:
+        """Minuit at the minimum, over these functions.
+
+        Raises:
+            MinimumError: it is no minimum.
+        """
+        if not self.is_near:
+            raise not_a_minimum(what, self.status.value)
+        return Errors(counted, self.values, None if np.any(self.is_held) else self.hessian, self.errordef)
+
+    # --- reports -------------------------------------------------------------------------------------------------
 
     def table(self) -> Table:
         """The free elements with their errors, for a terminal."""
-        columns = {"value": [f"{value:.8g}" for value in self.values]}
+        columns = {"value": [f"{x:.8g}" for x in self.values]}
         with contextlib.suppress(CovarianceError):
-            columns["standard error"] = [f"{error:.3g}" for error in self.standard_errors]
-        return records.element_table(self.names, columns)
+            columns["error"] = [f"{x:.3g}" for x in self.errors]
+        if self.intervals:
+            found = [self.intervals.get(name) for name in self.names]
+            columns["MINOS"] = ["" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found]
+        table = Table()
+        table.add_column("parameter")
+        for name in columns:
+            table.add_column(name, justify="right")
+        for row in zip(self.names, *columns.values(), strict=True):
+            table.add_row(*[cell.replace("[", r"\[") for cell in row])
+        return table
 
     def _head(self) -> str:
-        return f"{self.status.value}: cost {self.cost:.6g}, {self.num_steps} steps, {self.num_jacobians} Jacobians"
+        start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
+        if self._linear is not None:
+            return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
+        done = ", ".join(f"{count} {name}" for name, count in self.counts._asdict().items() if count)
+        avoided = f", {self.work.avoided:.0%} of the work avoided" if self.work.ran else ""
+        return f"{start}, edm {self.edm:.2g}; {done}{avoided}"
 
     def __str__(self) -> str:
-        return records.printed(self._head(), self.table())
+        return f"{self._head()}\n{as_text(self.table())}"
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw relative errors and correlations into two matplotlib axes, new ones if None; returns them.
+        """Draw relative errors, those of MINOS where there are some, and the correlations.
+
+        Args:
+            axes: two matplotlib axes; None: new ones.
+
+        Returns:
+            The axes.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        return records.draw_fit(self.names, self.values, (self.errors, self.errors), self.correlation, axes)
+        if axes is None:
+            figure = needed("matplotlib.pyplot", "plot", "fit").figure
+            axes = figure(figsize=(10, 1.5 + 0.3 * len(self.names)), layout="constrained").subplots(1, 2)
+        found = [self.intervals.get(name) for name in self.names]
+        rows = zip(found, self.errors, strict=True)
+        sides = [(error, error) if each is None else (-each.lower, each.upper) for each, error in rows]
+        scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
+        places = np.arange(len(self.names))[::-1]
+        left, right = axes
+        relative = np.nan_to_num(np.transpose(sides) / scale)
+        left.errorbar(0 * places, places, xerr=relative, fmt="o", color="C0")
+        labels = [f"{name} = {value:.5g}" for name, value in zip(self.names, self.values, strict=True)]
+        left.set_yticks(places, labels)
+        left.set_xlabel("error, % of the value")
+        image = right.imshow(self.correlation, vmin=-1, vmax=1, cmap="RdBu")
+        right.set_xticks(range(len(self.names)), self.names, rotation=90)
+        right.set_yticks(range(len(self.names)), self.names)
+        right.figure.colorbar(image, ax=right, label="correlation")
+        return axes
 
     def to_json(self) -> str:
         """Everything but the function, as JSON; `from_json` reads it, every float to the last bit.
 
-        A covariance that is too large to be found is left out.
+        A covariance of least squares that is too large to be found is left out.
+
+        Cost: a Hessian, if none was evaluated yet.
         """
-        content = {name: getattr(self, name) for name in _NUMBERS}
-        content |= {name: np.asarray(getattr(self._found, name)) for name in _ARRAYS if name != "inverse"}
-        content["inverse"] = None
-        with contextlib.suppress(CovarianceError):
-            content["inverse"] = np.asarray(self._found.inverse)
-        return records.to_json("LeastSquaresResult", {**content, "status": self.status.name, "names": self.names})
+        content = {name: getattr(self, name) for name in _PLAIN}
+        content |= {"status": self.status.name, "edm": self._edm, "values": self.values, "bounds": self.bounds}
+        content |= {"intervals": self.intervals, "counts": self.counts._asdict(), "work": self.work._asdict()}
+        if self._linear is None:
+            content |= {"gradient": self.gradient, "hessian": self.hessian}
+        else:
+            content |= {name: np.asarray(each) for name, each in self._linear._asdict().items() if name != "inverse"}
+            with contextlib.suppress(CovarianceError):
+                content["inverse"] = None if self._linear.inverse is None else np.asarray(self._linear.inverse)
+        return records.to_json("FitResult", content)
 
     @staticmethod
-    def from_json(text: str) -> LeastSquaresResult:
-        """What `to_json` wrote; `params` and `free`, which need the function, raise.
+    def from_json(
+        text: str,
+        fun: Callable[..., Any] | None = None,
+        *args: Any,
+        wrt: Any = None,
+        bounds: Mapping[str, tuple[Any, Any]] | None = None,
+    ) -> FitResult:
+        """What `to_json` wrote.
+
+        Args:
+            text: JSON.
+            fun: what was minimised, or the function of residuals, for `params`, `minos` and scans; None: they raise.
+            *args: its arguments, as for the fit.
+            wrt: as for the fit.
+            bounds: as for the fit; None: those of the record.
 
         Raises:
-            MinimumError: the text is something else.
+            MinimumError: the text is something else, or the function has other free elements.
         """
-        content = records.from_json("LeastSquaresResult", text)
-        arrays: dict[str, Any] = {name: records.array(content[name]) for name in _ARRAYS}
-        arrays["inverse"] = None if content["inverse"] is None else arrays["inverse"]
-        flags = {name: np.array(content[name], bool) for name in ("is_free", "is_known")}
-        numbers: dict[str, Any] = {name: content[name] for name in _NUMBERS}
-        numbers["cost"] = float(content["cost"])
-        report = np.concatenate([arrays.pop("x"), np.zeros(len(Summary._fields))])
-        found = Found(report=report, **arrays | flags)
-        status, names = Status[content["status"]], tuple(content["names"])
-        return LeastSquaresResult(status=status, names=names, **numbers, _found=found, _problem=None)
+        content = records.from_json("FitResult", text)
+        is_squares = "residuals" in content
+        task = None if fun is None or is_squares else make_task(fun, args, wrt, bounds)
+        given = None if task is None else task.problem
+        if fun is not None and is_squares:
+            given = problem(fun, args, wrt, bounds)
+        lower, upper = map(records.array, content["bounds"])
+        if given is not None:
+            if bounds is None:
+                given = given._replace(lower=lower, upper=upper)
+            if list(given.names) != content["names"]:
+                raise other_function(given.names, content["names"])
+        plain = {name: content[name] for name in _PLAIN}
+        plain |= {"value": float(content["value"]), "names": tuple(content["names"])}
+        intervals = {name: Interval(float(a), float(b), *rest) for name, (a, b, *rest) in content["intervals"].items()}
+        found = FitResult(
+            **plain,
+            status=Status[content["status"]],
+            values=records.array(content["values"]),
+            bounds=(lower, upper),
+            counts=Counts(**content["counts"]),
+            work=Work(**content["work"]),
+            intervals=intervals,
+            _edm=float(content["edm"]),
+            _linear=_linear_of(content) if is_squares else None,
+            _problem=given,
+            _task=None if task is None or given is None else task._replace(problem=given),
+        )
+        if not is_squares:
+            found.keep(gradient=records.array(content["gradient"]), hessian=records.array(content["hessian"]))
+        return found
+
+    def judged(self) -> FitResult:
+        """The same, where a search that gave up is at its rounding errors: nothing is left to gain."""
+        is_done = self.is_minimum and self._left <= PRECISE * self.errordef
+        return self.retold(status=Status.AT_PRECISION) if is_done else self
+
+    def keep(self, **derivatives: np.ndarray) -> None:
+        """Derivatives at the end that are known already."""
+        self.__dict__.update(derivatives)
+
+    def retold(self, reason: str = "", status: Status | None = None, edm: float = np.nan) -> FitResult:
+        """The same point with another status and a reason behind the method's own account."""
+        message = f"{self.message}; {reason}" if reason else self.message
+        found = replace(self, status=status or self.status, message=message, _edm=edm)
+        found.keep(**{name: self.__dict__[name] for name in ("gradient", "hessian") if name in self.__dict__})
+        return found
 
 
-_NUMBERS = ("cost", "num_steps", "num_jacobians", "num_residuals", "num_dof", "is_absolute")
-_ARRAYS = ("x", "residuals", "inverse", "is_free", "is_known")
+_PLAIN = (
+    "method",
+    "message",
+    "value",
+    "names",
+    "errordef",
+    "num_steps",
+    "num_jacobians",
+    "num_residuals",
+    "num_dof",
+    "is_absolute",
+)
+"""Fields that JSON has words for."""
+
+
+def _linear_of(content: Mapping[str, Any]) -> LinearModel:
+    inverse = content.get("inverse")
+    return LinearModel(
+        residuals=records.array(content["residuals"]),
+        inverse=None if inverse is None else records.array(inverse),
+        is_free=np.array(content["is_free"], bool),
+        is_known=np.array(content["is_known"], bool),
+    )

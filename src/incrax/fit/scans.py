@@ -1,11 +1,12 @@
 """Profiles, scans and contours around a minimum, over the saved values.
 
-In: a `FitResult`, names, grids. Out: what was found along them.
+In: a `FitResult`, names, grids. Out: a `Scan`, which plots itself and goes to and from JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,149 @@ from scipy.stats import chi2
 
 from incrax._extras import needed
 from incrax._progress import Meter
+from incrax.fit import records
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import FitResult
-from incrax.fit.scanned import Contour, Profile, Scan2D
-from incrax.fit.task import Counted, Work, work_of
+from incrax.fit.result import FitResult
+from incrax.fit.task import CountedTask, Counts, Work, work_of
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
 MARGIN = 1.6
 """Of a contour by a grid: how much farther than the ellipse the grid goes."""
+LEVELS = (1.0, 4.0, 9.0)
+"""Of plots: rises at one, two and three standard errors, in error definitions."""
+
+
+def _nothing() -> np.ndarray:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """The function along one element or over two. Made by `profile`, `scan2d` and `contour`.
+
+    A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and `is_converged`.
+    """
+
+    axes: tuple[str, ...]
+    """Names of the elements, one or two."""
+    names: tuple[str, ...]
+    """Of all n free elements, in the order of `free`."""
+    minimum: float
+    """Of the function, where the scan started."""
+    errordef: float
+    """How far the function rises at one standard error."""
+    counts: Counts
+    """Evaluations on the way."""
+    work: Work
+    """What saved values avoided."""
+    grids: tuple[np.ndarray, ...] = ()
+    """Values of the elements: shape (k,), or shapes (k,) and (l,)."""
+    values: np.ndarray = field(default_factory=_nothing)
+    """Of the function, minimised over the others or not, shape (k,) or (k, l)."""
+    free: np.ndarray = field(default_factory=_nothing)
+    """All elements at each point, shape (k, n) or (k, l, n)."""
+    is_converged: np.ndarray = field(default_factory=_nothing)
+    """Whether the minimum over the others was found, in the shape of `values`."""
+    cl: float | None = None
+    """Of a contour: the confidence level."""
+    level: float | None = None
+    """Of a contour: how far the function has risen above the minimum on it."""
+    pieces: tuple[np.ndarray, ...] = ()
+    """Of a contour: points, shape (m, 2) each; usually one closed piece."""
+
+    @property
+    def grid(self) -> np.ndarray:
+        """Values of the first element, shape (k,)."""
+        return self.grids[0]
+
+    @property
+    def rise(self) -> np.ndarray:
+        """Values less the minimum; below zero where a better minimum was found."""
+        return self.values - self.minimum
+
+    @property
+    def points(self) -> np.ndarray:
+        """Of a contour: the longest piece, shape (m, 2)."""
+        return max(self.pieces, key=len)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the rise, or the contour; returns the matplotlib axes.
+
+        Along one element with lines at one, two and three standard errors, over two as filled contours.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        if axes is None:
+            axes = needed("matplotlib.pyplot", "plot", "fit").figure(layout="constrained").subplots()
+        axes.set_xlabel(self.axes[0])
+        axes.set_ylabel(self.axes[1] if len(self.axes) > 1 else "rise above the minimum")
+        if self.cl is not None:
+            axes.set_title(f"confidence level {self.cl:g}")
+            for piece in self.pieces:
+                axes.plot(*piece.T, color="C0")
+        elif len(self.axes) == 1:
+            self._draw_line(axes)
+        else:
+            self._draw_plane(axes)
+        return axes
+
+    def _draw_line(self, axes: Any) -> None:
+        order = np.argsort(self.grid)
+        axes.plot(self.grid[order], self.rise[order], ".-")
+        for level in LEVELS:
+            if level * self.errordef <= 1.2 * np.nanmax(self.rise, initial=self.errordef):
+                axes.axhline(level * self.errordef, color="grey", lw=0.5)
+
+    def _draw_plane(self, axes: Any) -> None:
+        filled = axes.contourf(*self.grids, self.rise.T, levels=20, cmap="viridis_r")
+        levels = [level * self.errordef for level in LEVELS if level * self.errordef < np.nanmax(self.rise)]
+        if levels:
+            axes.contour(*self.grids, self.rise.T, levels=levels, colors="white", linewidths=0.7)
+        axes.figure.colorbar(filled, ax=axes, label="rise above the minimum")
+
+    def to_json(self) -> str:
+        """Everything, as JSON."""
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        content |= {"counts": self.counts._asdict(), "work": self.work._asdict()}
+        return records.to_json("Scan", content)
+
+    @staticmethod
+    def from_json(text: str) -> Scan:
+        """What `to_json` wrote.
+
+        Raises:
+            MinimumError: the text is something else.
+        """
+        content = records.from_json("Scan", text)
+        for name, read in _READERS.items():
+            content[name] = read(content[name])
+        return Scan(**{each.name: content[each.name] for each in fields(Scan)})
+
+
+def _arrays(given: list[Any]) -> tuple[np.ndarray, ...]:
+    return tuple(map(records.array, given))
+
+
+_READERS = {
+    "axes": tuple,
+    "names": tuple,
+    "minimum": float,
+    "counts": lambda given: Counts(**given),
+    "work": lambda given: Work(**given),
+    "grids": _arrays,
+    "values": records.array,
+    "free": records.array,
+    "is_converged": lambda given: np.array(given, bool),
+    "pieces": _arrays,
+}
+"""How fields come from JSON; the others are as they are there."""
+
+
+# --- scans ------------------------------------------------------------------------------------------------------------
 
 
 def profile(
@@ -35,7 +168,7 @@ def profile(
     width: float = 2.0,
     tolerance: float = TOLERANCE,
     progress: bool = True,
-) -> Profile:
+) -> Scan:
     """The function along one element, minimised over all others at each point.
 
     Each point starts from its neighbour, moved by what second derivatives predict; one evaluation of value and gradient
@@ -51,7 +184,7 @@ def profile(
         progress: whether a scan of over two seconds shows its progress on a terminal.
 
     Returns:
-        Grid, values, all elements at each point; see `Profile`.
+        Grid, values, all elements at each point; see `Scan`.
 
     Raises:
         MinimumError: the name is no free element, there is no minimum, or the grid cannot be used.
@@ -68,19 +201,8 @@ def profile(
     result = _minimum(result, "profile")
     number = result.number(name)
     points = _grid(result, number, grid, num_points, width)
-    counted, minima, work = _followed(result, [number], points[:, None], tolerance, progress=progress)
-    return Profile(
-        name=name,
-        names=result.names,
-        grid=points,
-        values=np.array([each.value for each in minima]),
-        free=np.stack([each.x for each in minima]),
-        is_converged=np.array([each.is_converged for each in minima]),
-        minimum=result.value,
-        errordef=result.errordef,
-        counts=counted.counts,
-        work=work,
-    )
+    found = _followed(result, [number], points[:, None], tolerance, progress=progress)
+    return _scan(result, (name,), (points,), found)
 
 
 def scan2d(
@@ -94,7 +216,7 @@ def scan2d(
     is_minimized: bool = True,
     tolerance: float = TOLERANCE,
     progress: bool = True,
-) -> Scan2D:
+) -> Scan:
     """The function over a grid of two elements, minimised over all others at each point.
 
     Args:
@@ -110,7 +232,7 @@ def scan2d(
         progress: whether a scan of over two seconds shows its progress on a terminal.
 
     Returns:
-        Grids, values of shape (k, l), all elements at each point; see `Scan2D`.
+        Grids, values of shape (k, l), all elements at each point; see `Scan`.
 
     Raises:
         MinimumError: a name is no free element or both are one, there is no minimum, or a grid cannot be used.
@@ -124,22 +246,10 @@ def scan2d(
     axes = [_grid(result, *each, width) for each in zip(numbers, given, sizes, strict=True)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     if is_minimized:
-        counted, minima, work = _followed(result, numbers, points, tolerance, progress=progress)
+        found = _followed(result, numbers, points, tolerance, progress=progress)
     else:
-        counted, minima, work = _sliced(result, numbers, points, progress=progress)
-    shape = len(axes[0]), len(axes[1])
-    return Scan2D(
-        axes=(first, second),
-        names=result.names,
-        grids=(axes[0], axes[1]),
-        values=np.array([each.value for each in minima]).reshape(shape),
-        free=np.stack([each.x for each in minima]).reshape(*shape, -1),
-        is_converged=np.array([each.is_converged for each in minima]).reshape(shape),
-        minimum=result.value,
-        errordef=result.errordef,
-        counts=counted.counts,
-        work=work,
-    )
+        found = _sliced(result, numbers, points, progress=progress)
+    return _scan(result, (first, second), tuple(axes), found)
 
 
 def contour(
@@ -151,7 +261,7 @@ def contour(
     num_points: int = 40,
     method: str = "mncontour",
     progress: bool = True,
-) -> Contour:
+) -> Scan:
     """Where the function, minimised over all other elements, has risen to a confidence level of two elements.
 
     Args:
@@ -164,7 +274,7 @@ def contour(
         progress: whether a scan of over two seconds shows its progress on a terminal.
 
     Returns:
-        Pieces of points, each closed where it does not leave the grid; see `Contour`.
+        Pieces of points, each closed where it does not leave the grid; see `Scan`.
 
     Raises:
         MinimumError: a name is no free element or both are one, there is no minimum, or no contour is found.
@@ -176,19 +286,30 @@ def contour(
         raise ValueError(f'`contour(method=...)` got {method!r}; use "mncontour" or "grid".')
     result = _minimum(result, "contour")
     _pair(result, first, second)
-    rise = result.errordef * level(cl)
-    if method == "mncontour":
-        counted, before = Counted(result.task("contour")), work_of(result.task().prepared)
-        pieces = (result.minuit_errors(counted, "contour").contour((first, second), cl, num_points),)
-        counts, work = counted.counts, work_of(result.task().prepared).since(before)
-    else:
-        width = MARGIN * float(np.sqrt(level(cl)))
+    standard = _standard_rise(cl)
+    level = result.errordef * standard
+    if method == "grid":
+        width = MARGIN * float(np.sqrt(standard))
         scan = scan2d(result, first, second, num_points=num_points, width=width, progress=progress)
-        pieces, counts, work = _lines(scan, rise), scan.counts, scan.work
-    return Contour((first, second), cl, rise, pieces, counts, work)
+        return replace(scan, cl=cl, level=level, pieces=_lines(scan, level))
+    task = result.task("contour")
+    counted = CountedTask(task)
+    before = work_of(task.prepared)
+    pieces = (result.minuit_errors(counted, "contour").contour((first, second), cl, num_points),)
+    return Scan(
+        axes=(first, second),
+        names=result.names,
+        minimum=result.value,
+        errordef=result.errordef,
+        counts=counted.counts,
+        work=work_of(task.prepared).since(before),
+        cl=cl,
+        level=level,
+        pieces=pieces,
+    )
 
 
-def level(cl: float) -> float:
+def _standard_rise(cl: float) -> float:
     """Rise of twice the negative log-likelihood at a confidence level of two elements."""
     return float(chi2.ppf(chi2.cdf(cl**2, 1) if cl >= 1 else cl, 2))
 
@@ -211,13 +332,15 @@ def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
 
 
 def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: float) -> np.ndarray:
-    lower, upper = result.bounds[0][number], result.bounds[1][number]
+    lower = result.bounds[0][number]
+    upper = result.bounds[1][number]
     if grid is None:
         error = result.errors[number]
         if not np.isfinite(error):
             raise wrong_grid(result.names[number], "None", f"its standard error is {error}, so that there is no width")
         center = result.values[number]
-        low, high = max(lower, center - width * error), min(upper, center + width * error)
+        low = max(lower, center - width * error)
+        high = min(upper, center + width * error)
         return np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
@@ -227,12 +350,36 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
     return found
 
 
+def _scan(
+    result: FitResult,
+    axes: tuple[str, ...],
+    grids: tuple[np.ndarray, ...],
+    found: tuple[CountedTask, list[Minimum], Work],
+) -> Scan:
+    """Minima at the points of a grid, the last axis running fastest."""
+    counted, minima, work = found
+    shape = tuple(map(len, grids))
+    return Scan(
+        axes=axes,
+        names=result.names,
+        minimum=result.value,
+        errordef=result.errordef,
+        counts=counted.counts,
+        work=work,
+        grids=grids,
+        values=np.array([each.value for each in minima]).reshape(shape),
+        free=np.stack([each.x for each in minima]).reshape(*shape, -1),
+        is_converged=np.array([each.is_converged for each in minima]).reshape(shape),
+    )
+
+
 def _followed(
     result: FitResult, held: Sequence[int], points: np.ndarray, tolerance: float, *, progress: bool
-) -> tuple[Counted, list[Minimum], Work]:
+) -> tuple[CountedTask, list[Minimum], Work]:
     """Minima at points, found outward from the minimum so that each has a neighbour."""
     task = result.task("profile")
-    counted, before = Counted(task), work_of(task.prepared)
+    counted = CountedTask(task)
+    before = work_of(task.prepared)
     first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
     goal = tolerance * result.errordef
     follower = Follower(counted, first, held, goal)
@@ -256,10 +403,11 @@ def _outward(points: np.ndarray, distance: np.ndarray, center: np.ndarray) -> It
 
 def _sliced(
     result: FitResult, held: Sequence[int], points: np.ndarray, *, progress: bool
-) -> tuple[Counted, list[Minimum], Work]:
+) -> tuple[CountedTask, list[Minimum], Work]:
     """Values at points, all else at the minimum."""
     task = result.task("scan2d")
-    counted, before = Counted(task), work_of(task.prepared)
+    counted = CountedTask(task)
+    before = work_of(task.prepared)
     found = []
     with Meter("scan", len(points), is_shown=progress) as meter:
         for point in points:
@@ -271,7 +419,7 @@ def _sliced(
     return counted, found, work_of(task.prepared).since(before)
 
 
-def _lines(scan: Scan2D, rise: float) -> tuple[np.ndarray, ...]:
+def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:
     """The contours of a scan at a rise.
 
     Raises:

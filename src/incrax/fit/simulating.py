@@ -17,7 +17,7 @@ from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit.messages import no_data_sets
 from incrax.fit.minimizing import minimize
-from incrax.fit.minimum import element_number
+from incrax.fit.result import element_number
 from incrax.models.bound import Bound
 
 
@@ -113,7 +113,8 @@ def toys(
         >>> found.values.shape, bool(abs(found.pulls().mean()) < 1)
         ((20, 1), True)
     """
-    names, start = model.names, model.flat().x0
+    names = model.names
+    start = model.flat().x0
     results: list[tuple[np.ndarray, np.ndarray, float, bool]] = []
     sets = list(data_sets) if isinstance(data_sets, (list, tuple)) else data_sets
     total = len(sets) if isinstance(sets, list) else 0

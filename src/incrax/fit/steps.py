@@ -13,13 +13,13 @@ Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from incrax.fit import linear
-from incrax.fit.linear import Factored
+from incrax.fit.linear import FactoredJacobian
 from incrax.fit.losses import weighed
 
 MAX_ACCELERATION = 0.375
@@ -55,7 +55,7 @@ class Search(NamedTuple):
     num_residuals: Any
 
 
-class Point(NamedTuple):
+class LinearizedPoint(NamedTuple):
     """The linear model at a point."""
 
     x: Any
@@ -63,7 +63,7 @@ class Point(NamedTuple):
     """As the function gives them, shape (m,)."""
     cost: Any
     rows: Any
-    jacobian: Factored
+    jacobian: FactoredJacobian
     along: Any
     """left^T r under the loss; of it what the Jacobian can change."""
     newton: Any
@@ -72,28 +72,8 @@ class Point(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
 
 
-class Seen(Protocol):
-    """What of a `Point`, or of another linear model, the end of a step needs."""
-
-    @property
-    def x(self) -> Any:
-        """Where it is."""
-        ...
-
-    @property
-    def cost(self) -> Any:
-        """The cost there."""
-        ...
-
-    @property
-    def along(self) -> Any:
-        """A vector as long as the undamped step is in residuals."""
-        ...
-
-    @property
-    def newton(self) -> Any:
-        """The undamped step."""
-        ...
+Seen = Any
+"""A `LinearizedPoint` or another linear model: of it the end of a step needs `x`, `cost`, `along` and `newton`."""
 
 
 class Trial(NamedTuple):
@@ -143,7 +123,7 @@ class Found(NamedTuple):
         return Summary(*np.asarray(self.report)[-len(Summary._fields) :].tolist())
 
 
-class Settings(NamedTuple):
+class SearchSettings(NamedTuple):
     """What does not change in a search. Hashable."""
 
     loss: str
@@ -173,7 +153,7 @@ def unpacked(vector: Any) -> Search:
     return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -4], *counts)
 
 
-def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str, loss_scale: Any) -> Point:
+def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str, loss_scale: Any) -> LinearizedPoint:
     """The linear model where the search is."""
     seen = weighed(loss, residuals, loss_scale)
     found = linear.reduced(seen.rows[:, None] * jacobian)
@@ -185,7 +165,7 @@ def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str,
     scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(core**2, axis=0)))
     f, along = linear.factored(found._replace(core=core), jnp.where(scale > 0, scale, 1), along)
     newton = jnp.clip(search.x + linear.undamped(f, along), lower, upper) - search.x
-    return Point(search.x, residuals, seen.cost, seen.rows, f, along, newton, is_free)
+    return LinearizedPoint(search.x, residuals, seen.cost, seen.rows, f, along, newton, is_free)
 
 
 class Signs(NamedTuple):
@@ -202,7 +182,7 @@ class Signs(NamedTuple):
     is_finite: Any
 
 
-def judged(search: Search, at: Point, settings: Settings) -> Search:
+def judged(search: Search, at: LinearizedPoint, settings: SearchSettings) -> Search:
     """Whether the search is over; see `concluded`."""
     f = at.jacobian
     variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
@@ -222,7 +202,9 @@ def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     then are; where a minimum is a double root, elements go on being halved for ever.
     """
     eps = jnp.finfo(search.x.dtype).eps
-    newton, scale, cost = signs.newton, signs.scale, signs.cost
+    newton = signs.newton
+    scale = signs.scale
+    cost = signs.cost
     is_short = jnp.all(jnp.abs(newton) <= tolerance * jnp.maximum(jnp.abs(search.x), signs.errors))
     size = jnp.sqrt(jnp.sum((newton * scale) ** 2))
     noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
@@ -248,15 +230,16 @@ def _gain(at: Seen) -> Any:
     return jnp.sum(at.along**2)
 
 
-def direction(at: Point, damping: Any) -> tuple[Any, Any]:
+def direction(at: LinearizedPoint, damping: Any) -> tuple[Any, Any]:
     """The damped step v, shape (n,), and the inverse that it was found with."""
     return linear.damped(at.jacobian, at.along, damping)
 
 
-def trial(at: Point, velocity: Any, root: Any, curvature: Any | None, bounds: Any) -> Trial:
+def trial(at: LinearizedPoint, velocity: Any, root: Any, curvature: Any | None, bounds: Any) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
     f = at.jacobian
-    step, is_sound = velocity, jnp.array(True)
+    step = velocity
+    is_sound = jnp.array(True)
     if curvature is not None:
         bent = linear.components(f.left, at.rows * curvature)
         acceleration = 0.5 * linear.damped_again(f, bent, root)
@@ -288,7 +271,8 @@ def stalled(search: Search, at: Seen, num_refused: Any) -> tuple[Search, Any]:
 
     It is over then, unless so little is promised that rounding errors may be the reason.
     """
-    limits, has_stalled = jnp.finfo(search.x.dtype), num_refused >= MAX_TRIALS
+    limits = jnp.finfo(search.x.dtype)
+    has_stalled = num_refused >= MAX_TRIALS
     is_near = _gain(at) <= jnp.sqrt(limits.eps) * at.cost
     status = jnp.where(is_near, search.status, STALLED)
     last_quiet = jnp.where(is_near, limits.max, jnp.inf)
@@ -327,7 +311,7 @@ def ended(at: Any, x: Any, residuals: Any, cost: Any) -> End:
     return End(*(jnp.where(is_sound, new, old) for new, old in ((x, at.x), (residuals, at.residuals), (cost, at.cost))))
 
 
-def found(search: Search, at: Point, end: End, is_over: Any) -> Found:
+def found(search: Search, at: LinearizedPoint, end: End, is_over: Any) -> Found:
     """The end of a search, from the linear model where it ended."""
     f = at.jacobian
     share = linear.shares(f)

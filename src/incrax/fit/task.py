@@ -1,12 +1,12 @@
 """What is minimised: a function of pytrees as counted functions of one vector.
 
-In: a function, its arguments, what is free, bounds. Out: a `Task`, and `Counted` for one search of it. Every way to
+In: a function, its arguments, what is free, bounds. Out: a `Task`, and `CountedTask` for one search of it. Every way to
 name a function to `minimize` ends here, in `make_task`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -184,7 +184,7 @@ class Stopped(Exception):
     """A search is over before its method says so: a limit, or a callback."""
 
 
-class Counted:
+class CountedTask:
     """The functions of a task during one search: counted, limited, watched; one evaluation per point.
 
     A gradient is evaluated with its value by one program, and both are remembered for the latest points, so that a
@@ -257,3 +257,30 @@ class Counted:
 
 NUM_KNOWN = 3
 """Points whose values a search remembers."""
+
+
+# --- what a method is given, and what it hands back -------------------------------------------------------------------
+
+
+class MethodSettings(NamedTuple):
+    """What users asked of a method."""
+
+    errordef: float
+    tolerance: float | None
+    """None: the method's default."""
+    max_calls: int
+    options: Mapping[str, Any]
+    """Of the method alone."""
+
+
+class Ended(NamedTuple):
+    """The end of a search by its method's own account."""
+
+    x: np.ndarray
+    is_done: bool
+    message: str
+    metric: np.ndarray | None = None
+    """An estimate of the Hessian at the end, shape (n, n), where a method has one that can be relied on."""
+    is_limited: bool = False
+    """Whether a limit of steps of the method ended it."""
+    num_steps: int | None = None

@@ -98,7 +98,8 @@ class Environment(Printable):
         places = [*self.machine.items(), *((f"device {n}", name) for n, name in enumerate(self.devices))]
         settings = [*self.settings.items(), *self.variables.items()]
         settings.append(("default budget of saved values", f"{self.budget_bytes / 1e6:.4g} MB"))
-        used_mb, most_mb = self.program_bytes / 1e6, self.max_program_bytes / 1e6
+        used_mb = self.program_bytes / 1e6
+        most_mb = self.max_program_bytes / 1e6
         settings.append(("remembered programs", f"about {used_mb:.3g} MB of at most {most_mb:.4g} MB"))
         figures = [(name, _seconds(value)) for name, value in self.figures.items()]
         findings = [(f.severity, f.seen, f.advice) for f in self.findings]

@@ -32,7 +32,7 @@ from incrax.derivatives.transforms import (
 )
 from incrax.engine.inputs.leaves import descriptor, is_dynamic
 from incrax.explanation.last_call import Explanation
-from incrax.models.functions import Functions, State, checked_inputs, functions_of, parameter_names
+from incrax.models.functions import Functions, HeldState, checked_inputs, functions_of, parameter_names
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.messages import no_state, nothing_to_train
 from incrax.models.modules import is_module
@@ -74,7 +74,7 @@ class Bound(ShownAsText):
     def _forget(self) -> None:
         """Make functions anew, as roles decide what they are."""
         held = self._inputs
-        state = State(held.paths(STATE), self._ever_state)
+        state = HeldState(held.paths(STATE), self._ever_state)
         self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, state)
         self._made: dict[str, Incremental[..., Any]] = {}
         self._prepared: list[tuple[Any, Prepared]] = []
@@ -199,7 +199,8 @@ class Bound(ShownAsText):
         try:
             yield self
         finally:
-            roles, state = self._fitted(), self._inputs.paths(STATE)
+            roles = self._fitted()
+            state = self._inputs.paths(STATE)
             self._inputs.restore(before)
             if self._fitted() != roles:
                 self._follow(state)

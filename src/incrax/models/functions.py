@@ -86,14 +86,14 @@ def _name(fun: Any) -> str:
     return getattr(fun, "__name__", type(fun).__name__)
 
 
-class State(NamedTuple):
+class HeldState(NamedTuple):
     """Paths of the leaves that a function updates: those with the role now, and those that had it when it was bound."""
 
     now: tuple[str, ...]
     ever: tuple[str, ...]
 
 
-def functions_of(fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: State) -> Functions:
+def functions_of(fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: HeldState) -> Functions:
     """Of a function that takes these inputs by name.
 
     A function with state returns a pair: its value, and a mapping of state inputs to new values; modules that hold
@@ -149,10 +149,11 @@ def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
 
 
 def _state_leaves(
-    trees: Mapping[str, Any], state: State, owning: Sequence[str], found: Mapping[str, Any]
+    trees: Mapping[str, Any], state: HeldState, owning: Sequence[str], found: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """The new values of the state leaves, as they were where nothing is said of them."""
-    names, leaves = names_of(trees), jax.tree.leaves(tuple(trees.values()))
+    names = names_of(trees)
+    leaves = jax.tree.leaves(tuple(trees.values()))
     for name, tree in found.items():
         path = names.path(name)
         numbers = names.numbers(path)

@@ -102,7 +102,9 @@ class Inputs:
 
     def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
         """What `tree` does, for the roles that leaves have now."""
-        names, numbers, count = self.names, self.numbers(TRAINABLE), len(self.leaves)
+        names = self.names
+        numbers = self.numbers(TRAINABLE)
+        count = len(self.leaves)
         owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
 
         def shaped(results: Sequence[Any]) -> dict[str, Any]:
@@ -131,7 +133,8 @@ class Inputs:
         Raises:
             InputValueError: it has another shape.
         """
-        cuts, x = ends([np.shape(leaf) for leaf in self.leaves_of(TRAINABLE)]), np.asarray(x)
+        cuts = ends([np.shape(leaf) for leaf in self.leaves_of(TRAINABLE)])
+        x = np.asarray(x)
         if x.shape != (cuts.size,):
             raise wrong_size(list(x.shape), cuts.size)
         return dict(zip(self.paths(TRAINABLE), cuts.split(x), strict=True))
@@ -171,7 +174,8 @@ class Inputs:
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Give parts their earlier values back, which fitted, and tell who watches."""
-        trees, roles = self.trees, {}
+        trees = self.trees
+        roles = {}
         for path, (value, known) in parts.items():
             trees = with_part(trees, path, value)
             roles |= known
@@ -198,7 +202,8 @@ class Inputs:
         """
         numbers = self.names.numbers(self.path(name))
         for number in numbers:
-            path, leaf = self.names.paths[number], as_parameter(self.leaves[number], role)
+            path = self.names.paths[number]
+            leaf = as_parameter(self.leaves[number], role)
             check_role(path, leaf, role)
             if role in (TRAINABLE, FIXED) and path in self.bounds:
                 check_value(path, self.bounds[path].low, leaf)
@@ -231,7 +236,8 @@ class Inputs:
 
     def _checked(self, path: str, value: Any) -> dict[str, Any]:
         """Leaves at and below a path, in the types of those that they replace."""
-        old, new = jax.tree.structure(parts_of(self.trees, path)[path]), jax.tree.structure(value)
+        old = jax.tree.structure(parts_of(self.trees, path)[path])
+        new = jax.tree.structure(value)
         if old != new:
             raise other_structure(f"`{path}`", str(new), str(old))
         found = {}

@@ -42,7 +42,8 @@ class _Part(NamedTuple):
 
 def opened(value: Any) -> Opened | None:
     """A value as a pytree; None if no module is in it."""
-    flax, equinox = sys.modules.get("flax.nnx"), sys.modules.get("equinox")
+    flax = sys.modules.get("flax.nnx")
+    equinox = sys.modules.get("equinox")
     kinds = tuple(library.Module for library in (flax, equinox) if library is not None)
     if not kinds:
         return None

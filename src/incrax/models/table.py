@@ -24,5 +24,6 @@ def shown(inputs: Inputs) -> str:
 def _range(bound: np.ndarray) -> str:
     if not bound.size:
         return "-"
-    low, high = bound.min(), bound.max()
+    low = bound.min()
+    high = bound.max()
     return f"{low:.6g}" if low == high else f"({low:.6g} ... {high:.6g})"

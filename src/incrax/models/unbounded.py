@@ -60,11 +60,13 @@ def bounds_of(names: Names, leaves: Sequence[Any], roles: Sequence[str], given: 
     """
     found = {}
     for path, pair in _by_path(names, given, "bounds"):
-        low, high = (-np.inf if pair[0] is None else pair[0]), (np.inf if pair[1] is None else pair[1])
+        low = -np.inf if pair[0] is None else pair[0]
+        high = np.inf if pair[1] is None else pair[1]
         if not np.all(np.asarray(low) < np.asarray(high)):
             raise wrong_pair("bounds", path, pair, "the lower bound is not below the upper one")
         for number in _fitted(names, path, roles, "bounds"):
-            shape, dtype = np.shape(leaves[number]), _dtype_of(leaves[number])
+            shape = np.shape(leaves[number])
+            dtype = _dtype_of(leaves[number])
             if np.issubdtype(dtype, np.complexfloating):
                 raise wrong_pair("bounds", path, pair, "complex numbers have no order")
             try:
@@ -123,9 +125,13 @@ def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[
 
 def _into(bounds: Bounds) -> Transform:
     """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x = u."""
-    has_low, has_high = np.isfinite(bounds.low), np.isfinite(bounds.high)
-    is_above, is_below, is_between = has_low & ~has_high, ~has_low & has_high, has_low & has_high
-    low, high = np.where(has_low, bounds.low, 0.0), np.where(has_high, bounds.high, 1.0)
+    has_low = np.isfinite(bounds.low)
+    has_high = np.isfinite(bounds.high)
+    is_above = has_low & ~has_high
+    is_below = ~has_low & has_high
+    is_between = has_low & has_high
+    low = np.where(has_low, bounds.low, 0.0)
+    high = np.where(has_high, bounds.high, 1.0)
     width = np.where(is_between, high - low, 1.0)
 
     def forward(u: Any) -> Any:

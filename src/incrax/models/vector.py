@@ -33,14 +33,16 @@ class Unbounded:
     def __init__(self, value: Callable[..., Any], inputs: Inputs, options: IncrementalOptions) -> None:
         """See `Bound.unbounded`."""
         self._inputs = inputs
-        self._shape, self._paths = inputs.shape(), inputs.paths(TRAINABLE)
+        self._shape = inputs.shape()
+        self._paths = inputs.paths(TRAINABLE)
         self._cuts = ends([np.shape(leaf) for leaf in inputs.leaves_of(TRAINABLE)])
         self._numbers = inputs.numbers(TRAINABLE)
         self._transforms = [inputs.transforms.get(path) for path in inputs.paths(TRAINABLE)]
         rows = zip(inputs.paths(TRAINABLE), self._transforms, inputs.leaves_of(TRAINABLE), strict=True)
         leaves = inputs.with_leaves(TRAINABLE, [_inverse(*row) for row in rows], inputs.leaves)
         args = jax.tree.unflatten(inputs.names.treedef, leaves)
-        self._fun, self._args = self._composed(value), args
+        self._fun = self._composed(value)
+        self._args = args
         self.flat = Prepared(self._fun, args, inputs.paths(TRAINABLE), options).flat
 
     def bounded(self, u: Any) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def _unrolled(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, dom
     first = num_consts + num_carry
     values = list(operands[:first])
     constants = _constants(eqn, known, domain)
-    xs, known_xs = operands[first:], constants[first:]
+    xs = operands[first:]
+    known_xs = constants[first:]
     del constants[first:]
     shapes = [shape_of(var) for var in body.invars[first:]]
     rows: list[list[Any]] = []
@@ -141,8 +142,10 @@ def _settled(
 def _while(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
     """The condition decides when every carry stops."""
     operands = [domain.in_loop(x) for x in operands]
-    num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    body, cond = domain.opened(eqn.params["body_jaxpr"]), domain.opened(eqn.params["cond_jaxpr"])
+    num_cond = eqn.params["cond_nconsts"]
+    num_body = eqn.params["body_nconsts"]
+    body = domain.opened(eqn.params["body_jaxpr"])
+    cond = domain.opened(eqn.params["cond_jaxpr"])
     first = num_cond + num_body
     constants = _constants(eqn, known, domain)[num_cond:first] + [None] * (len(operands) - first)
 

@@ -22,12 +22,12 @@ from incrax.primitives.entry import (
     REARRANGED,
     Algebra,
     Axis,
+    EquationWork,
     Family,
     Primitive,
     Read,
     Reads,
     View,
-    Work,
     counted,
     dtype_kind,
     each,
@@ -93,50 +93,50 @@ def _bits(eqn: Equation, _: View) -> list[Reads]:
 # --- work -------------------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], Work]:
+def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], EquationWork]:
     """FLOPs per element of the result, real and complex."""
 
-    def work(eqn: Equation) -> Work:
+    def work(eqn: Equation) -> EquationWork:
         kind = dtype_kind(eqn.invars[0].aval)
         size = out_size(eqn)
         if kind == "i":
-            return Work(int_ops=float(per_real * size))
-        return Work(flops=float((per_complex if kind == "c" else per_real) * size))
+            return EquationWork(int_ops=float(per_real * size))
+        return EquationWork(flops=float((per_complex if kind == "c" else per_real) * size))
 
     return work
 
 
-def _integer(eqn: Equation) -> Work:
-    return Work(int_ops=float(out_size(eqn)))
+def _integer(eqn: Equation) -> EquationWork:
+    return EquationWork(int_ops=float(out_size(eqn)))
 
 
-def _comparison(eqn: Equation) -> Work:
-    return Work(int_ops=float(out_size(eqn) * (2 if kind_of(eqn) == "c" else 1)))
+def _comparison(eqn: Equation) -> EquationWork:
+    return EquationWork(int_ops=float(out_size(eqn) * (2 if kind_of(eqn) == "c" else 1)))
 
 
-def _transcendental(weight: float) -> Callable[[Equation], Work]:
+def _transcendental(weight: float) -> Callable[[Equation], EquationWork]:
     """A weight in exponentials; a function of a complex number counts four times."""
 
-    def work(eqn: Equation) -> Work:
+    def work(eqn: Equation) -> EquationWork:
         factor = COMPLEX_FACTOR if kind_of(eqn) == "c" else 1.0
-        return Work(transcendentals=out_size(eqn) * weight * factor)
+        return EquationWork(transcendentals=out_size(eqn) * weight * factor)
 
     return work
 
 
-def _integer_pow(eqn: Equation) -> Work:
+def _integer_pow(eqn: Equation) -> EquationWork:
     """Squarings and products by the bits of the exponent, and a reciprocal for a negative one."""
     power = abs(eqn.params["y"])
     products = power.bit_length() + power.bit_count() - 2 if power else 0
     inverse = 1 if eqn.params["y"] < 0 else 0
     kind = kind_of(eqn)
     if kind == "i":
-        return Work(int_ops=float(out_size(eqn) * products))
+        return EquationWork(int_ops=float(out_size(eqn) * products))
     per_element = 6 * products + 11 * inverse if kind == "c" else products + inverse
-    return Work(flops=float(out_size(eqn) * per_element))
+    return EquationWork(flops=float(out_size(eqn) * per_element))
 
 
-def _polynomial(eqn: Equation) -> Work:
+def _polynomial(eqn: Equation) -> EquationWork:
     """Horner: a multiply-add for each coefficient but one."""
     return counted(eqn, 2.0 * (len(eqn.invars) - 2) * out_size(eqn), COMPLEX_FACTOR)
 

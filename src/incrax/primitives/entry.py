@@ -132,7 +132,8 @@ def element_numbers(shape: Sequence[int], first: int = 0) -> np.ndarray:
 
 def operand_numbers(eqn: Equation) -> list[np.ndarray]:
     """The numbers of each operand's elements, one operand after another."""
-    numbers, first = [], 0
+    numbers = []
+    first = 0
     for atom in eqn.invars:
         numbers.append(element_numbers(shape_of(atom), first))
         first += numbers[-1].size
@@ -168,7 +169,7 @@ PRODUCT = Algebra("product")
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-class Work(NamedTuple):
+class EquationWork(NamedTuple):
     """What one evaluation computes: FLOPs, transcendental functions in exponentials, integer operations."""
 
     flops: float = 0.0
@@ -176,7 +177,7 @@ class Work(NamedTuple):
     int_ops: float = 0.0
 
 
-NOTHING = Work()
+NOTHING = EquationWork()
 
 
 class Evaluations(NamedTuple):
@@ -209,7 +210,7 @@ class Primitive:
 
     index: IndexRule | None = None
     inside: Callable[..., list[Any]] | None = None
-    work: Callable[[Equation], Work | Evaluations | None] | None = None
+    work: Callable[[Equation], EquationWork | Evaluations | None] | None = None
     constant: Callable[..., Any] | None = None
     algebra: Algebra | Callable[[Equation], Algebra | None] | None = None
     value: Callable[..., Any] | None = None
@@ -266,14 +267,14 @@ def out_size(eqn: Equation) -> int:
     return sum(_jax.aval_size(var.aval) for var in eqn.outvars)
 
 
-def counted(eqn: Equation, count: float, complex_factor: float) -> Work:
+def counted(eqn: Equation, count: float, complex_factor: float) -> EquationWork:
     """So many operations on real numbers, or on what the equation computes with."""
     kind = kind_of(eqn)
     if kind == "i":
-        return Work(int_ops=float(count))
-    return Work(flops=float(count) * (complex_factor if kind == "c" else 1.0))
+        return EquationWork(int_ops=float(count))
+    return EquationWork(flops=float(count) * (complex_factor if kind == "c" else 1.0))
 
 
-def no_work(_: Equation) -> Work:
+def no_work(_: Equation) -> EquationWork:
     """Moving, reshaping and converting data is no work."""
     return NOTHING

@@ -27,6 +27,7 @@ from incrax.primitives.entry import (
     WRITTEN,
     Algebra,
     Axis,
+    EquationWork,
     Evaluations,
     Family,
     Kind,
@@ -34,7 +35,6 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
-    Work,
     counted,
     each,
     element_numbers,
@@ -67,7 +67,8 @@ def _starts(eqn: Equation, first: int, sizes: Sequence[int], view: View) -> list
 
 
 def _dynamic_slice(eqn: Equation, view: View) -> list[Reads]:
-    lengths, sizes = shape_of(eqn.invars[0]), eqn.params["slice_sizes"]
+    lengths = shape_of(eqn.invars[0])
+    sizes = eqn.params["slice_sizes"]
     axes = tuple(Axis(d, MAP if size == lengths[d] else WINDOW) for d, size in enumerate(sizes))
     part = _starts(eqn, 1, sizes, view)
     moved = None if part is None else lambda: element_numbers(lengths)[tuple(part)]
@@ -76,7 +77,8 @@ def _dynamic_slice(eqn: Equation, view: View) -> list[Reads]:
 
 def _dynamic_update_slice(eqn: Equation, view: View) -> list[Reads]:
     """Each element is the old one, or a new one along the axes that are cut."""
-    lengths, sizes = shape_of(eqn.invars[0]), shape_of(eqn.invars[1])
+    lengths = shape_of(eqn.invars[0])
+    sizes = shape_of(eqn.invars[1])
     is_whole = [size == length for size, length in zip(sizes, lengths, strict=True)]
     old = tuple(Axis(d, MAP if whole else WRITTEN) for d, whole in enumerate(is_whole))
     new = tuple(Axis(d, PUT if whole else OVERWRITES) for d, whole in enumerate(is_whole))
@@ -152,14 +154,21 @@ class Windows(NamedTuple):
 
 def windows_of(eqn: Equation) -> Windows:
     """The windows of a gather or a scatter."""
-    numbers, shape, mode = eqn.params["dimension_numbers"], shape_of(eqn.invars[0]), eqn.params["mode"]
+    numbers = eqn.params["dimension_numbers"]
+    shape = shape_of(eqn.invars[0])
+    mode = eqn.params["mode"]
     if eqn.primitive.name == "gather":
-        moved, indices_batching = eqn.outvars[0], numbers.start_indices_batching_dims
-        collapsed, indexed, offsets = numbers.collapsed_slice_dims, numbers.start_index_map, numbers.offset_dims
+        moved = eqn.outvars[0]
+        indices_batching = numbers.start_indices_batching_dims
+        collapsed = numbers.collapsed_slice_dims
+        indexed = numbers.start_index_map
+        offsets = numbers.offset_dims
         is_dropping = mode == jax.lax.GatherScatterMode.FILL_OR_DROP
     else:
-        moved, indices_batching = eqn.invars[2], numbers.scatter_indices_batching_dims
-        collapsed, offsets = numbers.inserted_window_dims, numbers.update_window_dims
+        moved = eqn.invars[2]
+        indices_batching = numbers.scatter_indices_batching_dims
+        collapsed = numbers.inserted_window_dims
+        offsets = numbers.update_window_dims
         indexed = numbers.scatter_dims_to_operand_dims
         is_dropping = mode != jax.lax.GatherScatterMode.CLIP
     batching = tuple(numbers.operand_batching_dims)
@@ -205,7 +214,8 @@ def _scatter(kind: str | None) -> Any:
             scattered = COMPLEX
         places = {windows.place_of(d): d for d in range(len(windows.shape)) if windows.place_of(d) is not None}
         old = tuple(Axis(d, MAP if d in places.values() else WRITTEN) for d in range(len(windows.shape)))
-        new, rank = [], len(shape_of(eqn.invars[2]))
+        new = []
+        rank = len(shape_of(eqn.invars[2]))
         for axis in range(rank):
             other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
             new.append(Axis(places[axis], PUT) if axis in places else other)
@@ -238,13 +248,13 @@ def _per_update(complex_factor: float) -> Any:
     return lambda eqn: counted(eqn, _jax.aval_size(eqn.invars[2].aval), complex_factor)
 
 
-def _scatter_by(eqn: Equation) -> Work | Evaluations:
+def _scatter_by(eqn: Equation) -> EquationWork | Evaluations:
     """A function of each element that is updated, or nothing but moves."""
     bodies = _jax.sub_bodies(eqn)
     return Evaluations(bodies[0], _jax.aval_size(eqn.invars[2].aval)) if bodies else NOTHING
 
 
-def _add_update(eqn: Equation) -> Work:
+def _add_update(eqn: Equation) -> EquationWork:
     return counted(eqn, _jax.aval_size(eqn.invars[1].aval), 2.0)
 
 

@@ -15,13 +15,13 @@ from incrax._jax import Equation
 from incrax.primitives.entry import (
     COMPLEX_FACTOR,
     Axis,
+    EquationWork,
     Family,
     Kind,
     Primitive,
     Read,
     Reads,
     View,
-    Work,
     dtype_kind,
     each,
     of_all,
@@ -65,12 +65,12 @@ def _triangular_solve(eqn: Equation, _: View) -> list[Reads]:
 # --- work -------------------------------------------------------------------------------------------------------------
 
 
-def _matrix(flops: Callable[[Equation], float]) -> Callable[[Equation], Work]:
+def _matrix(flops: Callable[[Equation], float]) -> Callable[[Equation], EquationWork]:
     """By the kind of the matrix: the eigenvalues of a real one may be complex."""
 
-    def work(eqn: Equation) -> Work:
+    def work(eqn: Equation) -> EquationWork:
         factor = COMPLEX_FACTOR if dtype_kind(eqn.invars[0].aval) == "c" else 1.0
-        return Work(flops(eqn) * factor)
+        return EquationWork(flops(eqn) * factor)
 
     return work
 
@@ -94,7 +94,8 @@ def _cubic(factor: float) -> Callable[[Equation], float]:
 def _lu(eqn: Equation) -> float:
     """Of a square matrix 2/3 n^3."""
     batch, rows, cols = _sizes(eqn)
-    long, short = max(rows, cols), min(rows, cols)
+    long = max(rows, cols)
+    short = min(rows, cols)
     return batch * (long * short**2 - short**3 / 3)
 
 
@@ -131,7 +132,8 @@ def _times_q(eqn: Equation) -> float:
 def _svd(eqn: Equation) -> float:
     """Golub and Reinsch, for m >= n: 4 m n^2 - 4/3 n^3 without vectors, 14 m n^2 + 8 n^3 with as many as values."""
     batch, rows, cols = _sizes(eqn)
-    m, n = max(rows, cols), min(rows, cols)
+    m = max(rows, cols)
+    n = min(rows, cols)
     if not eqn.params.get("compute_uv", True):
         return batch * (4 * m * n**2 - 4 / 3 * n**3)
     if eqn.params.get("full_matrices", False):
@@ -147,7 +149,8 @@ def _eig(eqn: Equation) -> float:
 
 def _triangular_flops(eqn: Equation) -> float:
     """For each right side n^2, divisions among them; n less where the diagonal is ones."""
-    n, sides = shape_of(eqn.invars[0])[-1], _jax.aval_size(eqn.invars[1].aval)
+    n = shape_of(eqn.invars[0])[-1]
+    sides = _jax.aval_size(eqn.invars[1].aval)
     return float((n - 1 if eqn.params.get("unit_diagonal") else n) * sides)
 
 

@@ -18,13 +18,13 @@ from incrax.primitives.entry import (
     COMPLEX_FACTOR,
     PRODUCT,
     Axis,
+    EquationWork,
     Family,
     Kind,
     Primitive,
     Read,
     Reads,
     View,
-    Work,
     counted,
     dtype_kind,
     element_numbers,
@@ -94,14 +94,17 @@ MAX_KERNEL = 1024
 def _conv(eqn: Equation, view: View) -> list[Reads]:
     """Batch and features that are not summed over stay; element by element where derivatives are asked for."""
     numbers = eqn.params["dimension_numbers"]
-    image, kernel, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+    image = numbers.lhs_spec
+    kernel = numbers.rhs_spec
+    out = numbers.out_spec
     rank = len(out)
     left, right = ([Axis(-1 - d, CONVOLVED) for d in range(rank)] for _ in range(2))
     if eqn.params["batch_group_count"] == 1:
         left[image[0]] = Axis(out[0])
         right[kernel[0]] = Axis(out[1])
     reads = [Read(tuple(left)), Read(tuple(right))]
-    size, num_out = _jax.aval_size(eqn.invars[1].aval), _jax.aval_size(eqn.outvars[0].aval)
+    size = _jax.aval_size(eqn.invars[1].aval)
+    num_out = _jax.aval_size(eqn.outvars[0].aval)
     if view.zeros and size <= MAX_KERNEL and _cpu() is not None:
         view.check(size * num_out)
         met = _meetings_of(eqn, size, num_out)
@@ -183,7 +186,8 @@ def _ragged_dot_count(eqn: Equation) -> int:
 
 def _conv_count(eqn: Equation) -> int:
     """Only where a kernel's element meets one of the input: not in the padding, nor in the holes of a dilation."""
-    params, numbers = eqn.params, eqn.params["dimension_numbers"]
+    params = eqn.params
+    numbers = eqn.params["dimension_numbers"]
     image, kernel = (shape_of(atom) for atom in eqn.invars)
     result = shape_of(eqn.outvars[0])
     meetings = 1
@@ -214,18 +218,18 @@ _multiply_adds: dict[str, Callable[[Equation], int]] = {
 }
 
 
-def _product(eqn: Equation) -> Work:
+def _product(eqn: Equation) -> EquationWork:
     is_outer = eqn.primitive.name == "dot_general" and _num_summed(eqn) == 1
     return counted(eqn, (1.0 if is_outer else 2.0) * multiply_adds(eqn), COMPLEX_FACTOR)
 
 
-def _fft(eqn: Equation) -> Work:
+def _fft(eqn: Equation) -> EquationWork:
     """FLOPs: 5 n log2 n per complex transform of n numbers, in all its axes together; half of that for a real one."""
     points = math.prod(eqn.params["fft_lengths"])
     kinds = dtype_kind(eqn.invars[0].aval) + dtype_kind(eqn.outvars[0].aval)
     whole = eqn.outvars[0] if kinds == "cf" else eqn.invars[0]
     batch = _jax.aval_size(whole.aval) / max(points, 1)
-    return Work(batch * (5.0 if kinds == "cc" else 2.5) * points * math.log2(max(points, 1)))
+    return EquationWork(batch * (5.0 if kinds == "cc" else 2.5) * points * math.log2(max(points, 1)))
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------

@@ -9,15 +9,15 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.primitives.entry import Family, Primitive, Work, each, no_work
+from incrax.primitives.entry import EquationWork, Family, Primitive, each, no_work
 
 WORD_INT_OPS = 60
 """Per 32-bit word: 20 rounds of 5, and 19 for keys, give two."""
 
 
-def _words(eqn: Equation) -> Work:
+def _words(eqn: Equation) -> EquationWork:
     words = sum(_jax.aval_size(var.aval) * max(_word_bytes(var.aval), 4) / 4 for var in eqn.outvars)
-    return Work(int_ops=WORD_INT_OPS * words)
+    return EquationWork(int_ops=WORD_INT_OPS * words)
 
 
 def _word_bytes(aval: Any) -> float:

@@ -15,6 +15,7 @@ from incrax.primitives.entry import (
     LINEAR,
     MAP,
     Axis,
+    EquationWork,
     Evaluations,
     Family,
     Kind,
@@ -22,7 +23,6 @@ from incrax.primitives.entry import (
     Read,
     Reads,
     View,
-    Work,
     counted,
     each,
     in_size,
@@ -46,7 +46,8 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
     """To nothing along some axes."""
 
     def index(eqn: Equation, _: View) -> list[Reads]:
-        axes, own = eqn.params["axes"], kind
+        axes = eqn.params["axes"]
+        own = kind
         if kind.reduction in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
             own = COMPLEX
         rank = len(shape_of(eqn.invars[0]))
@@ -89,20 +90,20 @@ def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
 # --- work -------------------------------------------------------------------------------------------------------------
 
 
-def _operations(complex_factor: float) -> Callable[[Equation], Work]:
+def _operations(complex_factor: float) -> Callable[[Equation], EquationWork]:
     """One for each element but the first of each result."""
 
-    def work(eqn: Equation) -> Work:
+    def work(eqn: Equation) -> EquationWork:
         return counted(eqn, max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0), complex_factor)
 
     return work
 
 
-def _comparisons(eqn: Equation) -> Work:
-    return Work(int_ops=float(max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)))
+def _comparisons(eqn: Equation) -> EquationWork:
+    return EquationWork(int_ops=float(max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0)))
 
 
-def _running(complex_factor: float) -> Callable[[Equation], Work]:
+def _running(complex_factor: float) -> Callable[[Equation], EquationWork]:
     """As many operations as a running sum needs; some backends do log2 n times as many at once."""
     return lambda eqn: counted(eqn, _running_count(eqn), complex_factor)
 
@@ -111,37 +112,38 @@ def _running_count(eqn: Equation) -> int:
     return in_size(eqn) - in_size(eqn) // max(shape_of(eqn.invars[0])[eqn.params["axis"]], 1)
 
 
-def _running_logsumexp(eqn: Equation) -> Work:
+def _running_logsumexp(eqn: Equation) -> EquationWork:
     """max(a, b) + log1p(exp(-|a - b|))."""
-    return Work(5.0 * _running_count(eqn), 2.0 * _running_count(eqn))
+    return EquationWork(5.0 * _running_count(eqn), 2.0 * _running_count(eqn))
 
 
-def _window(eqn: Equation) -> Work:
+def _window(eqn: Equation) -> EquationWork:
     """All places of a window count, padding too."""
     count = (math.prod(eqn.params["window_dimensions"]) - 1) * _jax.aval_size(eqn.outvars[0].aval)
     return counted(eqn, count, 2.0)
 
 
-def _select_and_scatter_add(eqn: Equation) -> Work:
+def _select_and_scatter_add(eqn: Equation) -> EquationWork:
     source = in_size(eqn)
-    return Work(flops=float(source), int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)))
+    return EquationWork(flops=float(source), int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)))
 
 
-def _select_and_gather_add(eqn: Equation) -> Work:
+def _select_and_gather_add(eqn: Equation) -> EquationWork:
     window = math.prod(eqn.params["window_dimensions"])
-    return Work(int_ops=float((window - 1) * _jax.aval_size(eqn.outvars[0].aval)))
+    return EquationWork(int_ops=float((window - 1) * _jax.aval_size(eqn.outvars[0].aval)))
 
 
 def _by_a_function(eqn: Equation) -> Evaluations:
     """A reduction by a function: its body for each element but the first of each result."""
     (body,) = _jax.sub_bodies(eqn)
-    size, results = in_size(eqn), _jax.aval_size(eqn.outvars[0].aval)
+    size = in_size(eqn)
+    results = _jax.aval_size(eqn.outvars[0].aval)
     window = eqn.params.get("window_dimensions")
     count = max(size - results, 0) if window is None else (math.prod(window) - 1) * results
     return Evaluations(body, count)
 
 
-def _sum_over_axes(eqn: Equation) -> Work | None:
+def _sum_over_axes(eqn: Equation) -> EquationWork | None:
     """A sum over axes of arrays, which `vmap` makes of one over devices; that one is not registered."""
     if any(not isinstance(axis, int) for axis in eqn.params["axes"]):
         return None
@@ -149,16 +151,16 @@ def _sum_over_axes(eqn: Equation) -> Work | None:
     return counted(eqn, sum(_jax.aval_size(x.aval) - _jax.aval_size(y.aval) for x, y in pairs), 2.0)
 
 
-def _sort(eqn: Equation) -> Work:
+def _sort(eqn: Equation) -> EquationWork:
     """Comparisons: n log2 n for n numbers in a row."""
     shape = shape_of(eqn.invars[0])
     length = shape[eqn.params["dimension"]] if shape else 1
-    return Work(int_ops=in_size(eqn) * math.log2(max(length, 1)) if length else 0.0)
+    return EquationWork(int_ops=in_size(eqn) * math.log2(max(length, 1)) if length else 0.0)
 
 
-def _top_k(eqn: Equation) -> Work:
+def _top_k(eqn: Equation) -> EquationWork:
     """Comparisons: n log2 k."""
-    return Work(int_ops=in_size(eqn) * math.log2(max(eqn.params["k"], 2)))
+    return EquationWork(int_ops=in_size(eqn) * math.log2(max(eqn.params["k"], 2)))
 
 
 # --- constants --------------------------------------------------------------------------------------------------------

@@ -128,7 +128,8 @@ def _of_tile(eqn: Equation) -> list[Axis]:
 
 def _of_reshape(eqn: Equation) -> list[Axis]:
     """An axis stays one where what comes before it, and its length, stay the same."""
-    before, after = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
+    before = shape_of(eqn.invars[0])
+    after = shape_of(eqn.outvars[0])
     if eqn.params.get("dimensions") is not None:
         return [Axis(-1 - d, MERGED) for d in range(len(before))]
     places: dict[tuple[int, int], list[int]] = {}

@@ -20,7 +20,7 @@ from incrax.primitives import (
     reductions,
     shape,
 )
-from incrax.primitives.entry import NOTHING, Algebra, Evaluations, Family, Primitive, Work
+from incrax.primitives.entry import NOTHING, Algebra, EquationWork, Evaluations, Family, Primitive
 
 TABLE: Family = {
     **elementwise.FAMILY,
@@ -59,7 +59,7 @@ def is_registered(eqn: Equation) -> bool:
     return entry_of(eqn).work is not None
 
 
-def work_of(eqn: Equation) -> Work | None:
+def work_of(eqn: Equation) -> EquationWork | None:
     """What an equation computes; None where its primitive, or one in its body, is not registered."""
     rule: Callable[[Equation], Any] | None = entry_of(eqn).work
     found = None if rule is None else rule(eqn)
@@ -69,4 +69,4 @@ def work_of(eqn: Equation) -> Work | None:
     known = [work for work in works if work is not None]
     if len(known) < len(works):
         return None
-    return Work(*(found.times * float(sum(part)) for part in zip(NOTHING, *known, strict=True)))
+    return EquationWork(*(found.times * float(sum(part)) for part in zip(NOTHING, *known, strict=True)))

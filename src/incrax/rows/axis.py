@@ -21,7 +21,7 @@ from incrax.engine.inputs.messages import branches_on_rows, mixed_rows
 from incrax.engine.program.simplify import inline_with_lines
 from incrax.primitives.entry import Kind
 from incrax.primitives.row_axis import Reduction, Verdict, row_verdict
-from incrax.rows.numbers import CONSTANTS, OUTPUTS, Lifted, Number, Place, bits, lift
+from incrax.rows.numbers import CONSTANTS, OUTPUTS, Lifted, Number, NumberPlace, bits, lift
 
 Pair = tuple[Any, Any]
 
@@ -74,15 +74,15 @@ class RowProgram:
         return {v: n for n, v in enumerate([*self.program.invars, *written])}
 
 
-class Comparison(NamedTuple):
+class RowsComparison(NamedTuple):
     """Two traces side by side: row axes and reductions of the first one, places where numbers differ."""
 
     axes: dict[Var, int]
     reductions: dict[Var, Reduction]
-    places: tuple[Place, ...]
+    places: tuple[NumberPlace, ...]
 
 
-def compare_rows(program: Program, other: Program, num_rows: int, num_others: int) -> Comparison:
+def compare_rows(program: Program, other: Program, num_rows: int, num_others: int) -> RowsComparison:
     """Compare one function traced for `num_rows` and, as `other`, for another number of rows.
 
     Raises:
@@ -93,10 +93,10 @@ def compare_rows(program: Program, other: Program, num_rows: int, num_others: in
     walk.match(program, other)
     axes = {var: axis for var, axis in walk.axes.items() if axis is not None}
     reductions = {var: found for var, found in walk.reductions.items() if not isinstance(var, _jax.DropVar)}
-    return Comparison(axes, reductions, tuple(walk.places))
+    return RowsComparison(axes, reductions, tuple(walk.places))
 
 
-def analyse_rows(program: Program, found: Comparison, numbers: Sequence[Number], num_row_inputs: int) -> RowProgram:
+def analyse_rows(program: Program, found: RowsComparison, numbers: Sequence[Number], num_row_inputs: int) -> RowProgram:
     """The program with these numbers as inputs, analysed."""
     return with_passes(lift(program, numbers), num_row_inputs, found.axes, found.reductions)
 
@@ -109,7 +109,7 @@ class _Walk:
         self.num_others = num_others
         self.axes: dict[Var, int | None] = {}
         self.reductions: dict[Var, Reduction] = {}
-        self.places: list[Place] = []
+        self.places: list[NumberPlace] = []
         self.partner: dict[Var, Var] = {}
 
     def match(self, program: Program, other: Program, *, is_inner: bool = False) -> None:
@@ -122,7 +122,7 @@ class _Walk:
         for number, pair in enumerate(zip(program.eqns, other.eqns, strict=True)):
             self._match_equation(pair, number, is_inner=is_inner)
         for number, pair in enumerate(zip(program.outvars, other.outvars, strict=True)):
-            self._match_atom(pair, Place(OUTPUTS, number), "the result", is_inner=is_inner)
+            self._match_atom(pair, NumberPlace(OUTPUTS, number), "the result", is_inner=is_inner)
 
     def _bind(self, variables: Sequence[Var], others: Sequence[Var]) -> None:
         if len(variables) != len(others):
@@ -132,7 +132,8 @@ class _Walk:
             self.axes[var] = self._axis(var, other)
 
     def _axis(self, var: Any, other: Any) -> int | None:
-        shape, others = getattr(var.aval, "shape", ()), getattr(other.aval, "shape", ())
+        shape = getattr(var.aval, "shape", ())
+        others = getattr(other.aval, "shape", ())
         if len(shape) != len(others):
             raise branches_on_rows(f"types {_type(var)} and {_type(other)}")
         differing = [d for d, (n, m) in enumerate(zip(shape, others, strict=True)) if n != m]
@@ -150,9 +151,9 @@ class _Walk:
             return
         if np.shape(a) != () or is_inner:
             raise branches_on_rows(f"other values in a constant {_type(var)}")
-        self.places.append(Place(CONSTANTS, number))
+        self.places.append(NumberPlace(CONSTANTS, number))
 
-    def _match_atom(self, pair: Pair, place: Place, where: str, *, is_inner: bool) -> None:
+    def _match_atom(self, pair: Pair, place: NumberPlace, where: str, *, is_inner: bool) -> None:
         a, b = pair
         if isinstance(a, Literal) is not isinstance(b, Literal):
             raise branches_on_rows(f"a number in the place of a value in {where}")
@@ -170,7 +171,7 @@ class _Walk:
         if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
             raise branches_on_rows(f"{where} in the place of `{other.primitive.name}`")
         for place, atoms in enumerate(zip(eqn.invars, other.invars, strict=True)):
-            self._match_atom(atoms, Place(number, place), where, is_inner=is_inner)
+            self._match_atom(atoms, NumberPlace(number, place), where, is_inner=is_inner)
         self._bind(eqn.outvars, other.outvars)
         ins = [self.axes[a] if isinstance(a, Var) else None for a in eqn.invars]
         outs = [self.axes[v] for v in eqn.outvars]

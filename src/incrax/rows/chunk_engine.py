@@ -34,14 +34,14 @@ from incrax.engine.store.store import is_any_deleted
 from incrax.rows.combining import chunk_function, combine_in_groups
 from incrax.rows.phases import Part
 from incrax.rows.totals import Totals, in_runs
-from incrax.rows.trace import Cut, RowTrace
+from incrax.rows.trace import RowCut, RowTrace
 from incrax.rows.versions import Version, Versions
 
 EXACT_SHARE = 64
 """Chunks among which plans of the exact policy share the budget: they must not depend on how many there are."""
 
 
-class Entry:
+class ChunkEntry:
     """What is kept of a chunk: its rows, and for each pass an engine and results by version."""
 
     __slots__ = ("engines", "num_rows", "results")
@@ -58,7 +58,7 @@ class ChunkTable:
     def __init__(
         self,
         trace: RowTrace,
-        cut: Cut,
+        cut: RowCut,
         versions: Sequence[Versions],
         paths: Sequence[str],
         options: Options,
@@ -71,7 +71,7 @@ class ChunkTable:
         self.options = options
         self.limits = options.limits(1)
         self.calls = calls
-        self.table: dict[int, Entry] = {}
+        self.table: dict[int, ChunkEntry] = {}
         self.totals = [Totals(tuple(map(cut.rows.reductions.__getitem__, phase.partials))) for phase in cut.phases]
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
@@ -86,14 +86,15 @@ class ChunkTable:
         other.kin = {key: engine.fork(stats) for key, engine in self.kin.items()}
         by_chooser = {id(engine.chooser): other.kin[key] for key, engine in self.kin.items()}
         for number, entry in self.table.items():
-            copy = other.table[number] = Entry(entry.num_rows, len(entry.engines))
+            copy = other.table[number] = ChunkEntry(entry.num_rows, len(entry.engines))
             copy.results = [dict(found) for found in entry.results]
             copy.engines = [e and e.fork(stats, by_chooser[id(e.chooser)]) for e in entry.engines]
         return other
 
     def clear(self) -> None:
         """Drop all results and saved values; programs stay."""
-        self.table, self.uses = {}, []
+        self.table = {}
+        self.uses = []
         self.totals = [Totals(totals.kinds) for totals in self.totals]
         for engine in self.kin.values():
             engine.clear()
@@ -150,7 +151,7 @@ class ChunkTable:
     def _result(self, chunk: Chunk, number: int, version: Version, rows: Rows, stats: Stats) -> list[Any]:
         entry = self.table.get(chunk.lineage.number)
         if entry is None:
-            entry = self.table[chunk.lineage.number] = Entry(chunk.num_rows, len(self.versions))
+            entry = self.table[chunk.lineage.number] = ChunkEntry(chunk.num_rows, len(self.versions))
         known = entry.results[number]
         found = known.get(version.number)
         if found is not None and not is_any_deleted(found):
@@ -168,7 +169,7 @@ class ChunkTable:
         return found
 
     def _evaluated(
-        self, chunk: Chunk, entry: Entry, number: int, version: Version, rows: Rows, stats: Stats
+        self, chunk: Chunk, entry: ChunkEntry, number: int, version: Version, rows: Rows, stats: Stats
     ) -> list[Any]:
         cut = self.trace.cut(chunk.capacity)
         kin = self.kin_of(chunk, number, rows, stats)
@@ -198,7 +199,9 @@ class ChunkTable:
         return self.kin[key]
 
     def _make_kin(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
-        is_exact, limits, tuning = self.options.is_exact, self.limits, self.options.own_tuning()
+        is_exact = self.options.is_exact
+        limits = self.limits
+        tuning = self.options.own_tuning()
         cut = self.trace.cut(chunk.capacity)
         part = cut.phases[number].chunk
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
@@ -214,7 +217,7 @@ class ChunkTable:
         journal = Journal(name_of(self.trace.fun), paths, facts.dependence.layout)
         return Engine(facts, traced, journal, compiler, tuning, stats, shared, is_exact=is_exact)
 
-    def _read_paths(self, cut: Cut, part: Part) -> list[str]:
+    def _read_paths(self, cut: RowCut, part: Part) -> list[str]:
         named = dict(zip(cut.rows.program.invars, self.paths, strict=True))
         sizes = dict.fromkeys(cut.rows.sizes, "number of rows")
         return [named.get(v) or sizes.get(v) or f"reduction {cut.rows.names[v]}" for v in part.reads]
@@ -237,7 +240,8 @@ class ChunkTable:
         return self._combined(parts, number) if parts else None
 
     def _combined(self, parts: list[list[Any]], number: int) -> list[Any]:
-        phase, rows = self.cut.phases[number], self.cut.rows
+        phase = self.cut.phases[number]
+        rows = self.cut.rows
         kinds = tuple(rows.reductions[var] for var in phase.partials)
         columns = [[part[k] for part in parts] for k in range(phase.num_partials)]
         per_row = [
@@ -248,13 +252,15 @@ class ChunkTable:
 
     def _trimmed(self, found: list[Any], num_rows: int, number: int) -> list[Any]:
         """Results with per-row results on the host, without padding."""
-        phase, axes = self.cut.phases[number], self.cut.rows.axes
+        phase = self.cut.phases[number]
+        axes = self.cut.rows.axes
         pairs = zip(phase.per_row, found[phase.num_partials :], strict=True)
         return [*found[: phase.num_partials], *(without_padding(x, num_rows, axes[v]) for v, x in pairs)]
 
     def _repadded(self, found: list[Any], chunk: Chunk, number: int) -> list[Any]:
         """Results with per-row results as a program of the chunk's capacity returns them, padded with anything."""
-        phase, axes = self.cut.phases[number], self.cut.rows.axes
+        phase = self.cut.phases[number]
+        axes = self.cut.rows.axes
         padded = []
         for var, x in zip(phase.per_row, found[phase.num_partials :], strict=True):
             widths = [(0, 0)] * x.ndim
@@ -269,9 +275,10 @@ def without_padding(x: Any, num_rows: int, axis: int) -> np.ndarray:
     return array if array.shape[axis] == num_rows else np.take(array, range(num_rows), axis)
 
 
-def feeds_of(trace: RowTrace, cut: Cut, part: Part, version: Version, rows: Rows) -> list[Any]:
+def feeds_of(trace: RowTrace, cut: RowCut, part: Part, version: Version, rows: Rows) -> list[Any]:
     """What a part of a program reads, in order."""
-    names, feeds = cut.rows.names, iter(version.feeds)
+    names = cut.rows.names
+    feeds = iter(version.feeds)
     if all(var in names for var in part.reads):
         return list(version.feeds)
     sizes = trace.sizes(cut, len(rows))

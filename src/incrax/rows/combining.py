@@ -51,7 +51,8 @@ def identity(kind: str, dtype: Any) -> Any:
 
 def chunk_function(rows: RowProgram, phase: Phase, *, is_padded: bool) -> Callable[..., list[Any]]:
     """The function (rows..., [number of rows], reads...) -> reductions, per-row results, of one chunk."""
-    program, part = rows.program, phase.chunk
+    program = rows.program
+    part = phase.chunk
     num_rows = rows.num_row_inputs
     names = [*program.invars[:num_rows], *part.reads]
 
@@ -129,7 +130,8 @@ def rest_function(rows: RowProgram, phase: Phase, eqns: Sequence[Equation]) -> C
 
     `eqns` are those of the rest, as they are to be evaluated.
     """
-    program, part = rows.program, phase.rest
+    program = rows.program
+    part = phase.rest
     kinds = [rows.reductions[var] for var in phase.partials]
 
     def run(count: Any, partials: Sequence[Sequence[Any]], reads: Sequence[Any]) -> list[Any]:
@@ -154,6 +156,7 @@ def _weak(x: Any, var: Var) -> Any:
 def _start(eqn: Equation, reduction: Reduction, env: dict[Var, Any]) -> None:
     """Add what a reduction starts from to what the chunks gave."""
     assert reduction.start is not None
-    atom, var = eqn.invars[reduction.start], eqn.outvars[0]
+    atom = eqn.invars[reduction.start]
+    var = eqn.outvars[0]
     first = jnp.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else env[atom]
     env[var] = _combined(reduction.kind, 2, [first, env[var]])

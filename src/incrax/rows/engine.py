@@ -99,7 +99,9 @@ class RowEngine:
         """An independent engine that shares results, values and programs so far."""
         other = RowEngine.__new__(RowEngine)
         other.__dict__.update(self.__dict__)
-        other.stats, other._shapes, other.trace = stats, set(self._shapes), self.trace.fork()
+        other.stats = stats
+        other._shapes = set(self._shapes)
+        other.trace = self.trace.fork()
         other.history = History(self.options.tuning.history)
         other.versions = [versions.copy() for versions in self.versions]
         other.rest_versions = [versions.copy() for versions in self.rest_versions]
@@ -124,7 +126,9 @@ class RowEngine:
         env = self._env(leaves)
         self._check_streams(rows)
         self.chunks.evaluated = None
-        before, per_row, is_known = self._counts(), {}, True
+        before = self._counts()
+        per_row = {}
+        is_known = True
         for number in range(len(self.cut.phases)):
             outcome, was_known = self._pass(number, env, rows)
             is_known = is_known and was_known
@@ -162,7 +166,8 @@ class RowEngine:
         return stats.chunks_run, stats.chunks_reused, stats.chunks_joined
 
     def _output(self, atom: Any, found: dict[int, Any], num_rows: int) -> Any:
-        names, program = self.cut.rows.names, self.cut.rows.program
+        names = self.cut.rows.names
+        program = self.cut.rows.program
         if not isinstance(atom, Literal) and atom in names:
             return found[names[atom]]
         if atom in program.constvars:
@@ -204,7 +209,8 @@ class RowEngine:
 
     def _rest(self, number: int, rest: Version, results: list[list[Any]], rows: Rows) -> dict[int, Any]:
         """Combine the partial results of all chunks and compute what follows."""
-        phase, found = self.cut.phases[number], self.cut.rows
+        phase = self.cut.phases[number]
+        found = self.cut.rows
         kinds = tuple(found.reductions[var] for var in phase.partials)
         columns = combine_in_groups(kinds, [[r[k] for r in results] for k in range(phase.num_partials)], FAN_IN)
         count, columns = filled(columns)

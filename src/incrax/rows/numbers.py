@@ -16,11 +16,12 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._program import Program
 
-CONSTANTS, OUTPUTS = -1, -2
+CONSTANTS = -1
+OUTPUTS = -2
 """Stand for the equation of a place that is in none."""
 
 
-class Place(NamedTuple):
+class NumberPlace(NamedTuple):
     """Where a number made from the number of rows stands: equation (or `CONSTANTS`, `OUTPUTS`) and input."""
 
     eqn: int
@@ -45,7 +46,7 @@ class Place(NamedTuple):
 class Number(NamedTuple):
     """A number made from the number of rows: all places where it stands, and its form (None: none of `FORMS`)."""
 
-    places: tuple[Place, ...]
+    places: tuple[NumberPlace, ...]
     form: int | None
 
 
@@ -74,14 +75,14 @@ class Sized(NamedTuple):
     program: Program
 
 
-def with_form(places: tuple[Place, ...], traces: Iterable[Sized]) -> Number:
+def with_form(places: tuple[NumberPlace, ...], traces: Iterable[Sized]) -> Number:
     """The number at these places, with the first form that fits in all traces."""
     traces = list(traces)
     fitting = (f for f in range(len(FORMS)) if all(_fits(f, places[0], trace) for trace in traces))
     return Number(places, next(fitting, None))
 
 
-def refined(numbers: Sequence[Number], places: Iterable[Place], first: Sized, other: Sized) -> tuple[Number, ...]:
+def refined(numbers: Sequence[Number], places: Iterable[NumberPlace], first: Sized, other: Sized) -> tuple[Number, ...]:
     """The numbers after one more trace: with new places, no form that fails in it, and apart where they differ in it.
 
     What differs from the first trace in no earlier one but in this one has no form: all forms differ at all numbers.
@@ -98,9 +99,9 @@ def refined(numbers: Sequence[Number], places: Iterable[Place], first: Sized, ot
     return tuple(found)
 
 
-def _by_value(places: Iterable[Place], program: Program) -> list[tuple[Place, ...]]:
+def _by_value(places: Iterable[NumberPlace], program: Program) -> list[tuple[NumberPlace, ...]]:
     """Places with the same number of the same type; a constant is a number of its own."""
-    groups: dict[Any, list[Place]] = {}
+    groups: dict[Any, list[NumberPlace]] = {}
     for place in places:
         aval = place.aval_in(program)
         own = place if place.eqn == CONSTANTS else None
@@ -109,7 +110,7 @@ def _by_value(places: Iterable[Place], program: Program) -> list[tuple[Place, ..
     return [tuple(group) for group in groups.values()]
 
 
-def _fits(form: int, place: Place, trace: Sized) -> bool:
+def _fits(form: int, place: NumberPlace, trace: Sized) -> bool:
     aval = place.aval_in(trace.program)
     value = np.asarray(place.value_in(trace.program), aval.dtype)
     return value.shape == () and np.asarray(FORMS[form](trace.num_rows)).astype(aval.dtype).tobytes() == value.tobytes()
@@ -124,7 +125,8 @@ class Lifted(NamedTuple):
 
 def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
     """The program with variables in the places of these numbers."""
-    eqns, outvars = list(program.eqns), list(program.outvars)
+    eqns = list(program.eqns)
+    outvars = list(program.outvars)
     sizes: list[Var] = []
     for number in numbers:
         first = number.places[0]
@@ -138,5 +140,6 @@ def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
                 eqns[place.eqn] = eqns[place.eqn].replace(invars=atoms)
     gone = set(sizes)
     kept = [(v, c) for v, c in zip(program.constvars, program.consts, strict=True) if v not in gone]
-    constvars, consts = tuple(v for v, _ in kept), tuple(c for _, c in kept)
+    constvars = tuple(v for v, _ in kept)
+    consts = tuple(c for _, c in kept)
     return Lifted(Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars)), tuple(sizes))

@@ -83,7 +83,8 @@ def _lasting(rows: RowProgram, number: int) -> list[Var]:
 def _part(rows: RowProgram, targets: Iterable[Var], earlier: set[Var], combined: frozenset[Var] = frozenset()) -> Part:
     """The equations that targets need; `earlier` values are read, and of combined reductions only what starts them."""
     targets = tuple(targets)
-    needed, written = set(targets), set()
+    needed = set(targets)
+    written = set()
     kept: list[Equation] = []
     for eqn in reversed(rows.program.eqns):
         outputs = [v for v in eqn.outvars if v in needed and v not in earlier]

@@ -142,7 +142,8 @@ class _Move:
 
     def _scale(self, eqn: Equation) -> _Scaled | None:
         """The output as factor times base, if an input is."""
-        atoms, algebra = eqn.invars, algebra_of(eqn)
+        atoms = eqn.invars
+        algebra = algebra_of(eqn)
         form = "" if algebra is None else algebra.form
         if form == "sum":
             return self._scale_sum(eqn)

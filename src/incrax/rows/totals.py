@@ -47,7 +47,8 @@ class Totals:
 
     def take_reused(self) -> int:
         """Chunks whose results were not looked up since this was asked for."""
-        found, self.num_reused = self.num_reused, 0
+        found = self.num_reused
+        self.num_reused = 0
         return found
 
     def keep(self, versions: frozenset[int], chunks: frozenset[int]) -> None:

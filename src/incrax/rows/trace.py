@@ -41,7 +41,7 @@ MAX_FAR = 2**30
 
 
 @dataclass(frozen=True)
-class Cut:
+class RowCut:
     """A function analysed for one capacity, in phases; whether that is for about a certain number of rows."""
 
     rows: RowProgram
@@ -76,7 +76,7 @@ class RowTrace:
         self.out_tree: Any = None
         self.numbers: tuple[Number, ...] = ()
         self.generation = 0
-        self.cuts: dict[int, Cut] = {}
+        self.cuts: dict[int, RowCut] = {}
         self._first: Sized | None = None
         self._second: Sized | None = None
         self._capacities: set[int] = set()
@@ -89,8 +89,11 @@ class RowTrace:
         """An independent object with the same traces so far."""
         other = RowTrace(self.fun, self.signature, self.row_type, self.feeds)
         other.__dict__.update(self.__dict__)
-        other.cuts, other._values, other._programs = dict(self.cuts), self._values.copy(), self._programs.copy()
-        other._capacities, other._doublings = set(self._capacities), set(self._doublings)
+        other.cuts = dict(self.cuts)
+        other._values = self._values.copy()
+        other._programs = self._programs.copy()
+        other._capacities = set(self._capacities)
+        other._doublings = set(self._doublings)
         return other
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> int:
@@ -165,18 +168,20 @@ class RowTrace:
         self.cuts.clear()
         self._values.clear()
 
-    def cut(self, capacity: int) -> Cut:
+    def cut(self, capacity: int) -> RowCut:
         """The analysis for chunks of a capacity that is prepared."""
         found = self.cuts.get(capacity)
         if found is None:
-            first, second, program = self._first, self._second, self._traced(capacity)
+            first = self._first
+            second = self._second
+            program = self._traced(capacity)
             assert first is not None
             assert second is not None
             other = first if capacity != first.num_rows else second
             pair = compare_rows(program, other.program, capacity, other.num_rows)
             rows = analyse_rows(program, pair, self.numbers, len(self.row_type.shapes))
             rows, is_scaled = move_sizes_out(rows, self.values(1 << (self._doubling - 1)))
-            found = Cut(rows, cut_phases(rows), is_scaled)
+            found = RowCut(rows, cut_phases(rows), is_scaled)
             if any(other.shape != found.shape for other in self.cuts.values()):
                 raise branches_on_rows("the order of their passes over the rows")
             self.cuts[capacity] = found
@@ -184,7 +189,7 @@ class RowTrace:
 
     # --- numbers made from the number of rows ----------------------------------------------------------------------
 
-    def sizes(self, cut: Cut, num_rows: int) -> dict[Var, Any]:
+    def sizes(self, cut: RowCut, num_rows: int) -> dict[Var, Any]:
         """The numbers made from the number of rows, for so many rows."""
         return {v: _typed_as(v, x) for v, x in zip(cut.rows.sizes, self.values(num_rows), strict=True)}
 

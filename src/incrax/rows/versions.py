@@ -50,7 +50,8 @@ class Versions:
     def copy(self) -> Versions:
         """The same versions for another table."""
         other = Versions(self.limit)
-        other.kept, other._next = list(self.kept), self._next
+        other.kept = list(self.kept)
+        other._next = self._next
         return other
 
     def find(self, values: Sequence[LeafValue], size: int | None) -> Version:

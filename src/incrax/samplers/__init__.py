@@ -3,7 +3,7 @@
 from incrax.errors import BlockError, PositionError, ProposalError, StartError
 from incrax.samplers.blocking import Blocks, blocks
 from incrax.samplers.chain import Chain
-from incrax.samplers.compiled import logdensity, numpyro_potential
+from incrax.samplers.density import logdensity, numpyro_potential
 from incrax.samplers.ensembles import Ensemble, ensemble
 from incrax.samplers.sweeping import gibbs, metropolis
 from incrax.samplers.updates import Conditional, Hamiltonian, Walk

@@ -141,7 +141,9 @@ Unit = tuple[tuple[str, ...], tuple[str, ...]]
 def _units(density: Density, deps: DependenceTable) -> list[Unit]:
     """The smallest parts whose changes are told apart: elements of small arrays, other leaves as a whole."""
     widths = {row.path: row.elements for row in deps.rows}
-    names, units, start = density.names, [], 0
+    names = density.names
+    units = []
+    start = 0
     for path, shape in zip(density.selection.paths, density.shapes, strict=True):
         size = int(np.prod(shape))
         own = names[start : start + size]

@@ -1,4 +1,4 @@
-"""What a chain of samples is, for users."""
+"""What a chain of samples is, for users, and where its random numbers come from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax.samplers.density import Density
@@ -48,3 +50,13 @@ class Chain:
         """How many samples of what, and the acceptance."""
         shown = ", ".join(f"{name} {share:.0%}" for name, share in self.acceptance.items())
         return f"chain of {len(self.samples)} samples of {len(self.names)} parameters; accepted: {shown}"
+
+
+# --- random numbers ---------------------------------------------------------------------------------------------------
+
+
+def generator(key: Any) -> np.random.Generator:
+    """A generator that equal keys start equally: a key of `jax.random`, old or new, or an integer."""
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.key_data(key)
+    return np.random.default_rng(np.asarray(key).ravel().tolist())

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax._extras import needed
+from incrax.samplers.chain import generator
 from incrax.samplers.density import Density
 from incrax.samplers.messages import wrong_walkers
-from incrax.samplers.random import generator
 
 
 def ensemble(log_density: Callable[..., Any], *args: Any, wrt: Any = None) -> Ensemble:

@@ -16,7 +16,7 @@ from incrax._progress import Meter
 from incrax.derivatives.transforms import value_and_grad
 from incrax.engine.inputs.paths import is_within
 from incrax.samplers.blocking import Blocks
-from incrax.samplers.chain import Chain
+from incrax.samplers.chain import Chain, generator
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
@@ -26,8 +26,7 @@ from incrax.samplers.messages import (
     wrong_covariance,
     wrong_number,
 )
-from incrax.samplers.random import generator
-from incrax.samplers.updates import Block, Conditional, Hamiltonian, Place, Update, Walk
+from incrax.samplers.updates import Block, Conditional, Hamiltonian, Position, Update, Walk
 
 WIDTH = 2.4
 """Width of a step over the root of the number of parameters, in units of the covariance's: the best for a normal."""
@@ -86,7 +85,7 @@ def gibbs(
     made = [_block(density, names) for names in groups]
     pairs = list(zip(made, updates.values(), strict=True))
 
-    def sweep(place: Place, rng: np.random.Generator) -> Place:
+    def sweep(place: Position, rng: np.random.Generator) -> Position:
         for block, update in pairs:
             place = update.move(place, block, rng)
         return place
@@ -150,14 +149,14 @@ def metropolis(
     root = _root(covariance, order)
     ends = np.cumsum([block.places.size for block in made])
 
-    def sweep(place: Place, rng: np.random.Generator) -> Place:
+    def sweep(place: Position, rng: np.random.Generator) -> Position:
         for block, end, times in zip(made, ends, blocks.oversample, strict=True):
             size = block.places.size
             columns = root[:, end - size : end] * WIDTH / np.sqrt(size)
             for _ in range(size * times):
                 x = place.x.copy()
                 x[order] += columns @ rng.normal(size=size)
-                moved = Place(x, density.value(x))
+                moved = Position(x, density.value(x))
                 block.evaluations += 1
                 place = block.decided(place, moved, moved.value - place.value, rng)
         return place
@@ -165,17 +164,19 @@ def metropolis(
     return _run(density, made, sweep, key, num_sweeps, progress=progress)
 
 
-Sweep = Callable[[Place, np.random.Generator], Place]
+Sweep = Callable[[Position, np.random.Generator], Position]
 
 
 def _run(density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: int, *, progress: bool) -> Chain:
     if num < 1:
         raise wrong_number("num_sweeps", num)
-    rng, x0 = generator(key), density.flat.x0
-    place = Place(x0, density.value(x0))
+    rng = generator(key)
+    x0 = density.flat.x0
+    place = Position(x0, density.value(x0))
     if not np.isfinite(place.value):
         raise bad_start(place.value)
-    samples, values = np.empty((num, x0.size)), np.empty(num)
+    samples = np.empty((num, x0.size))
+    values = np.empty(num)
     with Meter("chain", num, is_shown=progress) as meter:
         for number in range(num):
             place = sweep(place, rng)

@@ -14,7 +14,7 @@ import numpy as np
 from incrax.samplers.messages import wrong_draw, wrong_number, wrong_width
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a chain is: all parameters in one vector, and the log-density there."""
 
     x: np.ndarray
@@ -44,7 +44,7 @@ class Block:
         x[self.places] = part
         return x
 
-    def decided(self, place: Place, moved: Place, log_ratio: float, rng: np.random.Generator) -> Place:
+    def decided(self, place: Position, moved: Position, log_ratio: float, rng: np.random.Generator) -> Position:
         """Where the chain is after a proposal that is accepted with probability exp(log_ratio)."""
         self.tried += 1
         is_accepted = np.log(rng.uniform()) < log_ratio
@@ -55,7 +55,7 @@ class Block:
 class Update(Protocol):
     """A way to move a block."""
 
-    def move(self, place: Place, block: Block, rng: np.random.Generator) -> Place:
+    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
         """The next place."""
         ...
 
@@ -73,14 +73,14 @@ class Walk:
     width: Any
     times: int = 1
 
-    def move(self, place: Place, block: Block, rng: np.random.Generator) -> Place:
+    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
         """So many steps."""
         if self.times < 1:
             raise wrong_number("Walk(times=...)", self.times)
         width = _widths("Walk", self.width, block)
         for _ in range(self.times):
             x = block.at(place.x, place.x[block.places] + width * rng.normal(size=width.size))
-            moved = Place(x, block.value(x))
+            moved = Position(x, block.value(x))
             block.evaluations += 1
             place = block.decided(place, moved, moved.value - place.value, rng)
         return place
@@ -101,7 +101,7 @@ class Hamiltonian:
     num_steps: int = 10
     width: Any = 1.0
 
-    def move(self, place: Place, block: Block, rng: np.random.Generator) -> Place:
+    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
         """One trajectory; where it leaves the support it is rejected."""
         if self.num_steps < 1:
             raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
@@ -120,7 +120,7 @@ class Hamiltonian:
             last = turn == num_steps - 1
             momentum = momentum + (0.5 if last else 1.0) * self.step_size * width * gradient
         log_ratio = float(value - place.value + start_kinetic - 0.5 * momentum @ momentum)
-        return block.decided(place, Place(x, value), log_ratio if log_ratio == log_ratio else -np.inf, rng)
+        return block.decided(place, Position(x, value), log_ratio if log_ratio == log_ratio else -np.inf, rng)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Conditional:
 
     draw: Callable[..., Any]
 
-    def move(self, place: Place, block: Block, rng: np.random.Generator) -> Place:
+    def move(self, place: Position, block: Block, rng: np.random.Generator) -> Position:
         """The draw."""
         part = np.asarray(self.draw(rng, *block.arguments(place.x)), np.float64)
         if part.shape not in ((len(block.names),), ()) or part.size != len(block.names):
@@ -143,7 +143,7 @@ class Conditional:
         block.tried += 1
         block.accepted += 1
         block.evaluations += 1
-        drawn = Place(x, block.value(x))
+        drawn = Position(x, block.value(x))
         if not np.all(np.isfinite(part)) or drawn.value == -np.inf:
             raise wrong_draw(block.names, f"{part.tolist()}, where the density is zero", "sampled where it is not")
         return drawn

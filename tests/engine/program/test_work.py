@@ -13,7 +13,7 @@ from incrax._program import trace
 from incrax.engine.program.cost import leaf_cost
 from incrax.engine.program.nested import is_counted
 from incrax.engine.program.simplify import inline
-from incrax.primitives.entry import Work
+from incrax.primitives.entry import EquationWork
 from incrax.primitives.products import multiply_adds
 from incrax.primitives.table import TABLE, work_of
 
@@ -32,7 +32,7 @@ def equations(fun, *args):
 def work(fun, *args):
     """The work of all equations of a function; each must be registered."""
     works = [work_of(eqn) for eqn in equations(fun, *args)]
-    return Work(*(sum(part) for part in zip(Work(), *works, strict=True)))
+    return EquationWork(*(sum(part) for part in zip(EquationWork(), *works, strict=True)))
 
 
 # FLOPs and integer operations.
@@ -179,7 +179,7 @@ def test_a_convolution_counts_where_a_kernel_meets_an_input(name):
     fun = lambda x, k: lax.conv_general_dilated(x, k, **options)
     (eqn,) = equations(fun, image, kernel)
     assert multiply_adds(eqn) == np.asarray(fun(image, kernel)).sum()
-    assert work_of(eqn) == Work(2.0 * multiply_adds(eqn))
+    assert work_of(eqn) == EquationWork(2.0 * multiply_adds(eqn))
 
 
 def test_a_product_of_ragged_groups_multiplies_each_row_once():
@@ -240,17 +240,17 @@ def test_bytes_read_and_written_make_all_bytes():
 def test_derivatives_of_windows_compare_in_each_and_add_once():
     pool = lambda x: jnp.sum(lax.reduce_window(x, -np.inf, lax.max, (4,), (4,), "VALID"))
     names = {eqn.primitive.name: work_of(eqn) for eqn in equations(jax.grad(pool), V)}
-    assert names["select_and_scatter_add"] == Work(flops=16.0, int_ops=16.0 * 3)
+    assert names["select_and_scatter_add"] == EquationWork(flops=16.0, int_ops=16.0 * 3)
     pushed = lambda x: jax.jvp(pool, (x,), (x,))[1]
     (gathered,) = [work_of(eqn) for eqn in equations(pushed, V) if eqn.primitive.name == "select_and_gather_add"]
-    assert gathered == Work(int_ops=16.0 * 3)
+    assert gathered == EquationWork(int_ops=16.0 * 3)
 
 
 def test_random_words_are_those_that_are_drawn():
     (bits,) = [eqn for eqn in equations(lambda key: jax.random.bits(key, (32,), np.uint64), jax.random.key(0))]
-    assert work_of(bits) == Work(int_ops=60.0 * 2 * 32)
+    assert work_of(bits) == EquationWork(int_ops=60.0 * 2 * 32)
     (split,) = equations(lambda key: jax.random.split(key, 5), jax.random.key(0))
-    assert work_of(split) == Work(int_ops=60.0 * 2 * 5)
+    assert work_of(split) == EquationWork(int_ops=60.0 * 2 * 5)
 
 
 def test_a_primitive_without_a_rule_is_not_registered():
@@ -270,7 +270,7 @@ def test_a_reduction_by_a_function_that_nobody_registered_is_not_registered():
 def test_a_sum_over_devices_is_not_registered_and_over_a_mapped_axis_it_is():
     mapped = jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")
     (total,) = [eqn for eqn in equations(mapped, V) if eqn.primitive.name.startswith("psum")]
-    assert work_of(total) == Work(63.0)
+    assert work_of(total) == EquationWork(63.0)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
     spec = jax.sharding.PartitionSpec
     split = jax.shard_map(lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=spec("i"), out_specs=spec())

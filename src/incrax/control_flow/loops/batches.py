@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
-from incrax.control_flow.loops.bodies import Layout, avals_in, call, close
+from incrax.control_flow.loops.bodies import BodyLayout, avals_in, call, close
 
 
-def batched_body(mapped: _jax.Mapped, jaxpr: Any, layout: Layout, is_batched: Sequence[bool]) -> tuple[Any, list[bool]]:
+def batched_body(
+    mapped: _jax.Mapped, jaxpr: Any, layout: BodyLayout, is_batched: Sequence[bool]
+) -> tuple[Any, list[bool]]:
     """The body over batches along the first axis, and which outputs are batches.
 
     A carry is one as soon as a turn makes it one.
@@ -48,7 +50,7 @@ def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list
 # --- turns that an example does not take ------------------------------------------------------------------------------
 
 
-def masked_body(jaxpr: Any, layout: Layout, is_replaced: Sequence[bool]) -> tuple[Any, Layout]:
+def masked_body(jaxpr: Any, layout: BodyLayout, is_replaced: Sequence[bool]) -> tuple[Any, BodyLayout]:
     """A body that leaves the carry alone in rows from `num` on.
 
     (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In such rows the body is evaluated at the
@@ -65,7 +67,8 @@ def masked_body(jaxpr: Any, layout: Layout, is_replaced: Sequence[bool]) -> tupl
     consts, carry, xs = layout.split(avals)
 
     def turn(num: Any, *values: Any) -> list[Any]:
-        stand_ins, rest = iter(values[:num_stand_ins]), list(values[num_stand_ins:])
+        stand_ins = iter(values[:num_stand_ins])
+        rest = list(values[num_stand_ins:])
         row = rest.pop(layout.num_consts + layout.num_carry)
         is_active = row < num
         used = [lax.select(is_active, x, next(stand_ins)) if r else x for x, r in zip(rest, is_replaced, strict=True)]
@@ -77,11 +80,16 @@ def masked_body(jaxpr: Any, layout: Layout, is_replaced: Sequence[bool]) -> tupl
     integer = jax.typeof(jnp.int32(0))
     replaced = [aval for aval, r in zip(avals, is_replaced, strict=True) if r]
     body = close(turn, [integer, *replaced, *consts, *carry, integer, *xs])
-    return body, Layout(1 + num_stand_ins + len(consts), len(carry), 1 + len(xs))
+    return body, BodyLayout(1 + num_stand_ins + len(consts), len(carry), 1 + len(xs))
 
 
 def stand_ins(
-    num: Any, inputs: Sequence[Any], axes: Sequence[int | None], layout: Layout, is_replaced: Sequence[bool], first: Any
+    num: Any,
+    inputs: Sequence[Any],
+    axes: Sequence[int | None],
+    layout: BodyLayout,
+    is_replaced: Sequence[bool],
+    first: Any,
 ) -> list[Any]:
     """The inputs in the first turn, row `first`, of the example with most turns."""
     longest = jnp.argmax(num)

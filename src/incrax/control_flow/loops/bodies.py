@@ -25,7 +25,7 @@ MAX_BODIES = 512
 """Bodies that are remembered; a forgotten one is compiled again."""
 
 
-class Layout(NamedTuple):
+class BodyLayout(NamedTuple):
     """Numbers of constants, carries and xs of a body."""
 
     num_consts: int
@@ -84,7 +84,7 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
 
 
 @per_configuration
-def transposed(jaxpr: Any, layout: Layout, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]) -> Any:
+def transposed(jaxpr: Any, layout: BodyLayout, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]) -> Any:
     """The pullback of a body, as a body.
 
     (known consts | cotangents of the carry, sums of cotangents of linear consts | known xs, wanted cotangents of ys)
@@ -116,7 +116,7 @@ def transposed(jaxpr: Any, layout: Layout, is_linear: tuple[bool, ...], is_wante
 
         linear_avals = [a for a, linear in zip(avals, is_linear, strict=True) if linear]
         (cts,) = jax.linear_transpose(of_linear, linear_avals)(carry_ct + ys_ct)
-        consts_ct, new_carry_ct, xs_ct = Layout(len(sums), len(carry), 0).split(cts)
+        consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry), 0).split(cts)
         return [*new_carry_ct, *(t + ct for t, ct in zip(total, consts_ct, strict=True)), *xs_ct]
 
     return close(pull, [*known[0], *(a for a, _ in carry), *sums, *known[1], *wanted])
@@ -124,7 +124,8 @@ def transposed(jaxpr: Any, layout: Layout, is_linear: tuple[bool, ...], is_wante
 
 def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """Values in the order of the mask: `chosen` where it is True."""
-    left, right = iter(chosen), iter(others)
+    left = iter(chosen)
+    right = iter(others)
     return [next(left) if is_chosen else next(right) for is_chosen in mask]
 
 

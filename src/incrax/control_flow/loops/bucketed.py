@@ -106,7 +106,8 @@ class Bucketed:
                     return out
                 jax.block_until_ready(out)
                 jax.effects_barrier()
-                excesses, sizes.excesses = sizes.excesses, []
+                excesses = sizes.excesses
+                sizes.excesses = []
                 if not excesses:
                     return out
                 sizes.rooms = sizes.grown(excesses)

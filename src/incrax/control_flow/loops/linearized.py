@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax.control_flow.loops.bodies import (
-    Layout,
+    BodyLayout,
     avals_in,
     avals_out,
     call,
@@ -35,7 +35,7 @@ class Linearized(NamedTuple):
     prelude: Any
     primal: Any
     tangent: Any
-    layout: Layout  # of the tangent
+    layout: BodyLayout  # of the tangent
     moves_in: tuple[bool, ...]
     moves_out: tuple[bool, ...]
     rows: tuple[int, ...]  # xs that the tangent reads
@@ -48,7 +48,7 @@ class Linearized(NamedTuple):
 
 
 @per_configuration
-def linearized(jaxpr: Any, layout: Layout, moves: tuple[bool, ...]) -> Linearized:
+def linearized(jaxpr: Any, layout: BodyLayout, moves: tuple[bool, ...]) -> Linearized:
     """The derivative of a body along the inputs that move; a carry also moves if a turn makes it move."""
     while True:
         traced = _traced(jaxpr, moves)
@@ -90,9 +90,10 @@ def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
     return _Traced(body, tangent, tuple(inexact and next(flags) for inexact in is_inexact), is_inexact)
 
 
-def _split(layout: Layout, moves: tuple[bool, ...], traced: _Traced) -> Linearized:
+def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Linearized:
     """Sort the residuals by where they come from: the constants, a row of xs, or a turn."""
-    body, tangent = traced.primal, traced.tangent
+    body = traced.primal
+    tangent = traced.tangent
     num_outs = len(traced.is_inexact)
     consts, carry, xs = layout.split(body.invars)
     changing = _jax.reached(body, [*carry, *xs])
@@ -125,7 +126,7 @@ def _split(layout: Layout, moves: tuple[bool, ...], traced: _Traced) -> Lineariz
         prelude=_part(body, consts, fixed_unique),
         primal=_part(body, body.invars, [*body.outvars[:num_outs], *stored]),
         tangent=close(along, avals),
-        layout=Layout(counts[0] + counts[1], counts[2], counts[3] + counts[4]),
+        layout=BodyLayout(counts[0] + counts[1], counts[2], counts[3] + counts[4]),
         moves_in=moves,
         moves_out=(*carry_moves, *traced.moves_out[layout.num_carry :]),
         rows=rows,

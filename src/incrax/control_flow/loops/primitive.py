@@ -19,7 +19,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax.control_flow.loops.batches import batched_body, masked_body, stand_ins
-from incrax.control_flow.loops.bodies import Layout, avals_in, avals_out, call, close, merged, transposed
+from incrax.control_flow.loops.bodies import BodyLayout, avals_in, avals_out, call, close, merged, transposed
 from incrax.control_flow.loops.linearized import Linearized, linearized
 from incrax.control_flow.loops.messages import small_memory
 
@@ -29,7 +29,7 @@ NAME = _jax.LOOP
 class Spec(NamedTuple):
     """A loop but for its body."""
 
-    layout: Layout
+    layout: BodyLayout
     capacity: int
     reverse: bool
     memory: int  # bytes that residuals of reverse mode may take
@@ -68,7 +68,7 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
         turn, carry, ys = state
         row = num - 1 - turn if spec.reverse else turn
         x = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in xs]
-        carry, y = Layout(spec.layout.num_carry, len(ys), 0).split(call(jaxpr, [*consts, *carry, *x]))[:2]
+        carry, y = BodyLayout(spec.layout.num_carry, len(ys), 0).split(call(jaxpr, [*consts, *carry, *x]))[:2]
         ys = [lax.dynamic_update_index_in_dim(old, new, row, 0) for old, new in zip(ys, y, strict=True)]
         return turn + 1, carry, ys
 
@@ -179,7 +179,7 @@ def in_pieces(num: Any, inputs: Sequence[Any], pieces: Pieces, carry_bytes: int,
         consts, carry, (start, *x) = spec.layout._replace(num_xs=len(xs) + 1).split(values)
         return segment(total, start, *consts, *carry, *x)
 
-    layout = Layout(1 + len(consts), len(init), 1 + len(xs))
+    layout = BodyLayout(1 + len(consts), len(init), 1 + len(xs))
     avals = avals_in(jaxpr)
     integer = jax.typeof(jnp.int32(0))
     stacked = [_jax.stacked_aval(aval, pieces.length) for aval in avals[len(consts) + len(init) :]]
@@ -205,18 +205,20 @@ def _pull(cotangents: Sequence[Any], values: Sequence[Any], *, jaxpr: Any, spec:
     layout = spec.layout
     consts, carry, xs = layout.split(inputs)
     is_linear = (*_are_linear(consts), *(True for _ in carry), *_are_linear(xs))
-    carry_ct, ys_ct = cotangents[: layout.num_carry], cotangents[layout.num_carry :]
+    carry_ct = cotangents[: layout.num_carry]
+    ys_ct = cotangents[layout.num_carry :]
     body = transposed(jaxpr, layout, is_linear, tuple(ct is not None for ct in ys_ct))
     start = [_zeros(x) if ct is None else ct for x, ct in zip(avals_out(jaxpr), carry_ct, strict=False)]
     sums = [_zeros(x.aval) for x in consts if isinstance(x, _jax.Linear)]
     known = [[x for x in part if not isinstance(x, _jax.Linear)] for part in (consts, xs)]
     rows = [*known[1], *(ct for ct in ys_ct if ct is not None)]
-    reversed_layout = Layout(len(known[0]), len(start) + len(sums), len(rows))
+    reversed_layout = BodyLayout(len(known[0]), len(start) + len(sums), len(rows))
     knowns = (len(known[0]), len(start) + len(sums), len(known[1]), len(rows) - len(known[1]))
     marks = tuple(linear for size, linear in zip(knowns, (False, True, False, True), strict=True) for _ in range(size))
     mirrored = spec.derived(layout=reversed_layout, reverse=not spec.reverse, is_linear=marks)
     ended, xs_ct = bind(body, mirrored, num, [*known[0], *start, *sums, *rows])
-    carry_end, consts_ct = ended[: len(start)], ended[len(start) :]
+    carry_end = ended[: len(start)]
+    consts_ct = ended[len(start) :]
     found = iter([*consts_ct, *carry_end, *xs_ct])
     cts = [next(found) if linear else None for linear in is_linear]
     return [None, *(ct if isinstance(x, _jax.Linear) else None for x, ct in zip(inputs, cts, strict=True))]
@@ -242,7 +244,8 @@ def _batch(
     num, *inputs = values
     num_axis, *input_axes = axes
     if not mapped.size or not spec.capacity:
-        num, num_axis = jnp.int32(0), None
+        num = jnp.int32(0)
+        num_axis = None
     spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     if num_axis is not None:
         inputs, input_axes, jaxpr, spec = _masked(num, inputs, input_axes, jaxpr, spec)

@@ -30,7 +30,9 @@ class RaggedArguments:
     """
 
     def __init__(self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str) -> None:
-        self.names, self._caller, self._option = tuple(names), caller, option
+        self.names = tuple(names)
+        self._caller = caller
+        self._option = option
         self._arguments = _argument_names(fun)
         self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
         self._lock = threading.Lock()
@@ -44,7 +46,9 @@ class RaggedArguments:
         return self._replaced(args, kwargs, _ragged)
 
     def _replaced(self, args: Any, kwargs: Any, replace: Callable[..., Padded]) -> tuple[Any, Any, Lengths]:
-        args, kwargs, lengths = list(args), dict(kwargs), {}
+        args = list(args)
+        kwargs = dict(kwargs)
+        lengths = {}
         for name in self.names:
             holder, key = self._place(name, args, kwargs)
             num = num_rows(self._caller, holder[key])

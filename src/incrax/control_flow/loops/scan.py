@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from incrax._messages import wrong_option
 from incrax.control_flow.loops import primitive
-from incrax.control_flow.loops.bodies import Layout
+from incrax.control_flow.loops.bodies import BodyLayout
 from incrax.control_flow.loops.lengths import (
     as_length,
     as_size,
@@ -143,7 +143,7 @@ def _fold(f: Callable[..., Any], init: Any, rows: Any, types: list[Any], turns: 
         return out[0], ys
 
     traced = start.traced(turn, types)
-    layout = Layout(len(traced.consts), len(traced.init), len(leaves))
+    layout = BodyLayout(len(traced.consts), len(traced.init), len(leaves))
     spec = primitive.Spec(layout, turns.room, turns.reverse, turns.memory, is_strict=True)
     carry, ys = primitive.bind(traced.jaxpr, spec, turns.num, [*traced.consts, *traced.init, *leaves])
     return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(ys_tree[0], ys)

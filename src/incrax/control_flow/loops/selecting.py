@@ -83,7 +83,8 @@ def nonzero(x: Any, size: int | None = None) -> Padded:
         >>> incrax.nonzero(jnp.array([0, 5, 7])).exact()[0].tolist()
         [1, 2]
     """
-    like, x = x, np.asarray(x) if _is_known(x) else jnp.asarray(x)
+    like = x
+    x = np.asarray(x) if _is_known(x) else jnp.asarray(x)
     shape = x.shape or (1,)
     chosen = _chosen("nonzero", x.reshape(-1) != 0, size)
     parts = np.unravel_index(np.arange(x.size), shape)

@@ -39,7 +39,8 @@ class Sizes:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """While the function is traced; functions inside it are traced again for other rooms."""
-        outer, self._num_places = getattr(_current, "sizes", None), 0
+        outer = getattr(_current, "sizes", None)
+        self._num_places = 0
         _current.sizes = self
         try:
             with traced_for((self._number, self.rooms)):
@@ -49,7 +50,9 @@ class Sizes:
 
     def room(self, num: Any) -> int:
         """Room at the next place; `num` is how many rows it finds, which are reported if they are more."""
-        place, self._num_places, self.has_places = self._num_places, self._num_places + 1, True
+        place = self._num_places
+        self._num_places = self._num_places + 1
+        self.has_places = True
         room = self.rooms[place] if place < len(self.rooms) else SMALLEST
 
         def report(num: Any) -> None:

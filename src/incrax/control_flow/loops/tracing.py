@@ -17,7 +17,7 @@ from incrax.control_flow.loops.bodies import lift
 from incrax.control_flow.loops.messages import other_carry, other_carry_type
 
 
-class Traced(NamedTuple):
+class TracedBody(NamedTuple):
     """A body, the constants that its function closes over, and the first carry in its types."""
 
     jaxpr: Any
@@ -35,7 +35,7 @@ class Start:
         self._leaves = [jnp.asarray(x) for x in leaves]
         self._paths = [f"carry{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(init)]
 
-    def traced(self, turn: Callable[..., tuple[Any, list[Any]]], rows: Sequence[Any]) -> Traced:
+    def traced(self, turn: Callable[..., tuple[Any, list[Any]]], rows: Sequence[Any]) -> TracedBody:
         """Trace (carry, *row) -> (carry, results); Python scalars in the first carry take the types of a turn.
 
         Raises:
@@ -60,7 +60,7 @@ class Start:
         for path, x, aval in zip(self._paths, init, outs, strict=True):
             if (x.shape, x.dtype) != (aval.shape, aval.dtype):
                 raise other_carry_type(self._name, path, _shown(aval), _shown(jax.typeof(x)))
-        return Traced(lift(body), list(body.consts), init, self._tree)
+        return TracedBody(lift(body), list(body.consts), init, self._tree)
 
 
 def _as_type(x: Any, aval: Any) -> Any:

@@ -21,7 +21,7 @@ from jax import lax
 from incrax import _jax
 from incrax._messages import wrong_option
 from incrax.control_flow.loops import primitive
-from incrax.control_flow.loops.bodies import Layout, call, close, lift, merged
+from incrax.control_flow.loops.bodies import BodyLayout, call, close, lift, merged
 from incrax.control_flow.loops.lengths import as_size, checked
 from incrax.control_flow.loops.linearized import linearized
 from incrax.control_flow.loops.messages import no_condition, small_memory
@@ -127,7 +127,7 @@ def _while_jvp(parts: _Parts, values: Sequence[Any], tangents: Sequence[Any]) ->
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     moves = [not isinstance(t, jax.custom_derivatives.SymbolicZero) for t in tangents]
     _, consts_move, carry_moves = parts.split(moves)
-    layout = Layout(parts.num_body, len(carry_moves), 0)
+    layout = BodyLayout(parts.num_body, len(carry_moves), 0)
     split = linearized(parts.body, layout, (*consts_move, *carry_moves))
     levels = _levels(parts, layout, split.stored_bytes)
     if parts.most < MOST:
@@ -155,7 +155,7 @@ def _no_tangent(x: Any) -> Any:
 # --- a known number of turns ------------------------------------------------------------------------------------------
 
 
-def _levels(parts: _Parts, layout: Layout, stored_bytes: int) -> list[int]:
+def _levels(parts: _Parts, layout: BodyLayout, stored_bytes: int) -> list[int]:
     """Room for turns at each level, the outermost first: as few levels as fit the budget."""
     carry = [var.aval for var in _jax.open_jaxpr(parts.body).invars[layout.num_consts :]]
     carry_bytes = sum(map(_jax.aval_bytes, carry))
@@ -177,7 +177,7 @@ def _root(total: int, num: int) -> int:
     return room
 
 
-def _steps(levels: Sequence[int], parts: _Parts, layout: Layout, num: Any, values: Sequence[Any]) -> list[Any]:
+def _steps(levels: Sequence[int], parts: _Parts, layout: BodyLayout, num: Any, values: Sequence[Any]) -> list[Any]:
     """`num` turns on (constants, carry)."""
     if len(levels) == 1:
         return primitive.bind(parts.body, Spec(layout, levels[0], False, parts.memory), num, values)[0]
@@ -195,7 +195,7 @@ def _steps(levels: Sequence[int], parts: _Parts, layout: Layout, num: Any, value
     integer = jax.typeof(jnp.int32(0))
     avals = [var.aval for var in _jax.open_jaxpr(parts.body).invars]
     body = close(turn, [integer, integer, *avals, integer])
-    outer = Layout(2 + layout.num_consts, layout.num_carry, 1)
+    outer = BodyLayout(2 + layout.num_consts, layout.num_carry, 1)
     starts = jnp.arange(levels[0], dtype=jnp.int32)
     return primitive.bind(
         body, Spec(outer, levels[0], False, parts.memory), -(-num // length), [num, length, *values, starts]

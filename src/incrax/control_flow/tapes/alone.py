@@ -70,7 +70,8 @@ def _of_rows(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _of_statics(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Alone:
     """The path of these static values; where they stand, `run` takes anything."""
-    parts, statics = split(f._fun, f._statics, args, kwargs), f._statics
+    parts = split(f._fun, f._statics, args, kwargs)
+    statics = f._statics
     found = path_alone(f._static_kin(parts), parts.args, parts.kwargs)
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -172,7 +172,8 @@ def _same_array(a: Any, b: Any) -> bool:
     if (a.shape, a.dtype, a.weak_type, a.sharding) != (b.shape, b.dtype, b.weak_type, b.sharding):
         return False
     if _jax.is_key_dtype(a.dtype):
-        a, b = jax.random.key_data(a), jax.random.key_data(b)
+        a = jax.random.key_data(a)
+        b = jax.random.key_data(b)
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
@@ -202,9 +203,12 @@ class Container:
     __slots__ = ("children", "is_mutable", "keys", "name", "read", "values")
 
     def __init__(self, name: str, read: Callable[[], tuple[Any, Sequence[Any]]], *, is_mutable: bool = True) -> None:
-        self.name, self.read, self.is_mutable = name, read, is_mutable
+        self.name = name
+        self.read = read
+        self.is_mutable = is_mutable
         keys, values = read()
-        self.keys, self.values = keys, list(values)
+        self.keys = keys
+        self.values = list(values)
         self.children = [(f"{name}{_shown(keys, n)}", value) for n, value in enumerate(self.values)]
 
     def is_current(self) -> bool:
@@ -221,11 +225,13 @@ class Container:
         Raises:
             CapturedStateError: it has content that cannot be read.
         """
-        items, attributes = _item_reader(value), _attribute_reader(value)
+        items = _item_reader(value)
+        attributes = _attribute_reader(value)
         if type(value) is object:
             return []
         if has_fields_in_c(type(value)) or (items is None and attributes is None):
-            items, attributes = _pickled_reader(value), None
+            items = _pickled_reader(value)
+            attributes = None
         has_readers = items is not None or (attributes is not None and not hasattr(type(value), "__next__"))
         is_mutable = not isinstance(value, (tuple, frozenset))
         readers = [read for read in (items, attributes) if read is not None] if has_readers else []
@@ -401,7 +407,8 @@ class Captured:
     """Captured values at one time."""
 
     def __init__(self, name: str, constant: Sequence[str]) -> None:
-        self.name, self.constant = name, frozenset(constant)
+        self.name = name
+        self.constant = frozenset(constant)
         self.cells: list[tuple[str, Any, Any]] = []
         self.globals: list[tuple[dict[str, Any], str, Any]] = []
         self.functions: list[tuple[types.FunctionType, Any]] = []

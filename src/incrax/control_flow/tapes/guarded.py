@@ -260,7 +260,8 @@ class Guarded(Generic[P, R]):
         Raises:
             TooManyPathsError: the user asked for an error.
         """
-        options, tapes = self._subject.options, self._tapes.get(signature.key) or []
+        options = self._subject.options
+        tapes = self._tapes.get(signature.key) or []
         lines = outcomes_of(tapes)
         if options.fallback == "error":
             raise too_many_paths(self._subject.name, options.max_paths, lines)

@@ -76,7 +76,8 @@ class Observed(NamedTuple):
 
 def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
     """Run and record once; again where code was found only by running it."""
-    avals, trees = types_of(leaves), []
+    avals = types_of(leaves)
+    trees = []
     for number in range(MAX_ROUNDS):
         captured = subject.captured(signature.statics)
         log = RunLog()

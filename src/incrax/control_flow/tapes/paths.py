@@ -43,7 +43,8 @@ class Path:
         self.successor = self
         self.doubted_at = -1
         self.nodes: list[Any] = []
-        self.avals, self._stats = tuple(avals), stats
+        self.avals = tuple(avals)
+        self._stats = stats
         self._num_results = recording.num_results
         consts = self.program.consts
         self._lifted = [n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES]
@@ -184,7 +185,8 @@ def _is_dangerous_equation(eqn: Any) -> bool:
 def _stage_starts(program: Program, symbols: Sequence[Any]) -> list[int]:
     """Where guards begin that need a loop which a guard before them, not checked yet, does not need."""
     loops = _loops_behind(program)
-    starts, shared = [0], None
+    starts = [0]
+    shared = None
     for number, symbol in enumerate(symbols):
         needed = loops.get(symbol, frozenset()) if isinstance(symbol, _jax.Var) else frozenset()
         if shared is not None and not needed <= shared:

@@ -22,7 +22,8 @@ class Tape:
     """Paths of one signature under one state of what the function captures."""
 
     def __init__(self, signature: Any, captured: Any, stats: TapeStats) -> None:
-        self.signature, self.captured = signature, captured
+        self.signature = signature
+        self.captured = captured
         self.treedef = signature.treedef
         self.all_dynamic = all(signature.is_dynamic)
         self.tree = Tree()

@@ -114,7 +114,8 @@ def _is_of_this_run(function: types.FunctionType) -> bool:
 @contextmanager
 def watched(captured: Captured, log: RunLog) -> Iterator[None]:
     """Note what the user's code does inside the block, in this thread."""
-    before, previous = _random_states(captured), _paused_profiler()
+    before = _random_states(captured)
+    previous = _paused_profiler()
     forward = previous if callable(previous) else None
 
     def note(frame: Any, event: str, arg: Any) -> None:

@@ -88,7 +88,8 @@ def _results(eqn: Equation, values: list[Value], context: Context) -> Sequence[V
         is_kept_apart = eqn.params.get("differentiated") and eqn.params.get("prevent_cse")
         given = _plain_apart(values, jax.lax.optimization_barrier) if is_kept_apart else values
         return run(from_jaxpr(called), given, context.within(eqn))
-    name, why = eqn.primitive.name, f"there is no rule for `{eqn.primitive.name}`"
+    name = eqn.primitive.name
+    why = f"there is no rule for `{eqn.primitive.name}`"
     try:
         if name in BODIES:
             return _noted(eqn, BODIES[name](eqn, values, context), context)
@@ -192,7 +193,8 @@ def _cond(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
     for program in programs:
         jax.eval_shape(lambda program=program: count(program))
     widths = [None if None in each else max(each) for each in zip(*counts, strict=True)]
-    inner, why = context.within(eqn), "another branch gives a dense array"
+    inner = context.within(eqn)
+    why = "another branch gives a dense array"
 
     def branch(program: Program) -> Callable[[], list[Any]]:
         def outputs() -> list[Any]:
@@ -255,7 +257,8 @@ def _scanned(
 ) -> list[Value]:
     """One attempt: the carries in `summing` are sums of rows. Raises `CarryRead` where one of them cannot be."""
     consts, init, xs = given
-    params, count = eqn.params, len(init)
+    params = eqn.params
+    count = len(init)
     carried = body.invars[len(consts) : len(consts) + count]
     plain = [n for n in range(count) if n not in summing]
     plain_vars = [carried[n] for n in plain]
@@ -284,7 +287,8 @@ def _scanned(
     carry, (ys, rows) = jax.lax.scan(turn, start, xs, **options)
     results: dict[int, Value] = dict(zip(plain, carry, strict=True))
     for number, of_turns in rows.items():
-        numbers, stacked = of_turns.numbers, of_turns.rows
+        numbers = of_turns.numbers
+        stacked = of_turns.rows
         if params["reverse"]:  # rows are added in the order of the turns
             numbers = numbers[::-1]
             stacked = stacked[::-1]
@@ -296,10 +300,13 @@ def _scanned(
 def _while(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
     """Carries are arrays; rows made inside one turn stay rows."""
     _check_opens(eqn, values, "loop has")
-    test, body = from_jaxpr(eqn.params["cond_jaxpr"]), from_jaxpr(eqn.params["body_jaxpr"])
-    num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    test = from_jaxpr(eqn.params["cond_jaxpr"])
+    body = from_jaxpr(eqn.params["body_jaxpr"])
+    num_cond = eqn.params["cond_nconsts"]
+    num_body = eqn.params["body_nconsts"]
     arrays = _arrays(values, [*test.invars[:num_cond], *body.invars], eqn, "a loop changes or reads it", context)
-    consts, init = arrays[num_cond : num_cond + num_body], arrays[num_cond + num_body :]
+    consts = arrays[num_cond : num_cond + num_body]
+    init = arrays[num_cond + num_body :]
     inner = context.within(eqn)
 
     def is_running(carry: Any) -> Any:

@@ -128,7 +128,8 @@ class RowSparse:
     shape: tuple[int, ...]
 
     def __init__(self, indices: Any, values: Any, shape: tuple[int, ...]) -> None:
-        indices, values = jnp.asarray(indices), jnp.asarray(values)
+        indices = jnp.asarray(indices)
+        values = jnp.asarray(values)
         shape = tuple(int(n) for n in shape)
         if indices.size == 0 and not jnp.issubdtype(indices.dtype, jnp.integer):
             indices = indices.astype(np.int32)

@@ -85,7 +85,8 @@ def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], 
     held = held or [n for n, value in enumerate(values) if isinstance(value, Uniform) and reads[n]]
     if not held:
         raise BecomesDense("it holds no rows")
-    place, count = reads[held[0]][0].out, values[held[0]].shape[0]
+    place = reads[held[0]][0].out
+    count = values[held[0]].shape[0]
     axes: list[int | None] = []
     for value, read in zip(values, reads, strict=False):
         there = [d for d, axis in enumerate(read) if axis.out == place and np.shape(value)[d] == count]
@@ -158,7 +159,8 @@ def _addend(eqn: Equation, values: Sequence[Value], axes: Sequence[int | None]) 
     if not is_sum(eqn) or sum(map(has_rows, values)) != 1:
         return None
     number = 0 if has_rows(values[0]) else 1
-    rows, other = values[number], values[1 - number]
+    rows = values[number]
+    other = values[1 - number]
     is_array = not is_structured(other) and axes[1 - number] is not None
     if not is_sparse(rows) or not is_array or {rows.shape, np.shape(other)} != {eqn.outvars[0].aval.shape}:
         return None
@@ -190,7 +192,8 @@ def _uniform(eqn: Equation, bases: Sequence[Any]) -> Uniform:
     are_known = all(map(is_known, inner))
     if entry_of(eqn).is_elementwise and not any(map(np.ndim, inner)):
         return Uniform(folded(eqn, inner) if are_known else apply(eqn, inner), shape)
-    of_one, sizes = _of_rows(eqn, 1), [(1, *x.shape[1:]) if isinstance(x, Uniform) else () for x in bases]
+    of_one = _of_rows(eqn, 1)
+    sizes = [(1, *x.shape[1:]) if isinstance(x, Uniform) else () for x in bases]
     if not are_known or max(map(math.prod, sizes)) > MAX_FOLDED:
         rows = [spread(x.value, size) if size else x for x, size in zip(bases, sizes, strict=True)]
         return Uniform(apply(of_one, rows)[0], shape)
@@ -205,7 +208,8 @@ def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Any:
     0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all but constants; and
     always true of integer products.
     """
-    aval, algebra = eqn.outvars[0].aval, algebra_of(eqn)
+    aval = eqn.outvars[0].aval
+    algebra = algebra_of(eqn)
     form = "" if algebra is None else algebra.form
     name = eqn.primitive.name
     if entry_of(eqn).is_identity or (name == "convert_element_type" and eqn.invars[0].aval.dtype == aval.dtype):
@@ -357,8 +361,11 @@ def _windows(eqn: Equation, indices: Any) -> RowWindows:
         raise BecomesDense("rows of a batch of arrays are read")
     if 0 not in windows.indexed:
         raise BecomesDense("all rows are read in part: the index is of another axis")
-    column, width, num_rows = windows.indexed.index(0), windows.sizes[0], windows.shape[0]
-    raw, last = indices[..., column].reshape(-1), num_rows - width
+    column = windows.indexed.index(0)
+    width = windows.sizes[0]
+    num_rows = windows.shape[0]
+    raw = indices[..., column].reshape(-1)
+    last = num_rows - width
     if windows.is_dropping:
         inside = canonical(raw, last + 1, wraps=False)
         starts = jnp.where(inside > last, num_rows, inside).astype(number_dtype(num_rows))
@@ -399,7 +406,8 @@ def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
     if not is_structured(operand):
         raise BecomesDense("only the updates are rows")
     indices, updates = (context.dense(x, eqn, "rows are indices or updates of a scatter") for x in others)
-    windows, aval = _windows(eqn, indices), eqn.outvars[0].aval
+    windows = _windows(eqn, indices)
+    aval = eqn.outvars[0].aval
     context.check(windows.num_covered + num_stored(operand), aval)
     if eqn.primitive.name == "scatter-add" and is_sparse(operand):
         rows = Summed(windows.numbers(), _added_rows(eqn, indices, updates, windows), aval.shape)
@@ -418,12 +426,14 @@ def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
 
 def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) -> Any:
     """What a scatter adds to the rows of its windows: the updates themselves, if they are whole rows."""
-    aval, whole = eqn.outvars[0].aval, windows_of(eqn)
+    aval = eqn.outvars[0].aval
+    whole = windows_of(eqn)
     shape = (windows.num_covered, *aval.shape[1:])
     is_whole = whole.collapsed == (0,) and whole.indexed == (0,) and whole.sizes[1:] == aval.shape[1:]
     if is_whole and whole.offsets == tuple(range(updates.ndim - len(shape) + 1, updates.ndim)):
         return updates.reshape(shape)
-    zeros, local = jnp.zeros(shape, aval.dtype), _renumbered(indices, windows.column, windows.one_by_one())
+    zeros = jnp.zeros(shape, aval.dtype)
+    local = _renumbered(indices, windows.column, windows.one_by_one())
     return apply(eqn, [zeros, local, updates], indices_are_sorted=False)
 
 
@@ -467,7 +477,8 @@ def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Conte
     operand, update, start, *others = values
     if not is_structured(operand) or has_rows(update):
         raise BecomesDense("rows are written into an array")
-    update, shape = dense(update), operand.shape
+    update = dense(update)
+    shape = operand.shape
     context.check(update.shape[0] + num_stored(operand), eqn.outvars[0].aval)
     numbers = _run(start, update.shape[0], shape[0])
     zero = jnp.zeros((), jnp.asarray(start).dtype)
@@ -481,7 +492,8 @@ def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Conte
 def _reshape(eqn: Equation, values: Sequence[Value], context: Context) -> Patched:
     """Rows cut into shorter ones."""
     del context
-    operand, new = _with_rows(values[0]), tuple(eqn.params["new_sizes"])
+    operand = _with_rows(values[0])
+    new = tuple(eqn.params["new_sizes"])
     old = operand.shape
     pieces = new[0] // old[0] if new else 0
     parts = [math.prod(old[1 : i + 1]) for i in range(1, len(old))]
@@ -516,7 +528,9 @@ def _pad(eqn: Equation, values: Sequence[Value], context: Context) -> Patched:
     """The transpose of a slice: a run of rows, or every n-th row, in an array of one constant."""
     if has_rows(values[0]):
         raise BecomesDense("rows are moved")
-    operand, fill, aval = dense(values[0]), values[1], eqn.outvars[0].aval
+    operand = dense(values[0])
+    fill = values[1]
+    aval = eqn.outvars[0].aval
     (low, high, inner), *rest = [tuple(map(int, c)) for c in eqn.params["padding_config"]]
     if not isinstance(fill, (np.ndarray, np.generic)) or fill.shape != ():
         raise BecomesDense("it is padded by no constant")

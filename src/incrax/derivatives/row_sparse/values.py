@@ -217,7 +217,9 @@ class Event(NamedTuple):
     line: str
 
 
-KEPT, DENSE, IN_PLACE = "kept", "dense", "in place"
+KEPT = "kept"
+DENSE = "dense"
+IN_PLACE = "in place"
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ def color_columns(pattern: Matrix) -> Coloring:
     have no colour, -1.
     """
     columns = pattern.tocsc()
-    indices, indptr = columns.indices.tolist(), columns.indptr.tolist()
+    indices = columns.indices.tolist()
+    indptr = columns.indptr.tolist()
     taken = [0] * pattern.shape[0]
     """Per row the colours of its columns so far, as bits."""
     colors = np.zeros(pattern.shape[1], int)
@@ -148,7 +149,8 @@ def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
     if pattern is None:
         return plain
     known = colored(pattern)
-    forward, reverse = known.columns.num_colors, known.rows.num_colors
+    forward = known.columns.num_colors
+    reverse = known.rows.num_colors
     if 2 * min(forward, reverse) > min(n_in, n_out):
         return plain
     return "compressed forward" if forward <= reverse else "compressed reverse"

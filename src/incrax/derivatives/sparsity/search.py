@@ -110,7 +110,8 @@ def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
     """(inputs, tangents of the chosen) -> tangents of the outputs."""
 
     def push(*args: Any) -> list[Any]:
-        leaves, tangents = args[: len(program.invars)], args[len(program.invars) :]
+        leaves = args[: len(program.invars)]
+        tangents = args[len(program.invars) :]
         primals = [leaves[k] for k in chosen]
         _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, list(tangents))
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]
@@ -122,7 +123,8 @@ def _pullback(program: Program, chosen: Sequence[int]) -> Program:
     """(inputs, cotangents of the outputs) -> cotangents of the chosen; a `custom_vjp` has no pushforward."""
 
     def pull(*args: Any) -> Any:
-        leaves, cotangents = args[: len(program.invars)], args[len(program.invars) :]
+        leaves = args[: len(program.invars)]
+        cotangents = args[len(program.invars) :]
         outputs, vjp = jax.vjp(lambda *xs: _run(program, leaves, chosen, xs), *(leaves[k] for k in chosen))
         return vjp([_cotangent(y, ct) for y, ct in zip(outputs, cotangents, strict=True)])
 

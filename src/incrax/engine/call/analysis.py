@@ -19,7 +19,7 @@ from incrax._program import Program, trace_with_tree
 from incrax._tuning import Tuning
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
-from incrax.engine.plan.facts import Algebra, Facts
+from incrax.engine.plan.facts import AlgebraState, Facts
 from incrax.engine.program.cost import Calibration, assumed_prices
 from incrax.engine.program.dependence import depend, make_layout
 from incrax.engine.program.simplify import (
@@ -84,7 +84,7 @@ def facts_of(
         prices = None if tuning.calibrate else Calibration()
     else:
         prices = assumed_prices(num_parts)
-    return Facts(program, depend(program, layout), prices, is_minimal, Algebra(algebra))
+    return Facts(program, depend(program, layout), prices, is_minimal, AlgebraState(algebra))
 
 
 @annotated("trace")

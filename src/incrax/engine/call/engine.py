@@ -162,7 +162,8 @@ class Engine:
         """Outputs at these leaves; `changed`: those that are other objects than before, if known (since `begin_s`)."""
         if self.comparison.unchanged_s and not self.has_advised:
             self.has_advised = self._advise_frozen()
-        watch, clock = self.chooser.watch, self.chooser.clock
+        watch = self.chooser.watch
+        clock = self.chooser.clock
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
@@ -185,7 +186,8 @@ class Engine:
         self, values: tuple[LeafValue, ...], resting: Sequence[int] | None, start_s: float, leaves: Sequence[Any]
     ) -> list[Any]:
         """Outputs from the version that is best to start from."""
-        watch, pairs = self.chooser.watch, self.baselines.compare(values)
+        watch = self.chooser.watch
+        pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
         if base is not None and not dirty & self.reach:
@@ -280,7 +282,8 @@ class Engine:
         need not be found out again. None, and nothing happened, where something is to be decided.
         """
         clock = self.chooser.clock
-        spent_s, passed_s = clock.spent_s, clock.passed_s
+        spent_s = clock.spent_s
+        passed_s = clock.passed_s
         base = self._repeated_base(repeat, values) if repeat.is_settled() else None
         if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
             return None
@@ -306,7 +309,8 @@ class Engine:
 
         None where one differs in others, or in fewer: that is to be weighed.
         """
-        best, dirty = None, repeat.entry.dirty
+        best = None
+        dirty = repeat.entry.dirty
         for state, found in self.comparison.pairs(values):
             if found & dirty != dirty:
                 return None
@@ -318,7 +322,8 @@ class Engine:
 
     def _repeatable(self, record: CallRecord, base: State | None, state: State) -> Repeat | None:
         """What the call that ended with this version did, if it may be done again as it is."""
-        entry, plan = record.entry, record.plan
+        entry = record.entry
+        plan = record.plan
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return None
@@ -333,8 +338,11 @@ class Engine:
 
     def _evaluate(self, saved: SavedValues, start_s: float) -> list[Any]:
         """Outputs by the candidate for the dirty set; its seconds are entered where they tell something."""
-        clock, chooser, base = self.chooser.clock, self.chooser, saved.base
-        spent_s, passed_s = clock.spent_s, clock.passed_s
+        clock = self.chooser.clock
+        chooser = self.chooser
+        base = saved.base
+        spent_s = clock.spent_s
+        passed_s = clock.passed_s
         num_prepared = self.stats.compiles + chooser.num_planned
         entry = chooser.entry(saved.dirty)
         candidate = self.choose(entry, saved)
@@ -363,7 +371,8 @@ class Engine:
 
     def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
-        candidate, segments = entry.candidate, self.chooser.segments
+        candidate = entry.candidate
+        segments = self.chooser.segments
         if candidate == "whole":
             return "whole"
         if candidate == "plan":
@@ -451,7 +460,8 @@ class Engine:
 
     def _new_state(self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]) -> State:
         """The version that follows the baseline: outputs, and what it saves."""
-        chooser, base = self.chooser, saved.base
+        chooser = self.chooser
+        base = saved.base
         self.store.expect(chooser.savable)
         added = {**saved.found, **saved.computed}
         plan = self.plan_of(candidate, entry) if candidate == "plan" else None
@@ -491,7 +501,8 @@ class Engine:
 
     def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> CallRecord:
         """Count what ran, and note what the call was."""
-        stats, plan = self.stats, self.plan_of(candidate, entry)
+        stats = self.stats
+        plan = self.plan_of(candidate, entry)
         loads = () if plan is None else plan.loads
         stats.ran += len(self.facts.program.eqns) if plan is None else len(plan.eqns)
         stats.loaded += len(loads)

@@ -170,7 +170,8 @@ class Step:
 
     def __call__(self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any) -> tuple[PureState, Any]:
         """The state and the result at these arguments; see the class."""
-        function, facts = self._function, self._function.facts
+        function = self._function
+        facts = self._function.facts
         given = self._dynamic(args, kwargs)
         leaves = self._checked(given)
         are_weak = self._are_weak(given)

@@ -61,7 +61,8 @@ def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> CallRecord:
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
     """What would serve a dirty set that no call had yet."""
-    entry, chooser = Entry(dirty), engine.chooser
+    entry = Entry(dirty)
+    chooser = engine.chooser
     if chooser.only_whole or not (chooser.is_exact or engine.facts.is_minimal):
         return entry, None
     if chooser.is_exact:
@@ -73,7 +74,8 @@ def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
 
 def _would_fill(engine: Engine, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
     """The values that a plan would find missing, those that they need included, and the plans that compute them."""
-    segments, mask = engine.chooser.segments, engine.facts.mask
+    segments = engine.chooser.segments
+    mask = engine.facts.mask
     if engine.facts.is_minimal and not engine.chooser.is_exact:
         return _would_fill_exactly(engine, pairs, plan)
     groups: dict[tuple[Var, ...], None] = {}

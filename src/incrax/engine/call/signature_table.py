@@ -72,7 +72,8 @@ class Traced:
     @property
     def num_bytes(self) -> int:
         """Estimated bytes of its programs."""
-        chooser, num_eqns = self.engine.chooser, len(self.engine.facts.program.eqns)
+        chooser = self.engine.chooser
+        num_eqns = len(self.engine.facts.program.eqns)
         programs = [entry.program for entry in list(chooser.entries.values()) if entry.program is not None]
         plans = [program.plan for program in programs if program.plan is not None]
         return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
@@ -189,7 +190,8 @@ class Traces:
         return traced, leaves
 
     def _make(self, signature: Signature, leaves: Sequence[Any], stats: Stats) -> Traced:
-        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
+        is_exact = self.options.is_exact
+        tuning = self.options.own_tuning()
         dynamic = signature.dynamic_leaves(leaves)
         analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=self.options.algebra)
         facts = analysis.facts
@@ -257,7 +259,8 @@ class Traces:
         return found
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        is_exact, tuning = self.options.is_exact, self.options.own_tuning()
+        is_exact = self.options.is_exact
+        tuning = self.options.own_tuning()
         analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")

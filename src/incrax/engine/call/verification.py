@@ -133,7 +133,8 @@ def _worst(outputs: Sequence[Any], fresh: Sequence[Any], settings: verify) -> tu
 
 def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str:
     """Which saved value of the latest version is wrong: the first in program order, by its equation."""
-    state, facts = engine.store.states[-1], engine.facts
+    state = engine.store.states[-1]
+    facts = engine.facts
     order = [(var, eqn) for eqn in facts.program.eqns for var in written_vars(eqn) if var in state.saved]
     variables: list[Var] = [var for var, _ in order]
     if variables:

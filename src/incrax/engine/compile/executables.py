@@ -90,7 +90,8 @@ class Compiler:
     @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
         """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
-        program, constants = self.facts.program, self.constants
+        program = self.facts.program
+        constants = self.constants
         eqns = self._wrapped(plan.eqns)
         targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
         used = {var for eqn in eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
@@ -110,7 +111,8 @@ class Compiler:
             env = {**embedded, **dict(zip(names, inputs, strict=True))}
             _jax.evaluate(eqns, env)
             results = [_jax.read(atom, env) for atom in targets]
-            outputs, saves = results[:num_outputs], results[num_outputs:]
+            outputs = results[:num_outputs]
+            saves = results[num_outputs:]
             guard = [] if plan.guard is None else [env[plan.guard]]
             return outputs + [_as_own(x, [*inputs, *outputs]) for x in saves] + guard
 
@@ -154,7 +156,8 @@ class Compiler:
             return False
         if not isinstance(atom, Var) or not placement.spreads(atom.aval):
             return True
-        layout, mask = self.facts.dependence.layout, self.facts.mask(atom)
+        layout = self.facts.dependence.layout
+        mask = self.facts.mask(atom)
         return any(placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items())
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:

@@ -45,7 +45,8 @@ class Pack(NamedTuple):
 
     def split(self, vector: jax.Array) -> list[jax.Array]:
         """The leaves of a vector, with their shapes and weak types."""
-        parts, start = [], 0
+        parts = []
+        start = 0
         for aval in self.avals:
             end = start + aval.size
             part = jax.lax.reshape(jax.lax.slice(vector, (start,), (end,)), aval.shape)

@@ -114,15 +114,19 @@ class TimedProgram:
     def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
         """The same executable with times of its own."""
         other = TimedProgram(self.plan, self.executable, clock, pool)
-        other.num_runs, other.times, other.seconds = self.num_runs, self.times.copy(), self.seconds
-        other.first_s, other.is_settled = self.first_s, self.is_settled
+        other.num_runs = self.num_runs
+        other.times = self.times.copy()
+        other.seconds = self.seconds
+        other.first_s = self.first_s
+        other.is_settled = self.is_settled
         return other
 
     def retime(self) -> None:
         """Forget the times and take new ones in the next runs, if any are; `seconds` stay until then."""
         if self.num_runs and self.clock.rounds:
             self.times.clear()
-            self.num_runs, self.is_settled = 1, False
+            self.num_runs = 1
+            self.is_settled = False
 
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""

@@ -219,7 +219,8 @@ def streamed(source: Source, num_rows: int, row_type: RowType, chunk_rows: int) 
 def overwritten(x: np.ndarray, new: np.ndarray, offset: int) -> np.ndarray:
     """A copy of `x` with `new` from `offset` on, as far as it reaches."""
     result = np.array(x)
-    first, last = max(offset, 0), min(offset + len(new), len(x))
+    first = max(offset, 0)
+    last = min(offset + len(new), len(x))
     result[first:last] = new[first - offset : last - offset]
     return result
 

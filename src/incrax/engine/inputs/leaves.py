@@ -252,7 +252,8 @@ def _python_int(x: int) -> np.ndarray:
 
 def same_value(old: LeafValue, new: LeafValue) -> bool:
     """Whether two values of one descriptor have the same bits."""
-    a, b = old.anchor, new.anchor
+    a = old.anchor
+    b = new.anchor
     if a is b and a is not NO_ANCHOR:
         return True
     known = same_floats(a, b)
@@ -260,7 +261,8 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
         return known
     if new.array is not None and _is_large_on_device(new.array):
         return _same_on_device(old, new.array)
-    old_bits, new_bits = old.bits, new.bits
+    old_bits = old.bits
+    new_bits = new.bits
     return old_bits is not None and new_bits is not None and same_bits(old_bits, new_bits)
 
 
@@ -308,7 +310,8 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
         return False
     if a.nbytes <= SMALL_BYTES:
         return a.tobytes() == b.tobytes()
-    x, y = _words(a), _words(b)
+    x = _words(a)
+    y = _words(b)
     step = max(x.size // NUM_SAMPLED, 1)
     return bool(np.array_equal(x[::step], y[::step]) and np.array_equal(x, y))
 
@@ -327,7 +330,8 @@ def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
         return 1
     if width <= SHORT and new.words is not None and old.words is not None:
         return sum([1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y])
-    a, b = new.bits, old.bits
+    a = new.bits
+    b = old.bits
     if a is None or b is None or a.dtype != b.dtype:
         return (1 << width) - 1
     different = (_elements(a, width) != _elements(b, width)).any(axis=1)
@@ -366,7 +370,8 @@ def _equal_on_device(a: jax.Array, b: jax.Array) -> jax.Array:
 def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
     """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several elements."""
     if _jax.is_key_dtype(a.dtype):
-        a, b = jax.random.key_data(a), jax.random.key_data(b)
+        a = jax.random.key_data(a)
+        b = jax.random.key_data(b)
     if jnp.issubdtype(a.dtype, jnp.complexfloating):
         return different_bits(a.real, b.real) | different_bits(a.imag, b.imag)
     if not jnp.issubdtype(a.dtype, jnp.floating):

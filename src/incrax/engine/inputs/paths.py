@@ -48,7 +48,8 @@ def path_mask(paths: Sequence[str], layout: Layout, name: str) -> int:
             mask |= layout.leaf_mask(index)
     element = _ELEMENT.match(name)
     if not mask and element is not None and element["path"] in paths:
-        index, number = list(paths).index(element["path"]), int(element["index"])
+        index = list(paths).index(element["path"])
+        number = int(element["index"])
         if 1 < layout.widths[index] > number:
             mask = 1 << (layout.offsets[index] + number)
     if not mask:

@@ -88,7 +88,8 @@ class Rows:
 
         Cost: reads one row now, and all rows whenever something that they are combined with changes.
         """
-        chunk_rows, num_rows = checked_chunk_rows(chunk_rows), operator.index(source.num_rows)
+        chunk_rows = checked_chunk_rows(chunk_rows)
+        num_rows = operator.index(source.num_rows)
         if num_rows < 1:
             raise no_rows()
         _, row_type = checked_read(source, 0, 1, None)
@@ -157,13 +158,15 @@ class Rows:
         first_row = as_int(start)
         if first_row is None:
             raise no_row_number(start)
-        start, leaves = first_row, self._leaves_of(tree, "replace")
+        start = first_row
+        leaves = self._leaves_of(tree, "replace")
         stop = start + len(leaves[0])
         if not 0 <= start <= stop <= len(self):
             raise outside_rows(start, stop, len(self))
         chunks = list(self._chunks)
         for number, chunk in enumerate(chunks):
-            first, last = int(self._starts[number]), int(self._starts[number + 1])
+            first = int(self._starts[number])
+            last = int(self._starts[number + 1])
             if first < stop and start < last:
                 new = [overwritten(x, y, start - first) for x, y in zip(chunk.rows(), leaves, strict=True)]
                 chunks[number] = make_chunk(new, chunk.capacity)

@@ -62,7 +62,8 @@ class Signature:
 
     def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
         """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
-        python_types, types = self.python_types, self.dynamic_types
+        python_types = self.python_types
+        types = self.dynamic_types
         for index in numbers:
             x = dynamic[index]
             if type(x) is not python_types[index]:
@@ -105,7 +106,8 @@ class Signature:
 
     def rebuild(self, dynamic: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments from the dynamic leaves."""
-        values, statics = iter(dynamic), iter(self.statics)
+        values = iter(dynamic)
+        statics = iter(self.statics)
         leaves = [next(values) if is_value else next(statics) for is_value in self.is_dynamic]
         return jax.tree.unflatten(self.treedef, leaves)
 
@@ -138,7 +140,9 @@ def make_signature(
     with_paths, treedef = jax.tree.flatten_with_path((args, kwargs))
     names = argument_names(fun, len(args))
     paths = tuple(leaf_path(names, path) for path, _ in with_paths)
-    flags, descriptors, statics = [], [], []
+    flags = []
+    descriptors = []
+    statics = []
     for path, (_, leaf) in zip(paths, with_paths, strict=True):
         flags.append(is_dynamic(leaf))
         if flags[-1]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import Listing, Program, listing_of, read_vars, written_vars
-from incrax.engine.program.chains import Chain, find_chains
+from incrax.engine.program.chains import SumChain, find_chains
 from incrax.engine.program.cost import Calibration, calibrate, num_host_calls
 from incrax.engine.program.dependence import ALWAYS, Dependence
 from incrax.engine.rewrites.partial_sums import DerivedTable
@@ -19,7 +19,7 @@ MARKED_LOAD_S = 1e-12
 
 
 @dataclass
-class Algebra:
+class AlgebraState:
     """Whether reductions over rows may be replaced by statistics, and why they no longer are."""
 
     is_on: bool = False
@@ -27,7 +27,8 @@ class Algebra:
 
     def give_up(self, reason: str) -> None:
         """Switch it off."""
-        self.is_on, self.reason = False, reason
+        self.is_on = False
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Facts:
     dependence: Dependence
     given_prices: Calibration | None
     is_minimal: bool
-    algebra: Algebra = field(default_factory=Algebra)
+    algebra: AlgebraState = field(default_factory=AlgebraState)
     derived: DerivedTable = field(default_factory=DerivedTable)
     _masks: dict[Var, int] = field(default_factory=dict)
     _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class Facts:
         return {var: eqn.params["name"] for eqn in marked for var in written_vars(eqn) if var in self.saveable}
 
     @cached_property
-    def chains(self) -> tuple[Chain, ...]:
+    def chains(self) -> tuple[SumChain, ...]:
         """The sums of many terms."""
         return find_chains(self.program.eqns, self.program.outvars)
 

@@ -35,7 +35,8 @@ WINDOW = 2000
 
 INFINITE = 1 << 30
 _SCALE = 1 << 28
-_SOURCE, _SINK = 0, 1
+_SOURCE = 0
+_SINK = 1
 
 LoadSeconds = Callable[[Var], float | None]
 RunSeconds = Callable[[int], float]
@@ -70,7 +71,8 @@ def choose_frontier(
     Cost: proportional to the equations that run, and those from which a loaded value is computed, up to a window of
         them for each place where many values meet.
     """
-    targets, must_run = tuple(targets), frozenset(must_run)
+    targets = tuple(targets)
+    must_run = frozenset(must_run)
     price = cache(load_seconds)
     ran, wanted = _forced(listing, targets, must_run, price)
     is_cheap = cache(lambda var: _is_cheap(listing, var, price(var), run_seconds))
@@ -209,7 +211,8 @@ def _minimum_cut(
         elif len(read_by) == 1:
             place = read_by[0]
         else:
-            place, num_nodes = num_nodes, num_nodes + 1
+            place = num_nodes
+            num_nodes = num_nodes + 1
             edges.extend((place, reader, np.inf) for reader in read_by)
         load_s = price(var)
         edges.append((nodes.get(listing.writer[var], _SOURCE), place, np.inf if load_s is None else load_s))

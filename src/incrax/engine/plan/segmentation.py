@@ -41,8 +41,10 @@ class Segmentation:
 
     def copy_plans(self, other: Segmentation) -> None:
         """Take over the wanted values and plans of another one."""
-        self.wanted, self.groups = dict(other.wanted), dict(other.groups)
-        self._plans, self._routes = dict(other._plans), dict(other._routes)
+        self.wanted = dict(other.wanted)
+        self.groups = dict(other.groups)
+        self._plans = dict(other._plans)
+        self._routes = dict(other._routes)
         self._top_plan = other._top_plan
 
     def want(self, variables: Iterable[Var]) -> bool:
@@ -55,10 +57,12 @@ class Segmentation:
         for var in wanted:
             by_mask.setdefault(self.facts.mask(var), []).append(var)
         groups = {mask: tuple(by_mask[mask]) for mask in sorted(by_mask, key=lambda mask: (mask.bit_count(), mask))}
-        self.wanted, self.groups = wanted, groups
+        self.wanted = wanted
+        self.groups = groups
         for group in [g for g in self._plans if not self.is_current(g)]:
             del self._plans[group]
-        self._routes, self._top_plan = {}, None
+        self._routes = {}
+        self._top_plan = None
         return True
 
     def is_current(self, group: Group) -> bool:
@@ -76,7 +80,8 @@ class Segmentation:
         """The plan of one group: from the inputs and from wanted values that depend on less."""
         found = self._plans.get(group)
         if found is None:
-            facts, mask = self.facts, self.facts.mask(group[0])
+            facts = self.facts
+            mask = self.facts.mask(group[0])
             is_derived = group[0] in facts.derived.recipes
             is_below = lambda var: var in self.wanted and self._is_below(facts.mask(var), mask, is_derived)
             found = self._plans[group] = plan_fill(facts, group, is_below)

@@ -19,14 +19,16 @@ def difference(x: Any, y: Any, *, rtol: float | None = None, atol: float = 0.0) 
     By default the square root of the spacing of numbers at one is allowed.
     """
     if _jax.is_key_dtype(getattr(y, "dtype", np.dtype(float))):
-        x, y = jax.random.key_data(x), jax.random.key_data(y)
+        x = jax.random.key_data(x)
+        y = jax.random.key_data(y)
     if y.dtype == jax.dtypes.float0:
         return None if x.dtype == y.dtype and x.shape == y.shape else 1.0
     is_inexact = jax.numpy.issubdtype(y.dtype, jax.numpy.inexact)
     if isinstance(y, jax.Array) and not _jax.is_held_whole(y):
         is_alike, error, scale = map(float, _compared_in_place(x, y))
     else:
-        a, b = np.asarray(x), np.asarray(y)
+        a = np.asarray(x)
+        b = np.asarray(y)
         wide = b.dtype if not is_inexact else np.complex128 if np.iscomplexobj(b) else np.float64
         is_alike, error, scale = map(float, _compared(a.astype(wide), b.astype(wide), np))
     if not is_inexact:

@@ -65,7 +65,8 @@ class Race:
         """Choose by seconds; what was not timed yet is estimated."""
         if not entry.is_planned and not self.segments.wanted:
             return
-        segments, dirty = self.segments, entry.dirty
+        segments = self.segments
+        dirty = entry.dirty
         serve = bool(segments.wanted) and (entry.is_planned or self.has_marked or segments.is_compiled(dirty))
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:

@@ -144,14 +144,20 @@ class Watch:
 
     def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
         if has_lost and not is_doubtful:
-            self.rest, self.looks, self.usual = self.length, 0, self.changes / self.calls
+            self.rest = self.length
+            self.looks = 0
+            self.usual = self.changes / self.calls
             self.length = min(2 * self.length, MAX_REST)
             self.window = WINDOW
         elif not has_lost:
             self.length = FIRST_REST
         self.has_gained = not has_lost
         self.total = self.worth
-        self.calls, self.changes, self.idle, self.baseline_s, self.spent_s = 0, 0, 0, 0.0, 0.0
+        self.calls = 0
+        self.changes = 0
+        self.idle = 0
+        self.baseline_s = 0.0
+        self.spent_s = 0.0
         return is_doubtful
 
     def wants_look(self) -> bool:
@@ -163,4 +169,6 @@ class Watch:
         """A call during a rest was compared: end the rest if fewer inputs change than used to."""
         self.looks = self.looks + 1 if 2 * num_changed <= self.usual else 0
         if self.looks >= NUM_LOOKS:
-            self.rest, self.length, self.window = 0, FIRST_REST, FIRST_WINDOW
+            self.rest = 0
+            self.length = FIRST_REST
+            self.window = FIRST_WINDOW

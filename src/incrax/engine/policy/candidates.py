@@ -67,7 +67,8 @@ class Entry:
 
     def settle(self, candidate: Candidate, reason: str) -> None:
         """Choose, for the time being."""
-        self.candidate, self.reason = candidate, reason
+        self.candidate = candidate
+        self.reason = reason
 
     @property
     def blame_per_use_s(self) -> float:
@@ -111,4 +112,6 @@ class Entry:
         self.uses += 1
         self.stale_uses += candidate == self.candidate and self.leaves_stale(candidate)
         if self.blame_s and self.uses % RETRY_USES[-1] == 0:
-            self.blame_s, self.stale_uses, self.is_final = self.prior_s, 0, False
+            self.blame_s = self.prior_s
+            self.stale_uses = 0
+            self.is_final = False

@@ -14,6 +14,7 @@ from incrax import _jax
 from incrax._jax import Var
 from incrax._program import Program
 from incrax._stats import Stats
+from incrax._tables import make_room
 from incrax._tuning import Tuning
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
@@ -193,8 +194,10 @@ class Chooser:
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
         self.num_planned += entry.promise_s == math.inf
-        entry.is_planned, entry.is_final = True, False
-        run_price, budget_bytes = self.race.run_price, self.budget_bytes
+        entry.is_planned = True
+        entry.is_final = False
+        run_price = self.race.run_price
+        budget_bytes = self.budget_bytes
         wanted = self.segments.wanted
         plan = affordable_plan(self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
         if plan is None:
@@ -223,7 +226,8 @@ class Chooser:
 
     def _compile_for_wanted(self, entry: Entry) -> None:
         """A program for the wanted values as they are; it saves those that become stale where that was missed."""
-        prices, wanted = Prices(1.0, self.race.run_price), self.segments.wanted
+        prices = Prices(1.0, self.race.run_price)
+        wanted = self.segments.wanted
         saves = wanted if entry.blame_s else ()
         plan = plan_dirty(self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True)
         self._compile(entry, plan)
@@ -236,6 +240,7 @@ class Chooser:
         self.loaded.update(dict.fromkeys(plan.loads))
         self._num_savable = -1
         self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole.seconds)
+        make_room()
 
     def _has_room(self, entry: Entry) -> bool:
         """Whether a program can be added; one that is used less often than this entry makes room."""
@@ -279,7 +284,9 @@ class Chooser:
 
     def _drop_program(self, entry: Entry) -> None:
         self.num_programs -= 1
-        entry.program, entry.is_final, entry.count = None, False, 0
+        entry.program = None
+        entry.is_final = False
+        entry.count = 0
         entry.is_planned = not self.facts.is_minimal
         entry.settle("whole", "its program made room for another")
         plans = [e.program.plan for e in self.entries.values() if e.program is not None]

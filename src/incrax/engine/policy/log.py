@@ -106,7 +106,8 @@ def note_forgotten(name: str, max_signatures: int) -> None:
 def differences(signature: Signature, other: Signature) -> list[str]:
     """What differs between two signatures, leaf by leaf; never empty."""
     if signature.treedef != other.treedef or signature.paths != other.paths:
-        new, old = set(signature.paths), set(other.paths)
+        new = set(signature.paths)
+        old = set(other.paths)
         added = [f"`{path}` is new" for path in signature.paths if path not in old]
         gone = [f"`{path}` is gone" for path in other.paths if path not in new]
         return [*added, *gone] or ["the arguments are nested otherwise"]

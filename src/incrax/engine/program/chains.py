@@ -20,7 +20,7 @@ MIN_SIZE = 256
 """Elements below which a sum is not worth regrouping."""
 
 
-class Chain(NamedTuple):
+class SumChain(NamedTuple):
     """`last` writes the sum of `terms`, in order; `eqns` are all the additions, by number."""
 
     last: int
@@ -28,7 +28,7 @@ class Chain(NamedTuple):
     terms: tuple[Var, ...]
 
 
-def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[Chain, ...]:
+def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[SumChain, ...]:
     """All maximal chains of at least three terms."""
     uses = Counter(var for eqn in eqns for var in read_vars(eqn))
     uses.update(atom for atom in outvars if isinstance(atom, Var))
@@ -45,7 +45,7 @@ def find_chains(eqns: Sequence[Equation], outvars: Sequence[Atom]) -> tuple[Chai
             continue
         numbers, terms = _expand(eqns, additions, inner, number)
         if len(terms) >= 3:
-            chains.append(Chain(number, tuple(numbers), tuple(terms)))
+            chains.append(SumChain(number, tuple(numbers), tuple(terms)))
     return tuple(chains)
 
 

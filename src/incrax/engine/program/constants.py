@@ -113,7 +113,8 @@ def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
 
 def numpy_value(eqn: Equation, values: Sequence[Any]) -> np.ndarray | None:
     """The output of an equation on these values, of any shape; None where NumPy may give other bits than XLA."""
-    rule, dtype = entry_of(eqn).constant, eqn.outvars[0].aval.dtype
+    rule = entry_of(eqn).constant
+    dtype = eqn.outvars[0].aval.dtype
     if rule is None or not _is_numeric(dtype):
         return None
     with np.errstate(all="ignore"):

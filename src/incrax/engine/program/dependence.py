@@ -62,7 +62,9 @@ class Layout:
 
 def make_layout(avals: Sequence[object], max_elements: int) -> Layout:
     """Give each element of a small leaf its own bit, each other leaf one."""
-    offsets, widths, offset = [], [], 1
+    offsets = []
+    widths = []
+    offset = 1
     for aval in avals:
         size = _jax.aval_size(aval)
         is_tracked = 1 < size <= max_elements and not _jax.is_key_dtype(getattr(aval, "dtype", np.float32))
@@ -102,7 +104,8 @@ def depend(program: Program, layout: Layout) -> Dependence:
 def _input_masks(var: Var, index: int, layout: Layout) -> Masks:
     if _jax.is_ref(var.aval):
         return ALWAYS | layout.leaf_mask(index)
-    offset, width = layout.offsets[index], layout.widths[index]
+    offset = layout.offsets[index]
+    width = layout.widths[index]
     if width == 1:
         return 1 << offset
     masks = np.array([1 << (offset + k) for k in range(width)], object)

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 
-OUTPUT, LADJ, KEPT = "output", "ladj", "kept"
+OUTPUT = "output"
+LADJ = "ladj"
+KEPT = "kept"
 
 
 class Claim(NamedTuple):
@@ -52,7 +54,8 @@ def claim_of(eqn: Equation) -> Claim | None:
     """What an equation claims; None for any other."""
     if eqn.primitive is not _pass_p:
         return None
-    kinds, direction = eqn.params["kinds"], eqn.params["direction"]
+    kinds = eqn.params["kinds"]
+    direction = eqn.params["direction"]
     inputs = tuple(eqn.invars[len(kinds) :])
     split = len(inputs) - eqn.params["num_context"]
     inputs, context = inputs[:split], inputs[split:]

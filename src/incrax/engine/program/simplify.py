@@ -77,7 +77,8 @@ def inline_with_lines_but_remat(program: Program) -> Program:
 
 def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False) -> Program:
     eqns: list[Equation] = []
-    constvars, consts = list(program.constvars), list(program.consts)
+    constvars = list(program.constvars)
+    consts = list(program.consts)
     names: dict[Var, Atom] = {}
 
     def resolve(atom: Atom) -> Atom:
@@ -87,7 +88,8 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
 
     def visit(eqn: Equation) -> None:
         eqn = reading(eqn, resolve)
-        called, inputs = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn), eqn.invars
+        called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
+        inputs = eqn.invars
         if called is None and has_lines:
             called, inputs = _jax.opaque_call(eqn) or (None, inputs)
         if called is None:
@@ -211,7 +213,8 @@ def drop_dead(program: Program) -> Program:
     kept = needed_equations(program.eqns, program.outvars)
     used = {var for eqn in kept for var in read_vars(eqn)} | {a for a in program.outvars if isinstance(a, Var)}
     pairs = [(var, const) for var, const in zip(program.constvars, program.consts, strict=True) if var in used]
-    constvars, consts = tuple(v for v, _ in pairs), tuple(c for _, c in pairs)
+    constvars = tuple(v for v, _ in pairs)
+    consts = tuple(c for _, c in pairs)
     return Program(program.invars, constvars, consts, tuple(kept), program.outvars)
 
 

@@ -73,7 +73,8 @@ def polynomial_reductions(
     if not groups:
         return None
     new: list[Equation] = []
-    guards, centred = [], []
+    guards = []
+    centred = []
     for group in groups:
         statistics = make_statistics(group, forms, table)
         guard = _jax.new_var(_jax.bool_aval())
@@ -101,7 +102,8 @@ def _groups(forms: Forms, mask: Callable[[Var], int]) -> Iterable[Group]:
     found: dict[tuple[int, int], list[Var]] = {}
     for var in forms.reductions:
         if len(forms.steps[var].eqn.outvars) == 1:
-            cone, clean = forms.cone([var]), 0
+            cone = forms.cone([var])
+            clean = 0
             for read in cone.clean:
                 clean |= mask(read)
             level = max((forms.level.get(symbol, 0) for symbol, _ in cone.symbols), default=0)
@@ -157,6 +159,7 @@ def _are_moderate(scales: Sequence[tuple[Any, bool]]) -> Any:
     """
     is_good: Any = jnp.asarray(True)
     for scale, inverse in scales:
-        size, limit = jnp.abs(scale), float(jnp.finfo(scale.dtype).tiny) ** -(MAX_LOSS / len(scales))
+        size = jnp.abs(scale)
+        limit = float(jnp.finfo(scale.dtype).tiny) ** -(MAX_LOSS / len(scales))
         is_good &= ((size == 0) & (not inverse)) | ((size <= limit) & (size >= 1 / limit))
     return is_good

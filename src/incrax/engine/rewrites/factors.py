@@ -24,10 +24,18 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
-from incrax.engine.rewrites.linear import Factor, Term, Terms, linear_sums
-from incrax.engine.rewrites.operands import EquationOf, IsDirty, Product, Reduction, reductions
+from incrax.engine.rewrites.linear import Factor, LinearTerm, Terms, linear_sums
+from incrax.engine.rewrites.operands import EquationOf, IsDirty, Product, SiblingReduction, reductions
 from incrax.engine.rewrites.partial_sums import MIN_ROWS, DerivedTable, in_order, live, traced_equations
-from incrax.engine.rewrites.products import Entry, Key, Piece, factor_key, is_in_range, multiply, weighted_products
+from incrax.engine.rewrites.products import (
+    Key,
+    Piece,
+    ProductEntry,
+    factor_key,
+    is_in_range,
+    multiply,
+    weighted_products,
+)
 
 MAX_ENTRIES = 1024
 """Terms in the rows of matrices up to which they are made: each has some ten equations to be traced and compiled."""
@@ -59,7 +67,7 @@ def factor_reductions(
     if not merged:
         return None
     sums = linear_sums(eqns, sources, targets)
-    alone = {var: (Term(var),) for var in sources}
+    alone = {var: (LinearTerm(var),) for var in sources}
     for sinks in (sums, alone):
         new = _rewritten(eqns, sources, merged, sinks, table, is_dirty, targets)
         if new is not None:
@@ -67,9 +75,9 @@ def factor_reductions(
     return None
 
 
-def _merged(sources: Iterable[Reduction]) -> dict[Key, list[Reduction]]:
+def _merged(sources: Iterable[SiblingReduction]) -> dict[Key, list[SiblingReduction]]:
     """Reductions of the same dirty arrays, by these, where the clean ones make several rows."""
-    groups: dict[Key, list[Reduction]] = {}
+    groups: dict[Key, list[SiblingReduction]] = {}
     for reduction in sources:
         groups.setdefault(factor_key(reduction.dirty), []).append(reduction)
     return {key: group for key, group in groups.items() if len({reduction.row for reduction in group}) >= MIN_ROWS}
@@ -77,8 +85,8 @@ def _merged(sources: Iterable[Reduction]) -> dict[Key, list[Reduction]]:
 
 def _rewritten(
     eqns: Sequence[Equation],
-    sources: dict[Var, Reduction],
-    merged: dict[Key, list[Reduction]],
+    sources: dict[Var, SiblingReduction],
+    merged: dict[Key, list[SiblingReduction]],
     sinks: dict[Var, Terms],
     table: DerivedTable,
     is_dirty: IsDirty,
@@ -118,13 +126,13 @@ def _rewritten(
 
 
 def _pieces(
-    sources: dict[Var, Reduction], sinks: dict[Var, Terms], merged: Collection[Key], is_dirty: IsDirty
-) -> tuple[dict[Key, list[Piece]], dict[Var, list[Term]]]:
+    sources: dict[Var, SiblingReduction], sinks: dict[Var, Terms], merged: Collection[Key], is_dirty: IsDirty
+) -> tuple[dict[Key, list[Piece]], dict[Var, list[LinearTerm]]]:
     """The weighted rows of each group that is merged, and the other terms of each sink."""
     pieces: dict[Key, list[Piece]] = {key: [] for key in merged}
-    others: dict[Var, list[Term]] = {}
+    others: dict[Var, list[LinearTerm]] = {}
     for sink, terms in sinks.items():
-        buckets: dict[tuple[Key, Key], list[tuple[list[Factor], Entry]]] = {}
+        buckets: dict[tuple[Key, Key], list[tuple[list[Factor], ProductEntry]]] = {}
         for term in terms:
             reduction = None if term.source is None else sources[term.source]
             group = None if reduction is None else factor_key(reduction.dirty)
@@ -139,7 +147,9 @@ def _pieces(
     return pieces, others
 
 
-def _weighted(term: Term, reduction: Reduction, is_dirty: IsDirty) -> list[tuple[list[Factor], Entry]] | None:
+def _weighted(
+    term: LinearTerm, reduction: SiblingReduction, is_dirty: IsDirty
+) -> list[tuple[list[Factor], ProductEntry]] | None:
     """The dirty scalars of each product of a term, with the rest of it; None where a number is zero or infinite."""
     weighted = []
     for product in reduction.products:
@@ -148,11 +158,11 @@ def _weighted(term: Term, reduction: Reduction, is_dirty: IsDirty) -> list[tuple
             return None
         scalars = [f for f in (*term.factors, *product.scalars) if isinstance(f[0], Var)]
         moving = [f for f in scalars if is_dirty(f[0])]
-        weighted.append((moving, Entry(tuple(f for f in scalars if f not in moving), product.clean, number)))
+        weighted.append((moving, ProductEntry(tuple(f for f in scalars if f not in moving), product.clean, number)))
     return weighted
 
 
-def _number(term: Term, product: Product) -> float:
+def _number(term: LinearTerm, product: Product) -> float:
     """The literal factors of a term, with its sign."""
     value = -1.0 if term.is_negative ^ product.is_negative else 1.0
     for atom, inverse in (*term.factors, *product.scalars):
@@ -162,13 +172,13 @@ def _number(term: Term, product: Product) -> float:
     return value
 
 
-def _piece(sink: Var, moving: Sequence[Factor], entries: Sequence[Entry]) -> Piece:
+def _piece(sink: Var, moving: Sequence[Factor], entries: Sequence[ProductEntry]) -> Piece:
     """One row of terms with the same dirty factors; what all of them share stays outside of the row."""
     common = Counter(entries[0].scalars)
     for entry in entries[1:]:
         common &= Counter(entry.scalars)
     number = entries[0].number
-    row = [Entry(_without(e.scalars, common), e.arrays, e.number / number) for e in entries]
+    row = [ProductEntry(_without(e.scalars, common), e.arrays, e.number / number) for e in entries]
     return Piece(sink, tuple(row), (*moving, *common.elements()), number)
 
 
@@ -186,11 +196,13 @@ def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def _is_product(term: Term) -> bool:
+def _is_product(term: LinearTerm) -> bool:
     return len(term.factors) + (term.source is not None) > 1
 
 
-def _sum_of(sink: Var, parts: Sequence[Var], others: Sequence[Term], guards: Sequence[Var]) -> tuple[Equation, ...]:
+def _sum_of(
+    sink: Var, parts: Sequence[Var], others: Sequence[LinearTerm], guards: Sequence[Var]
+) -> tuple[Equation, ...]:
     """Equations that write a sink as the sum of its parts and of its other terms, and a guard for each product."""
     atoms = [atom for term in others for atom, _ in term.factors] + [term.source for term in others]
     inputs = list(dict.fromkeys([*parts, *(atom for atom in atoms if isinstance(atom, Var))]))

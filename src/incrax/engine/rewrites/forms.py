@@ -36,31 +36,31 @@ MAX_TERMS = 6
 """Terms with different factors that a form may have."""
 
 
-class Term(NamedTuple):
+class FormTerm(NamedTuple):
     """A product of scalars, and the degree of the polynomial that it multiplies."""
 
     factors: tuple[Factor, ...]
     degree: int
 
 
-Form: TypeAlias = tuple[Term, ...]
+Form: TypeAlias = tuple[FormTerm, ...]
 """A sum of terms with different factors."""
 
-CLEAN: Form = (Term((), 0),)
+CLEAN: Form = (FormTerm((), 0),)
 
 
-class Read(NamedTuple):
+class FormRead(NamedTuple):
     """The polynomial of one term of an input, times factors that are part of the polynomial from there on."""
 
     term: int
     extras: tuple[Factor, ...] = ()
 
 
-Application: TypeAlias = tuple[tuple[Read, ...], ...]
+Application: TypeAlias = tuple[tuple[FormRead, ...], ...]
 """An equation applied to sums of polynomials, one sum for each input; an empty one is zero."""
 
 
-class Step(NamedTuple):
+class FormStep(NamedTuple):
     """How the polynomial of each term of an equation's outputs is made: a sum of applications."""
 
     eqn: Equation
@@ -70,7 +70,7 @@ class Step(NamedTuple):
 class Cone(NamedTuple):
     """How a reduction is computed: steps in order, clean inputs, and the dirty values that the polynomial is of."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FormStep, ...]
     clean: tuple[Var, ...]
     symbols: tuple[Factor, ...]
 
@@ -84,7 +84,7 @@ class Forms:
     def __init__(self, eqns: Sequence[Equation], is_dirty: Callable[[Var], bool]) -> None:
         self.is_dirty = is_dirty
         self.of: dict[Var, Form] = {}
-        self.steps: dict[Var, Step] = {}
+        self.steps: dict[Var, FormStep] = {}
         self.reductions: dict[Var, None] = {}
         self.level: dict[Var, int] = {}
         for eqn in eqns:
@@ -111,7 +111,7 @@ class Forms:
             return
         for var in eqn.outvars:
             self.of[var] = tuple(found)
-            self.steps[var] = Step(eqn, tuple(map(tuple, found.values())))
+            self.steps[var] = FormStep(eqn, tuple(map(tuple, found.values())))
             if has_rows and is_small(var):
                 self.reductions[var] = None
 
@@ -123,7 +123,7 @@ class Forms:
             return self.of.get(atom)
         if not _is_inexact(atom):
             return None
-        return (Term(((atom, False),), 0),) if self.is_factor(atom) else (Term((), 1),)
+        return (FormTerm(((atom, False),), 0),) if self.is_factor(atom) else (FormTerm((), 1),)
 
     def is_number(self, atom: Var) -> bool:
         """Whether a dirty value is one that polynomials are of: small, and no clean array times scalars."""
@@ -136,11 +136,11 @@ class Forms:
 
     def cone(self, reductions: Iterable[Var]) -> Cone:
         """How some reductions are computed together."""
-        steps: dict[int, Step] = {}
+        steps: dict[int, FormStep] = {}
         clean: dict[Var, None] = {}
         symbols: dict[Factor, None] = {}
 
-        def visit(step: Step) -> None:
+        def visit(step: FormStep) -> None:
             if id(step.eqn) in steps:
                 return
             reads = (read for term in step.terms for application in term for own in application for read in own)
@@ -183,17 +183,17 @@ def _is_inexact(var: Any) -> bool:
 
 # --- rules --------------------------------------------------------------------------------------------------------
 
-Found: TypeAlias = dict[Term, list[Application]] | None
-FIRST = (Read(0),)
+Found: TypeAlias = dict[FormTerm, list[Application]] | None
+FIRST = (FormRead(0),)
 
 
-def _collected(options: Iterable[tuple[Term, Application]]) -> Found:
+def _collected(options: Iterable[tuple[FormTerm, Application]]) -> Found:
     """Terms with the same factors added up."""
     found: dict[tuple[Factor, ...], tuple[int, list[Application]]] = {}
     for term, application in options:
         degree, applications = found.get(term.factors, (0, []))
         found[term.factors] = max(degree, term.degree), [*applications, application]
-    return {Term(factors, degree): applications for factors, (degree, applications) in found.items()}
+    return {FormTerm(factors, degree): applications for factors, (degree, applications) in found.items()}
 
 
 def _as_product(eqn: Equation) -> Equation:
@@ -208,7 +208,7 @@ def _linear(eqn: Equation, forms: Sequence[Form]) -> Found:
     if any(form != CLEAN for form in forms[1:]):
         return None
     rest = (FIRST,) * (len(eqn.invars) - 1)
-    return _collected((term, ((Read(k),), *rest)) for k, term in enumerate(forms[0]))
+    return _collected((term, ((FormRead(k),), *rest)) for k, term in enumerate(forms[0]))
 
 
 def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
@@ -227,22 +227,22 @@ def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
     for term in terms[1:]:
         common &= Counter(term.factors)
 
-    def extras(term: Term) -> tuple[Factor, ...]:
+    def extras(term: FormTerm) -> tuple[Factor, ...]:
         return tuple((Counter(term.factors) - common).elements())
 
     degree = max(term.degree + len(extras(term)) for term in terms)
     if degree <= max(1, *(term.degree for term in terms)):
-        reads = [tuple(Read(k, extras(t)) for k, t in enumerate(form)) for form in forms]
-        return {Term(_sorted(common.elements()), degree): [_chosen(reads, added)]}
+        reads = [tuple(FormRead(k, extras(t)) for k, t in enumerate(form)) for form in forms]
+        return {FormTerm(_sorted(common.elements()), degree): [_chosen(reads, added)]}
     options = []
     for factors in dict.fromkeys(term.factors for term in terms):
-        reads = [tuple(Read(k) for k, t in enumerate(form) if t.factors == factors) for form in forms]
+        reads = [tuple(FormRead(k) for k, t in enumerate(form) if t.factors == factors) for form in forms]
         degree = max(term.degree for term in terms if term.factors == factors)
-        options.append((Term(factors, degree), _chosen(reads, added)))
+        options.append((FormTerm(factors, degree), _chosen(reads, added)))
     return _collected(options)
 
 
-def _chosen(reads: Sequence[tuple[Read, ...]], added: Sequence[int]) -> Application:
+def _chosen(reads: Sequence[tuple[FormRead, ...]], added: Sequence[int]) -> Application:
     return tuple(own if i in added else FIRST for i, own in enumerate(reads))
 
 
@@ -255,7 +255,7 @@ def _product(eqn: Equation, forms: Sequence[Form]) -> Found:
     del eqn
     left, right = forms
     return _collected(
-        (Term(_sorted([*a.factors, *b.factors]), a.degree + b.degree), ((Read(i),), (Read(j),)))
+        (FormTerm(_sorted([*a.factors, *b.factors]), a.degree + b.degree), ((FormRead(i),), (FormRead(j),)))
         for (i, a), (j, b) in product(enumerate(left), enumerate(right))
     )
 
@@ -268,7 +268,9 @@ def _division(eqn: Equation, forms: Sequence[Form]) -> Found:
     if others or divisor.degree:
         return None
     inverse = _inverted(divisor.factors)
-    options = ((Term(_sorted([*a.factors, *inverse]), a.degree), ((Read(k),), FIRST)) for k, a in enumerate(above))
+    options = (
+        (FormTerm(_sorted([*a.factors, *inverse]), a.degree), ((FormRead(k),), FIRST)) for k, a in enumerate(above)
+    )
     return _collected(options)
 
 
@@ -279,7 +281,7 @@ def _power(eqn: Equation, forms: Sequence[Form]) -> Found:
     if others or (exponent < 0 and term.degree):
         return None
     factors = term.factors if exponent >= 0 else _inverted(term.factors)
-    return {Term(_sorted(factors * abs(exponent)), term.degree * abs(exponent)): [(FIRST,)]}
+    return {FormTerm(_sorted(factors * abs(exponent)), term.degree * abs(exponent)): [(FIRST,)]}
 
 
 def _inverted(factors: Iterable[Factor]) -> tuple[Factor, ...]:

@@ -156,7 +156,8 @@ class _Rewriting:
 
     def _computed(self, made: _Made) -> Atom | None:
         """The log-determinant of the pass that undoes one, from both ends of it."""
-        claim, is_forward = made.claim, made.claim.direction == "forward"
+        claim = made.claim
+        is_forward = made.claim.direction == "forward"
         x, y = (claim.value, made.output) if is_forward else (made.output, claim.value)
         num = len(claim.arrays)
 
@@ -182,7 +183,8 @@ class _Rewriting:
 
     def _is_permuted_back(self, eqn: Equation) -> bool:
         """Whether a gather undoes another one, so that its result is the operand of that one."""
-        operand, out = eqn.invars[0], eqn.outvars[0]
+        operand = eqn.invars[0]
+        out = eqn.outvars[0]
         numbers = self._permutation(eqn)
         if numbers is None:
             return False

@@ -23,23 +23,23 @@ MAX_TERMS = 32
 """Terms up to which a sum is followed."""
 
 
-class Term(NamedTuple):
+class LinearTerm(NamedTuple):
     """A product of scalars, times one of the sums (None: of scalars alone)."""
 
     source: Var | None
     factors: tuple[Factor, ...] = ()
     is_negative: bool = False
 
-    def times(self, factor: Atom, inverse: bool) -> Term:
+    def times(self, factor: Atom, inverse: bool) -> LinearTerm:
         """The term multiplied or divided by a scalar."""
         return self._replace(factors=(*self.factors, (factor, inverse)))
 
-    def negated(self) -> Term:
+    def negated(self) -> LinearTerm:
         """The term with the other sign."""
         return self._replace(is_negative=not self.is_negative)
 
 
-Terms: TypeAlias = tuple[Term, ...]
+Terms: TypeAlias = tuple[LinearTerm, ...]
 
 
 def linear_sums(eqns: Sequence[Equation], sources: Collection[Var], targets: Collection[Var]) -> dict[Var, Terms]:
@@ -58,7 +58,7 @@ def _forms(eqns: Sequence[Equation], sources: Collection[Var], ends: frozenset[V
             continue
         var = eqn.outvars[0]
         if var in sources:
-            forms[var] = (Term(var),)
+            forms[var] = (LinearTerm(var),)
             continue
         open_forms = {a: forms[a] for a in read_vars(eqn) if a in forms and a not in ends}
         terms = _terms(eqn, open_forms) if open_forms else None
@@ -109,4 +109,4 @@ def _negated(terms: Terms) -> Terms:
 
 
 def _as_terms(atom: Atom, terms: Terms | None) -> Terms:
-    return (Term(None, ((atom, False),)),) if terms is None else terms
+    return (LinearTerm(None, ((atom, False),)),) if terms is None else terms

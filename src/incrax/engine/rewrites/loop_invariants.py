@@ -87,11 +87,9 @@ def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
     params = {name: eqn.params[name] for name in ("length", "reverse", "unroll") if name in eqn.params}
 
     def loop(*values: Any) -> list[Any]:
-        consts, carry, xs = (
-            values[:num_consts],
-            values[num_consts : num_consts + num_carry],
-            values[num_consts + num_carry :],
-        )
+        consts = values[:num_consts]
+        carry = values[num_consts : num_consts + num_carry]
+        xs = values[num_consts + num_carry :]
         outer = _bind(body, body.invars[:num_consts], consts)
         _jax.evaluate(split.hoisted, outer)
 
@@ -108,14 +106,17 @@ def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
 
 
 def _rewrite_while(eqn: Equation) -> list[Equation] | None:
-    num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    cond, body = _simplified(eqn.params["cond_jaxpr"]), _simplified(eqn.params["body_jaxpr"])
+    num_cond = eqn.params["cond_nconsts"]
+    num_body = eqn.params["body_nconsts"]
+    cond = _simplified(eqn.params["cond_jaxpr"])
+    body = _simplified(eqn.params["body_jaxpr"])
     split = _split(body, body.invars[:num_body], may_run=False)
     if split is None or cond.outvars[0].aval.shape != ():
         return None
 
     def loop(*values: Any) -> Sequence[Any]:
-        cond_consts, body_consts = values[:num_cond], values[num_cond : num_cond + num_body]
+        cond_consts = values[:num_cond]
+        body_consts = values[num_cond : num_cond + num_body]
         outer = _bind(body, body.invars[:num_body], body_consts)
         _jax.evaluate(split.hoisted, outer)
 

@@ -62,7 +62,7 @@ def _inverse(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
     return tuple((atom, not inverse) for atom, inverse in factors)
 
 
-class Reduction(NamedTuple):
+class SiblingReduction(NamedTuple):
     """The number of an equation that sums an operand, and the products that the operand is the sum of."""
 
     number: int
@@ -82,14 +82,14 @@ class Reduction(NamedTuple):
 Products: TypeAlias = tuple[Product, ...]
 
 
-def reductions(eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: EquationOf) -> list[Reduction]:
+def reductions(eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: EquationOf) -> list[SiblingReduction]:
     """The sums over large arrays whose operand has dirty factors; `equation_of` knows what else writes what is read."""
     reader = _Reader(is_dirty, equation_of)
     found = []
     for number, eqn in enumerate(eqns):
         is_sum = is_full_sum(eqn, "f") and not eqn.outvars[0].aval.weak_type
         if is_sum and is_dirty(eqn.outvars[0]):
-            reduction = Reduction(number, reader.read(eqn.invars[0]))
+            reduction = SiblingReduction(number, reader.read(eqn.invars[0]))
             if _is_complete(reduction, eqn.invars[0].aval.shape):
                 found.append(reduction)
         elif len(eqn.outvars) == 1:
@@ -97,7 +97,7 @@ def reductions(eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: Equatio
     return found
 
 
-def _is_complete(reduction: Reduction, shape: tuple[int, ...]) -> bool:
+def _is_complete(reduction: SiblingReduction, shape: tuple[int, ...]) -> bool:
     vectors = [atom for product in reduction.products for atom, _ in (*product.clean, *product.dirty)]
     return bool(reduction.dirty) and all(atom.aval.shape == shape for atom in vectors)
 
@@ -106,7 +106,8 @@ class _Reader:
     """The products of dirty arrays, entered in the order of the equations that write them."""
 
     def __init__(self, is_dirty: IsDirty, equation_of: EquationOf) -> None:
-        self.is_dirty, self.equation_of = is_dirty, equation_of
+        self.is_dirty = is_dirty
+        self.equation_of = equation_of
         self.known: dict[Var, Products] = {}
 
     def read(self, atom: Atom) -> Products:

@@ -22,7 +22,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Equation, Var
 from incrax._program import read_vars, written_vars
-from incrax.engine.program.chains import Chain
+from incrax.engine.program.chains import SumChain
 
 MIN_CLEAN_TERMS = 4
 """Clean terms from which on a partial sum is worth a value of its own; a change of any of them makes it stale."""
@@ -121,7 +121,7 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
 
 def regroup(
     eqns: Sequence[Equation],
-    chains: Iterable[Chain],
+    chains: Iterable[SumChain],
     table: DerivedTable,
     is_clean: Callable[[Var], bool],
     kept: Iterable[Var] = (),
@@ -148,7 +148,8 @@ def regroup(
 
 def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:
     """The sum of two or more terms from the left, by additions like another one, written to a variable."""
-    eqns, left = [], terms[0]
+    eqns = []
+    left = terms[0]
     for term in terms[1:-1]:
         new = _jax.new_var(like.outvars[0].aval)
         eqns.append(like.replace(invars=[left, term], outvars=[new]))
@@ -231,7 +232,8 @@ def is_full_sum(eqn: Equation, kinds: str = "fc") -> bool:
 
 def live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
     """Equations whose results are read later or kept."""
-    needed, live = set(kept), []
+    needed = set(kept)
+    live = []
     for eqn in reversed(eqns):
         if eqn.effects or any(var in needed for var in written_vars(eqn)):
             needed.update(read_vars(eqn))

@@ -47,7 +47,7 @@ def factor_key(factors: Iterable[Factor]) -> Key:
     return tuple(sorted((id(atom), inverse) for atom, inverse in factors))
 
 
-class Entry(NamedTuple):
+class ProductEntry(NamedTuple):
     """One term of a row: a number times a product of clean scalars and clean arrays."""
 
     scalars: tuple[Factor, ...]
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
     """A row's product with the shared vector, times scalars and a number: a part of the value of `sink`."""
 
     sink: Var
-    row: tuple[Entry, ...]
+    row: tuple[ProductEntry, ...]
     scalars: tuple[Factor, ...]
     number: float
 
@@ -94,11 +94,12 @@ class _Term(NamedTuple):
     number: float
 
 
-def _matrix(rows: Sequence[Sequence[Entry]], aval: Any, table: DerivedTable) -> Var:
+def _matrix(rows: Sequence[Sequence[ProductEntry]], aval: Any, table: DerivedTable) -> Var:
     """The variable with these rows, and its flag."""
     inputs = list(dict.fromkeys(a for row in rows for e in row for a, _ in (*e.scalars, *e.arrays)))
     numbers = {atom: number for number, atom in enumerate(inputs)}
-    size, dtype = _jax.aval_size(aval), aval.dtype
+    size = _jax.aval_size(aval)
+    dtype = aval.dtype
 
     def numbered(factors: Iterable[Factor]) -> tuple[tuple[int, bool], ...]:
         return tuple((numbers[atom], inverse) for atom, inverse in factors)
@@ -145,7 +146,8 @@ def _bound(factors: Iterable[tuple[Any, bool]]) -> Any:
 
 def _bound_of(factor: Any, inverse: bool) -> Any:
     """max(1, |factor|), of an array for the largest element; not a number stays one, so that guards are false."""
-    size, axes = lax.abs(factor), tuple(range(factor.ndim))
+    size = lax.abs(factor)
+    axes = tuple(range(factor.ndim))
     one = lax.full_like(size, 1, shape=())
     largest = lax.div(one, lax.reduce_min(size, axes)) if inverse else lax.reduce_max(size, axes)
     return lax.select(lax.le(largest, one), one, largest)
@@ -216,7 +218,8 @@ def _scales(numbers: Any, multipliers: Any, divisors: Any) -> Any:
 
 def _is_safe(results: Any, shared: Any, numbers: Any, multipliers: Any, divisors: Any, num_terms: int) -> Any:
     """Whether B is bounded, and each result is zero for a zero factor or large against what its terms may lose."""
-    tiny, eps = _tiny(results.dtype), float(jnp.finfo(results.dtype).eps)
+    tiny = _tiny(results.dtype)
+    eps = float(jnp.finfo(results.dtype).eps)
     sizes = jnp.abs(jnp.concatenate([numbers[:, None], multipliers, 1 / divisors], axis=1))
     scalars = jnp.prod(jnp.where(sizes <= 1, jnp.ones_like(sizes), sizes), axis=1)
     loss = _MAX_LOSSES * num_terms * tiny ** (1.0 - _MATRIX_RANGE) / eps * shared * scalars

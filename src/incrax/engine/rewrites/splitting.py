@@ -74,9 +74,12 @@ class InTwo:
 
     def second(self, kept: Values | None) -> Any:
         """The second result, from what the first was computed from if that is there."""
-        eqns, known = self._split.later, self._split.handed
+        eqns = self._split.later
+        known = self._split.handed
         if kept is None:
-            eqns, known, kept = needed_equations(self._program.eqns, [self._second]), [], ()
+            eqns = needed_equations(self._program.eqns, [self._second])
+            known = []
+            kept = ()
         variables = (*_variables(self._program), *known)
         return _evaluated(eqns, [self._second], variables, (*self._values, *kept))[0]
 
@@ -111,7 +114,8 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     num_consts, num_carry = _jax.scan_counts(eqn)
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
     body = inline_jits(from_jaxpr(eqn.params["jaxpr"]))
-    carried, xs = body.invars[num_consts:][:num_carry], body.invars[num_consts + num_carry :]
+    carried = body.invars[num_consts:][:num_carry]
+    xs = body.invars[num_consts + num_carry :]
     is_first = _needed_outputs(body, carried, [var in wanted for var in eqn.outvars])
     if all(is_first):
         return None

@@ -23,7 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Literal, Var
-from incrax.engine.rewrites.forms import Cone, Forms, Read, Step
+from incrax.engine.rewrites.forms import Cone, FormRead, Forms, FormStep
 from incrax.engine.rewrites.partial_sums import DerivedTable
 
 BATCH = 8
@@ -93,7 +93,8 @@ def pack(values: Sequence[Any], dtype: Any) -> Any:
 
 def unpack(vector: Any, avals: Sequence[Any]) -> list[Any]:
     """The values that were packed."""
-    values, start = [], 0
+    values = []
+    start = 0
     for aval in avals:
         size = _jax.aval_size(aval)
         value = vector[start : start + size]
@@ -127,7 +128,7 @@ class _Evaluation:
             for number, var in enumerate(step.eqn.outvars):
                 self.env[var] = [outputs[number] for outputs in terms]
 
-    def apply(self, step: Step, term: int, change: Callable[[Any], Any]) -> list[Any]:
+    def apply(self, step: FormStep, term: int, change: Callable[[Any], Any]) -> list[Any]:
         """One term of a step's outputs; its inputs may be changed first."""
         total: list[Any] = []
         for application in step.terms[term]:
@@ -136,13 +137,13 @@ class _Evaluation:
             total = [a + b for a, b in zip(total, outputs, strict=True)] if total else list(outputs)
         return total
 
-    def _input(self, atom: Any, reads: Sequence[Read]) -> Any:
+    def _input(self, atom: Any, reads: Sequence[FormRead]) -> Any:
         """The sum of what is read of an input."""
         if not reads:
             return jnp.zeros(atom.aval.shape, atom.aval.dtype)
         return functools.reduce(operator.add, [self._read(atom, read) for read in reads])
 
-    def _read(self, atom: Any, read: Read) -> Any:
+    def _read(self, atom: Any, read: FormRead) -> Any:
         if isinstance(atom, Literal):
             value = jnp.asarray(atom.val, atom.aval.dtype)
         elif atom in self.known:
@@ -160,7 +161,8 @@ class _Evaluation:
 
 def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
     """The variable that holds z0, and P(z0), J and H of a group and of its scales."""
-    clean, symbols = group.cone.clean, group.cone.symbols
+    clean = group.cone.clean
+    symbols = group.cone.symbols
     numbers = tuple(dict.fromkeys(var for var, _ in symbols))
 
     def make(*values: Any) -> Any:
@@ -180,7 +182,8 @@ def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
 
 def _with_scales(evaluation: _Evaluation, outputs: Sequence[Output]) -> list[Any]:
     """The outputs at z, then their scales: complex ones have one for both parts."""
-    results, scales = [], []
+    results = []
+    scales = []
     for var, term in outputs:
         results.append(evaluation.env[var][term])
         (total,) = evaluation.apply(evaluation.forms.steps[var], term, _turned)
@@ -206,7 +209,8 @@ def _derivatives(polynomials: Callable[[Any], tuple[Any, Any]], centre: Any) -> 
     def together(z: Any) -> Any:
         return jnp.concatenate(polynomials(z))
 
-    values, directions = together(centre), jnp.eye(centre.size, dtype=centre.dtype)
+    values = together(centre)
+    directions = jnp.eye(centre.size, dtype=centre.dtype)
     if not centre.size:
         return [values]
     found = [values, _slopes(together, centre, directions).ravel()]
@@ -241,10 +245,12 @@ def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
     num_straight, num_curved = (2 * sum(num_real(x.aval) for x in part) for part in (group.straight, group.curved))
     m = num_straight + num_curved
     centre, values, slopes, curvatures = _split(known, [p, m, p * m, p * num_curved * p])
-    slopes, curvatures = slopes.reshape(p, m), curvatures.reshape(p, num_curved, p)
+    slopes = slopes.reshape(p, m)
+    curvatures = curvatures.reshape(p, num_curved, p)
     d = z - centre
     with jax.default_matmul_precision("highest"):
-        straight, bound = d @ slopes, jnp.abs(d) @ jnp.abs(slopes)
+        straight = d @ slopes
+        bound = jnp.abs(d) @ jnp.abs(slopes)
         curved = 0.5 * jnp.einsum("i,ijk,k->j", d, curvatures, d)
         bent = 0.5 * jnp.einsum("i,ijk,k->j", jnp.abs(d), jnp.abs(curvatures), jnp.abs(d))
     pad = (num_straight, 0)

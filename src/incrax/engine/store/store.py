@@ -130,7 +130,8 @@ class Store:
         other.states = [state.copy() for state in self.states]
         if self.pinned is not None:
             other.pinned = other.states[self.states.index(self.pinned)]
-        other.bound_bytes, other.expected = self.bound_bytes, self.expected
+        other.bound_bytes = self.bound_bytes
+        other.expected = self.expected
         ids = frozenset(id(x) for state in self.states for x in state.saved.values())
         self.shared |= ids
         other.shared = self.shared
@@ -150,7 +151,8 @@ class Store:
 
     def pin(self, state: State | None) -> None:
         """Keep a version until another one is pinned, or none."""
-        self.pinned, self.expected = state, ()
+        self.pinned = state
+        self.expected = ()
         self.bound_bytes = self.budget_bytes + 1
         self._set(self.states)
 
@@ -182,7 +184,8 @@ class Store:
 
     def add(self, state: State, filled: dict[Var, Any]) -> None:
         """Add values computed for an existing version."""
-        state.saved, state.harmless = {**state.saved, **filled}, -1
+        state.saved = {**state.saved, **filled}
+        state.harmless = -1
         self._fit()
 
     def forget(self, variables: Iterable[Var]) -> None:
@@ -203,7 +206,8 @@ class Store:
 
         Results of programs that were not waited for, one of each; those that are ready leave the list.
         """
-        running, is_broken = [], False
+        running = []
+        is_broken = False
         for x in results:
             if x.is_deleted():
                 continue
@@ -218,7 +222,8 @@ class Store:
 
     def clear(self) -> None:
         """Drop every version."""
-        self.states, self.pinned = [], None
+        self.states = []
+        self.pinned = None
         self.pool.clear()
 
     def _set(self, states: list[State]) -> None:
@@ -288,7 +293,8 @@ class Store:
         """What was evicted since this was asked for."""
         if not self.evicted:
             return []
-        found, self.evicted = self.evicted, []
+        found = self.evicted
+        self.evicted = []
         return found
 
 
@@ -346,7 +352,8 @@ class Comparison:
         entries = list(state.entries)
         is_same = True
         for index in changed:
-            old, x = entries[index], leaves[index]
+            old = entries[index]
+            x = leaves[index]
             if type(old) is LeafValue and self._has_bits_of(index, x, old):
                 continue
             new = as_entry(x)
@@ -393,7 +400,8 @@ class Comparison:
     def dirty(self, values: tuple[LeafValue, ...], state: State) -> int:
         """Mask of the inputs whose bits differ from those of a state."""
         dirty = 0
-        offsets, widths = self.layout.offsets, self.layout.widths
+        offsets = self.layout.offsets
+        widths = self.layout.widths
         known = state.values
         for index in [i for i, (v, w) in enumerate(zip(values, known, strict=True)) if v is not w]:
             width = widths[index]
@@ -443,7 +451,8 @@ class Baselines:
         """Whether the first of two baselines with one dirty set has more of its values, or was used more often."""
         state, dirty = pair
         if state.saved is not other[0].saved:
-            has, other_has = self._has_values(state, dirty), self._has_values(*other)
+            has = self._has_values(state, dirty)
+            other_has = self._has_values(*other)
             if has != other_has:
                 return has
         return state.uses > other[0].uses

@@ -43,7 +43,8 @@ class Encoding:
         return self._chunked(step, (rows, *keys))
 
     def _chunked(self, step: Callable[[Any], Any], data: Any) -> Any:
-        num_rows, size = jax.tree.leaves(data)[0].shape[0], self.chunk_rows
+        num_rows = jax.tree.leaves(data)[0].shape[0]
+        size = self.chunk_rows
         if size is None or num_rows <= size:
             return _checked(step(data), num_rows)
         num_chunks = num_rows // size

@@ -38,7 +38,10 @@ class EpochGradient:
     """The sum over batches of a loss of representations, and its gradient. Made by `Held.value_and_grad`."""
 
     def __init__(self, setting: Setting, loss: Callable[..., Any], wrt: Any, prove: Callable[[Any, Any], None]) -> None:
-        self._setting, self._loss, self._wrt, self._prove = setting, loss, wrt, prove
+        self._setting = setting
+        self._loss = loss
+        self._wrt = wrt
+        self._prove = prove
         self._programs = Programs(self._evaluated)
 
     def __call__(self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None) -> tuple[Any, Any]:
@@ -130,7 +133,8 @@ class _Epoch:
         return lax.scan(step, start, batches)[0] if batches.numbers.shape[0] else start
 
     def _arguments(self, encoded: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
-        first, second = iter(encoded), iter(others)
+        first = iter(encoded)
+        second = iter(others)
         return self.selection.merged([next(first) if flag else next(second) for flag in self.is_encoded])[0]
 
     def _cotangent(self, found: Any, active: Sequence[Any]) -> Any:

@@ -68,7 +68,9 @@ class Kept:
 
     def __init__(self, setting: Setting, params: Any, data: tuple[Any, ...]) -> None:
         params = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, params)
-        self._setting, self._params, self._data = setting, params, data
+        self._setting = setting
+        self._params = params
+        self._data = data
         wrt = 0 if setting.wrt is None else setting.wrt
         self._pullback: Pullback
         self._representations, self._pullback = vjp(setting.encoding, params, *data, wrt=wrt)
@@ -165,7 +167,8 @@ class Kept:
             that are recomputed, with their forward pass. Nothing is forgotten: see `reset`.
         """
         is_current = self._check_params("pullback", params)
-        stats, touched = self._setting.stats, np.flatnonzero(self._is_touched)
+        stats = self._setting.stats
+        touched = np.flatnonzero(self._is_touched)
         is_kept = is_current and not self._setting.encoding.is_recomputed
         whole = self.num_rows * (2 if is_kept else 3)
         chosen = padded(touched, self.num_rows)

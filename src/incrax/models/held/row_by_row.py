@@ -171,9 +171,11 @@ def _difference(x: Any, y: Any) -> float:
     if x.shape != y.shape:
         return float("inf")
     dtype = x.dtype
-    x, y = np.asarray(x), np.asarray(y)
+    x = np.asarray(x)
+    y = np.asarray(y)
     wide = np.complex128 if jnp.issubdtype(dtype, jnp.complexfloating) else np.float64
-    x, y = x.astype(wide), y.astype(wide)
+    x = x.astype(wide)
+    y = y.astype(wide)
     scale = np.abs(y).max(initial=0.0, where=np.isfinite(y)) or 1.0
     different = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y)) / scale
     largest = float(np.nan_to_num(different, nan=np.inf).max(initial=0.0))

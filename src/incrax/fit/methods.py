@@ -1,0 +1,335 @@
+"""Minimisers of other libraries over the saved values: Minuit, SciPy, optax, optimistix.
+
+In: counted functions of a vector. Out: the end of a search; of Minuit also intervals and contours.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from incrax._extras import needed
+from incrax.fit.messages import failed_minuit, no_bounds, unknown_options
+from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings
+
+# --- Minuit -----------------------------------------------------------------------------------------------------------
+
+MINUIT_OPTIONS = ("strategy", "step", "precision", "use_simplex", "with_gradient")
+NEAR_BOUND = 3.0
+"""Of an element's error."""
+
+
+def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
+    """MIGRAD with the gradient, and from strategy 1 on the Hessian, of the task."""
+    options = dict(settings.options)
+    strategy = options.pop("strategy", 0)
+    use_simplex = options.pop("use_simplex", True)
+    with_gradient = options.pop("with_gradient", True)
+    hessian = (lambda x: positive(counted.hessian(x))) if strategy and with_gradient else None
+    minuit = _minuit(counted, counted.task.x, settings.errordef, hessian=hessian, with_gradient=with_gradient)
+    minuit.strategy = strategy
+    if "step" in options:
+        minuit.errors = np.broadcast_to(options["step"], counted.task.x.shape)
+    minuit.precision = options.get("precision")
+    if settings.tolerance is not None:
+        minuit.tol = settings.tolerance
+    # Limits are this package's: Minuit counts calls that remembered values answer.
+    minuit.migrad(ncall=max(10 * settings.max_calls, 10_000), use_simplex=use_simplex)
+    found = minuit.fmin
+    reasons = [text for is_one, text in _reasons(found) if is_one]
+    return Ended(np.array(minuit.values), bool(minuit.valid), "; ".join(reasons) or "valid minimum", _metric(minuit))
+
+
+def _metric(minuit: Any) -> np.ndarray | None:
+    """The Hessian as Minuit has learned it; None near bounds, where its inner coordinates say nothing of ours."""
+    if minuit.covariance is None:
+        return None
+    covariance = np.array(minuit.covariance)
+    x = np.array(minuit.values)
+    lower, upper = np.array(minuit.limits).T
+    room = np.minimum(x - lower, upper - x)
+    if not np.all(np.isfinite(covariance)) or np.any(room <= NEAR_BOUND * np.sqrt(np.abs(np.diagonal(covariance)))):
+        return None
+    try:
+        return 2 * minuit.errordef * np.linalg.inv(covariance)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def positive(hessian: np.ndarray) -> np.ndarray:
+    """A Hessian with the signs of its eigenvalues turned where they are negative: iminuit has no way out of those."""
+    if not np.all(np.isfinite(hessian)):
+        return np.eye(len(hessian))
+    found, vectors = np.linalg.eigh(hessian)
+    if found.min() > 0:
+        return hessian
+    least = 1e-8 * np.abs(found).max() or 1.0
+    return (vectors * np.maximum(np.abs(found), least)) @ vectors.T
+
+
+def _minuit(counted: CountedTask, x: np.ndarray, errordef: float, *, hessian: Any, with_gradient: bool = True) -> Any:
+    library = needed("iminuit", 'minimize(method="migrad"), minos and contour', "fit")
+    gradient = counted.gradient if with_gradient else False
+    minuit = library.Minuit(counted.value, x, grad=gradient, hessian=hessian, name=_names(counted))
+    minuit.errordef = errordef
+    minuit.limits = np.stack(counted.task.bounds, axis=1)
+    return minuit
+
+
+def _names(counted: CountedTask) -> tuple[str, ...]:
+    return counted.task.problem.names
+
+
+def _reasons(found: Any) -> list[tuple[bool, str]]:
+    return [
+        (found.is_above_max_edm, "the estimated distance to the minimum is above its goal"),
+        (found.has_reached_call_limit, "call limit reached"),
+        (found.has_parameters_at_limit, "a parameter is at its limit"),
+        (found.hesse_failed, "the Hessian cannot be inverted"),
+    ]
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+class Interval(NamedTuple):
+    """Where the profile of an element has risen by the error definition: distances from the minimum, below and above.
+
+    Fields:
+        lower: distance to the lower end, negative.
+        upper: distance to the upper end.
+        is_valid: whether both were found.
+        cl: the confidence level asked for; None: one sigma.
+    """
+
+    lower: float
+    upper: float
+    is_valid: bool
+    cl: float | None = None
+
+
+class Errors:
+    """Minuit at a minimum, for MINOS and contours.
+
+    Its inner searches start from the Hessian at the minimum instead of numeric second derivatives at every point.
+    """
+
+    def __init__(self, counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float) -> None:
+        metric = None if hessian is None else (lambda _: hessian)
+        self._minuit = minuit = _minuit(counted, x, errordef, hessian=metric)
+        minuit.strategy = 0
+        minuit.hesse()
+        if not minuit.valid:
+            minuit.migrad()
+
+    def intervals(self, names: Sequence[str], cl: float | None) -> dict[str, Interval]:
+        """By MINOS.
+
+        Raises:
+            MinimumError: Minuit finds no minimum here.
+        """
+        self._run("minos", lambda: self._minuit.minos(*names, cl=cl))
+        found = {name: self._minuit.merrors[name] for name in names}
+        return {name: Interval(each.lower, each.upper, bool(each.is_valid), cl) for name, each in found.items()}
+
+    def contour(self, pair: tuple[str, str], cl: float | None, num_points: int) -> np.ndarray:
+        """Points where the profile of two elements is at a level, shape (num_points + 1, 2), closed.
+
+        Raises:
+            MinimumError: Minuit finds no minimum here, or no contour.
+        """
+        points = self._run("contour", lambda: self._minuit.mncontour(*pair, cl=cl, size=num_points))
+        if len(points) < 4:
+            raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
+        return np.asarray(points)
+
+    @staticmethod
+    def _run(what: str, call: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError as error:
+            raise failed_minuit(what, str(error).splitlines()[0]) from error
+
+
+# --- SciPy: each method is given the derivatives that it takes --------------------------------------------------------
+
+
+class Takes(NamedTuple):
+    """What a method takes: second derivatives (`"hess"`, `"hessp"` or none), a gradient, bounds."""
+
+    second: str | None = None
+    gradient: bool = True
+    bounds: bool = False
+
+
+METHODS = {
+    "Nelder-Mead": Takes(gradient=False, bounds=True),
+    "Powell": Takes(gradient=False, bounds=True),
+    "COBYLA": Takes(gradient=False, bounds=True),
+    "COBYQA": Takes(gradient=False, bounds=True),
+    "CG": Takes(),
+    "BFGS": Takes(),
+    "L-BFGS-B": Takes(bounds=True),
+    "TNC": Takes(bounds=True),
+    "SLSQP": Takes(bounds=True),
+    "Newton-CG": Takes("hessp"),
+    "trust-ncg": Takes("hessp"),
+    "trust-krylov": Takes("hessp"),
+    "trust-exact": Takes("hess"),
+    "dogleg": Takes("hess"),
+    "trust-constr": Takes("hess", bounds=True),
+}
+BOUNDED = tuple(name for name, takes in METHODS.items() if takes.bounds)
+UNKNOWN_OPTIONS = "Unknown solver options"
+"""How SciPy's warning about them begins."""
+LIMITS = ("limit", "maximum number", "maxfun")
+"""Words of messages about a limit."""
+
+
+def scipy_name(method: str) -> str | None:
+    """A method's name as SciPy writes it, None if there is none."""
+    return next((name for name in METHODS if name.lower() == method.lower()), None)
+
+
+def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> Ended:
+    """Minimise by a method of `scipy.optimize.minimize`.
+
+    Raises:
+        MethodError: it takes no bounds, and there are some, or an option is none of its own.
+    """
+    takes = METHODS[method]
+    task = counted.task
+    if task.is_bounded and not takes.bounds:
+        raise no_bounds(method, ["migrad", *BOUNDED])
+    watched = _Watched()
+    given: dict[str, Any] = {"jac": True} if takes.gradient else {}
+    if takes.second is not None:
+        given[takes.second] = watched.of(counted.hessian if takes.second == "hess" else counted.hvp)
+    if task.is_bounded:
+        given["bounds"] = scipy.optimize.Bounds(*task.bounds, keep_feasible=True)  # pyright: ignore[reportArgumentType]
+    fun = watched.of(counted.value_and_gradient if takes.gradient else counted.value)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # What they say is told by the status.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        warnings.simplefilter("ignore", scipy.optimize.OptimizeWarning)
+        warnings.filterwarnings("error", UNKNOWN_OPTIONS, scipy.optimize.OptimizeWarning)
+        try:
+            found = scipy.optimize.minimize(
+                fun, task.x, method=method, tol=settings.tolerance, options=dict(settings.options), **given
+            )
+        except scipy.optimize.OptimizeWarning as warning:
+            names = str(warning).removeprefix(UNKNOWN_OPTIONS).strip(": ").split(", ")
+            raise unknown_options(method, names, ()) from None
+        except (ValueError, ArithmeticError) as error:
+            if watched.is_finite or watched.failure is error:
+                raise
+            return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
+    is_limited = not found.success and any(word in found.message.lower() for word in LIMITS)
+    num_steps = getattr(found, "nit", None)
+    return Ended(np.asarray(found.x), bool(found.success), found.message, is_limited=is_limited, num_steps=num_steps)
+
+
+class _Watched:
+    """What a method calls: an error of its own after a derivative that is not finite is an end, not an error."""
+
+    def __init__(self) -> None:
+        self.is_finite: bool = True
+        self.failure: Exception | None = None
+
+    def of(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function."""
+
+        def evaluated(*given: Any) -> Any:
+            try:
+                found = evaluate(*given)
+            except Exception as error:
+                self.failure = error
+                raise
+            parts = found if isinstance(found, tuple) else (found,)
+            self.is_finite &= all(bool(np.all(np.isfinite(part))) for part in parts)
+            return found
+
+        return evaluated
+
+
+# --- optax, step by step over the saved values, and optimistix, in one program ----------------------------------------
+
+MAX_STEPS = 10_000
+TOLERANCE = 1e-6
+"""Of optax: the greatest element of the gradient, relative to the value or 1."""
+
+
+def _is_of(library: str, kind: str, x: Any) -> bool:
+    """Whether an object is of a class of a library; if it is, the library is imported already."""
+    module = sys.modules.get(library)
+    return module is not None and isinstance(x, getattr(module, kind))
+
+
+def is_optax(x: Any) -> bool:
+    """Whether it is an optimiser of optax."""
+    return _is_of("optax", "GradientTransformation", x)
+
+
+def is_optimistix(x: Any) -> bool:
+    """Whether it is a minimiser of optimistix."""
+    return _is_of("optimistix", "AbstractMinimiser", x)
+
+
+def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> Ended:
+    """Steps of an optimiser, each followed by a projection into the bounds."""
+    optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
+    tolerance = TOLERANCE if settings.tolerance is None else settings.tolerance
+    lower, upper = counted.task.bounds
+    transform = optax.with_extra_args_support(optimiser)
+
+    @jax.jit
+    def advanced(x: Any, state: Any, value: Any, gradient: Any) -> tuple[Any, Any]:
+        given = {"value": value, "grad": gradient, "value_fn": counted.task.plain_value}
+        updates, state = transform.update(gradient, state, x, **given)
+        return jnp.clip(optax.apply_updates(x, updates), lower, upper), state
+
+    x = jnp.asarray(counted.task.x)
+    state = transform.init(x)
+    max_steps = settings.options.get("max_steps", MAX_STEPS)
+    for number in range(max_steps + 1):
+        value, gradient = counted.value_and_gradient(x)
+        inside = np.asarray(x) - np.clip(np.asarray(x) - gradient, lower, upper)
+        if np.abs(inside).max() <= tolerance * max(1.0, abs(value)):
+            return Ended(np.asarray(x), True, "gradient below the tolerance", num_steps=number)
+        if not np.isfinite(value):
+            return Ended(np.asarray(x), False, "not finite", num_steps=number)
+        if number < max_steps:
+            x, state = advanced(x, state, value, gradient)
+    return Ended(np.asarray(x), False, "step limit reached", is_limited=True, num_steps=max_steps)
+
+
+def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings) -> Ended:
+    """A whole search in one program: nothing is saved, the function is traced as it is.
+
+    Raises:
+        MethodError: there are bounds.
+    """
+    optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
+    task = counted.task
+    if task.is_bounded:
+        raise no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
+    given = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
+
+    @jax.jit
+    def run(x: Any, others: Any) -> tuple[Any, Any, Any]:
+        value = lambda x, others: task.fun(*task.problem.layout.arguments(x, others))
+        found = optimistix.minimise(value, minimiser, x, args=others, **given)
+        return found.value, found.result == optimistix.RESULTS.successful, found.stats["num_steps"]
+
+    x, is_done, num_steps = jax.device_get(run(jnp.asarray(task.x), task.problem.others))
+    counted.counts = Counts(gradients=int(num_steps))
+    is_limited = not is_done and int(num_steps) >= given["max_steps"]
+    message = "converged" if is_done else "step limit reached" if is_limited else "the minimiser gave up"
+    return Ended(np.asarray(x), bool(is_done), message, is_limited=is_limited, num_steps=int(num_steps))
