@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import jax
 import pytest
+from jax._src import compiler
 
 jax.config.update("jax_enable_x64", True)
 
@@ -50,6 +51,31 @@ def pytest_collection_modifyitems(items):
         for number in set(range(len(cases))) - chosen:
             if cases[number].get_closest_marker("every_case") is None:
                 cases[number].add_marker("exhaustive")
+
+
+def compile_once(compile_and_load):
+    """The same, where programs of one text become one. Those that call the host hold what they call: each is its own."""
+    programs = {}
+
+    def compile_or_reuse(backend, module, devices, options, host_callbacks):
+        if host_callbacks:
+            return compile_and_load(backend, module, devices, options, host_callbacks)
+        key = str(module), str(devices), options.SerializeAsString()
+        if key not in programs:
+            programs[key] = compile_and_load(backend, module, devices, options, host_callbacks)
+        return programs[key]
+
+    # Recorders take the innermost frame outside of installed code for the user's.
+    compile_or_reuse.__code__ = compile_or_reuse.__code__.replace(co_filename=compiler.__file__)
+    return compile_or_reuse
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_the_module():
+    """Tests of one module share compiled programs: a third of their time goes into compiling the same ones again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "backend_compile_and_load", compile_once(compiler.backend_compile_and_load))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
