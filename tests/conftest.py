@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items):
 
 
 def compile_once(compile_and_load):
-    """The same, where programs of one text become one. Those that call the host hold what they call: each is its own."""
+    """The same, where programs of one text become one; those that call the host hold what they call."""
     programs = {}
 
     def compile_or_reuse(backend, module, devices, options, host_callbacks):

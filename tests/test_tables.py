@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import jax.numpy as jnp
 import pytest
@@ -39,10 +40,9 @@ def test_a_table_is_the_latest_of_a_list(steps, size):
 
 @pytest.fixture
 def bound(monkeypatch):
-    """Set the bound to that of what is remembered now, and so much more."""
-    gc.collect()
-    before = remembered_bytes()
-    return lambda more: monkeypatch.setenv("INCRAX_PROGRAM_BYTES", str(before + more))
+    """Set the bound of what is remembered from now on: so much more than now."""
+    monkeypatch.setattr(_tables, "_weighed", weakref.WeakSet())
+    return lambda more: monkeypatch.setenv("INCRAX_PROGRAM_BYTES", str(remembered_bytes() + more))
 
 
 def test_what_was_used_least_recently_goes_of_whichever_table(bound):

@@ -200,12 +200,12 @@ class Incremental(Generic[P, R]):
         if "wrt" in kwargs and hasattr(self._fun, "explain_rows"):
             return cast(Any, self._fun).explain_rows(*args, **kwargs)
         with self._locked():
-            asked = self.asked("explain()", args, kwargs)
+            asked = self._asked("explain()", args, kwargs)
             if asked.row_engine is not None:
                 return explain_rows(asked.row_engine, asked.leaves, asked.rows)
             return explain_call(asked.engine, asked.leaves)
 
-    def asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+    def _asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
         """What a report is about: a call with these arguments, or the last one; under the lock of calls.
 
         Raises:
@@ -232,7 +232,7 @@ class Incremental(Generic[P, R]):
             NotCalledError: without arguments before the first call.
         """
         with self._locked():
-            return dependence_table(self.asked("deps()", args, kwargs).engine)
+            return dependence_table(self._asked("deps()", args, kwargs).engine)
 
     # --- control -------------------------------------------------------------------------------------------------
 

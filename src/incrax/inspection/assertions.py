@@ -157,7 +157,7 @@ def _last(f: Any) -> _LastCall:
     """The last call; of `Rows` what it did with one of the chunks."""
     if not isinstance(f, Incremental):
         raise not_incremental("assert_ran", type(f).__name__)
-    asked = f.asked("assert_ran()", (), {})
+    asked = f._asked("assert_ran()", (), {})
     reader = Reader(asked.engine)
     rows = asked.row_engine
     served = reader.last()

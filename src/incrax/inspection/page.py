@@ -113,7 +113,7 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     Raises:
         NotCalledError: there are neither arguments nor calls.
     """
-    asked = function.asked("report()", args, kwargs)
+    asked = function._asked("report()", args, kwargs)
     history = asked.engine.history if asked.row_engine is None else asked.row_engine.history
     num_signatures = len(function._traces.table) + len(function._rows.table)
     return Subject(function._name, asked.engine, history, function.stats.as_dict(), num_signatures, asked.row_engine)
