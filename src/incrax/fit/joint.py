@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._api import incremental
+from incrax import Bound, incremental
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
 from incrax.errors import AmbiguousInputError, UnknownInputError
@@ -29,7 +29,6 @@ from incrax.fit.messages import (
     wrong_constraint,
     wrong_part_name,
 )
-from incrax.models.bound import Bound
 from incrax.models.names import parts_of, with_part
 from incrax.models.roles import STATE
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._incremental import Incremental
+from incrax import Bound, Incremental
 from incrax._messages import wrong_option
 from incrax._progress import Meter
 from incrax.derivatives.differentiated import Jacobian
@@ -37,7 +37,6 @@ from incrax.fit.problem import (
 from incrax.fit.result import FitResult, LinearModel, Status
 from incrax.fit.search import Hosted, Round
 from incrax.fit.steps import Found, SearchSettings
-from incrax.models.bound import Bound
 
 Function = Callable[..., Any]
 Bounds = Mapping[str, tuple[Any, Any]]

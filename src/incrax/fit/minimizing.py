@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from incrax import Bound
 from incrax._progress import Meter
 from incrax.fit.covariance import SLOPE, steepest
 from incrax.fit.messages import no_callback, unknown_method, unknown_options
@@ -27,7 +28,6 @@ from incrax.fit.methods import (
 )
 from incrax.fit.result import FitResult, Status
 from incrax.fit.task import Callback, CountedTask, Ended, MethodSettings, Stopped, Task, make_task, work_of
-from incrax.models.bound import Bound
 
 MIGRAD = "migrad"
 MAX_CALLS = 10_000

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from incrax import Bound
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Mirror, select, type_name
@@ -30,7 +31,6 @@ from incrax.fit.messages import (
     wrong_bounds,
     wrong_weights,
 )
-from incrax.models.bound import Bound
 
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""

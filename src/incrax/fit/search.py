@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax._incremental import Incremental
+from incrax import Incremental
 from incrax._progress import Meter
 from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.transforms import engine_options_of, plain

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from incrax import Bound
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit.messages import no_data_sets
 from incrax.fit.minimizing import minimize
 from incrax.fit.result import element_number
-from incrax.models.bound import Bound
 
 
 @dataclass(frozen=True, eq=False)

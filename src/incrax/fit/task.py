@@ -14,15 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax._incremental import Incremental
+from incrax import Bound, Incremental, Prepared, prepare
 from incrax._messages import wrong_option
-from incrax.derivatives.prepared import Prepared, prepare
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
 from incrax.fit.messages import not_scalar
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
-from incrax.models.bound import Bound
 
 Callback = Callable[[Any, float], "bool | None"]
 

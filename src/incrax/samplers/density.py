@@ -14,16 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax import _jax
-from incrax._api import incremental
-from incrax._incremental import Incremental
+from incrax import Incremental, Tuning, _jax, frozen, incremental
 from incrax._messages import wrong_option
-from incrax._tuning import Tuning
 from incrax.derivatives.cuts import is_mark, without_marks
 from incrax.derivatives.prepared import Flat, prepare
 from incrax.derivatives.selection import Selection, as_parameters, select
 from incrax.derivatives.transforms import plain
-from incrax.engine.inputs.leaves import frozen
 from incrax.samplers.messages import not_a_scalar, wrong_position
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from incrax import value_and_grad
 from incrax._messages import unknown_input
 from incrax._progress import Meter
-from incrax.derivatives.transforms import value_and_grad
 from incrax.engine.inputs.paths import is_within
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, generator
