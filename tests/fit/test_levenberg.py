@@ -154,21 +154,6 @@ def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 
-class CountedTask:
-    """Residuals whose evaluations and Jacobians are counted where they run."""
-
-    def __init__(self) -> None:
-        self.num_values = 0
-
-    def __call__(self, p, x, y):
-        def count(r):
-            self.num_values += 1
-            return r
-
-        r = decay(p, x, y)
-        return r + 0 * jax.pure_callback(count, jax.ShapeDtypeStruct((), r.dtype), jax.lax.stop_gradient(r[0]))
-
-
 def test_a_rejected_step_costs_no_jacobian():
     hard = lambda p: jnp.stack([10 * (p[1] - p[0] ** 2), 1 - p[0]])
     found = fit.levenberg_marquardt(hard, np.array([-1.2, 1.0]), is_accelerated=False)
