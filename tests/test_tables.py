@@ -16,26 +16,44 @@ from incrax import _tables
 from incrax._tables import CHECK_EVERY, LruTable, make_room, remembered_bytes
 
 
-@given(st.lists(st.tuples(st.sampled_from(["get", "add", "pop"]), st.integers(0, 5))), st.integers(1, 4))
+@given(
+    st.lists(st.tuples(st.sampled_from(["get", "peek", "add", "setdefault", "pop"]), st.integers(0, 5))),
+    st.integers(1, 4),
+)
 def test_a_table_is_the_latest_of_a_list(steps, size):
     table, known = LruTable(size), []
     for step, key in steps:
         is_there = key in known
-        if is_there:
+        if is_there and step != "peek":
             known.remove(key)
-        if step == "get":
-            assert table.get(key) == (str(key) if is_there else None)
-        elif step == "pop":
-            assert table.pop(key) == (str(key) if is_there else None)
-        if step == "add" or (step == "get" and is_there):
+        if step in ("get", "peek", "pop"):
+            assert getattr(table, step)(key) == (str(key) if is_there else None)
+        if step in ("add", "setdefault") or (step == "get" and is_there):
             known.append(key)
         if step == "add":
             assert table.add(key, str(key)) == [str(k) for k in known[:-size]]
-            known = known[-size:]
+        elif step == "setdefault":
+            other = str(key)
+            kept = other if table.peek(key) is None else table.peek(key)
+            assert table.setdefault(key, other) is kept
+            assert table.peek(key) is kept
+        known = known[-size:]
         assert [key for key, _ in table.items()] == known
         assert table.values() == [str(key) for key in known]
         assert len(table) == len(known)
     assert table.copy().items() == table.items()
+
+
+def test_a_report_or_a_fresh_call_is_no_use_of_a_trace():
+    f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=2))
+    for size in (1, 2):
+        f(1.0, jnp.ones(size))
+    f.fresh(1.0, jnp.ones(1))
+    f.explain(1.0, jnp.ones(1))
+    f(1.0, jnp.ones(3))  # the first one makes room
+    traces = f.stats.traces
+    f(1.0, jnp.ones(2))
+    assert f.stats.traces == traces
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ and the ambient trace and configuration. It must not know about plans or saved v
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
@@ -492,9 +493,8 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, (RuntimeError, ValueError)) and "RESOURCE_EXHAUSTED" in str(error)
 
 
-def is_jit_disabled() -> bool:
-    """Whether the user asked for plain evaluation, operation by operation."""
-    return _config.disable_jit.value
+is_jit_disabled: Callable[[], bool] = functools.partial(getattr, _config.disable_jit, "value")
+"""Whether the user asked for plain evaluation, operation by operation."""
 
 
 class _Noted(_source_info.SourceInfo):

@@ -32,9 +32,8 @@ EQUATION_BYTES = 4_000
 """Memory of one compiled program and of each of its equations on a processor: of elementwise programs of 100 and 500
 equations, 3.7 and 3.3 kB for each equation were measured."""
 
-
 CHECK_EVERY = 16
-"""Additions of one table that says what its entries weigh of which one has all of them weighed."""
+"""Additions to tables that say what their entries weigh, of which one has all of them weighed."""
 
 
 class LruTable(Generic[K, V]):
@@ -48,8 +47,7 @@ class LruTable(Generic[K, V]):
     def __init__(self, max_size: int, *, weigh: Callable[[V], int] | None = None) -> None:
         self.max_size = max_size
         self.weigh = weigh
-        self._entries: OrderedDict[K, V] = OrderedDict()
-        self._used: dict[K, int] = {}
+        self._entries: OrderedDict[K, tuple[int, V]] = OrderedDict()  # with the tick of their last use
         if weigh is not None:
             with _lock:
                 _weighed.add(self)
@@ -57,42 +55,52 @@ class LruTable(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value, which is the latest used now; None if there is none."""
         with _lock:
-            found = self._entries.get(key)
+            found = self.peek(key)
             if found is not None:
-                self._touch(key)
+                self._put(key, found)
             return found
+
+    def peek(self, key: K) -> V | None:
+        """The value, if there is one; this is no use of it."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
 
     def add(self, key: K, value: V) -> list[V]:
         """Put a value in, which is the latest used now; returns those that made room for it in this table."""
         with _lock:
-            self._entries[key] = value
-            self._touch(key)
+            self._put(key, value)
             forgotten = [self._pop_oldest() for _ in range(len(self._entries) - self.max_size)]
         if self.weigh is not None and next(_additions) % CHECK_EVERY == 0:
             make_room()
         return forgotten
 
+    def setdefault(self, key: K, value: V) -> V:
+        """The value, which is the latest used now; this one is put in if there is none."""
+        with _lock:
+            found = self.get(key)
+            if found is None:
+                self.add(key, value)
+            return value if found is None else found
+
     def pop(self, key: K) -> V | None:
         """Take a value out, if it is there."""
         with _lock:
-            self._used.pop(key, None)
-            return self._entries.pop(key, None)
+            entry = self._entries.pop(key, None)
+            return None if entry is None else entry[1]
 
     def clear(self) -> None:
         """Take all out."""
         with _lock:
             self._entries.clear()
-            self._used.clear()
 
     def items(self) -> list[tuple[K, V]]:
         """The keys with their values, the latest used last."""
         with _lock:
-            return list(self._entries.items())
+            return [(key, value) for key, (_, value) in self._entries.items()]
 
     def values(self) -> list[V]:
         """The values, the latest used last."""
-        with _lock:
-            return list(self._entries.values())
+        return [value for _, value in self.items()]
 
     def copy(self) -> LruTable[K, V]:
         """An independent table with the same values."""
@@ -104,23 +112,16 @@ class LruTable(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: K) -> bool:
-        return key in self._entries
-
-    def _touch(self, key: K) -> None:
+    def _put(self, key: K, value: V) -> None:
+        self._entries[key] = next(_ticks), value
         self._entries.move_to_end(key)
-        self._used[key] = next(_ticks)
 
     def _pop_oldest(self) -> V:
-        key, value = self._entries.popitem(last=False)
-        self._used.pop(key, None)
-        return value
+        return self._entries.popitem(last=False)[1][1]
 
     def _oldest_tick(self) -> int | None:
         """When the oldest entry was used, if it is not the latest as well."""
-        if len(self._entries) < 2:
-            return None
-        return self._used.get(next(iter(self._entries)), 0)
+        return next(iter(self._entries.values()))[0] if len(self._entries) > 1 else None
 
 
 _lock = threading.RLock()
@@ -158,13 +159,15 @@ def remembered_bytes() -> int:
 def make_room() -> None:
     """Forget what was used least recently until the bound of all remembered programs holds."""
     limit = max_program_bytes()
-    while remembered_bytes() > limit:
+    excess = remembered_bytes() - limit
+    while excess > 0:
         with _lock:
             ages = [(tick, table) for table in _weighed if (tick := table._oldest_tick()) is not None]
             if not ages:
                 return
             _, table = min(ages, key=lambda item: item[0])
-            table._pop_oldest()
+            forgotten = table._pop_oldest()
+            excess -= 0 if table.weigh is None else table.weigh(forgotten)
         logger.info("the program used least recently made room: INCRAX_PROGRAM_BYTES is %.3g", limit)
 
 

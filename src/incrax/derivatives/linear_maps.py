@@ -10,10 +10,8 @@ In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not 
 from __future__ import annotations
 
 import os
-import threading
 import types
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,6 +23,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._program import Program, evaluator, from_jaxpr, trace, trace_with_tree
+from incrax._tables import LruTable
 from incrax._tuning import is_disabled
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import Selection
@@ -79,15 +78,14 @@ class LinearProgram:
     program: Program
     num_inputs: int
     is_compiled: bool
-    parts: OrderedDict[tuple[int, ...], PrunedProgram] = field(default_factory=OrderedDict)
+    parts: LruTable[tuple[int, ...], PrunedProgram] = field(default_factory=lambda: LruTable(MAX_PARTS))
 
     def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
         """The part that computes these outputs, and nothing else."""
         found = self.parts.get(outputs)
         if found is None:
-            found = self.parts[outputs] = self._pruned(outputs)
-            while len(self.parts) > MAX_PARTS:
-                self.parts.popitem(last=False)
+            found = self._pruned(outputs)
+            self.parts.add(outputs, found)
         return found
 
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
@@ -308,9 +306,8 @@ class _Primals:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all; also in a forked process, where programs and locks of the parent must not be used."""
-        self._lock = threading.RLock()
-        self._table: OrderedDict[Hashable, list[Primal | None]] = OrderedDict()
+        """Drop all; also in a forked process, where programs of the parent must not be used."""
+        self._table: LruTable[tuple[Hashable, Hashable], list[Primal | None]] = LruTable(MAX_PRIMALS)
 
     def entry(self, fun: Callable[..., Any], key: Hashable) -> list[Primal | None] | None:
         """A list to put a program in, empty at first; None if the function has no hash."""
@@ -318,13 +315,7 @@ class _Primals:
             hash(fun)
         except TypeError:
             return None
-        with self._lock:
-            whole = (self._name(fun), key)
-            found = self._table.setdefault(whole, [])
-            self._table.move_to_end(whole)
-            while len(self._table) > MAX_PRIMALS:
-                self._table.popitem(last=False)
-            return found
+        return self._table.setdefault((self._name(fun), key), [])
 
     def _name(self, fun: Callable[..., Any]) -> Hashable:
         """The function as part of a key that keeps it, and what it closes over, no longer alive."""
@@ -336,9 +327,8 @@ class _Primals:
             return fun
 
     def _forget(self, name: weakref.ref[Any]) -> None:
-        with self._lock:
-            for whole in [whole for whole in self._table if whole[0] is name]:  # pyright: ignore[reportIndexIssue]
-                del self._table[whole]
+        for whole in [whole for whole, _ in self._table.items() if whole[0] is name]:
+            self._table.pop(whole)
 
 
 _primals = _Primals()

@@ -8,7 +8,6 @@ A body maps (constants, carry, row of xs) to (carry, row of ys); `BodyLayout` sa
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -137,18 +136,12 @@ def _body_bytes(jaxpr: Any) -> int:
 
 
 _known: LruTable[Hashable, Any] = LruTable(MAX_BODIES, weigh=_body_bytes)
-_lock = threading.Lock()
 
 
 def remembered(jaxpr: Any) -> Any:
     """The first jaxpr that is like this one, equation by equation: what was compiled for it serves this one too."""
     key = (context_key(), _jaxpr_key(jaxpr))
-    with _lock:
-        found = _known.get(key)
-        if found is None:
-            found = jaxpr
-            _known.add(key, jaxpr)
-    return found
+    return _known.setdefault(key, jaxpr)
 
 
 def _jaxpr_key(jaxpr: Any) -> Hashable:

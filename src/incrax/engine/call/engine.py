@@ -56,23 +56,25 @@ ADVICE_SHARE = 0.2
 
 
 class Repeat:
-    """What the last call did, if it may be done again as it is: what serves, what is loaded, what is taken over.
+    """What the last call did, if it may be done again as it is: what serves, what is loaded, what is taken over."""
 
-    `base` is the version that the last repetition started from.
-    """
-
-    __slots__ = ("base", "entry", "loads", "plan", "program", "record", "saved", "ticks")
+    __slots__ = ("entry", "loads", "plan", "program", "record", "saved", "ticks")
 
     def __init__(
-        self, record: CallRecord, entry: Entry, program: TimedProgram, plan: Plan, loads: list[Any], state: State
+        self,
+        record: CallRecord,
+        entry: Entry,
+        program: TimedProgram,
+        plan: Plan,
+        loads: list[Any],
+        saved: dict[Var, Any],
     ) -> None:
         self.record = record
         self.entry = entry
         self.program = program
         self.plan = plan
         self.loads = loads
-        self.base = state
-        self.saved = state.saved
+        self.saved = saved
         self.ticks = program.clock.ticks
 
     def is_settled(self) -> bool:
@@ -295,7 +297,6 @@ class Engine:
             outputs[position] = result
         state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
         state.harmless = repeat.entry.dirty
-        repeat.base = base
         self.store.commit(state, base)
         self.stats.ran += len(repeat.plan.eqns)
         self.stats.loaded += len(repeat.plan.loads)
@@ -332,14 +333,14 @@ class Engine:
         if base is None or state.saved is not base.saved or (plan.statistics is not None and not entry.is_compared):
             return None
         loads = [state.saved.get(var) for var in program.executable.loads]
-        return None if any([x is None for x in loads]) else Repeat(record, entry, program, plan, loads, state)
+        return None if any([x is None for x in loads]) else Repeat(record, entry, program, plan, loads, state.saved)
 
     # --- a call that is evaluated from a version -----------------------------------------------------------------
 
     def _evaluate(self, saved: SavedValues, start_s: float) -> list[Any]:
         """Outputs by the candidate for the dirty set; its seconds are entered where they tell something."""
-        clock = self.chooser.clock
         chooser = self.chooser
+        clock = chooser.clock
         base = saved.base
         spent_s = clock.spent_s
         passed_s = clock.passed_s

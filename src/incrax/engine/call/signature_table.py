@@ -90,9 +90,8 @@ class Traced:
         dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
         states = self.engine.store.states
         anchors = states[-1].anchors if states else ()
-        changed = list(range(len(dynamic)))
-        if states:
-            changed = [i for i, (x, anchor) in enumerate(zip(dynamic, anchors, strict=True)) if x is not anchor]
+        found = self.engine.comparison.changed_leaves(dynamic)
+        changed = list(range(len(dynamic))) if found is None else found
         return Given(self, dynamic, changed) if signature.same_types(dynamic, changed, anchors) else None
 
 
@@ -164,7 +163,7 @@ class Traces:
         if has_tracer(leaves):
             return None
         signature = make_signature(self.fun, args, kwargs)
-        traced = self.table.get(signature.key)
+        traced = self.table.peek(signature.key)
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
@@ -182,7 +181,7 @@ class Traces:
         if has_tracer(leaves):
             raise nothing_saved(method)
         signature = make_signature(self.fun, args, kwargs)
-        traced = self.table.get(signature.key)
+        traced = self.table.peek(signature.key)
         if traced is None:
             traced = self._make(signature, leaves, Stats())
         if has_mutable_inputs(traced.analysis):

@@ -13,6 +13,7 @@ Invariants, checked by `check_invariants`:
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -335,8 +336,10 @@ class Comparison:
         if not changed:
             return latest
         values = list(latest)
+        resolve_leaf = (
+            functools.partial(profiled, "compare", self._resolve_leaf) if is_profiled() else self._resolve_leaf
+        )
         for index in changed:
-            resolve_leaf = self._resolve_leaf if not is_profiled() else self._profiled_leaf
             values[index] = resolve_leaf(index, leaves[index])
         self.num_resolved += 1
         if self.settles and self.num_resolved % SETTLE_EVERY == 0:
@@ -360,9 +363,6 @@ class Comparison:
             is_same = is_same and same_entry(old, new)
             entries[index] = new
         return None if is_same else tuple(entries)
-
-    def _profiled_leaf(self, index: int, x: Any) -> LeafValue:
-        return profiled("compare", self._resolve_leaf, index, x)
 
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
