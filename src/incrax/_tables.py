@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 logger = logging.getLogger("incrax")
 
@@ -44,17 +44,20 @@ class LruTable(Generic[K, V]):
         weigh: estimated bytes of a value, where it holds programs; it may have become larger since it was added.
     """
 
+    _lock: ClassVar[threading.RLock] = threading.RLock()
+    """Of all tables; here, since weak references may call back when names of the module are gone."""
+
     def __init__(self, max_size: int, *, weigh: Callable[[V], int] | None = None) -> None:
         self.max_size = max_size
         self.weigh = weigh
         self._entries: OrderedDict[K, tuple[int, V]] = OrderedDict()  # with the tick of their last use
         if weigh is not None:
-            with _lock:
+            with self._lock:
                 _weighed.add(self)
 
     def get(self, key: K) -> V | None:
         """The value, which is the latest used now; None if there is none."""
-        with _lock:
+        with self._lock:
             found = self.peek(key)
             if found is not None:
                 self._put(key, found)
@@ -67,7 +70,7 @@ class LruTable(Generic[K, V]):
 
     def add(self, key: K, value: V) -> list[V]:
         """Put a value in, which is the latest used now; returns those that made room for it in this table."""
-        with _lock:
+        with self._lock:
             self._put(key, value)
             forgotten = [self._pop_oldest() for _ in range(len(self._entries) - self.max_size)]
         if self.weigh is not None and next(_additions) % CHECK_EVERY == 0:
@@ -76,7 +79,7 @@ class LruTable(Generic[K, V]):
 
     def setdefault(self, key: K, value: V) -> V:
         """The value, which is the latest used now; this one is put in if there is none."""
-        with _lock:
+        with self._lock:
             found = self.get(key)
             if found is None:
                 self.add(key, value)
@@ -84,18 +87,18 @@ class LruTable(Generic[K, V]):
 
     def pop(self, key: K) -> V | None:
         """Take a value out, if it is there."""
-        with _lock:
+        with self._lock:
             entry = self._entries.pop(key, None)
             return None if entry is None else entry[1]
 
     def clear(self) -> None:
         """Take all out."""
-        with _lock:
+        with self._lock:
             self._entries.clear()
 
     def items(self) -> list[tuple[K, V]]:
         """The keys with their values, the latest used last."""
-        with _lock:
+        with self._lock:
             return [(key, value) for key, (_, value) in self._entries.items()]
 
     def values(self) -> list[V]:
@@ -124,7 +127,6 @@ class LruTable(Generic[K, V]):
         return next(iter(self._entries.values()))[0] if len(self._entries) > 1 else None
 
 
-_lock = threading.RLock()
 _ticks = itertools.count()
 _additions = itertools.count(1)
 _weighed: weakref.WeakSet[LruTable[Any, Any]] = weakref.WeakSet()
@@ -151,7 +153,7 @@ def max_program_bytes() -> int:
 
 def remembered_bytes() -> int:
     """Estimated bytes of all remembered programs of this process."""
-    with _lock:
+    with LruTable._lock:
         tables = list(_weighed)
         return sum(table.weigh(value) for table in tables if table.weigh is not None for value in table.values())
 
@@ -161,7 +163,7 @@ def make_room() -> None:
     limit = max_program_bytes()
     excess = remembered_bytes() - limit
     while excess > 0:
-        with _lock:
+        with LruTable._lock:
             ages = [(tick, table) for table in _weighed if (tick := table._oldest_tick()) is not None]
             if not ages:
                 return
@@ -173,8 +175,7 @@ def make_room() -> None:
 
 def _forget_in_child() -> None:
     """A forked process has none of the threads that may have held the lock."""
-    global _lock
-    _lock = threading.RLock()
+    LruTable._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import jax
@@ -315,6 +317,24 @@ def test_programs_of_a_function_that_is_gone_are_dropped():
     gc.collect()
     assert watched() is None
     assert len(linear_maps._primals._table) == before - 1
+
+
+LATE = """
+import ctypes, sys, types
+early = types.ModuleType("early")
+sys.modules["early"] = early
+import incrax
+early.fun = lambda x: x * 2.0
+incrax.vjp(early.fun, 2.0)
+for module in (early, sys.modules["incrax._tables"], sys.modules["incrax.derivatives.linear_maps"]):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))  # as an extension may hold them
+"""
+
+
+def test_a_function_may_go_when_names_of_modules_are_gone():
+    """When Python ends, it clears modules before what some of them hold."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_number_of_programs_is_bounded():
