@@ -1,1 +1,3 @@
-"""The benchmarks of incrax: scripts that each answer one question, and `python -m benchmarks`, which runs them all."""
+"""The benchmarks of incrax: scripts that each answer one question, and `python -m benchmarks`,
+which runs them all.
+"""

@@ -1,9 +1,11 @@
-"""Question: how much faster than JAX is a sum over rows that is a polynomial of few numbers, with `algebra=True`?
+"""Question: how much faster than JAX is a sum over rows that is a polynomial of few numbers, with
+`algebra=True`?
 
-Targets: value and gradient (by all ten coefficients) of a polynomial of ninth order while one changes, 1e6 points: >=
-50x jax.jit, and a call that takes the same time from 1e4 to 1e7 points; least squares and a Gaussian likelihood: a cost
-independent of the number of rows; couplings of an amplitude analysis (problem B), value and gradient, whose
-normalisation integral is found to be a quadratic form: >= 22x the best form without hoisting.
+Targets: value and gradient (by all ten coefficients) of a polynomial of ninth order while one
+changes, 1e6 points: >= 50x jax.jit, and a call that takes the same time from 1e4 to 1e7 points;
+least squares and a Gaussian likelihood: a cost independent of the number of rows; couplings of an
+amplitude analysis (problem B), value and gradient, whose normalisation integral is found to be a
+quadratic form: >= 22x the best form without hoisting.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ HAND = "hand"
 
 
 class Problem(NamedTuple):
-    """A function of parameters and data, its parameters, its data of a number of rows, and what changes."""
+    """A function of parameters and data, its parameters, its data of a number of rows, and what
+    changes.
+    """
 
     fun: Callable[..., Any]
     parameters: np.ndarray
@@ -74,10 +78,16 @@ def matrix(num_rows: int) -> tuple[Any, ...]:
 
 
 PROBLEMS = {
-    "polynomial, c2": Problem(polynomial, 1.0 / np.arange(1.0, 11.0), lambda n: points(n)[:1], slice(2, 3)),
-    "parabola fitted, one coefficient": Problem(parabola, np.array([0.1, 0.2, 0.3]), points, slice(2, 3)),
+    "polynomial, c2": Problem(
+        polynomial, 1.0 / np.arange(1.0, 11.0), lambda n: points(n)[:1], slice(2, 3)
+    ),
+    "parabola fitted, one coefficient": Problem(
+        parabola, np.array([0.1, 0.2, 0.3]), points, slice(2, 3)
+    ),
     "least squares, 8 parameters": Problem(squares, np.linspace(-1.0, 1.0, 8), matrix, slice(None)),
-    "gaussian, both parameters": Problem(gaussian, np.array([0.2, 1.5]), lambda n: points(n)[:1], slice(None)),
+    "gaussian, both parameters": Problem(
+        gaussian, np.array([0.2, 1.5]), lambda n: points(n)[:1], slice(None)
+    ),
 }
 TARGETS = {("polynomial, c2", 10**6): [Speed(JIT, 50.0)]}
 
@@ -93,7 +103,9 @@ def case_lines(options: Options) -> Iterator[Line]:
         yield amplitude_line(options)
 
 
-def row_line(case: str, problem: Problem, size: int, options: Options, targets: list[Speed]) -> Line:
+def row_line(
+    case: str, problem: Problem, size: int, options: Options, targets: list[Speed]
+) -> Line:
     """One problem at one size."""
     data = problem.data(size)
 
@@ -103,13 +115,20 @@ def row_line(case: str, problem: Problem, size: int, options: Options, targets: 
         return (parameters, *data)
 
     f = jax.value_and_grad(problem.fun)
-    timings = harness.compare({JIT: jax.jit(f), OURS: incrax.incremental(f, algebra=True)}, at, options.rounds, run=RUN)
+    timings = harness.compare(
+        {JIT: jax.jit(f), OURS: incrax.incremental(f, algebra=True, tuning=harness.SETTLED)},
+        at,
+        options.rounds,
+        run=RUN,
+    )
     return harness.timing_line(case, timings, [] if options.quick else targets)
 
 
 def amplitude_line(options: Options) -> Line:
     """Couplings of the amplitude analysis in its vectorised form."""
-    num_amplitudes, num_events = (4, 1_000) if options.quick else (amplitude.NUM_AMPLITUDES, amplitude.NUM_EVENTS)
+    num_amplitudes, num_events = (
+        (4, 1_000) if options.quick else (amplitude.NUM_AMPLITUDES, amplitude.NUM_EVENTS)
+    )
     inputs = amplitude.make_inputs(num_amplitudes, num_events)
 
     def at(number: int) -> tuple[Any, ...]:
@@ -120,7 +139,7 @@ def amplitude_line(options: Options) -> Line:
     forms = {
         JIT: jax.jit(f),
         BEST: amplitude.in_two_programs(jax.value_and_grad),
-        OURS: incrax.incremental(f, algebra=True),
+        OURS: incrax.incremental(f, algebra=True, tuning=harness.SETTLED),
         HAND: amplitude.hoisted_couplings(inputs, jax.value_and_grad),
     }
     timings = harness.compare(forms, at, min(options.rounds, 12), run=2)

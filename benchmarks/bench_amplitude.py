@@ -1,10 +1,11 @@
-"""Question: how much faster than JAX without hoisting is an amplitude analysis when few inputs change (problem B)?
+"""Question: how much faster than JAX without hoisting is an amplitude analysis when few inputs
+change (problem B)?
 
-Targets, after ten calls: couplings changed, value >= 4x and value and gradient of all couplings >= 12x the best form
-without hoisting; one width changed, value and its derivative >= 15x; each within 1.2x of the form hoisted by hand in
-the user's complex arithmetic (real arithmetic is shown beside it); nothing ever above 1.05x of jax.jit's time for the
-same form. Without hoisting there are three forms: vectorised, unrolled, and unrolled with data and simulation in a
-program each.
+Targets, after ten calls: couplings changed, value >= 4x and value and gradient of all couplings >=
+12x the best form without hoisting; one width changed, value and its derivative >= 15x; each within
+1.2x of the form hoisted by hand in the user's complex arithmetic (real arithmetic is shown beside
+it); nothing ever above 1.05x of jax.jit's time for the same form. Without hoisting there are three
+forms: vectorised, unrolled, and unrolled with data and simulation in a program each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ HAND = "hand"
 REAL = "hand, real"
 BEST = "best uncached"
 TWO = "two programs"
-FORMS: dict[str, Form] = {"vectorised": amplitude.nll_vectorised, "unrolled": amplitude.nll_unrolled}
+FORMS: dict[str, Form] = {
+    "vectorised": amplitude.nll_vectorised,
+    "unrolled": amplitude.nll_unrolled,
+}
 STEP = 1e-4
 QUICK_EVENTS = 1_000
 QUICK_AMPLITUDES = 4
@@ -41,7 +45,12 @@ class Kind(NamedTuple):
         return self.transform(amplitude.of_width(nll) if self.by_width else nll)
 
 
-COUPLINGS, WIDTH, EVERYTHING, NOTHING = "couplings changed", "one width changed", "all changed", "nothing changed"
+COUPLINGS, WIDTH, EVERYTHING, NOTHING = (
+    "couplings changed",
+    "one width changed",
+    "all changed",
+    "nothing changed",
+)
 VALUE, GRADIENT, DERIVATIVE = "value", "value+grad(couplings)", "value+grad(width)"
 KINDS: dict[str, Kind] = {
     VALUE: Kind(lambda f: f, by_width=False),
@@ -61,7 +70,7 @@ CASES: dict[tuple[str, str], list[Speed]] = {
 }
 
 
-# --- arguments -------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def arguments(kind: Kind, change: str, inputs: amplitude.Inputs) -> Arguments:
@@ -85,18 +94,22 @@ def arguments(kind: Kind, change: str, inputs: amplitude.Inputs) -> Arguments:
     return at
 
 
-# --- forms -----------------------------------------------------------------------------------------------------------
+# --- forms ----------------------------------------------------------------------------------------
 
 
 class Functions:
     """The compiled functions of one kind, shared by its cases."""
 
     def __init__(self, kind: Kind, inputs: amplitude.Inputs, forms: Sequence[str]) -> None:
-        """Make them; each incremental function is called once, so that its cases can start from a fork of it."""
+        """Make them; each incremental function is called once, so that its cases can start from a
+        fork of it.
+        """
         self.kind = kind
         self.inputs = inputs
         self.plain: dict[str, Form] = {form: jax.jit(kind.of(FORMS[form])) for form in forms}
-        self.ours = {form: incrax.incremental(kind.of(FORMS[form])) for form in forms}
+        self.ours = {
+            form: incrax.incremental(kind.of(FORMS[form]), tuning=harness.SETTLED) for form in forms
+        }
         if "unrolled" in forms:
             self.plain[TWO] = amplitude.in_two_programs(kind.transform, by_width=kind.by_width)
         first = arguments(kind, NOTHING, inputs)(0)
@@ -124,7 +137,7 @@ class Functions:
         return {**self.plain, **ours, **self.by_hand(change)}
 
 
-# --- cases -----------------------------------------------------------------------------------------------------------
+# --- cases ----------------------------------------------------------------------------------------
 
 
 def case_lines(options: Options) -> Iterator[Line]:
@@ -133,7 +146,11 @@ def case_lines(options: Options) -> Iterator[Line]:
     forms = list(FORMS) if options.extra.form == "both" else [options.extra.form]
     for name, kind in KINDS.items():
         wanted = [targets[0] for targets in CASES.items() if targets[1] or not options.quick]
-        changes = [change for other, change in wanted if other == name and options.only in f"{name}, {change}"]
+        changes = [
+            change
+            for other, change in wanted
+            if other == name and options.only in f"{name}, {change}"
+        ]
         functions = Functions(kind, inputs, forms) if changes else None
         for change in changes:
             assert functions is not None
@@ -144,12 +161,20 @@ def case_lines(options: Options) -> Iterator[Line]:
 
 def make_inputs(options: Options) -> amplitude.Inputs:
     """Inputs of the size asked for."""
-    num_amplitudes = options.extra.amplitudes or (QUICK_AMPLITUDES if options.quick else amplitude.NUM_AMPLITUDES)
-    return amplitude.make_inputs(num_amplitudes, QUICK_EVENTS if options.quick else amplitude.NUM_EVENTS)
+    num_amplitudes = options.extra.amplitudes or (
+        QUICK_AMPLITUDES if options.quick else amplitude.NUM_AMPLITUDES
+    )
+    return amplitude.make_inputs(
+        num_amplitudes, QUICK_EVENTS if options.quick else amplitude.NUM_EVENTS
+    )
 
 
-def line(kind: str, change: str, form: str, forms: Sequence[str], timings: Mapping[str, Timing]) -> Line:
-    """The line of one form: its jax.jit, the best form without hoisting, ours, and those hoisted by hand."""
+def line(
+    kind: str, change: str, form: str, forms: Sequence[str], timings: Mapping[str, Timing]
+) -> Line:
+    """The line of one form: its jax.jit, the best form without hoisting, ours, and those hoisted by
+    hand.
+    """
     uncached = {name: timings[name] for name in (*forms, TWO) if name in timings}
     best = min(uncached, key=lambda name: uncached[name].median)
     shown = {JIT: timings[form], BEST: timings[best], OURS: timings[f"{OURS} {form}"]}
@@ -162,8 +187,12 @@ def line(kind: str, change: str, form: str, forms: Sequence[str], timings: Mappi
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this script."""
-    parser.add_argument("--amplitudes", type=int, help="number of amplitudes (default 20; twice as many couplings)")
-    parser.add_argument("--form", choices=(*FORMS, "both"), default="both", help="the user's form to measure")
+    parser.add_argument(
+        "--amplitudes", type=int, help="number of amplitudes (default 20; twice as many couplings)"
+    )
+    parser.add_argument(
+        "--form", choices=(*FORMS, "both"), default="both", help="the user's form to measure"
+    )
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""Question: what does the log-density of a sample cost, when the bijection remembers where the sample came from?
+"""Question: what does the log-density of a sample cost, when the bijection remembers where the
+sample came from?
 
-Flows of FlowJAX in 32 dimensions with 5 layers, 256 events. "plain" is `y = forward(x); log_prob(y)` of FlowJAX inside
-`jax.jit`; "by hand" is `sample_and_log_prob`, which a user calls who knows of it and has both in one place. Targets: an
-inverse autoregressive flow >= 15 times plain, for the value and with the gradient, a spline coupling flow >= 1.8 times,
-both <= 1.1 times by hand; the forward pass alone <= 1.05 times plain. Outside of programs: a lookup of an inverse
-<= 6 us, a record <= 2 us beyond the compiled pass.
+Flows of FlowJAX in 32 dimensions with 5 layers, 256 events. "plain" is `y = forward(x);
+log_prob(y)` of FlowJAX inside `jax.jit`; "by hand" is `sample_and_log_prob`, which a user calls who
+knows of it and has both in one place. Targets: an inverse autoregressive flow >= 15 times plain,
+for the value and with the gradient, a spline coupling flow >= 1.8 times, both <= 1.1 times by hand;
+the forward pass alone <= 1.05 times plain. Outside of programs: a lookup of an inverse <= 6 us, a
+record <= 2 us beyond the compiled pass.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ def flows(sizes: Sizes) -> dict[str, tuple[Any, float | None]]:
     autoregressive = ff.masked_autoregressive_flow(KEY, invert=False, **given).bijection
     return {
         "inverse autoregressive": (autoregressive, 15.0),
-        "spline coupling": (ff.coupling_flow(KEY, transformer=spline, invert=False, **given).bijection, 1.8),
+        "spline coupling": (
+            ff.coupling_flow(KEY, transformer=spline, invert=False, **given).bijection,
+            1.8,
+        ),
         "affine coupling": (ff.coupling_flow(KEY, invert=False, **given).bijection, None),
     }
 
@@ -94,12 +99,19 @@ def lines(options: Options) -> Iterator[Line]:
     xs = jnp.asarray(np.random.default_rng(1).normal(size=(sizes.batch, sizes.dim)))
     for name, (bijection, factor) in flows(sizes).items():
         arrays, three = forms(bijection)
-        for what, transform in {"value": lambda f: f, "value and gradient": jax.value_and_grad}.items():
+        for what, transform in {
+            "value": lambda f: f,
+            "value and gradient": jax.value_and_grad,
+        }.items():
             case = f"{name}, {what}"
             if options.only in case:
                 compiled = {form: jax.jit(transform(f)) for form, f in three.items()}
                 yield timed(
-                    case, compiled, (arrays, xs), options, [factor and Speed(PLAIN, factor), within(1.1, BY_HAND)]
+                    case,
+                    compiled,
+                    (arrays, xs),
+                    options,
+                    [factor and Speed(PLAIN, factor), within(1.1, BY_HAND)],
                 )
         case = f"{name}, forward alone"
         if options.only in case:
@@ -112,7 +124,9 @@ def lines(options: Options) -> Iterator[Line]:
 def timed(case: str, compiled: dict[str, Any], args: Any, options: Options, targets: Any) -> Line:
     """Three forms by turns."""
     timings = harness.compare(compiled, lambda _: args, options.rounds, warm=3, rtol=None)
-    return harness.timing_line(case, timings, [] if options.quick else [target for target in targets if target])
+    return harness.timing_line(
+        case, timings, [] if options.quick else [target for target in targets if target]
+    )
 
 
 def forward_alone(case: str, bijection: Any, xs: Any, options: Options) -> Line:

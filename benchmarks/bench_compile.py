@@ -1,9 +1,10 @@
 """Question: how long is the first call, with tracing and compilation, against jax.jit's?
 
-Target: at most 2x jax.jit's first call, in a fresh process; the unrolled amplitude analysis with 80 couplings must not
-take minutes (<= 60 s). Every first call runs in a process of its own with a time limit. Shown beside it: the first call
-of a second function in the same process after `jax.clear_caches()` (what a process does once is not in it), and the
-19 calls after the first, with one kind of change, in which programs for that change are compiled.
+Target: at most 2x jax.jit's first call, in a fresh process; the unrolled amplitude analysis with 80
+couplings must not take minutes (<= 60 s). Every first call runs in a process of its own with a time
+limit. Shown beside it: the first call of a second function in the same process after
+`jax.clear_caches()` (what a process does once is not in it), and the 19 calls after the first, with
+one kind of change, in which programs for that change are compiled.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ MAX_RATIO = 2.0
 MAX_LARGE_S = 60.0
 LIMIT_S = 200.0
 SLOW_S = 15.0
-"""First calls longer than this are neither repeated in their process nor measured in further ones."""
+"""First calls longer than this are neither repeated in their process nor measured in further
+ones.
+"""
 QUICK_EVENTS = 1_000
 NUM_CALLS = 20
 
 Runs = dict[str, list[dict[str, float]]]
 
 
-# --- what is compiled ------------------------------------------------------------------------------------------------
+# --- what is compiled -----------------------------------------------------------------------------
 
 
 class Case(NamedTuple):
@@ -58,7 +61,9 @@ def amplitude_case(nll: Form, num: int, transform: Callable[[Form], Form], is_qu
     inputs = amplitude.make_inputs(num, QUICK_EVENTS if is_quick else amplitude.NUM_EVENTS)
 
     def arguments(number: int) -> tuple[Any, ...]:
-        couplings = {name: values * (1.0 + 1e-4 * number) for name, values in inputs.couplings.items()}
+        couplings = {
+            name: values * (1.0 + 1e-4 * number) for name, values in inputs.couplings.items()
+        }
         return couplings, *inputs[1:]
 
     return Case(transform(nll), arguments)
@@ -73,20 +78,30 @@ def make_case(name: str, is_quick: bool) -> Case:
     return amplitude_case(FORMS[problem.split()[1]], num_couplings // 2, TRANSFORMS[kind], is_quick)
 
 
-TRANSFORMS: dict[str, Callable[[Form], Form]] = {"value": lambda f: f, "value+grad": jax.value_and_grad}
+TRANSFORMS: dict[str, Callable[[Form], Form]] = {
+    "value": lambda f: f,
+    "value+grad": jax.value_and_grad,
+}
 FORMS = {"vectorised": amplitude.nll_vectorised, "unrolled": amplitude.nll_unrolled}
 NAMES = (
     *(f"A, {kind}" for kind in TRANSFORMS),
-    *(f"B {form}, {num} couplings, {kind}" for form in FORMS for kind in TRANSFORMS for num in (40, 80)),
+    *(
+        f"B {form}, {num} couplings, {kind}"
+        for form in FORMS
+        for kind in TRANSFORMS
+        for num in (40, 80)
+    ),
 )
 QUICK_NAMES = ("A, value", "A, value+grad", "B vectorised, 40 couplings, value")
 
 
-# --- one measurement, in a process of its own ------------------------------------------------------------------------
+# --- one measurement, in a process of its own -----------------------------------------------------
 
 
 def measure(case: Case, make: Callable[[Form], Form]) -> dict[str, float]:
-    """Seconds of the first call, of the next 19, and of the first call of another function (NaN: left out)."""
+    """Seconds of the first call, of the next 19, and of the first call of another function (NaN:
+    left out).
+    """
     jax.block_until_ready(jax.jit(lambda x: x + 1.0)(1.0))
     function = make(case.function)
     first_s = _seconds(function, [case.arguments(0)])
@@ -107,9 +122,18 @@ def _seconds(function: Form, calls: Sequence[tuple[Any, ...]]) -> float:
 
 def in_process(name: str, form: str, options: Options) -> dict[str, float] | None:
     """The measurement of a case in a new process; None if it takes longer than the limit."""
-    command = [sys.executable, __file__, "--child", name, form, *(["--quick"] if options.quick else [])]
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        name,
+        form,
+        *(["--quick"] if options.quick else []),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.extra.limit, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=options.extra.limit, check=True
+        )
     except subprocess.TimeoutExpired:
         return None
     except subprocess.CalledProcessError as error:
@@ -117,7 +141,7 @@ def in_process(name: str, form: str, options: Options) -> dict[str, float] | Non
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def case_lines(options: Options) -> Iterator[Line]:
@@ -153,7 +177,11 @@ def line(name: str, found: Runs, limit_s: float) -> Line:
     ratio = numbers[f"{OURS} / {JIT}"] = ours_s / jit_s
     cells[f"{OURS} / {JIT}"] = f"{ratio:.2f}"
     is_over = not found[OURS]
-    checks = [Check(f"<={MAX_RATIO:g} t({JIT})", f"{ratio:.2f} t({JIT})", ratio <= MAX_RATIO and not is_over)]
+    checks = [
+        Check(
+            f"<={MAX_RATIO:g} t({JIT})", f"{ratio:.2f} t({JIT})", ratio <= MAX_RATIO and not is_over
+        )
+    ]
     if "80 couplings" in name:
         checks.append(harness.limit("first", math.inf if is_over else ours_s, MAX_LARGE_S, "s"))
     return Line(name, cells, numbers, checks)
@@ -167,7 +195,9 @@ def _shown(seconds: float, limit_s: float) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this script."""
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"seconds per process (default {LIMIT_S:g})")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, help=f"seconds per process (default {LIMIT_S:g})"
+    )
     parser.add_argument("--child", nargs=2, metavar=("CASE", "FORM"), help=argparse.SUPPRESS)
 
 
@@ -176,7 +206,13 @@ def main() -> None:
     options = harness.start(__doc__, rounds=3, quick_rounds=1, extend=add_options)
     if options.extra.child:
         name, form = options.extra.child
-        print(json.dumps(measure(make_case(name, options.quick), jax.jit if form == JIT else incrax.incremental)))
+        print(
+            json.dumps(
+                measure(
+                    make_case(name, options.quick), jax.jit if form == JIT else incrax.incremental
+                )
+            )
+        )
     else:
         harness.report("First call", case_lines(options), options)
 

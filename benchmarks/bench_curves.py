@@ -1,10 +1,12 @@
-"""Question: how do the time of a call and its gain grow with rows, inputs and operations, when one input changes?
+"""Question: how do the time of a call and its gain grow with rows, inputs and operations, when one
+input changes?
 
-One input changes, call after call, against jax.jit and the form hoisted by hand: the mixture with one yield changed for
-1e3 to 1e6 rows and a sum of normals with one mean changed for 3 to 192 inputs, value and gradient; a chain of
-operations whose last input changes for 16 to 512 operations, value. Timed after 100 calls, in which plans are timed
-against the whole program. Targets: never above 1.05x of jax.jit's time; with the most rows >= 1.25x, with the most
-inputs and with the longest chain >= 5x.
+One input changes, call after call, against jax.jit and the form hoisted by hand: the mixture with
+one yield changed for 1e3 to 1e6 rows and a sum of normals with one mean changed for 3 to 192
+inputs, value and gradient; a chain of operations whose last input changes for 16 to 512 operations,
+value. Timed after 100 calls, in which plans are timed against the whole program. Targets: never
+above 1.05x of jax.jit's time; with the most rows >= 1.25x, with the most inputs and with the
+longest chain >= 5x.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Sized(NamedTuple):
     hand: Form
 
 
-# --- problems of a size ----------------------------------------------------------------------------------------------
+# --- problems of a size ---------------------------------------------------------------------------
 
 
 def of_rows(num_rows: int) -> Sized:
@@ -51,8 +53,13 @@ def of_components(num: int) -> Sized:
     """A sum of normals, three inputs each, with the first one's mean changed."""
     p, x = growing.make_components(num), 10.0 * jax.numpy.linspace(0.0, 1.0, NUM_ROWS) ** 2
     mean = p["mean"][0]
-    arguments = lambda number: ({**p, "mean": [mean * (1.0 + STEP * (number + 1)), *p["mean"][1:]]}, x)
-    return Sized(jax.value_and_grad(growing.components), arguments, growing.hoisted_components(p, x))
+    arguments = lambda number: (
+        {**p, "mean": [mean * (1.0 + STEP * (number + 1)), *p["mean"][1:]]},
+        x,
+    )
+    return Sized(
+        jax.value_and_grad(growing.components), arguments, growing.hoisted_components(p, x)
+    )
 
 
 def of_operations(num: int) -> Sized:
@@ -63,19 +70,29 @@ def of_operations(num: int) -> Sized:
     return Sized(growing.long_chain, arguments, growing.hoisted_chain(p, x))
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def lines(
-    options: Options, sizes: Sequence[int], describe: Callable[[int], str], make: Callable[[int], Sized], gain: float
+    options: Options,
+    sizes: Sequence[int],
+    describe: Callable[[int], str],
+    make: Callable[[int], Sized],
+    gain: float,
 ) -> Iterator[Line]:
     """One line per size; the largest has the target."""
     for size in sizes[:2] if options.quick else sizes:
         case = describe(size)
         if options.only in case:
             made = make(size)
-            forms = {JIT: jax.jit(made.function), OURS: incrax.incremental(made.function), HAND: made.hand}
-            timings = harness.compare(forms, made.arguments, options.rounds, 10 if options.quick else SETTLED)
+            forms = {
+                JIT: jax.jit(made.function),
+                OURS: incrax.incremental(made.function, tuning=harness.SETTLED),
+                HAND: made.hand,
+            }
+            timings = harness.compare(
+                forms, made.arguments, options.rounds, 10 if options.quick else SETTLED
+            )
             targets = [harness.never_slower(), *([Speed(JIT, gain)] if size == sizes[-1] else [])]
             line = harness.timing_line(case, timings, [] if options.quick else targets)
             line.numbers["size"] = size

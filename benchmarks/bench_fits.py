@@ -1,10 +1,12 @@
-"""Question: how much faster than on jax.jit are fits, profiles and intervals over saved values, with equal results?
+"""Question: how much faster than on jax.jit are fits, profiles and intervals over saved values,
+with equal results?
 
-The same driver runs over `prepare(...).flat` and over compiled functions of the same vector; each is warmed up by one
-whole run. Problem A: a mixture with 8 parameters, everything free. Problem B: an amplitude analysis with shapes fixed,
-19 complex couplings free. Targets: profile of 8 parameters x 30 points and MINOS of A >= 2x; fit, profile and MINOS of
-B >= 10x. `mnprofile` is Minuit's own profile over the compiled functions. Results are equal where they differ by less
-than a thousandth of a standard error, or of the error definition.
+The same driver runs over `prepare(...).flat` and over compiled functions of the same vector; each
+is warmed up by one whole run. Problem A: a mixture with 8 parameters, everything free. Problem B:
+an amplitude analysis with shapes fixed, 19 complex couplings free. Targets: profile of 8 parameters
+x 30 points and MINOS of A >= 2x; fit, profile and MINOS of B >= 10x. `mnprofile` is Minuit's own
+profile over the compiled functions. Results are equal where they differ by less than a thousandth
+of a standard error, or of the error definition.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Problem(NamedTuple):
     scanned: tuple[str, ...]
 
 
-def tasks(fun: Callable[..., Any], *args: Any, others: Mapping[str, Callable[..., Any]]) -> dict[str, fit.Task]:
+def tasks(
+    fun: Callable[..., Any], *args: Any, others: Mapping[str, Callable[..., Any]]
+) -> dict[str, fit.Task]:
     """The task over saved values, over jax.jit, and over jax.jit of other forms of the function."""
     ours = fit.make_task(fun, args)
     found = {OURS: ours}
@@ -85,22 +89,34 @@ def problem_a(options: Options) -> Problem:
 
 def problem_b(options: Options) -> Problem:
     """All couplings but the first, which sets scale and phase."""
-    size = (QUICK_AMPLITUDES, QUICK_EVENTS) if options.quick else (amplitude.NUM_AMPLITUDES, amplitude.NUM_EVENTS)
+    size = (
+        (QUICK_AMPLITUDES, QUICK_EVENTS)
+        if options.quick
+        else (amplitude.NUM_AMPLITUDES, amplitude.NUM_EVENTS)
+    )
     inputs = amplitude.make_inputs(size[0], NUM_TRIALS * size[1])
-    inputs = inputs._replace(data=drawn(inputs, size[1]), monte_carlo=cut(inputs.monte_carlo, slice(size[1])))
+    inputs = inputs._replace(
+        data=drawn(inputs, size[1]), monte_carlo=cut(inputs.monte_carlo, slice(size[1]))
+    )
     truth = {part: np.asarray(values) for part, values in inputs.couplings.items()}
     rest = (inputs.shapes, inputs.data, inputs.monte_carlo)
 
     def of(nll: Callable[..., Any]) -> Callable[..., Any]:
         def nll_of_others(couplings: Any, first: Any, *rest: Any) -> Any:
-            return nll({part: jnp.concatenate([first[part], couplings[part]]) for part in couplings}, *rest)
+            return nll(
+                {part: jnp.concatenate([first[part], couplings[part]]) for part in couplings}, *rest
+            )
 
         return nll_of_others
 
     first = {part: values[:1] for part, values in truth.items()}
     start = {part: values[1:] * (1 + SHIFT) for part, values in truth.items()}
     made = tasks(
-        of(amplitude.nll_vectorised), start, first, *rest, others={"unrolled, jax.jit": of(amplitude.nll_unrolled)}
+        of(amplitude.nll_vectorised),
+        start,
+        first,
+        *rest,
+        others={"unrolled, jax.jit": of(amplitude.nll_unrolled)},
     )
     return Problem(made, made[OURS].problem.names[:2])
 
@@ -111,13 +127,19 @@ def cut(events: amplitude.Events, chosen: Any) -> amplitude.Events:
 
 
 def drawn(inputs: amplitude.Inputs, num_events: int) -> amplitude.Events:
-    """As many of the uniform events, drawn with the intensity as weight: a fit of them ends near the truth."""
-    weights = np.asarray(jax.jit(amplitude.intensity_unrolled)(inputs.couplings, inputs.shapes, inputs.data))
+    """As many of the uniform events, drawn with the intensity as weight: a fit of them ends near
+    the truth.
+    """
+    weights = np.asarray(
+        jax.jit(amplitude.intensity_unrolled)(inputs.couplings, inputs.shapes, inputs.data)
+    )
     rng = np.random.default_rng(2)
-    return cut(inputs.data, rng.choice(len(weights), num_events, replace=False, p=weights / weights.sum()))
+    return cut(
+        inputs.data, rng.choice(len(weights), num_events, replace=False, p=weights / weights.sum())
+    )
 
 
-# --- what is timed ----------------------------------------------------------------------------------------------------
+# --- what is timed --------------------------------------------------------------------------------
 
 Run = Callable[[fit.FitResult], np.ndarray]
 """From a minimum to numbers in units of errors, which all forms must share."""
@@ -143,7 +165,10 @@ def by_minuit(names: tuple[str, ...]) -> Run:
         minuit = iminuit.Minuit(flat.value, found.values, grad=gradient, name=found.names)
         minuit.errordef, minuit.strategy, minuit.errors = found.errordef, 0, found.errors
         grids = [fit.profile(found, name, num_points=2, progress=False).grid for name in names]
-        made = [minuit.mnprofile(name, size=30, bound=tuple(ends))[1] for name, ends in zip(names, grids, strict=True)]
+        made = [
+            minuit.mnprofile(name, size=30, bound=tuple(ends))[1]
+            for name, ends in zip(names, grids, strict=True)
+        ]
         return np.stack(made) - found.value
 
     return run
@@ -154,7 +179,9 @@ def intervals(names: tuple[str, ...]) -> Run:
 
     def run(found: fit.FitResult) -> np.ndarray:
         made = found.minos(*names)
-        return np.array([[made[name].lower, made[name].upper] for name in names]) / found.errors[:2][0]
+        return (
+            np.array([[made[name].lower, made[name].upper] for name in names]) / found.errors[:2][0]
+        )
 
     return run
 
@@ -164,18 +191,29 @@ def lines(options: Options) -> Iterator[Line]:
     for label, make, factor in (("A", problem_a, 2.0), ("B", problem_b, 10.0)):
         problem = make(options)
         names = problem.scanned
-        runs = {"fit": fitted, f"{len(names)} profiles": profiled(names), f"MINOS of {len(names)}": intervals(names)}
+        runs = {
+            "fit": fitted,
+            f"{len(names)} profiles": profiled(names),
+            f"MINOS of {len(names)}": intervals(names),
+        }
         wanted = {name: run for name, run in runs.items() if options.only in f"{label}: {name}"}
         minima = minima_of(problem) if wanted else {}
         for name, run in wanted.items():
             forms = {form: (run, found) for form, found in minima.items()}
             if "profiles" in name and label == "A":
                 forms[MNPROFILE] = (by_minuit(names), minima[JIT])
-            yield line(f"{label}: {name}", forms, options, None if label == "A" and name == "fit" else factor)
+            yield line(
+                f"{label}: {name}",
+                forms,
+                options,
+                None if label == "A" and name == "fit" else factor,
+            )
 
 
 def minima_of(problem: Problem) -> dict[str, fit.FitResult]:
-    """The minimum of each form; errors and Hessian are those of ours, so that no form times them."""
+    """The minimum of each form; errors and Hessian are those of ours, so that no form times
+    them.
+    """
     ours = fit.minimize(problem.tasks[OURS], tolerance=1e-4, progress=False)
     shared = {"hessian": ours.hessian, "gradient": ours.gradient}
     found = {form: replace(ours, _task=task, intervals={}) for form, task in problem.tasks.items()}
@@ -184,7 +222,12 @@ def minima_of(problem: Problem) -> dict[str, fit.FitResult]:
     return found
 
 
-def line(case: str, forms: Mapping[str, tuple[Run, fit.FitResult]], options: Options, factor: float | None) -> Line:
+def line(
+    case: str,
+    forms: Mapping[str, tuple[Run, fit.FitResult]],
+    options: Options,
+    factor: float | None,
+) -> Line:
     """Times and ratios of whole runs, and how far the results differ."""
     results = {name: run(found) for name, (run, found) in forms.items()}
     seconds: dict[str, list[float]] = {name: [] for name in forms}
@@ -194,11 +237,17 @@ def line(case: str, forms: Mapping[str, tuple[Run, fit.FitResult]], options: Opt
             results[name] = run(found)
             seconds[name].append(time.perf_counter() - begin)
     timings: dict[str, Timing] = {name: harness.summary(times) for name, times in seconds.items()}
-    made = harness.timing_line(case, timings, [] if factor is None else [harness.Speed(JIT, factor)])
-    difference = max(float(np.max(np.abs(results[name] - results[OURS]))) for name in forms if name != MNPROFILE)
+    made = harness.timing_line(
+        case, timings, [] if factor is None else [harness.Speed(JIT, factor)]
+    )
+    difference = max(
+        float(np.max(np.abs(results[name] - results[OURS]))) for name in forms if name != MNPROFILE
+    )
     made.cells["difference"] = f"{difference:.1e}"
     made.numbers["difference"] = difference
-    made.checks.append(Check(f"difference <= {EQUAL:g}", f"difference {difference:.1e}", difference <= EQUAL))
+    made.checks.append(
+        Check(f"difference <= {EQUAL:g}", f"difference {difference:.1e}", difference <= EQUAL)
+    )
     return made
 
 

@@ -1,12 +1,14 @@
-"""Question: how do analysis, planning, call overhead and memory grow when equations, parameters or rows double?
+"""Question: how do analysis, planning, call overhead and memory grow when equations, parameters or
+rows double?
 
-Targets: twice the equations, or twice the parameters with their equations, take at most 2.3 times as long (mean of
-three doublings), and 1e5 equations are analysed and planned in less than 10 s with less than 1 GB. A call costs beyond
-its program at most 20 us more than with 100 equations, and less than 2.3 times as much for twice the parameters;
-planning does not depend on the rows.
+Targets: twice the equations, or twice the parameters with their equations, take at most 2.3 times
+as long (mean of three doublings), and 1e5 equations are analysed and planned in less than 10 s with
+less than 1 GB. A call costs beyond its program at most 20 us more than with 100 equations, and less
+than 2.3 times as much for twice the parameters; planning does not depend on the rows.
 
-Seconds of stages are those of the process' CPU time, each in a process of its own; nothing is compiled there. The
-overhead of a call is its time less that in the compiled programs it calls. "trace" is JAX's own.
+Seconds of stages are those of the process' CPU time, each in a process of its own; nothing is
+compiled there. The overhead of a call is its time less that in the compiled programs it calls.
+"trace" is JAX's own.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ MINIMAL = incrax.Tuning(planner="minimal")
 """A plan even where saving does not pay."""
 
 
-# --- stages, without a compiler --------------------------------------------------------------------------------------
+# --- stages, without a compiler -------------------------------------------------------------------
 
 
 def plan_segments(segmentation: Segmentation) -> None:
@@ -76,7 +78,9 @@ def plan_segments(segmentation: Segmentation) -> None:
 
 
 def plan_changes(facts: Facts) -> None:
-    """Plans for one parameter, another one, all of them, and the data, with the segments that they want."""
+    """Plans for one parameter, another one, all of them, and the data, with the segments that they
+    want.
+    """
     layout = facts.dependence.layout
     data = layout.leaf_mask(len(facts.program.invars) - 1)
     segmentation = Segmentation(facts)
@@ -93,7 +97,8 @@ def plan_exactly(facts: Facts) -> None:
 
 
 def measure(name: str, num_equations: int, num_parameters: int) -> dict[str, float]:
-    """CPU seconds of the stages, equations, and the most memory beyond what there was before, in MB.
+    """CPU seconds of the stages, equations, and the most memory beyond what there was before, in
+    MB.
 
     Short ones are the best of three, but for JAX's trace, which it remembers.
     """
@@ -104,7 +109,11 @@ def measure(name: str, num_equations: int, num_parameters: int) -> dict[str, flo
     found = [stages_once(function, args)]
     while sum(found[0][stage] for stage in STAGES) < SHORT_S and len(found) < 3:
         found.append(stages_once(function, args))
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3 * (1e-3 if sys.platform == "darwin" else 1.0)
+    peak_mb = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        / 1e3
+        * (1e-3 if sys.platform == "darwin" else 1.0)
+    )
     best = {key: min(one[key] for one in found) for key in found[0]}
     return best | {"trace": found[0]["trace"], "MB": max(peak_mb - before_mb, 0.0)}
 
@@ -124,7 +133,9 @@ def stages_once(function: harness.Form, args: tuple[Any, ...]) -> dict[str, floa
     return seconds | {"equations": len(facts.program.eqns)}
 
 
-def measured(name: str, num_equations: int, num_parameters: int, options: Options) -> dict[str, float]:
+def measured(
+    name: str, num_equations: int, num_parameters: int, options: Options
+) -> dict[str, float]:
     """The measurement in a process of its own; in this one if quick."""
     if options.quick:
         return measure(name, num_equations, num_parameters)
@@ -135,7 +146,7 @@ def measured(name: str, num_equations: int, num_parameters: int, options: Option
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# --- the overhead of a call ------------------------------------------------------------------------------------------
+# --- the overhead of a call -----------------------------------------------------------------------
 
 
 class Inside:
@@ -159,7 +170,9 @@ INSIDE = Inside()
 
 
 def overhead_s(ours: harness.Form, arguments: harness.Arguments, rounds: int) -> float:
-    """CPU seconds of a changed call, less those in compiled programs: the lower quartile, as noise only adds."""
+    """CPU seconds of a changed call, less those in compiled programs: the lower quartile, as noise
+    only adds.
+    """
     seconds = []
     for number in range(8 + rounds):
         args, inside_s, begin = arguments(number), INSIDE.seconds, time.thread_time()
@@ -169,7 +182,9 @@ def overhead_s(ours: harness.Form, arguments: harness.Arguments, rounds: int) ->
     return float(np.percentile(seconds[8:], 25))
 
 
-def overhead_of(function: harness.Form, num_parameters: int, rounds: int, tuning: incrax.Tuning) -> tuple[float, str]:
+def overhead_of(
+    function: harness.Form, num_parameters: int, rounds: int, tuning: incrax.Tuning
+) -> tuple[float, str]:
     """The overhead where the first parameter changes, in seconds, and what serves the call."""
     num_rows = SHORT_ROWS if tuning is MINIMAL else NUM_CALLED_ROWS
     params, x = growing.make_parameters(num_parameters), jnp.linspace(0.1, 1.0, num_rows)
@@ -178,7 +193,7 @@ def overhead_of(function: harness.Form, num_parameters: int, rounds: int, tuning
     return found, ours.explain().as_dict()["served_by"]
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def per_doubling(sizes: Sequence[int], values: Sequence[float]) -> float | None:
@@ -193,20 +208,33 @@ def stage_line(case: str, found: dict[str, float], growth: float | None) -> Line
     cells = {"equations": f"{found['equations']:.0f}"}
     cells |= {stage: f"{found[stage]:.3g} s" for stage in ("trace", *STAGES)}
     each_us = 1e6 * sum(found[stage] for stage in STAGES) / found["equations"]
-    cells |= {"an equation": f"{each_us:.0f} us", "per doubling": "-" if growth is None else f"{growth:.2f}x"}
+    cells |= {
+        "an equation": f"{each_us:.0f} us",
+        "per doubling": "-" if growth is None else f"{growth:.2f}x",
+    }
     cells["memory"] = f"{found['MB']:.0f} MB"
     checks = [
-        harness.limit(f"analysis and {plan}", found["analysis"] + found[f"plan, {plan}"], MAX_SECONDS, "s")
+        harness.limit(
+            f"analysis and {plan}", found["analysis"] + found[f"plan, {plan}"], MAX_SECONDS, "s"
+        )
         for plan in ("fast", "exact")
     ]
     checks.append(harness.limit("memory", found["MB"], MAX_MB, "MB"))
     if growth is not None:
         checks.append(harness.limit("per doubling", growth, PER_DOUBLING, "x"))
-    return Line(case, cells, {**found, "an equation, us": each_us, "per doubling": growth or float("nan")}, checks)
+    return Line(
+        case,
+        cells,
+        {**found, "an equation, us": each_us, "per doubling": growth or float("nan")},
+        checks,
+    )
 
 
 def stage_lines(
-    options: Options, sizes: Sequence[int], describe: Callable[[str, int], str], shape: Callable[[int], tuple[int, int]]
+    options: Options,
+    sizes: Sequence[int],
+    describe: Callable[[str, int], str],
+    shape: Callable[[int], tuple[int, int]],
 ) -> Iterator[Line]:
     """Every function at every size; `shape` gives the numbers of equations and of parameters."""
     for name in growing.FUNCTIONS:
@@ -229,9 +257,13 @@ def overhead_lines(options: Options) -> Iterator[Line]:
         for size in equations:
             case = f"{name}, {size} equations, 10 parameters"
             if options.only in case:
-                found_s, served_by = overhead_of(growing.FUNCTIONS[name](size, 10), 10, options.rounds, tuning)
+                found_s, served_by = overhead_of(
+                    growing.FUNCTIONS[name](size, 10), 10, options.rounds, tuning
+                )
                 first_us = 1e6 * found_s if first_us is None else first_us
-                more = harness.limit("more than with the fewest", 1e6 * found_s - first_us, MAX_MORE_US, "us")
+                more = harness.limit(
+                    "more than with the fewest", 1e6 * found_s - first_us, MAX_MORE_US, "us"
+                )
                 yield _overhead_line(case, found_s, served_by, [more])
     sizes: list[int] = []
     seconds: list[float] = []
@@ -242,12 +274,19 @@ def overhead_lines(options: Options) -> Iterator[Line]:
             sizes.append(MIN_SIZE * size)
             seconds.append(found_s)
             growth = per_doubling(sizes, seconds)
-            checks = [] if growth is None else [harness.limit("per doubling", growth, PER_DOUBLING, "x")]
+            checks = (
+                [] if growth is None else [harness.limit("per doubling", growth, PER_DOUBLING, "x")]
+            )
             yield _overhead_line(case, found_s, served_by, checks)
 
 
 def _overhead_line(case: str, found_s: float, served_by: str, checks: list[Check]) -> Line:
-    return Line(case, {"overhead": f"{1e6 * found_s:.1f} us", "served by": served_by}, {"overhead, s": found_s}, checks)
+    return Line(
+        case,
+        {"overhead": f"{1e6 * found_s:.1f} us", "served by": served_by},
+        {"overhead, s": found_s},
+        checks,
+    )
 
 
 def row_lines(options: Options) -> Iterator[Line]:
@@ -259,11 +298,21 @@ def row_lines(options: Options) -> Iterator[Line]:
             found = rows_measured(size, options.rounds)
             first = found if first is None else first
             cells = {"analysis and plans": f"{1e3 * found['planning, s']:.3g} ms"}
-            cells |= {"overhead": f"{1e6 * found['overhead, s']:.1f} us", "saved": f"{found['saved, MB']:.3g} MB"}
+            cells |= {
+                "overhead": f"{1e6 * found['overhead, s']:.1f} us",
+                "saved": f"{found['saved, MB']:.3g} MB",
+            }
             cells["saved a row"] = f"{1e6 * found['saved, MB'] / size:.0f} bytes"
             checks = [
-                harness.limit("planning", found["planning, s"] / first["planning, s"], 1.5, "of the first line's"),
-                harness.limit("saved", found["saved, MB"] / first["saved, MB"] * ROWS[0] / size, 1.1, "a row"),
+                harness.limit(
+                    "planning",
+                    found["planning, s"] / first["planning, s"],
+                    1.5,
+                    "of the first line's",
+                ),
+                harness.limit(
+                    "saved", found["saved, MB"] / first["saved, MB"] * ROWS[0] / size, 1.1, "a row"
+                ),
             ]
             yield Line(case, cells, found, checks)
 
@@ -275,7 +324,9 @@ def rows_measured(size: int, rounds: int) -> dict[str, float]:
     stages = [stages_once(function, (params, x)) for _ in range(5)]
     ours = incrax.incremental(function, tuning=EAGER)
     name = mixture.NAMES[0]
-    found_s = overhead_s(ours, lambda number: ({**params, name: params[name] * (1 + 1e-4 * number)}, x), rounds)
+    found_s = overhead_s(
+        ours, lambda number: ({**params, name: params[name] * (1 + 1e-4 * number)}, x), rounds
+    )
     return {
         "planning, s": min(sum(one[stage] for stage in STAGES) for one in stages),
         "overhead, s": found_s,
@@ -285,7 +336,9 @@ def rows_measured(size: int, rounds: int) -> dict[str, float]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this script."""
-    parser.add_argument("--child", nargs=3, metavar=("NAME", "EQUATIONS", "PARAMETERS"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--child", nargs=3, metavar=("NAME", "EQUATIONS", "PARAMETERS"), help=argparse.SUPPRESS
+    )
 
 
 def main() -> None:
@@ -296,10 +349,15 @@ def main() -> None:
         print(json.dumps(measure(name, int(num_equations), int(num_parameters))))
         return
     equations, parameters = ((100, 200), (8, 16)) if options.quick else (EQUATIONS, PARAMETERS)
-    lines = stage_lines(options, equations, lambda name, n: f"{name}, {n} equations", lambda n: (n, NUM_PARAMETERS))
+    lines = stage_lines(
+        options, equations, lambda name, n: f"{name}, {n} equations", lambda n: (n, NUM_PARAMETERS)
+    )
     harness.report("Growth with equations", lines, options)
     lines = stage_lines(
-        options, parameters, lambda name, n: f"{name}, {n} parameters", lambda n: (PER_PARAMETER * n, n)
+        options,
+        parameters,
+        lambda name, n: f"{name}, {n} parameters",
+        lambda n: (PER_PARAMETER * n, n),
     )
     harness.report("Growth with parameters", lines, options)
     harness.report("Growth of the overhead of a call", overhead_lines(options), options)

@@ -1,9 +1,10 @@
 """Question: what does a call of a guarded function cost beyond `jax.jit` of the path that it takes?
 
-Targets, for a function with next to no work: one guard <= 15 us beyond jax.jit, 50 guards <= 25 us; calls that
-alternate between two known paths, or take one at random, <= 2.2 times a call that takes one; value and gradient
-likewise. "jax.jit" is the path as a straight-line function, compiled: what an expert writes who knows that no
-other path will be taken; it checks nothing. Both forms get arrays that are on the device already.
+Targets, for a function with next to no work: one guard <= 15 us beyond jax.jit, 50 guards <= 25 us;
+calls that alternate between two known paths, or take one at random, <= 2.2 times a call that takes
+one; value and gradient likewise. "jax.jit" is the path as a straight-line function, compiled: what
+an expert writes who knows that no other path will be taken; it checks nothing. Both forms get
+arrays that are on the device already.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ SIZE = 8
 
 
 def branching(num_guards: int) -> Callable[[Any], Any]:
-    """A function with that many branches, all taken alike for x in (0, 1); the first goes the other way for x < 0."""
+    """A function with that many branches, all taken alike for x in (0, 1); the first goes the other
+    way for x < 0.
+    """
 
     def fun(x: Any) -> Any:
         y = jnp.sum(x)
@@ -71,9 +74,14 @@ def lines(options: Options) -> Iterator[Line]:
 
 def one_path(case: str, transform: Any, num_guards: int, options: Options) -> Line:
     """Calls that all take the same path."""
-    forms = {JIT: jax.jit(transform(straight(num_guards))), OURS: incrax.guarded(transform(branching(num_guards)))}
+    forms = {
+        JIT: jax.jit(transform(straight(num_guards))),
+        OURS: incrax.guarded(transform(branching(num_guards))),
+    }
     ready = [point(number) for number in range(16)]
-    timings = harness.compare(forms, lambda number: (ready[number % 16],), options.rounds, warm=50, run=8)
+    timings = harness.compare(
+        forms, lambda number: (ready[number % 16],), options.rounds, warm=50, run=8
+    )
     line = harness.timing_line(case, timings)
     beyond_us = 1e6 * (timings[OURS].median - timings[JIT].median)
     line.cells["beyond jit"] = f"{beyond_us:.1f} us"
@@ -99,12 +107,18 @@ def two_paths(case: str, transform: Any, order: str, options: Options) -> Line:
         return ours(ready[sides[next(numbers) % 4096]][0])
 
     forms = {"one path": alone, OURS: call_ours}
-    timings = harness.compare(forms, lambda n: (ready[False][n % 16],), options.rounds, warm=50, run=8, rtol=None)
+    timings = harness.compare(
+        forms, lambda n: (ready[False][n % 16],), options.rounds, warm=50, run=8, rtol=None
+    )
     line = harness.timing_line(case, timings)
     ratio = timings[OURS].median / timings["one path"].median
     if not options.quick:
         line.checks = [
-            Check(f"<={MAX_ALTERNATING:g} t(one path)", f"{ratio:.2f} t(one path)", ratio <= MAX_ALTERNATING)
+            Check(
+                f"<={MAX_ALTERNATING:g} t(one path)",
+                f"{ratio:.2f} t(one path)",
+                ratio <= MAX_ALTERNATING,
+            )
         ]
     return line
 

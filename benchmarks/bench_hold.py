@@ -1,10 +1,12 @@
-"""Question: what does one gradient of an encoder cost, if many batches read representations of the same inputs?
+"""Question: what does one gradient of an encoder cost, if many batches read representations of the
+same inputs?
 
-An encoder over 4096 inputs and 64 batches of 128 pairs, the gradient of the sum of the batches' losses by the encoder's
-parameters; a small and a larger encoder. Forms: ours as one program, and batch by batch from Python (`kept.rows`,
-`kept.add`, `kept.pullback`); plain JAX that encodes all inputs for each batch (naive) or the batch's rows only; the
-whole sum as one function under `jax.jit`, its batches unrolled by a scan. Targets: >= 20x naive, >= 2.4x the batch's
-rows only. Also the largest value that exists for all rows, in chunks and not, and few rows touched.
+An encoder over 4096 inputs and 64 batches of 128 pairs, the gradient of the sum of the batches'
+losses by the encoder's parameters; a small and a larger encoder. Forms: ours as one program, and
+batch by batch from Python (`kept.rows`, `kept.add`, `kept.pullback`); plain JAX that encodes all
+inputs for each batch (naive) or the batch's rows only; the whole sum as one function under
+`jax.jit`, its batches unrolled by a scan. Targets: >= 20x naive, >= 2.4x the batch's rows only.
+Also the largest value that exists for all rows, in chunks and not, and few rows touched.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def loss(z: Any) -> Any:
     return -jnp.mean(jnp.diagonal(jax.nn.log_softmax(scores, axis=1)))
 
 
-def problem(sizes: tuple[int, ...], num_rows: int, num_batches: int, num_read: int) -> tuple[Any, Any, Any]:
+def problem(
+    sizes: tuple[int, ...], num_rows: int, num_batches: int, num_read: int
+) -> tuple[Any, Any, Any]:
     """Parameters, inputs, and batches of pairs among the first `num_read` rows."""
     rng = np.random.default_rng(0)
     widths = list(zip((WIDTH, *sizes[:-1]), sizes, strict=True))
@@ -123,7 +127,11 @@ def line(case: str, given: tuple[Any, Any, Any], options: Options) -> Line:
     }
 
     def at(number: int) -> tuple[Any, ...]:
-        return jax.block_until_ready(jax.tree.map(lambda w: w * (1 + 1e-3 * number), params)), x, batches
+        return (
+            jax.block_until_ready(jax.tree.map(lambda w: w * (1 + 1e-3 * number), params)),
+            x,
+            batches,
+        )
 
     timings = harness.compare(forms, at, options.rounds, warm=2)
     found = harness.timing_line(case, timings, [Speed(NAIVE, 20.0), Speed(GATHERED, 2.4)])

@@ -1,11 +1,13 @@
-"""Question: how exact, how frugal and how fast are fits of least squares, on the problems that NIST certifies?
+"""Question: how exact, how frugal and how fast are fits of least squares, on the problems that NIST
+certifies?
 
-27 problems from two starts, 54 fits, float64, exact Jacobians; ours with default settings, the others with the
-tolerances at which they do best. Digits are those of the worst parameter; "wrong" are fits that claim success with
-fewer than four. Targets: 54 fits to 6 digits, 50 to 8, standard errors of 52 to 5 (the residuals of Lanczos1 have
-three digits in float64), none wrong, at most 3,000 Jacobians, median time of a fit below optimistix's in the same
-process. SciPy is called with compiled functions. The files of NIST are read where NIST_STRD says they are. With
---peers every other solver that is installed takes part (`problems/least_squares_peers.py`); the others are named.
+27 problems from two starts, 54 fits, float64, exact Jacobians; ours with default settings, the
+others with the tolerances at which they do best. Digits are those of the worst parameter; "wrong"
+are fits that claim success with fewer than four. Targets: 54 fits to 6 digits, 50 to 8, standard
+errors of 52 to 5 (the residuals of Lanczos1 have three digits in float64), none wrong, at most
+3,000 Jacobians, median time of a fit below optimistix's in the same process. SciPy is called with
+compiled functions. The files of NIST are read where NIST_STRD says they are. With --peers every
+other solver that is installed takes part (`problems/least_squares_peers.py`); the others are named.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def ours(problem: nist.Problem) -> Solver:
 
 
 def by_optimistix(problem: nist.Problem) -> Solver:
-    """Levenberg-Marquardt at the tolerance at which it does best, compiled with the problem as data."""
+    """Levenberg-Marquardt at the tolerance at which it does best, compiled with the problem as
+    data.
+    """
     import optimistix
 
     solver = optimistix.LevenbergMarquardt(rtol=1e-10, atol=1e-10)
@@ -90,7 +94,9 @@ def by_scipy(method: str) -> Callable[[nist.Problem], Solver]:
 
             value = lambda b: np.asarray(fun(b))
             with np.errstate(all="ignore"):
-                found = scipy.optimize.least_squares(value, start, counted, method=method, **scaled, **exact)
+                found = scipy.optimize.least_squares(
+                    value, start, counted, method=method, **scaled, **exact
+                )
             return Fit(found.x, bool(found.success), len(calls))
 
         return solve
@@ -143,7 +149,9 @@ def rows(names: list[str], rounds: int, *, peers: bool) -> dict[str, list[Row]]:
                     seconds[solver].append(time.perf_counter() - begin)
             for solver, each in fits.items():
                 digits = nist.digits(each.values, problem.params)
-                errors = nist.digits(each.ours.errors, problem.standard_errors) if each.ours else np.nan
+                errors = (
+                    nist.digits(each.ours.errors, problem.standard_errors) if each.ours else np.nan
+                )
                 is_wrong = each.has_claimed and digits < 4
                 median = float(np.median(seconds[solver]))
                 found[solver].append(Row(digits, is_wrong, each.num_jacobians, median, errors))
@@ -154,17 +162,33 @@ def lines(options: Options) -> Iterator[Line]:
     """A line per solver."""
     names = nist.names()[::9] if options.quick else nist.names()
     if not names:
-        print(f"skipped: the problems of NIST are not in {nist.FOLDER}; set NIST_STRD to the folder with their files")
+        print(
+            f"skipped: the problems of NIST are not in {nist.FOLDER}; set NIST_STRD to the folder "
+            "with their files"
+        )
         return
     found = rows(names, options.rounds, peers=options.extra.peers)
-    medians = {solver: float(np.median([row.seconds for row in each])) for solver, each in found.items()}
+    medians = {
+        solver: float(np.median([row.seconds for row in each])) for solver, each in found.items()
+    }
     for solver, each in found.items():
-        digits, errors = np.array([row.digits for row in each]), np.array([row.error_digits for row in each])
+        digits, errors = (
+            np.array([row.digits for row in each]),
+            np.array([row.error_digits for row in each]),
+        )
         num_jacobians = sum(row.num_jacobians for row in each)
         num_wrong = sum(row.is_wrong for row in each)
         counts = {f">= {least} digits": int(sum(digits >= least)) for least in (6, 8, 10)}
-        numbers = {**counts, "Jacobians": num_jacobians, "wrong": num_wrong, "ms a fit": 1e3 * medians[solver]}
-        cells = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in numbers.items()}
+        numbers = {
+            **counts,
+            "Jacobians": num_jacobians,
+            "wrong": num_wrong,
+            "ms a fit": 1e3 * medians[solver],
+        }
+        cells = {
+            name: f"{value:.3g}" if isinstance(value, float) else str(value)
+            for name, value in numbers.items()
+        }
         checks = []
         if solver == OURS:
             share = len(each) / 54
@@ -176,7 +200,9 @@ def lines(options: Options) -> Iterator[Line]:
                 limit("Jacobians", num_jacobians, 3000),
             ]
             if "optimistix LM, 1e-10" in medians:
-                checks.append(limit("t / optimistix", medians[solver] / medians["optimistix LM, 1e-10"], 1.0))
+                checks.append(
+                    limit("t / optimistix", medians[solver] / medians["optimistix LM, 1e-10"], 1.0)
+                )
         yield Line(solver, cells, {name: float(value) for name, value in numbers.items()}, checks)
 
 
@@ -185,6 +211,8 @@ def _at_least(name: str, value: int, least: int) -> Check:
 
 
 if __name__ == "__main__":
-    extend = lambda parser: parser.add_argument("--peers", action="store_true", help="every solver that is installed")
+    extend = lambda parser: parser.add_argument(
+        "--peers", action="store_true", help="every solver that is installed"
+    )
     given = harness.start(__doc__, rounds=11, extend=extend)
     harness.report("least squares, 54 certified fits", lines(given), given)

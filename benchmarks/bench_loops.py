@@ -1,10 +1,11 @@
 """Question: what do loops cost whose length changes from call to call?
 
-The recurrent cell of 16 units, value and gradient, 50 random lengths to 1,000. Targets: at most 8 programs compiled;
-the first pass over the lengths at least 10x faster than `lax.scan`, which compiles one for each; a warm call at most
-1.3 times the time of `lax.scan` compiled for its length. And the gradient of a `while_loop` of 10,000 turns within its
-memory budget (memory of the compiled program beside arguments and results, as XLA counts it), beside the same number of
-turns by `lax.scan`, which stores all residuals.
+The recurrent cell of 16 units, value and gradient, 50 random lengths to 1,000. Targets: at most 8
+programs compiled; the first pass over the lengths at least 10x faster than `lax.scan`, which
+compiles one for each; a warm call at most 1.3 times the time of `lax.scan` compiled for its length.
+And the gradient of a `while_loop` of 10,000 turns within its memory budget (memory of the compiled
+program beside arguments and results, as XLA counts it), beside the same number of turns by
+`lax.scan`, which stores all residuals.
 """
 
 from __future__ import annotations
@@ -81,8 +82,16 @@ def _first_pass(forms: Any, sequences: list[Any]) -> Line:
     numbers = {f"{name} (seconds)": s for name, s in seconds.items()} | {
         f"{n} (compiled)": c for n, c in compiled.items()
     }
-    checks = [limit("compiled", compiled[OURS], 8), Check(f">=10x {SCAN}", f"{ratio:.1f}x {SCAN}", ratio >= 10)]
-    return Line(f"lengths, {len(sequences)} new ones", {**cells, f"{SCAN} / {OURS}": f"{ratio:.1f}"}, numbers, checks)
+    checks = [
+        limit("compiled", compiled[OURS], 8),
+        Check(f">=10x {SCAN}", f"{ratio:.1f}x {SCAN}", ratio >= 10),
+    ]
+    return Line(
+        f"lengths, {len(sequences)} new ones",
+        {**cells, f"{SCAN} / {OURS}": f"{ratio:.1f}"},
+        numbers,
+        checks,
+    )
 
 
 def _warm(forms: Any, sequences: list[Any], options: Options) -> Line:
@@ -103,14 +112,23 @@ def _many_turns(turns: int, options: Options) -> Line:
 
     def ours(k: Any, most: Any) -> Any:
         turn = lambda c: (c[0] + 1, move(k, c[1]))
-        return jnp.sum(incrax.while_loop(lambda c: c[0] < most, turn, (0, start), memory=BUDGET)[1][0])
+        return jnp.sum(
+            incrax.while_loop(lambda c: c[0] < most, turn, (0, start), memory=BUDGET)[1][0]
+        )
 
     def plain(k: Any, _: Any) -> Any:
         return jnp.sum(jax.lax.scan(lambda c, _: (move(k, c), None), start, None, turns)[0][0])
 
-    programs = {name: jax.jit(jax.grad(f)).lower(0.3, turns).compile() for name, f in ((OURS, ours), (SCAN, plain))}
-    used = {name: program.memory_analysis().temp_size_in_bytes for name, program in programs.items()}
-    timings = harness.compare(programs, lambda k: (0.3 + 0.01 * k, turns), min(options.rounds, 10), warm=2)
+    programs = {
+        name: jax.jit(jax.grad(f)).lower(0.3, turns).compile()
+        for name, f in ((OURS, ours), (SCAN, plain))
+    }
+    used = {
+        name: program.memory_analysis().temp_size_in_bytes for name, program in programs.items()
+    }
+    timings = harness.compare(
+        programs, lambda k: (0.3 + 0.01 * k, turns), min(options.rounds, 10), warm=2
+    )
     line = harness.timing_line(f"turns, {turns:,} of a while loop", timings)
     line.cells |= {f"memory, {name}": f"{used[name] / 1e6:.3g} MB" for name in programs}
     line.numbers |= {f"{name} (bytes)": number for name, number in used.items()}

@@ -1,9 +1,11 @@
-"""Question: how much faster than jax.jit is a mixture likelihood when few of its 8 parameters change (problem A)?
+"""Question: how much faster than jax.jit is a mixture likelihood when few of its 8 parameters
+change (problem A)?
 
-Targets, against jax.jit in the same process after ten calls: value >= 1.35x for one yield; value and gradient >= 1.25x
-for one yield and >= 1.5x for one mean, each within 1.1x of the form hoisted by hand; 16 probes of a numeric gradient by
-one flat vector >= 1.5x with a dirty set of 1 element each; nothing changed <= 20 us; nothing ever above 1.05x of
-jax.jit's time. The Hessian is reported only.
+Targets, against jax.jit in the same process after ten calls: value >= 1.35x for one yield; value
+and gradient >= 1.25x for one yield and >= 1.5x for one mean, each within 1.1x of the form hoisted
+by hand; 16 probes of a numeric gradient by one flat vector >= 1.5x with a dirty set of 1 element
+each; nothing changed <= 20 us; nothing ever above 1.05x of jax.jit's time. The Hessian is reported
+only.
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ BY_HAND: dict[tuple[str, str], dict[str, Callable[..., Form]]] = {
     ("value", "one yield"): {HAND: mixture.hoisted_value_yield},
     ("value", "one mean"): {HAND: mixture.hoisted_value_mean},
     ("value+grad(8)", "one yield"): {HAND: mixture.hoisted_gradient_yield},
-    ("value+grad(8)", "one mean"): {HAND: mixture.hoisted_gradient_mean, CLOSED: mixture.closed_gradient_mean},
+    ("value+grad(8)", "one mean"): {
+        HAND: mixture.hoisted_gradient_mean,
+        CLOSED: mixture.closed_gradient_mean,
+    },
 }
 TARGETS: dict[tuple[str, str], list[Speed]] = {
     ("value", "one yield"): [Speed(JIT, 1.35), harness.within(1.1, HAND)],
@@ -56,12 +61,15 @@ TARGETS: dict[tuple[str, str], list[Speed]] = {
 }
 
 
-# --- one kind of change, call after call ------------------------------------------------------------------------------
+# --- one kind of change, call after call ----------------------------------------------------------
 
 
 def moved(p: mixture.Parameters, names: Sequence[str], number: int) -> dict[str, float]:
     """The parameters with some of them moved a little further at every number."""
-    return {name: value * (1.0 + STEP * (number + 1)) if name in names else value for name, value in p.items()}
+    return {
+        name: value * (1.0 + STEP * (number + 1)) if name in names else value
+        for name, value in p.items()
+    }
 
 
 def changes(p: mixture.Parameters, names: Sequence[str], x: jax.Array) -> Arguments:
@@ -80,8 +88,14 @@ def case_lines(options: Options) -> Iterator[Line]:
         for change, names in CHANGES.items():
             case = f"{kind}, {change}"
             if options.only in case and (not options.quick or change in QUICK_CHANGES):
-                hoisted = {name: make(p, x) for name, make in BY_HAND.get((kind, change), {}).items()}
-                forms = {JIT: plain, OURS: incrax.incremental(function), **hoisted}
+                hoisted = {
+                    name: make(p, x) for name, make in BY_HAND.get((kind, change), {}).items()
+                }
+                forms = {
+                    JIT: plain,
+                    OURS: incrax.incremental(function, tuning=harness.SETTLED),
+                    **hoisted,
+                }
                 timings = harness.compare(forms, changes(p, names, x), rounds)
                 yield harness.timing_line(case, timings, _targets(kind, change))
 
@@ -90,16 +104,21 @@ def _targets(kind: str, change: str) -> list[Speed]:
     return [] if kind == "hessian" else [harness.never_slower(), *TARGETS.get((kind, change), [])]
 
 
-# --- mixed changes with one incremental function ----------------------------------------------------------------------
+# --- mixed changes with one incremental function --------------------------------------------------
 
 
 def sweeps(p: mixture.Parameters, x: jax.Array) -> Arguments:
-    """Eight calls a round, each parameter moved in turn and staying there, as in coordinate sweeps."""
+    """Eight calls a round, each parameter moved in turn and staying there, as in coordinate
+    sweeps.
+    """
 
     def calls(number: int) -> tuple[Any, ...]:
         before = moved(p, mixture.NAMES, number)
         after = moved(p, mixture.NAMES, number + 1)
-        mixed = [{n: (after if k <= last else before)[n] for k, n in enumerate(p)} for last in range(len(p))]
+        mixed = [
+            {n: (after if k <= last else before)[n] for k, n in enumerate(p)}
+            for last in range(len(p))
+        ]
         return tuple((q, x) for q in mixed)
 
     return calls
@@ -127,13 +146,18 @@ def mixed_lines(options: Options) -> Iterator[Line]:
         for name, make in {"each in turn": sweeps, "random subsets": random_subsets}.items():
             case = f"{kind}, {name} (8 calls)"
             if options.only in case:
-                forms = {JIT: harness.in_turn(jax.jit(function)), OURS: harness.in_turn(incrax.incremental(function))}
+                forms = {
+                    JIT: harness.in_turn(jax.jit(function)),
+                    OURS: harness.in_turn(incrax.incremental(function, tuning=harness.SETTLED)),
+                }
                 yield harness.timing_line(
-                    case, harness.compare(forms, make(p, x), options.rounds), [harness.never_slower()]
+                    case,
+                    harness.compare(forms, make(p, x), options.rounds),
+                    [harness.never_slower()],
                 )
 
 
-# --- numeric gradients by one flat vector ----------------------------------------------------------------------------
+# --- numeric gradients by one flat vector ---------------------------------------------------------
 
 
 def probes(theta: np.ndarray, x: jax.Array) -> list[tuple[Any, ...]]:
@@ -169,11 +193,16 @@ class Gradients:
 
 
 def gradient_lines(options: Options) -> Iterator[Line]:
-    """16 probes around a point that moves; the call at the point itself is not timed in the first line."""
+    """16 probes around a point that moves; the call at the point itself is not timed in the first
+    line.
+    """
     if options.only not in "numeric gradient":
         return
     gradients = Gradients(QUICK_EVENTS if options.quick else mixture.NUM_EVENTS)
-    plain, ours = jax.jit(mixture.nll_flat), incrax.incremental(mixture.nll_flat)
+    plain, ours = (
+        jax.jit(mixture.nll_flat),
+        incrax.incremental(mixture.nll_flat, tuning=harness.SETTLED),
+    )
     forms = {JIT: harness.in_turn(plain), OURS: harness.in_turn(ours)}
     timings = harness.compare(
         forms, gradients.around, options.rounds, before=lambda number: (gradients.centre(number),)
@@ -183,15 +212,19 @@ def gradient_lines(options: Options) -> Iterator[Line]:
     line.numbers["largest dirty set"] = largest
     line.checks.append(Check("dirty set 1 element", f"dirty set {largest} elements", largest == 1))
     yield line
-    forms[OURS] = harness.in_turn(incrax.incremental(mixture.nll_flat))
+    forms[OURS] = harness.in_turn(incrax.incremental(mixture.nll_flat, tuning=harness.SETTLED))
     timings = harness.compare(forms, gradients.with_centre, options.rounds)
-    yield harness.timing_line("numeric gradient, point and 16 probes", timings, [harness.never_slower()])
+    yield harness.timing_line(
+        "numeric gradient, point and 16 probes", timings, [harness.never_slower()]
+    )
     points = minuit_points(plain, gradients)
     if points:
-        forms[OURS] = harness.in_turn(incrax.incremental(mixture.nll_flat))
+        forms[OURS] = harness.in_turn(incrax.incremental(mixture.nll_flat, tuning=harness.SETTLED))
         timings = harness.compare(forms, lambda _: points, max(options.rounds // 10, 3), warm=1)
         yield harness.timing_line(
-            f"numeric gradient, the {len(points)} calls of a Minuit fit", timings, [harness.never_slower()]
+            f"numeric gradient, the {len(points)} calls of a Minuit fit",
+            timings,
+            [harness.never_slower()],
         )
 
 
@@ -206,7 +239,9 @@ def dirty_sizes(ours: incrax.Incremental[..., Any], gradients: Gradients, number
 
 
 def minuit_points(plain: Form, gradients: Gradients) -> tuple[Any, ...]:
-    """Every point at which iminuit's MIGRAD, without a gradient, evaluates; none if iminuit is not installed."""
+    """Every point at which iminuit's MIGRAD, without a gradient, evaluates; none if iminuit is not
+    installed.
+    """
     try:
         from iminuit import Minuit
     except ImportError:
@@ -230,7 +265,7 @@ def unchanged_line(options: Options) -> Iterator[Line]:
         return
     num_events = QUICK_EVENTS if options.quick else mixture.NUM_EVENTS
     args = (mixture.truth(num_events), mixture.make_data(num_events))
-    ours = incrax.incremental(mixture.nll)
+    ours = incrax.incremental(mixture.nll, tuning=harness.SETTLED)
     timings = harness.compare({OURS: ours}, lambda _: args, 100 * options.rounds)
     line = harness.timing_line("the same call again (9 inputs)", timings)
     line.checks.append(harness.limit("a call", 1e6 * timings[OURS].median, MAX_UNCHANGED_US, "us"))

@@ -1,10 +1,12 @@
-"""Question: what does a call cost beyond the program it runs, and does anything grow in 10,000 calls?
+"""Question: what does a call cost beyond the program it runs, and does anything grow in 10,000
+calls?
 
-Targets: a changed call of a function too cheap to be worth saving <= 40 us beyond the executable itself at 10 leaves
-and <= 150 us at 200 leaves; nothing changed <= 20 us at 10 leaves; 10,000 calls: memory grows by < 5 MB, and no program
-is compiled after warm-up. "The executable itself" is jax.jit called with arrays that are on the device already, so that
-what it costs to bring Python and NumPy leaves there counts as ours; the column "beyond jit" has jax.jit with the same
-arguments subtracted instead.
+Targets: a changed call of a function too cheap to be worth saving <= 40 us beyond the executable
+itself at 10 leaves and <= 150 us at 200 leaves; nothing changed <= 20 us at 10 leaves; 10,000
+calls: memory grows by < 5 MB, and no program is compiled after warm-up. "The executable itself" is
+jax.jit called with arrays that are on the device already, so that what it costs to bring Python and
+NumPy leaves there counts as ours; the column "beyond jit" has jax.jit with the same arguments
+subtracted instead.
 """
 
 from __future__ import annotations
@@ -45,44 +47,67 @@ def cheap(*leaves: Any) -> Any:
     return 2.0 * jnp.sum(sum(leaves[1:], leaves[0]))
 
 
-# --- overhead of a call ----------------------------------------------------------------------------------------------
+# --- overhead of a call ---------------------------------------------------------------------------
 
 
 def overhead_lines(options: Options) -> Iterator[Line]:
     """Every number and kind of leaves: one changed, all changed, none changed."""
     for num_leaves in MAX_CHANGED_US:
         for kind, make in MAKERS.items():
-            for change, num_changed in {"one changed": 1, "all changed": num_leaves, "none changed": 0}.items():
+            for change, num_changed in {
+                "one changed": 1,
+                "all changed": num_leaves,
+                "none changed": 0,
+            }.items():
                 case = f"{num_leaves} {kind}, {change}"
                 if options.only in case:
                     yield overhead_line(case, make, num_leaves, num_changed, options.rounds)
 
 
-def overhead_line(case: str, make: Callable[[float], Any], num_leaves: int, num_changed: int, rounds: int) -> Line:
+def overhead_line(
+    case: str, make: Callable[[float], Any], num_leaves: int, num_changed: int, rounds: int
+) -> Line:
     """The time of a call, of jax.jit's, and of the executable with arguments on the device."""
     at = leaves_that_change(make, num_leaves, num_changed)
     ready = [jax.block_until_ready(tuple(map(jnp.asarray, at(number)))) for number in range(16)]
     ours, plain = incrax.incremental(cheap), jax.jit(cheap)
     timings = harness.compare({JIT: plain, OURS: ours}, at, rounds, warm=50)
-    on_device = harness.compare({EXECUTABLE: jax.jit(cheap)}, lambda number: ready[number % 16], rounds, warm=50)
+    on_device = harness.compare(
+        {EXECUTABLE: jax.jit(cheap)}, lambda number: ready[number % 16], rounds, warm=50
+    )
     line = harness.timing_line(case, {**timings, **on_device})
-    call_us, jit_us, executable_us = (1e6 * t.median for t in (timings[OURS], timings[JIT], on_device[EXECUTABLE]))
+    call_us, jit_us, executable_us = (
+        1e6 * t.median for t in (timings[OURS], timings[JIT], on_device[EXECUTABLE])
+    )
     served_by = ours.explain().as_dict()["served_by"]
     line.cells = {name: line.cells[name] for name in (JIT, EXECUTABLE, OURS)}
-    line.cells |= {"beyond jit": f"{call_us - jit_us:.1f} us", "beyond executable": f"{call_us - executable_us:.1f} us"}
+    line.cells |= {
+        "beyond jit": f"{call_us - jit_us:.1f} us",
+        "beyond executable": f"{call_us - executable_us:.1f} us",
+    }
     line.cells["served by"] = served_by
-    line.numbers |= {"beyond jit, us": call_us - jit_us, "beyond executable, us": call_us - executable_us}
+    line.numbers |= {
+        "beyond jit, us": call_us - jit_us,
+        "beyond executable, us": call_us - executable_us,
+    }
     line.checks = list(_overhead_checks(num_leaves, num_changed, call_us - executable_us, call_us))
     return line
 
 
-def leaves_that_change(make: Callable[[float], Any], num_leaves: int, num_changed: int) -> Arguments:
+def leaves_that_change(
+    make: Callable[[float], Any], num_leaves: int, num_changed: int
+) -> Arguments:
     """Arguments of which the first ones are new in every call; the others are the same objects."""
     fixed = [make(float(k)) for k in range(num_leaves)]
-    return lambda number: (*(make(k + 1e-3 * (number + 1)) for k in range(num_changed)), *fixed[num_changed:])
+    return lambda number: (
+        *(make(k + 1e-3 * (number + 1)) for k in range(num_changed)),
+        *fixed[num_changed:],
+    )
 
 
-def _overhead_checks(num_leaves: int, num_changed: int, beyond_us: float, call_us: float) -> Iterator[Check]:
+def _overhead_checks(
+    num_leaves: int, num_changed: int, beyond_us: float, call_us: float
+) -> Iterator[Check]:
     at_most = MAX_CHANGED_US[num_leaves] if num_changed else MAX_UNCHANGED_US[num_leaves]
     if at_most is not None and num_changed:
         yield harness.limit("beyond", beyond_us, at_most, "us")
@@ -90,7 +115,7 @@ def _overhead_checks(num_leaves: int, num_changed: int, beyond_us: float, call_u
         yield harness.limit("a call", call_us, at_most, "us")
 
 
-# --- what grows ------------------------------------------------------------------------------------------------------
+# --- what grows -----------------------------------------------------------------------------------
 
 
 def one_parameter(rng: np.random.Generator, p: dict[str, float], x: jax.Array) -> tuple[Any, ...]:
@@ -102,7 +127,11 @@ def one_parameter(rng: np.random.Generator, p: dict[str, float], x: jax.Array) -
 def random_subset(rng: np.random.Generator, p: dict[str, float], x: jax.Array) -> tuple[Any, ...]:
     """A random subset of the parameters changes: 255 dirty sets."""
     is_changed = rng.uniform(size=len(p)) < 0.5
-    changed = {name: p[name] * rng.uniform(0.99, 1.01) for name, new in zip(p, is_changed, strict=True) if new}
+    changed = {
+        name: p[name] * rng.uniform(0.99, 1.01)
+        for name, new in zip(p, is_changed, strict=True)
+        if new
+    }
     return {**p, **changed}, x
 
 
@@ -115,7 +144,9 @@ TIMELINES = {"one parameter": one_parameter, "random subsets": random_subset, "n
 
 
 def growth_lines(options: Options) -> Iterator[Line]:
-    """10,000 calls of the mixture's value and gradient on few events, half as many before as warm-up."""
+    """10,000 calls of the mixture's value and gradient on few events, half as many before as
+    warm-up.
+    """
     num_calls = NUM_CALLS // 50 if options.quick else NUM_CALLS
     function = jax.value_and_grad(mixture.nll)
     for name, draw in TIMELINES.items():
@@ -146,7 +177,10 @@ def growth_line(case: str, ours: incrax.Incremental[..., Any], draw: Form, num_c
         "arrays": f"{before['arrays']:.0f} -> {after['arrays']:.0f}",
     }
     new_programs = after["programs"] - before["programs"]
-    checks = [harness.limit("growth", growth_mb, MAX_GROWTH_MB, "MB"), harness.limit("new programs", new_programs, 0)]
+    checks = [
+        harness.limit("growth", growth_mb, MAX_GROWTH_MB, "MB"),
+        harness.limit("new programs", new_programs, 0),
+    ]
     return Line(case, cells, numbers, checks)
 
 
@@ -175,7 +209,9 @@ def _resources() -> dict[str, float]:
 
 
 def resident_mb() -> float:
-    """Memory of this process, in MB: what is resident now, or the most there was where /proc is missing."""
+    """Memory of this process, in MB: what is resident now, or the most there was where /proc is
+    missing.
+    """
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

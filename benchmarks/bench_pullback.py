@@ -1,9 +1,11 @@
-"""Question: does a backward pass grow with a large constant that the function touches? What does one cotangent cost?
+"""Question: does a backward pass grow with a large constant that the function touches? What does
+one cotangent cost?
 
-Both examples of the thread Zygote.jl#323, `p -> c[1] * p` and `p -> (c @ proj) * p`, c of 1e3 to 1e7 elements: the time
-of the pullback alone, compiled (as `vjp` does it) and eager (`jax.disable_jit`). Target: the largest size takes at most
-twice the time of the smallest; the numbers of operations and of bytes held are the same. Then a chain of 10 operations
-on arrays of 1e6 elements: one of 10 cotangents against all of them by `jax.vjp`.
+Both examples of the thread Zygote.jl#323, `p -> c[1] * p` and `p -> (c @ proj) * p`, c of 1e3 to
+1e7 elements: the time of the pullback alone, compiled (as `vjp` does it) and eager
+(`jax.disable_jit`). Target: the largest size takes at most twice the time of the smallest; the
+numbers of operations and of bytes held are the same. Then a chain of 10 operations on arrays of 1e6
+elements: one of 10 cotangents against all of them by `jax.vjp`.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ def _flat(name: str, touch: str, options: Options, *, is_compiled: bool) -> Line
     growth = timings[_size(sizes[-1])].median / timings[_size(sizes[0])].median
     cells = {name: str(timing) for name, timing in timings.items()}
     cells |= {"operations": str(max(operations)), "bytes held": str(max(held))}
-    checks = [limit("largest / smallest", growth, FLAT), limit("operations", max(operations), min(operations))]
+    checks = [
+        limit("largest / smallest", growth, FLAT),
+        limit("operations", max(operations), min(operations)),
+    ]
     checks.append(limit("bytes held", max(held), min(held)))
     return Line(name, cells, {"growth": growth}, checks, timings)
 
@@ -92,7 +97,11 @@ def _one(name: str, number: int, options: Options) -> Line:
     ct = jnp.ones(size)
     timings = harness.compare(forms, lambda _: (ct,), options.rounds, warm=3)
     line = harness.timing_line(name, timings, [within(1.0, "jax.vjp, all")])
-    asked, of_all, held = pullback.num_operations(number), pullback.num_operations(), pullback.residual_bytes
+    asked, of_all, held = (
+        pullback.num_operations(number),
+        pullback.num_operations(),
+        pullback.residual_bytes,
+    )
     line.cells["operations"] = f"{asked} of {of_all}"
     line.cells["bytes freed by keep"] = f"{pullback.keep(number):,} of {held:,}"
     line.numbers |= {"operations asked": asked, "operations of all": of_all}

@@ -1,8 +1,9 @@
 """Question: how much faster is a chain wholly inside `lax.scan` when steps carry saved values?
 
-Metropolis within Gibbs over 10 blocks (`problems/chain.py`). Target: at least 3x the same chain with the whole
-posterior in each step, and the chain identical: same decisions, same parameters. Shown beside it: the form by hand,
-which carries the lines and asks of each whether its parameters changed.
+Metropolis within Gibbs over 10 blocks (`problems/chain.py`). Target: at least 3x the same chain
+with the whole posterior in each step, and the chain identical: same decisions, same parameters.
+Shown beside it: the form by hand, which carries the lines and asks of each whether its parameters
+changed.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ def _chain_line(case: str, num_channels: int, num_steps: int, options: Options) 
         BY_HAND: (hand_state, by_hand),
     }
     forms = {
-        name: jax.jit(lambda theta, start, evaluate=evaluate: chain.sample(evaluate, start, theta, num_steps))
+        name: jax.jit(
+            lambda theta, start, evaluate=evaluate: chain.sample(evaluate, start, theta, num_steps)
+        )
         for name, (_, evaluate) in evaluators.items()
     }
     forms = {
-        name: (lambda theta, form=form, start=evaluators[name][0]: form(theta, start)) for name, form in forms.items()
+        name: (lambda theta, form=form, start=evaluators[name][0]: form(theta, start))
+        for name, form in forms.items()
     }
     chains = [form(theta) for form in forms.values()]
     for other in chains[1:]:

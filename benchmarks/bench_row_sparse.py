@@ -1,9 +1,10 @@
 """Question: what does a gradient of a large table cost of which few rows are read?
 
-A table of 1e6 rows of 64 numbers, float32, 64 rows read, one of them twice. Forms: incrax, `jax.jit` of the same
-program (dense gradient), and the sparse program that one would write by hand. Steps get their tables donated. Targets:
-gradient and `t - rate * g` within 1.5 of the hand-written form and at least 300x faster than dense; Adam at least 3x
-faster than dense, although it changes every row; momentum, which does too, never slower.
+A table of 1e6 rows of 64 numbers, float32, 64 rows read, one of them twice. Forms: incrax,
+`jax.jit` of the same program (dense gradient), and the sparse program that one would write by hand.
+Steps get their tables donated. Targets: gradient and `t - rate * g` within 1.5 of the hand-written
+form and at least 300x faster than dense; Adam at least 3x faster than dense, although it changes
+every row; momentum, which does too, never slower.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def _gradient(name: str, num_rows: int, options: Options) -> Line:
     }
     ids = _ids(0, num_rows)
     assert harness.relative_error(forms[OURS](t, ids).todense(), forms[JIT](t, ids)) <= 1e-6
-    timings = harness.compare(forms, lambda k: (t, _ids(k, num_rows)), options.rounds, warm=3, rtol=None, run=RUN)
+    timings = harness.compare(
+        forms, lambda k: (t, _ids(k, num_rows)), options.rounds, warm=3, rtol=None, run=RUN
+    )
     return harness.timing_line(name, timings, [within(1.5, BY_HAND), Speed(JIT, 300.0)])
 
 
@@ -86,7 +89,9 @@ def _compared(
     name: str, steps: dict[str, Form], start: Callable[[], Any], num_rows: int, options: Options
 ) -> dict[str, Any]:
     forms = {form: _Stepping(step, *start()) for form, step in steps.items()}
-    timings = harness.compare(forms, lambda k: (_ids(k, num_rows),), options.rounds, warm=3, rtol=None, run=RUN)
+    timings = harness.compare(
+        forms, lambda k: (_ids(k, num_rows),), options.rounds, warm=3, rtol=None, run=RUN
+    )
     expected = jax.tree.leaves(forms[JIT].state)
     for form in steps:
         pairs = zip(jax.tree.leaves(forms[form].state), expected, strict=True)
@@ -99,14 +104,19 @@ def _by_hand(name: str, num_rows: int, options: Options) -> Line:
     steps = {
         OURS: incrax.structured(step, donate_argnums=0),
         JIT: jax.jit(step, donate_argnums=0),
-        BY_HAND: jax.jit(lambda t, ids: t.at[ids].add(-0.1 * jax.grad(loss_of_rows)(t[ids])), donate_argnums=0),
+        BY_HAND: jax.jit(
+            lambda t, ids: t.at[ids].add(-0.1 * jax.grad(loss_of_rows)(t[ids])), donate_argnums=0
+        ),
     }
     timings = _compared(name, steps, lambda: (_table(num_rows),), num_rows, options)
     return harness.timing_line(name, timings, [within(1.5, BY_HAND), Speed(JIT, 300.0)])
 
 
 OPTIMISERS = {
-    "clip and SGD (optax)": (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)), 300.0),
+    "clip and SGD (optax)": (
+        lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+        300.0,
+    ),
     "Adagrad (optax)": (lambda: optax.adagrad(0.1), 300.0),
     "SGD with momentum (optax)": (lambda: optax.sgd(0.1, momentum=0.9), 1.0 / harness.SLOWEST),
     "Adam (optax)": (lambda: optax.adam(0.1), 3.0),
@@ -114,7 +124,9 @@ OPTIMISERS = {
 """How to make each, and how much faster than dense it must be."""
 
 
-def _optimised(made: tuple[Callable[[], Any], float], name: str, num_rows: int, options: Options) -> Line:
+def _optimised(
+    made: tuple[Callable[[], Any], float], name: str, num_rows: int, options: Options
+) -> Line:
     optimiser = made[0]()
 
     def step(t: Any, state: Any, ids: Any) -> Any:

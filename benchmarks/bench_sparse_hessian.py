@@ -1,9 +1,10 @@
 """Question: what does a sparse Hessian cost, where its pattern is found from the program?
 
-Values at the nonzeros of the Hessian of functions of 1,000 parameters, against `jax.jit(jax.hessian)`. Targets: at
-least 50x faster, for separable functions and chained ones; finding the pattern within 1 s. Reported besides: the time
-of a dense matrix made from the values, and that of a compiled function that adds 1 to the parameters, below which no
-call can be. Of the two functions without data, the dense Hessian is little more than a million zeros written.
+Values at the nonzeros of the Hessian of functions of 1,000 parameters, against
+`jax.jit(jax.hessian)`. Targets: at least 50x faster, for separable functions and chained ones;
+finding the pattern within 1 s. Reported besides: the time of a dense matrix made from the values,
+and that of a compiled function that adds 1 to the parameters, below which no call can be. Of the
+two functions without data, the dense Hessian is little more than a million zeros written.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def _line(case: str, function: Callable[[Any], Any], size: int, options: Options
         DENSE: whole,
     }
     points = [(x * (1.0 + 1e-3 * k),) for k in range(3)]
-    timings = harness.compare(forms, lambda number: points[number % 3], options.rounds, warm=5, rtol=None, run=RUN)
+    timings = harness.compare(
+        forms, lambda number: points[number % 3], options.rounds, warm=5, rtol=None, run=RUN
+    )
     _check(forms[OURS](x), forms["made dense"](x), whole(x), rows, columns)
     line = harness.timing_line(case, timings, [Speed(DENSE, 50.0)])
     line.cells["pattern"] = f"{seconds:.2f} s"

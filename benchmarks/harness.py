@@ -1,7 +1,8 @@
-"""What all benchmarks share: options, alternating timing, tables of ratios with a verdict per line, JSON records.
+"""What all benchmarks share: options, alternating timing, tables of ratios with a verdict per line,
+JSON records.
 
-Only ratios within one process carry over to another machine: the forms of a case take turns, call by call, and the
-order of a round is reversed in every second one.
+Only ratios within one process carry over to another machine: the forms of a case take turns, call
+by call, and the order of a round is reversed in every second one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ SLOWEST = 1.05
 """Never slower: the share of jax.jit's time that a call may take."""
 
 
-# --- options ---------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
+
+
+SETTLED = incrax.Tuning(compile_s=60.0)
+"""For calls that are timed after learning, which is paid on trust here; `bench_jobs` has it paid
+for.
+"""
 
 
 class Options(NamedTuple):
@@ -47,13 +54,27 @@ class Options(NamedTuple):
     extra: argparse.Namespace
 
 
-def start(description: str | None, *, rounds: int, quick_rounds: int = 5, extend: Any = None) -> Options:
-    """Parse the command line and switch JAX to float64; `extend(parser)` adds a script's own options."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes: a smoke test in seconds, no valid figures")
+def start(
+    description: str | None, *, rounds: int, quick_rounds: int = 5, extend: Any = None
+) -> Options:
+    """Parse the command line and switch JAX to float64; `extend(parser)` adds a script's own
+    options.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small sizes: a smoke test in seconds, no valid figures",
+    )
     parser.add_argument("--rounds", type=int, help=f"timed calls of each form (default {rounds})")
-    parser.add_argument("--only", default="", metavar="TEXT", help="run only the cases whose name contains TEXT")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append a record of all figures to FILE")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="run only the cases whose name contains TEXT"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="append a record of all figures to FILE"
+    )
     if extend is not None:
         extend(parser)
     given = parser.parse_args()
@@ -61,11 +82,15 @@ def start(description: str | None, *, rounds: int, quick_rounds: int = 5, extend
         parser.error("--rounds must be at least 1")
     jax.config.update("jax_enable_x64", True)
     return Options(
-        given.quick, given.rounds or (quick_rounds if given.quick else rounds), given.only, given.json, given
+        given.quick,
+        given.rounds or (quick_rounds if given.quick else rounds),
+        given.only,
+        given.json,
+        given,
     )
 
 
-# --- timing ----------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------
 
 
 class Timing(NamedTuple):
@@ -98,12 +123,14 @@ def compare(
     rtol: float | None = 1e-8,
     run: int = 1,
 ) -> dict[str, Timing]:
-    """Time the forms by turns on `arguments(0)`, `arguments(1)`, ...; the first `warm` rounds are not counted.
+    """Time the forms by turns on `arguments(0)`, `arguments(1)`, ...; the first `warm` rounds are
+    not counted.
 
-    Every form sees every argument, and `before(number)`, if given, in an untimed call ahead of it. In a turn a form
-    makes `run` calls, each timed by itself: a call of microseconds that follows one of milliseconds on other data is
-    slowed down by caches that the other form filled, which does not happen in a fit. With `rtol`, the results of the
-    last round must agree to within `rtol` of the largest element of each output.
+    Every form sees every argument, and `before(number)`, if given, in an untimed call ahead of it.
+    In a turn a form makes `run` calls, each timed by itself: a call of microseconds that follows
+    one of milliseconds on other data is slowed down by caches that the other form filled, which
+    does not happen in a fit. With `rtol`, the results of the last round must agree to within `rtol`
+    of the largest element of each output.
     """
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     results: dict[str, Any] = {}
@@ -124,7 +151,9 @@ def compare(
 
 
 def in_turn(form: Form) -> Form:
-    """A form that calls `form` on each of a list of arguments and waits for each result, as a minimiser does."""
+    """A form that calls `form` on each of a list of arguments and waits for each result, as a
+    minimiser does.
+    """
 
     def call_all(*calls: tuple[Any, ...]) -> list[Any]:
         return [jax.block_until_ready(form(*args)) for args in calls]
@@ -137,7 +166,9 @@ def _check_agreement(results: Mapping[str, Any], rtol: float) -> None:
     for name, actual in others:
         error = max(map(relative_error, jax.tree.leaves(actual), jax.tree.leaves(expected)))
         if not error <= rtol:
-            raise AssertionError(f"{name!r} and {first!r} differ by {error:.2g} of the largest element")
+            raise AssertionError(
+                f"{name!r} and {first!r} differ by {error:.2g} of the largest element"
+            )
 
 
 def relative_error(actual: Any, expected: Any) -> float:
@@ -146,11 +177,13 @@ def relative_error(actual: Any, expected: Any) -> float:
     return float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-300))
 
 
-# --- lines of a report -----------------------------------------------------------------------------------------------
+# --- lines of a report ----------------------------------------------------------------------------
 
 
 class Check(NamedTuple):
-    """One target of a line: its text, the figure reached, whether that is enough, and the ratio that it is about."""
+    """One target of a line: its text, the figure reached, whether that is enough, and the ratio
+    that it is about.
+    """
 
     target: str
     reached: str
@@ -160,9 +193,11 @@ class Check(NamedTuple):
 
 @dataclass
 class Line:
-    """One line of a report: what was run, the figures shown and recorded, the targets (none: reported only).
+    """One line of a report: what was run, the figures shown and recorded, the targets (none:
+    reported only).
 
-    `timings` are seconds by form, `ratios` another form's median divided by ours, `numbers` all other figures.
+    `timings` are seconds by form, `ratios` another form's median divided by ours, `numbers` all
+    other figures.
     """
 
     case: str
@@ -191,8 +226,16 @@ class Speed(NamedTuple):
         """Whether it is reached."""
         reached = timings[self.against].median / timings[ours].median
         slower = 1.0 / self.factor
-        target = f">={self.factor:.3g}x {self.against}" if self.factor >= 1.0 else f"<={slower:.3g} t({self.against})"
-        shown = f"{reached:.2f}x {self.against}" if self.factor >= 1.0 else f"{1.0 / reached:.2f} t({self.against})"
+        target = (
+            f">={self.factor:.3g}x {self.against}"
+            if self.factor >= 1.0
+            else f"<={slower:.3g} t({self.against})"
+        )
+        shown = (
+            f"{reached:.2f}x {self.against}"
+            if self.factor >= 1.0
+            else f"{1.0 / reached:.2f} t({self.against})"
+        )
         return Check(target, shown, reached >= self.factor, f"{self.against} / {ours}")
 
 
@@ -206,24 +249,37 @@ def within(factor: float, against: str) -> Speed:
     return Speed(against, 1.0 / factor)
 
 
-def timing_line(case: str, timings: Mapping[str, Timing], targets: Iterable[Speed] = (), ours: str = OURS) -> Line:
+def timing_line(
+    case: str, timings: Mapping[str, Timing], targets: Iterable[Speed] = (), ours: str = OURS
+) -> Line:
     """A line with the time of every form and each one's ratio to ours (above 1: ours is faster)."""
     cells = {name: str(timing) for name, timing in timings.items()}
-    ratios = {f"{name} / {ours}": t.median / timings[ours].median for name, t in timings.items() if name != ours}
+    ratios = {
+        f"{name} / {ours}": t.median / timings[ours].median
+        for name, t in timings.items()
+        if name != ours
+    }
     cells |= {name: f"{ratio:.2f}" for name, ratio in ratios.items()}
-    return Line(case, cells, {}, [target.check(timings, ours) for target in targets], timings, ratios)
+    return Line(
+        case, cells, {}, [target.check(timings, ours) for target in targets], timings, ratios
+    )
 
 
 def limit(name: str, value: float, at_most: float, unit: str = "") -> Check:
     """The target: a figure must not exceed a bound."""
-    return Check(f"{name} <={at_most:g} {unit}".rstrip(), f"{name} {value:.3g} {unit}".rstrip(), value <= at_most)
+    return Check(
+        f"{name} <={at_most:g} {unit}".rstrip(),
+        f"{name} {value:.3g} {unit}".rstrip(),
+        value <= at_most,
+    )
 
 
-# --- reports ---------------------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 def report(title: str, made: Iterable[Line], options: Options) -> None:
-    """Print a table with a target and a verdict per line and what it ran on; append it to the JSON file, if given.
+    """Print a table with a target and a verdict per line and what it ran on; append it to the JSON
+    file, if given.
 
     Lines are noted on the error stream as they are made, with the seconds that each took.
     """
@@ -237,10 +293,15 @@ def report(title: str, made: Iterable[Line], options: Options) -> None:
     rows = [["case", *columns, "target", "verdict"]]
     for line in lines:
         targets = ", ".join(check.target for check in line.checks)
-        rows.append([line.case, *(line.cells.get(name, "") for name in columns), targets, line.verdict])
+        rows.append(
+            [line.case, *(line.cells.get(name, "") for name in columns), targets, line.verdict]
+        )
     _print_rows(rows)
     missed = [line for line in lines if line.verdict.startswith("short")]
-    print(f"{sum(bool(line.checks) for line in lines)} lines with a target, {len(missed)} short", flush=True)
+    print(
+        f"{sum(bool(line.checks) for line in lines)} lines with a target, {len(missed)} short",
+        flush=True,
+    )
     if options.json is not None:
         head = {"title": title, "quick": options.quick, "rounds": options.rounds, **machine}
         _append(options.json, head, lines)
@@ -258,7 +319,9 @@ def _noted(title: str, lines: Iterable[Line]) -> Iterator[Line]:
 def _print_rows(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for number, row in enumerate(rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
         if number == 0:
             print("  ".join("-" * width for width in widths))
 

@@ -1,4 +1,6 @@
-"""What figures were measured on: processor, memory, versions, state of the source, and how busy the machine was."""
+"""What figures were measured on: processor, memory, versions, state of the source, and how busy the
+machine was.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,21 @@ def cpu_model() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in text.splitlines()
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def describe() -> dict[str, str]:
     """Processor, cores, memory in GB and system."""
-    found = {"cpu": cpu_model(), "cores": str(os.cpu_count()), "system": f"{platform.system()} {platform.machine()}"}
+    found = {
+        "cpu": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
     with contextlib.suppress(ValueError, OSError, AttributeError):
         found["memory"] = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB"
     return found
@@ -45,7 +55,9 @@ def versions(more: Iterable[str] = ()) -> dict[str, str]:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that is checked out, with `+` where files differ from it; None outside of a checkout."""
+    """The commit that is checked out, with `+` where files differ from it; None outside of a
+    checkout.
+    """
     try:
         name = _git(folder, "rev-parse", "--short=12", "HEAD")
         return name + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
@@ -55,7 +67,9 @@ def commit(folder: Path) -> str | None:
 
 def _git(folder: Path, *words: str) -> str:
     command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=20
+    ).stdout.strip()
 
 
 def load() -> list[float] | None:
@@ -67,7 +81,8 @@ def load() -> list[float] | None:
 
 
 def busy_share() -> float | None:
-    """Share of the processors' time that others take just now, from two readings; None where it cannot be read.
+    """Share of the processors' time that others take just now, from two readings; None where it
+    cannot be read.
 
     Unlike a load average it does not remember what this program itself did a minute ago.
     """

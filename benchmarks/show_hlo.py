@@ -1,7 +1,8 @@
 """Question: what does XLA make of jax.jit's program, and of the program that serves a change?
 
-For each case and program: kernels of the optimised module by kind, reductions, matrix products, bytes of arguments and
-of temporary memory. These are the evidence for ratios that fall short; no target.
+For each case and program: kernels of the optimised module by kind, reductions, matrix products,
+bytes of arguments and of temporary memory. These are the evidence for ratios that fall short; no
+target.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MIN_WIDE = 1000
 """Elements from which on a result counts as an array."""
 
 
-def compiled_of_ours(function: Form, arguments: Callable[[int], tuple[Any, ...]]) -> tuple[Any, str]:
+def compiled_of_ours(
+    function: Form, arguments: Callable[[int], tuple[Any, ...]]
+) -> tuple[Any, str]:
     """The compiled program that serves a change after a few calls, and what it loads."""
     ours = incrax.incremental(function, tuning=incrax.Tuning(race=False))
     for number in range(NUM_CALLS):
@@ -36,8 +39,12 @@ def compiled_of_ours(function: Form, arguments: Callable[[int], tuple[Any, ...]]
     feeds = [value.feed for value in engine.store.states[-1].values]
     shapes = [*(var.aval for var in executable.loads), *executable.donated]
     structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in shapes]
-    compiled = executable.call.lower(*[feeds[i] for i in executable.leaves], *executable.constants, *structs).compile()
-    return compiled, "loads " + ", ".join(var.aval.str_short(short_dtypes=True) for var in executable.loads)
+    compiled = executable.call.lower(
+        *[feeds[i] for i in executable.leaves], *executable.constants, *structs
+    ).compile()
+    return compiled, "loads " + ", ".join(
+        var.aval.str_short(short_dtypes=True) for var in executable.loads
+    )
 
 
 def line_of(case: str, compiled: Any, note: str) -> Line:
@@ -55,7 +62,9 @@ def line_of(case: str, compiled: Any, note: str) -> Line:
         "with arrays as results": str(len(wide)),
         "fusions": ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items())),
         "reductions": str(len(re.findall(r" reduce\(", text))),
-        "matrix products": str(len(re.findall(r" dot\(", text)) + text.count("__eigen") + text.count("__onednn")),
+        "matrix products": str(
+            len(re.findall(r" dot\(", text)) + text.count("__eigen") + text.count("__onednn")
+        ),
         "arguments": f"{memory.argument_size_in_bytes / 1e6:.1f} MB",
         "temporary": f"{memory.temp_size_in_bytes / 1e6:.1f} MB",
         "note": note,
@@ -64,7 +73,11 @@ def line_of(case: str, compiled: Any, note: str) -> Line:
 
 
 def _num_elements(shape: str) -> int:
-    sizes = [int(size) for dims in re.findall(r"\[([\d,]+)\]", shape) for size in [_product(map(int, dims.split(",")))]]
+    sizes = [
+        int(size)
+        for dims in re.findall(r"\[([\d,]+)\]", shape)
+        for size in [_product(map(int, dims.split(",")))]
+    ]
     return max(sizes, default=1)
 
 
@@ -87,8 +100,14 @@ def cases(options: Options) -> Iterator[tuple[str, Form, Callable[[int], tuple[A
 
             yield f"mixture, {kind}, {name}", transform(mixture.nll), at
     inputs = amplitude.make_inputs(num_events=2_000 if options.quick else amplitude.NUM_EVENTS)
-    for form, nll in {"unrolled": amplitude.nll_unrolled, "vectorised": amplitude.nll_vectorised}.items():
-        for kind, transform in {"value": lambda f: f, "value+grad(couplings)": jax.value_and_grad}.items():
+    for form, nll in {
+        "unrolled": amplitude.nll_unrolled,
+        "vectorised": amplitude.nll_vectorised,
+    }.items():
+        for kind, transform in {
+            "value": lambda f: f,
+            "value+grad(couplings)": jax.value_and_grad,
+        }.items():
 
             def of_couplings(number: int) -> tuple[Any, ...]:
                 scale = 1 + 1e-4 * number

@@ -1,4 +1,5 @@
-"""An amplitude analysis: couplings first, with the shapes of all resonances saved, then widths as well.
+"""An amplitude analysis: couplings first, with the shapes of all resonances saved, then widths as
+well.
 
 Run: python examples/amplitude_fit.py
 """
@@ -22,10 +23,14 @@ SPINS = np.arange(NUM_WAVES) % 3
 
 
 def shapes(masses, widths, events):
-    """Of each resonance at each event: relativistic Breit-Wigner times an angular part, shape (waves, events)."""
+    """Of each resonance at each event: relativistic Breit-Wigner times an angular part, shape
+    (waves, events).
+    """
     m, cosine = events["mass"], events["cosine"]
     breit_wigner = (
-        masses[:, None] * widths[:, None] / (masses[:, None] ** 2 - m**2 - 1j * masses[:, None] * widths[:, None])
+        masses[:, None]
+        * widths[:, None]
+        / (masses[:, None] ** 2 - m**2 - 1j * masses[:, None] * widths[:, None])
     )
     angular = jnp.stack([jnp.ones_like(cosine), cosine, 1.5 * cosine**2 - 0.5])[SPINS]
     return breit_wigner * angular
@@ -39,7 +44,9 @@ def intensity(couplings, masses, widths, events):
 def nll(couplings, widths, data, simulated):
     """- sum log I(data) + N log mean I(simulated): the integral by simulated events."""
     signal = jnp.sum(jnp.log(intensity(couplings, MASSES, widths, data)))
-    return -signal + data["mass"].size * jnp.log(jnp.mean(intensity(couplings, MASSES, widths, simulated)))
+    return -signal + data["mass"].size * jnp.log(
+        jnp.mean(intensity(couplings, MASSES, widths, simulated))
+    )
 
 
 def uniform(rng, num):
@@ -69,7 +76,8 @@ def main():
         roles={"data": "data", "simulated": "data", "widths": "fixed"},
         bounds={"widths": (0.02, 0.6)},
     )
-    # The first coupling fixes scale and phase: constraints hold it, so that the minimum is one point.
+    # The first coupling fixes scale and phase: constraints hold it, so that the minimum is one
+    # point.
     held = fit.Constraint(("re", "im"), lambda re, im: 0.5e6 * ((re[0] - 1.0) ** 2 + im[0] ** 2))
     model = fit.constrained(model, held)
 
@@ -81,7 +89,9 @@ def main():
     model.set_role("widths", "trainable")
     everything = fit.minimize(model, method="L-BFGS-B")
     print(f"couplings and widths: {everything.value:.1f}")
-    for name, value, error in zip(everything.names, everything.values, everything.errors, strict=True):
+    for name, value, error in zip(
+        everything.names, everything.values, everything.errors, strict=True
+    ):
         if name.startswith("widths"):
             print(f"{name} = {value:.3f} +- {error:.3f}")
 

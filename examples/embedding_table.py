@@ -1,4 +1,5 @@
-"""A table of 1e6 x 64 numbers of which each step reads 64 rows: what a step holds in memory, dense and structured.
+"""A table of 1e6 x 64 numbers of which each step reads 64 rows: what a step holds in memory, dense
+and structured.
 
 Run: python examples/embedding_table.py
 """
@@ -34,10 +35,15 @@ def main() -> None:
 
     train = incrax.structured(step, donate_argnums=0)
     dense = jax.jit(step, donate_argnums=0)
-    types = [jax.ShapeDtypeStruct(s, d) for s, d in (((NUM_ROWS, WIDTH), "f4"), ((BATCH,), "i4"), ((BATCH,), "f4"))]
+    types = [
+        jax.ShapeDtypeStruct(s, d)
+        for s, d in (((NUM_ROWS, WIDTH), "f4"), ((BATCH,), "i4"), ((BATCH,), "f4"))
+    ]
     for name, function in (("jax.jit", dense), ("structured", train)):
         memory = function.lower(*types).compile().memory_analysis()
-        print(f"{name:>10}: {memory.temp_size_in_bytes / 1e6:8.2f} MB beside the table in each step")
+        print(
+            f"{name:>10}: {memory.temp_size_in_bytes / 1e6:8.2f} MB beside the table in each step"
+        )
     assert not train.explain(*types).became_dense
 
     table, values = jnp.zeros((NUM_ROWS, WIDTH), jnp.float32), []
@@ -46,7 +52,10 @@ def main() -> None:
         table, value = train(table, ids, truth[ids])
         values.append(float(value))
     changed = int(jnp.sum(jnp.any(table != 0, axis=1)))
-    print(f"loss {values[0]:.3f} -> {values[-1]:.3f} in {STEPS} steps; {changed} of {NUM_ROWS:,} rows changed")
+    print(
+        f"loss {values[0]:.3f} -> {values[-1]:.3f} in {STEPS} steps; {changed} of {NUM_ROWS:,} "
+        "rows changed"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""A theory code outside JAX in the middle of a likelihood: it runs only when its own parameters change.
+"""A theory code outside JAX in the middle of a likelihood: it runs only when its own parameters
+change.
 
-The code is a C function, compiled here and called through `ctypes`; without a C compiler the same routine in NumPy
-takes its place. It maps three parameters to a spectrum and takes some 10 ms. Four nuisance parameters come after it.
-Its derivative is by central differences, in a callback of its own: six runs of the code.
+The code is a C function, compiled here and called through `ctypes`; without a C compiler the same
+routine in NumPy takes its place. It maps three parameters to a spectrum and takes some 10 ms. Four
+nuisance parameters come after it. Its derivative is by central differences, in a callback of its
+own: six runs of the code.
 
 Run: python examples/external_code.py
 """
@@ -48,7 +50,7 @@ void spectrum(const double *p, const double *k, double *out, int num_bins, int n
 """
 
 
-# --- the outside program --------------------------------------------------------------------------------------------
+# --- the outside program --------------------------------------------------------------------------
 
 
 def compiled_code(folder):
@@ -101,7 +103,7 @@ class Counted:
         return np.stack(columns, axis=1)
 
 
-# --- the model ------------------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 
 def make_theory(code):
@@ -123,7 +125,9 @@ def make_theory(code):
 
 
 def make_nll(theory, y):
-    """-log likelihood of (theory parameters, nuisances): calibration, foreground height and slope, log noise."""
+    """-log likelihood of (theory parameters, nuisances): calibration, foreground height and slope,
+    log noise.
+    """
 
     def nll(p, nuisance):
         height, foreground, slope, log_noise = nuisance
@@ -133,7 +137,7 @@ def make_nll(theory, y):
     return nll
 
 
-# --- what is done with it -------------------------------------------------------------------------------------------
+# --- what is done with it -------------------------------------------------------------------------
 
 
 def sample(function, seed):
@@ -152,14 +156,18 @@ def sample(function, seed):
 
 
 def profile(function):
-    """Rows (second theory parameter, best value, slope): the nuisances are fitted anew at each of a few points.
+    """Rows (second theory parameter, best value, slope): the nuisances are fitted anew at each of a
+    few points.
 
-    At the best nuisances the slope of the profile is the partial derivative of the likelihood, through the theory code.
+    At the best nuisances the slope of the profile is the partial derivative of the likelihood,
+    through the theory code.
     """
     rows, nuisance = [], TRUTH[1]
     for shift in (-0.008, -0.004, 0.0, 0.004, 0.008):
         p = TRUTH[0] + [0.0, shift, 0.0]
-        nuisance = minimize(lambda x, p=p: pick(function(p, x), 1), nuisance, jac=True, method="BFGS").x
+        nuisance = minimize(
+            lambda x, p=p: pick(function(p, x), 1), nuisance, jac=True, method="BFGS"
+        ).x
         value, gradient = function(p, nuisance)
         rows.append([p[1], float(value), float(gradient[0][1])])
     return np.array(rows)
@@ -183,7 +191,10 @@ def main():
     """Sample and profile with `jax.jit` and with incrax; results agree, runs of the code differ."""
     with tempfile.TemporaryDirectory() as folder:
         compiled = compiled_code(folder)
-        print("theory code:", "NumPy (no C compiler here)" if compiled is None else "C, called through ctypes")
+        print(
+            "theory code:",
+            "NumPy (no C compiler here)" if compiled is None else "C, called through ctypes",
+        )
         code = Counted(compiled or numpy_code)
         start = time.perf_counter()
         spectrum = code.spectrum(TRUTH[0])
@@ -205,7 +216,9 @@ def main():
             np.testing.assert_allclose(results["incrax"], results["jax.jit"], rtol=1e-5)
         p, value, slope = results["incrax"].T
         print("profile:", np.round(value - value.min(), 2), "slopes:", np.round(slope))
-        np.testing.assert_allclose(np.gradient(value, p)[1:-1], slope[1:-1], atol=0.1 * np.ptp(slope))
+        np.testing.assert_allclose(
+            np.gradient(value, p)[1:-1], slope[1:-1], atol=0.1 * np.ptp(slope)
+        )
 
 
 if __name__ == "__main__":

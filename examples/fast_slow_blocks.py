@@ -1,9 +1,11 @@
-"""Fast and slow parameters: a chain whose fast steps never run the slow theory, with the blocks found by themselves.
+"""Fast and slow parameters: a chain whose fast steps never run the slow theory, with the blocks
+found by themselves.
 
-A spectrum is the prediction of a slow code outside JAX (here an integral over a grid, in NumPy) times a calibration,
-plus a background. `samplers.blocks` finds which parameters the slow code depends on and what a step of each block
-costs; `samplers.metropolis` moves the fast ones many times for each slow step, first in a pilot chain that finds the
-covariance. The fast parameters alone are then sampled by NumPyro and emcee, where these are installed.
+A spectrum is the prediction of a slow code outside JAX (here an integral over a grid, in NumPy)
+times a calibration, plus a background. `samplers.blocks` finds which parameters the slow code
+depends on and what a step of each block costs; `samplers.metropolis` moves the fast ones many times
+for each slow step, first in a pilot chain that finds the covariance. The fast parameters alone are
+then sampled by NumPyro and emcee, where these are installed.
 
 Run: python examples/fast_slow_blocks.py
 """
@@ -39,7 +41,9 @@ def slow_code(theory):
 
 def log_posterior(p, y):
     """Normal errors, flat priors."""
-    spectrum = jax.pure_callback(slow_code, jax.ShapeDtypeStruct((NUM_BINS,), np.float64), p["theory"])
+    spectrum = jax.pure_callback(
+        slow_code, jax.ShapeDtypeStruct((NUM_BINS,), np.float64), p["theory"]
+    )
     model = p["gain"] * spectrum + p["background"][0] + p["background"][1] * ENERGY
     return -0.5 * jnp.sum((y - model) ** 2) / SIGMA**2
 
@@ -52,7 +56,9 @@ def fast_samplers(y):
         from numpyro.infer import MCMC, NUTS
 
         potential = samplers.numpyro_potential(log_posterior, TRUTH, y, wrt=chosen)
-        mcmc = MCMC(NUTS(potential_fn=potential), num_warmup=300, num_samples=500, progress_bar=False)
+        mcmc = MCMC(
+            NUTS(potential_fn=potential), num_warmup=300, num_samples=500, progress_bar=False
+        )
         mcmc.run(jax.random.key(1), init_params=jax.tree.map(jnp.asarray, chosen(TRUTH)))
         yield "NumPyro's NUTS", np.asarray(mcmc.get_samples()["gain"]), NUM_CALLS[0] - before
     before = NUM_CALLS[0]
@@ -60,7 +66,11 @@ def fast_samplers(y):
         walkers = samplers.ensemble(log_posterior, TRUTH, y, wrt=chosen)
         sampler = walkers.sampler(16)
         sampler.run_mcmc(walkers.walkers(16, 2, spread=0.01), 400)
-        yield "emcee", walkers.tree(sampler.get_chain(discard=100, flat=True))["gain"], NUM_CALLS[0] - before
+        yield (
+            "emcee",
+            walkers.tree(sampler.get_chain(discard=100, flat=True))["gain"],
+            NUM_CALLS[0] - before,
+        )
 
 
 def main():
@@ -74,17 +84,26 @@ def main():
     print(found)
     NUM_CALLS[0], begin = 0, time.perf_counter()
     variances = np.full(5, 0.005**2)
-    pilot = samplers.metropolis(f, TRUTH, y, blocks=found, covariance=variances, key=1, num_sweeps=NUM_PILOT)
+    pilot = samplers.metropolis(
+        f, TRUTH, y, blocks=found, covariance=variances, key=1, num_sweeps=NUM_PILOT
+    )
     known = pilot.covariance + np.diag(variances) / 10
-    chain = samplers.metropolis(f, TRUTH, y, blocks=found, covariance=known, key=2, num_sweeps=NUM_SWEEPS)
+    chain = samplers.metropolis(
+        f, TRUTH, y, blocks=found, covariance=known, key=2, num_sweeps=NUM_SWEEPS
+    )
     print(f"{chain}, {time.perf_counter() - begin:.1f} s")
     num_evaluations = pilot.num_evaluations + chain.num_evaluations
     print(f"{num_evaluations} log-densities, and the slow code ran {NUM_CALLS[0]} times")
-    for name, mean, width in zip(chain.names, chain.mean, np.sqrt(np.diag(chain.covariance)), strict=True):
+    for name, mean, width in zip(
+        chain.names, chain.mean, np.sqrt(np.diag(chain.covariance)), strict=True
+    ):
         print(f"  {name:18} {mean:8.4f} +- {width:.4f}")
     assert NUM_CALLS[0] <= 2 * (NUM_PILOT + NUM_SWEEPS) + 2
     for name, gains, num_calls in fast_samplers(y):
-        print(f"{name:15} gain {gains.mean():.4f} +- {gains.std():.4f} at fixed theory; slow code ran {num_calls}x")
+        print(
+            f"{name:15} gain {gains.mean():.4f} +- {gains.std():.4f} at fixed theory; slow code "
+            f"ran {num_calls}x"
+        )
 
 
 if __name__ == "__main__":

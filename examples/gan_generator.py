@@ -1,7 +1,9 @@
-"""Two networks against one another: a step of the generator computes no gradient of the discriminator's weights.
+"""Two networks against one another: a step of the generator computes no gradient of the
+discriminator's weights.
 
-The loss is a function of both. Asked for the generator's cotangents, its pullback runs the equations behind them only;
-`keep` frees what the others would need. `cut` on the discriminator says the same once and for all.
+The loss is a function of both. Asked for the generator's cotangents, its pullback runs the
+equations behind them only; `keep` frees what the others would need. `cut` on the discriminator says
+the same once and for all.
 
 Run: python examples/gan_generator.py
 """
@@ -23,7 +25,9 @@ def init(key, sizes):
     """Weights and offsets of a multilayer perceptron."""
     keys = jax.random.split(key, len(sizes) - 1)
     shapes = zip(keys, sizes[:-1], sizes[1:], strict=True)
-    return [{"w": jax.random.normal(k, (m, n)) / jnp.sqrt(m), "b": jnp.zeros(n)} for k, m, n in shapes]
+    return [
+        {"w": jax.random.normal(k, (m, n)) / jnp.sqrt(m), "b": jnp.zeros(n)} for k, m, n in shapes
+    ]
 
 
 def apply(layers, x):
@@ -39,7 +43,9 @@ def generator_loss(gen, disc, noise):
 
 def discriminator_loss(disc, gen, noise, real):
     fake = apply(gen, noise)
-    return jnp.mean(jax.nn.softplus(-apply(disc, real))) + jnp.mean(jax.nn.softplus(apply(disc, fake)))
+    return jnp.mean(jax.nn.softplus(-apply(disc, real))) + jnp.mean(
+        jax.nn.softplus(apply(disc, fake))
+    )
 
 
 def step(weights, cotangents):
@@ -60,11 +66,15 @@ def main():
     _, pullback = incrax.vjp(generator_loss, gen, disc, noise, wrt=("gen", "disc"))
     for wrt in (("gen", "disc"), "gen", "disc"):
         print(
-            f"cotangents of {wrt!s:18} {pullback.num_operations(wrt):3} operations, {products(pullback, wrt)} products"
+            f"cotangents of {wrt!s:18} {pullback.num_operations(wrt):3} operations, "
+            f"{products(pullback, wrt)} products"
         )
     print(f"keep(wrt='gen') frees {pullback.keep(wrt='gen'):,} bytes of residuals")
     _, pullback = incrax.vjp(generator_loss, gen, incrax.cut(disc), noise, wrt=(0, 1))
-    print(f"with cut(disc): {pullback.num_operations()} operations, cotangent of disc: {pullback(1.0)[1][0]['w']}")
+    print(
+        f"with cut(disc): {pullback.num_operations()} operations, cotangent of disc: "
+        f"{pullback(1.0)[1][0]['w']}"
+    )
 
     for number in range(STEPS):
         k1, k2 = jax.random.split(jax.random.fold_in(key, number))
@@ -75,7 +85,10 @@ def main():
         _, back = incrax.vjp(generator_loss, gen, disc, noise, wrt="gen")
         gen = step(gen, back(1.0))
     made = apply(gen, jax.random.normal(key, (4096, NUM_NOISE)))
-    print(f"after {STEPS} steps of each: mean of what is generated {made.mean(0).round(2)}, of the data [2, -1]")
+    print(
+        f"after {STEPS} steps of each: mean of what is generated {made.mean(0).round(2)}, of the "
+        "data [2, -1]"
+    )
 
 
 if __name__ == "__main__":

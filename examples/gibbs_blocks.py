@@ -1,7 +1,9 @@
-"""Metropolis within Gibbs: one block of parameters is proposed at a time, and only its part of the model runs.
+"""Metropolis within Gibbs: one block of parameters is proposed at a time, and only its part of the
+model runs.
 
-A spectrum of four lines and noise. A proposal moves one line; the other three are saved values. A rejected proposal
-goes back to a version that is still there. The same chain on `jax.jit` takes the same decisions.
+A spectrum of four lines and noise. A proposal moves one line; the other three are saved values. A
+rejected proposal goes back to a version that is still there. The same chain on `jax.jit` takes the
+same decisions.
 
 Run: python examples/gibbs_blocks.py
 """
@@ -48,14 +50,18 @@ def log_posterior(params, x, y):
 def proposals(params, rng):
     """One proposal per block: each line, then the noise; takes back the accepted parameters."""
     for k in range(len(params["lines"])):
-        moved = {name: value + STEPS[name] * rng.normal() for name, value in params["lines"][k].items()}
+        moved = {
+            name: value + STEPS[name] * rng.normal() for name, value in params["lines"][k].items()
+        }
         lines = [*params["lines"][:k], moved, *params["lines"][k + 1 :]]
         params = yield {**params, "lines": lines}
     yield {**params, "log_noise": params["log_noise"] + NOISE_STEP * rng.normal()}
 
 
 def sample(function, x, y, seed):
-    """A chain of shape (sweeps, 13), the acceptance rate, and seconds of its first tenth and of the rest."""
+    """A chain of shape (sweeps, 13), the acceptance rate, and seconds of its first tenth and of the
+    rest.
+    """
     rng = np.random.default_rng(seed)
     params, value = TRUTH, float(function(TRUTH, x, y))
     chain, accepted, tried = [], 0, 0
@@ -82,7 +88,9 @@ def main():
     """Sample both ways, compare, and look at what the engine did."""
     rng = np.random.default_rng(3)
     x = np.linspace(0.0, 10.0, NUM_CHANNELS)
-    y = sum(np.asarray(line(x, **shape)) for shape in TRUTH["lines"]) + rng.normal(size=NUM_CHANNELS)
+    y = sum(np.asarray(line(x, **shape)) for shape in TRUTH["lines"]) + rng.normal(
+        size=NUM_CHANNELS
+    )
     x, y = incrax.frozen((x, y))
 
     ours, plain = incrax.incremental(log_posterior), jax.jit(log_posterior)
@@ -90,12 +98,21 @@ def main():
     plain_chain, _, plain_s = sample(plain, x, y, seed=4)
 
     centers = chain[:, 0 : 3 * len(TRUTH["lines"]) : 3]
-    print(f"{NUM_SWEEPS} sweeps of 5 blocks over {NUM_CHANNELS:,} channels, acceptance {acceptance:.0%}")
-    print("centers: " + ", ".join(f"{m:.4f} +- {s:.4f}" for m, s in zip(centers.mean(0), centers.std(0), strict=True)))
+    print(
+        f"{NUM_SWEEPS} sweeps of 5 blocks over {NUM_CHANNELS:,} channels, acceptance "
+        f"{acceptance:.0%}"
+    )
+    print(
+        "centers: "
+        + ", ".join(
+            f"{m:.4f} +- {s:.4f}" for m, s in zip(centers.mean(0), centers.std(0), strict=True)
+        )
+    )
     print(f"largest difference between the chains: {np.abs(chain - plain_chain).max():.1e}")
     for name, (first_s, rest_s) in (("jax.jit", plain_s), ("incrax", ours_s)):
         print(
-            f"{name:8} first {NUM_SWEEPS // 10} sweeps {first_s:.2f} s, the other {NUM_SWEEPS * 9 // 10} {rest_s:.2f} s"
+            f"{name:8} first {NUM_SWEEPS // 10} sweeps {first_s:.2f} s, the other "
+            f"{NUM_SWEEPS * 9 // 10} {rest_s:.2f} s"
         )
     print(f"\n{ours.explain()}\n{ours.stats}")
     assert np.array_equal(chain, plain_chain)

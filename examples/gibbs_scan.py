@@ -1,8 +1,10 @@
-"""A whole chain inside `lax.scan`: the state carries saved values, and a step computes the block that it proposes.
+"""A whole chain inside `lax.scan`: the state carries saved values, and a step computes the block
+that it proposes.
 
-Ten lines of a spectrum, Metropolis within Gibbs. A proposal changes one line; the other nine are kept. After a
-rejected proposal nothing is put back: the next step finds by itself which lines are not the ones in the state. The same
-chain with the whole posterior in each step takes the same decisions.
+Ten lines of a spectrum, Metropolis within Gibbs. A proposal changes one line; the other nine are
+kept. After a rejected proposal nothing is put back: the next step finds by itself which lines are
+not the ones in the state. The same chain with the whole posterior in each step takes the same
+decisions.
 
 Run: python examples/gibbs_scan.py
 """
@@ -55,7 +57,9 @@ def chain(evaluate, state, theta, keys):
 def main():
     """Sample both ways and compare."""
     rng = np.random.default_rng(5)
-    truth = np.stack([rng.uniform(2, 6, 10), np.linspace(0.5, 9.5, 10), rng.uniform(0.2, 0.6, 10)], axis=1)
+    truth = np.stack(
+        [rng.uniform(2, 6, 10), np.linspace(0.5, 9.5, 10), rng.uniform(0.2, 0.6, 10)], axis=1
+    )
     x = np.linspace(0.0, 10.0, NUM_CHANNELS)
     y = sum(np.asarray(line(shape, x)) for shape in truth) + rng.normal(size=NUM_CHANNELS)
     x, y = incrax.frozen((x, y))
@@ -68,13 +72,18 @@ def main():
     }
     chains = {}
     for name, (state, evaluate) in evaluators.items():
-        run = jax.jit(lambda state, theta, keys, evaluate=evaluate: chain(evaluate, state, theta, keys))
+        run = jax.jit(
+            lambda state, theta, keys, evaluate=evaluate: chain(evaluate, state, theta, keys)
+        )
         jax.block_until_ready(run(state, theta, keys))
         begin = time.perf_counter()
         chains[name], accepted = jax.block_until_ready(run(state, theta, keys))
         print(f"{name:16} {time.perf_counter() - begin:.2f} s, acceptance {accepted.mean():.0%}")
     same = bool((chains["pure form"] == chains["whole posterior"]).all())
-    print(f"{NUM_STEPS} steps of one of 10 lines over {NUM_CHANNELS:,} channels; chains identical: {same}")
+    print(
+        f"{NUM_STEPS} steps of one of 10 lines over {NUM_CHANNELS:,} channels; chains identical: "
+        f"{same}"
+    )
     assert same
 
 

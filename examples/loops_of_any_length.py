@@ -1,4 +1,5 @@
-"""A recurrent network on sequences of many lengths, and an adaptive integrator: neither is compiled again.
+"""A recurrent network on sequences of many lengths, and an adaptive integrator: neither is compiled
+again.
 
 Run: python examples/loops_of_any_length.py
 """
@@ -47,12 +48,17 @@ def train(rng):
         losses.append(float(value))
     seconds = time.perf_counter() - start
     first, last = np.mean(losses[:50]), np.mean(losses[-50:])
-    print(f"lengths 1 to {LONGEST}: {step.num_traces} programs, {seconds:.1f} s; loss {first:.3f}, then {last:.3f}")
+    print(
+        f"lengths 1 to {LONGEST}: {step.num_traces} programs, {seconds:.1f} s; loss {first:.3f}, "
+        f"then {last:.3f}"
+    )
     assert last < first
 
 
 def integrate(rate, tolerance=1e-6):
-    """dy/dt = -rate * y**2 from y(0) = 1 to t = 1, with steps as long as the error of a midpoint step allows."""
+    """dy/dt = -rate * y**2 from y(0) = 1 to t = 1, with steps as long as the error of a midpoint
+    step allows.
+    """
     slope = lambda y: -rate * y**2
 
     def turn(state):
@@ -65,7 +71,9 @@ def integrate(rate, tolerance=1e-6):
         t, y = jnp.where(is_good, t + step, t), jnp.where(is_good, midpoint, y)
         return t, y, jnp.maximum(step * factor, 1e-6)
 
-    return incrax.while_loop(lambda state: state[0] < 1.0, turn, (0.0, 1.0, 0.1), max_steps=10_000)[1]
+    return incrax.while_loop(lambda state: state[0] < 1.0, turn, (0.0, 1.0, 0.1), max_steps=10_000)[
+        1
+    ]
 
 
 def main():
@@ -74,7 +82,10 @@ def main():
     for rate in (0.5, 2.0, 8.0):
         exact = 1 / (1 + rate), -1 / (1 + rate) ** 2
         value, slope = float(integrate(rate)), float(gradient(rate))
-        print(f"rate {rate}: y(1) {value:.4f} (exact {exact[0]:.4f}), d/d rate {slope:.4f} (exact {exact[1]:.4f})")
+        print(
+            f"rate {rate}: y(1) {value:.4f} (exact {exact[0]:.4f}), d/d rate {slope:.4f} (exact "
+            f"{exact[1]:.4f})"
+        )
         assert abs(value - exact[0]) < 1e-2
         assert abs(slope - exact[1]) < 1e-2
 

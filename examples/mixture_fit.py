@@ -16,7 +16,16 @@ from incrax import fit
 jax.config.update("jax_enable_x64", True)
 
 LOW, HIGH = 0.0, 10.0
-TRUTH = {"n1": 5e3, "mu1": 3.0, "s1": 0.3, "n2": 3e3, "mu2": 6.0, "s2": 0.5, "nb": 1.2e4, "lam": -0.25}
+TRUTH = {
+    "n1": 5e3,
+    "mu1": 3.0,
+    "s1": 0.3,
+    "n2": 3e3,
+    "mu2": 6.0,
+    "s2": 0.5,
+    "nb": 1.2e4,
+    "lam": -0.25,
+}
 BOUNDS = {name: (0.0, None) for name in ("n1", "n2", "nb", "s1", "s2")} | {"lam": (-2.0, -1e-3)}
 
 
@@ -39,7 +48,9 @@ def nll(n1, mu1, s1, n2, mu2, s2, nb, lam, x):
 
 
 def sample(rng, num_rows=None):
-    """Events of the truth; as many as a Poisson number says, or just so many, shares as they are."""
+    """Events of the truth; as many as a Poisson number says, or just so many, shares as they
+    are.
+    """
     sizes = [TRUTH[name] for name in ("n1", "n2", "nb")]
     if num_rows is None:
         counts = rng.poisson(sizes)
@@ -47,7 +58,10 @@ def sample(rng, num_rows=None):
         counts = rng.multinomial(num_rows, np.array(sizes) / sum(sizes))
     uniform = rng.uniform(size=counts[2])
     background = np.log1p(uniform * np.expm1(TRUTH["lam"] * (HIGH - LOW))) / TRUTH["lam"] + LOW
-    peaks = rng.normal(TRUTH["mu1"], TRUTH["s1"], counts[0]), rng.normal(TRUTH["mu2"], TRUTH["s2"], counts[1])
+    peaks = (
+        rng.normal(TRUTH["mu1"], TRUTH["s1"], counts[0]),
+        rng.normal(TRUTH["mu2"], TRUTH["s2"], counts[1]),
+    )
     return np.clip(np.concatenate([*peaks, background]), LOW, HIGH)
 
 

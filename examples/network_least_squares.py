@@ -1,9 +1,9 @@
 """A network trained by least squares, one batch a call: handwritten digits, against Adam.
 
-The residuals are the network's ten outputs minus the digit as a unit vector. Each call of `step` linearises one batch,
-solves for a step of all weights in the space of the batch's residuals, and hands the damping on to the next batch. The
-model is any pytree: here an Equinox module. After each pass over the data the share of right answers on digits that
-were not shown is printed for both.
+The residuals are the network's ten outputs minus the digit as a unit vector. Each call of `step`
+linearises one batch, solves for a step of all weights in the space of the batch's residuals, and
+hands the damping on to the next batch. The model is any pytree: here an Equinox module. After each
+pass over the data the share of right answers on digits that were not shown is printed for both.
 
 Run: python examples/network_least_squares.py
 """
@@ -66,9 +66,15 @@ for number in range(PASSES):
         model, state = lm.step(model, state, *batch)
         by_adam, adam_state = adam_step(by_adam, adam_state, *batch)
     ours, theirs = float(num_right(model)), float(num_right(by_adam))
-    print(f"pass {number + 1}: right on unseen digits {ours:.1%} by least squares, {theirs:.1%} by Adam")
+    print(
+        f"pass {number + 1}: right on unseen digits {ours:.1%} by least squares, {theirs:.1%} by "
+        "Adam"
+    )
 
 count = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
-print(f"{count} weights, {10 * BATCH} residuals a batch, {int(state.num_taken)} of {int(state.num_steps)} steps taken")
+print(
+    f"{count} weights, {10 * BATCH} residuals a batch, {int(state.num_taken)} of "
+    f"{int(state.num_steps)} steps taken"
+)
 assert ours > 0.95
 assert ours >= theirs - 0.01

@@ -1,8 +1,10 @@
-"""Least squares with SciPy on NumPy arrays: residuals and their Jacobian by `jax.jacfwd`, both incremental.
+"""Least squares with SciPy on NumPy arrays: residuals and their Jacobian by `jax.jacfwd`, both
+incremental.
 
-The detector's response is a large matrix that depends on the data and on no fitted parameter. Written where it belongs,
-inside the model, `jax.jit` evaluates it at every call; here it is a saved value. With derivatives by differences, SciPy
-moves one parameter at a time, and only what that one reaches runs.
+The detector's response is a large matrix that depends on the data and on no fitted parameter.
+Written where it belongs, inside the model, `jax.jit` evaluates it at every call; here it is a saved
+value. With derivatives by differences, SciPy moves one parameter at a time, and only what that one
+reaches runs.
 
 Run: python examples/numpy_residuals.py
 """
@@ -45,7 +47,9 @@ def fit(residual, jacobian, arguments):
     result = least_squares(
         lambda theta: np.asarray(residual(theta, *arguments)),
         START,
-        jac="2-point" if jacobian is None else lambda theta: np.asarray(jacobian(theta, *arguments)),
+        jac="2-point"
+        if jacobian is None
+        else lambda theta: np.asarray(jacobian(theta, *arguments)),
         x_scale="jac",
         xtol=1e-12,
         ftol=1e-12,
@@ -73,7 +77,10 @@ def main():
     for name, value, truth in zip(NAMES, best, TRUTH, strict=True):
         print(f"{name:>10} {value:8.4f}   (true {truth})")
     report = residual.explain().as_dict()
-    print(f"last call of the residuals: changed {list(report['changed'])}, {report['served_by']}: {report['why']}")
+    print(
+        f"last call of the residuals: changed {list(report['changed'])}, {report['served_by']}: "
+        f"{report['why']}"
+    )
     for result, _ in ways.values():
         np.testing.assert_allclose(result.x, best, rtol=1e-5)
 

@@ -1,7 +1,9 @@
-"""A network of which one layer is trained: the backward pass ends there, and nothing is computed for the others.
+"""A network of which one layer is trained: the backward pass ends there, and nothing is computed
+for the others.
 
-The network is a dataclass. `wrt` picks one layer from it; gradients are incremental, so that the layers below the
-trained one, which never change, run once for all steps. The same with an Equinox module where Equinox is installed.
+The network is a dataclass. `wrt` picks one layer from it; gradients are incremental, so that the
+layers below the trained one, which never change, run once for all steps. The same with an Equinox
+module where Equinox is installed.
 
 Run: python examples/one_trainable_layer.py
 """
@@ -47,7 +49,9 @@ class Network:
 def make_network(key):
     keys = jax.random.split(key, len(SIZES) - 1)
     shapes = zip(keys, SIZES[:-1], SIZES[1:], strict=True)
-    return Network([Layer(jax.random.normal(k, (m, n)) / jnp.sqrt(m), jnp.zeros(n)) for k, m, n in shapes])
+    return Network(
+        [Layer(jax.random.normal(k, (m, n)) / jnp.sqrt(m), jnp.zeros(n)) for k, m, n in shapes]
+    )
 
 
 def loss(model, x, y):
@@ -55,8 +59,12 @@ def loss(model, x, y):
 
 
 def train(model, x, y):
-    """Gradient steps for one layer; the losses and how many matrix products a gradient runs, first and last."""
-    gradient = incrax.value_and_grad(loss, wrt=f"model.layers[{TRAINED}]", tuning=incrax.Tuning(planner="minimal"))
+    """Gradient steps for one layer; the losses and how many matrix products a gradient runs, first
+    and last.
+    """
+    gradient = incrax.value_and_grad(
+        loss, wrt=f"model.layers[{TRAINED}]", tuning=incrax.Tuning(planner="minimal")
+    )
     losses, products = [], []
     for _ in range(STEPS):
         value, of_layer = gradient(model, x, y)
@@ -82,7 +90,8 @@ def with_equinox(x, y):
     _, all_layers = incrax.vjp(of_arrays, arrays, x, y, wrt="model")
     of_last = f"model.layers[{TRAINED}]"
     print(
-        f"Equinox: {all_layers.num_operations()} operations for all, {all_layers.num_operations(of_last)} for {of_last}"
+        f"Equinox: {all_layers.num_operations()} operations for all, "
+        f"{all_layers.num_operations(of_last)} for {of_last}"
     )
 
 
@@ -94,10 +103,14 @@ def main():
     _, pullback = incrax.vjp(loss, model, x, y, wrt="model")
     for number in range(len(SIZES) - 1):
         wrt = f"model.layers[{number}]"
-        print(f"cotangents of {wrt}: {pullback.num_operations(wrt):2} of {pullback.num_operations()} operations")
+        print(
+            f"cotangents of {wrt}: {pullback.num_operations(wrt):2} of {pullback.num_operations()} "
+            "operations"
+        )
     losses, products = train(model, x, y)
     print(
-        f"{STEPS} steps: loss {losses[0]:.3f} -> {losses[-1]:.3f}; products run by the first gradient {products[0]}, ",
+        f"{STEPS} steps: loss {losses[0]:.3f} -> {losses[-1]:.3f}; products run by the first "
+        f"gradient {products[0]}, ",
         end="",
     )
     print(f"by the last {products[-1]}: the layers below do not run again")

@@ -1,8 +1,9 @@
 """The gradient of one coefficient of a polynomial over many points, in a dataclass of ten.
 
-The polynomial of ninth order of Zygote.jl#323. `wrt` selects one field, or `cut` marks all but one: nothing is computed
-backward for the others. The gradient does not depend on the field itself, so that a new value of it runs no equation.
-Value and gradient together run the polynomial again, but not its powers.
+The polynomial of ninth order of Zygote.jl#323. `wrt` selects one field, or `cut` marks all but one:
+nothing is computed backward for the others. The gradient does not depend on the field itself, so
+that a new value of it runs no equation. Value and gradient together run the polynomial again, but
+not its powers.
 
 Run: python examples/polynomial_field.py
 """
@@ -52,7 +53,9 @@ def main() -> None:
     p = Poly9(*(1.0 / (power + 1) for power in range(10)))
 
     gradient = incrax.grad(total, wrt="p.c2")
-    print(f"d/dc2 of {NUM_POINTS:,} points: {gradient(p, x):.3f}, sum of squares: {jnp.sum(x**2):.3f}")
+    print(
+        f"d/dc2 of {NUM_POINTS:,} points: {gradient(p, x):.3f}, sum of squares: {jnp.sum(x**2):.3f}"
+    )
     ran = gradient.stats.ran
     for c2 in (0.1, 0.2, 0.3):
         gradient(replace(p, c2=c2), x)
@@ -68,7 +71,10 @@ def main() -> None:
     for c2 in (0.1, 0.2, 0.3):
         value, _ = both(replace(p, c2=c2), x)
     again = both.explain().as_dict()["num_ran"]
-    print(f"value and gradient: {first} equations at first, {again} after a change of c2; value {value:.3f}")
+    print(
+        f"value and gradient: {first} equations at first, {again} after a change of c2; value "
+        f"{value:.3f}"
+    )
 
 
 if __name__ == "__main__":

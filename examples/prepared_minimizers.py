@@ -1,8 +1,8 @@
 """One prepared function, three minimisers: SciPy, Minuit and Optimistix fit the same peak.
 
-`incrax.prepare` gives every minimiser what it asks for (value, gradient, Hessian, Hessian times vector) from one
-function of a dict of parameters; those that want one vector get `flat`. iminuit and optimistix are used where they are
-installed.
+`incrax.prepare` gives every minimiser what it asks for (value, gradient, Hessian, Hessian times
+vector) from one function of a dict of parameters; those that want one vector get `flat`. iminuit
+and optimistix are used where they are installed.
 
 Run: python examples/prepared_minimizers.py
 """
@@ -29,7 +29,9 @@ def nll(params, x):
     """A Gaussian peak on an exponential of mean 3, per event."""
     z = (x - params["mean"]) / params["width"]
     peak = jnp.exp(-0.5 * z**2) / (params["width"] * jnp.sqrt(2 * jnp.pi))
-    return -jnp.mean(jnp.log(params["fraction"] * peak + (1 - params["fraction"]) * jnp.exp(-x / 3) / 3))
+    return -jnp.mean(
+        jnp.log(params["fraction"] * peak + (1 - params["fraction"]) * jnp.exp(-x / 3) / 3)
+    )
 
 
 def make_data(num=50_000):
@@ -42,7 +44,9 @@ def make_data(num=50_000):
 def by_scipy(p, method, **given):
     """SciPy on the flat view."""
     flat = p.flat
-    return flat.unflatten(scipy.optimize.minimize(flat.value, flat.x0, jac=flat.gradient, method=method, **given).x)
+    return flat.unflatten(
+        scipy.optimize.minimize(flat.value, flat.x0, jac=flat.gradient, method=method, **given).x
+    )
 
 
 def by_minuit(p):
@@ -69,7 +73,10 @@ def fits(p, x):
     yield "scipy trust-exact", lambda: by_scipy(p, "trust-exact", hess=p.flat.hessian)
     yield "scipy Newton-CG", lambda: by_scipy(p, "Newton-CG", hessp=p.flat.hvp)
     yield "iminuit", (lambda: by_minuit(p)) if importlib.util.find_spec("iminuit") else None
-    yield "optimistix", (lambda: by_optimistix(p, x)) if importlib.util.find_spec("optimistix") else None
+    yield (
+        "optimistix",
+        (lambda: by_optimistix(p, x)) if importlib.util.find_spec("optimistix") else None,
+    )
 
 
 def main():

@@ -1,7 +1,8 @@
-"""The profile likelihood of a peak's position: at each point of a grid, SciPy minimises over everything else.
+"""The profile likelihood of a peak's position: at each point of a grid, SciPy minimises over
+everything else.
 
-While the position stands still, what depends on it and on the data alone is not evaluated again; the same driver on
-`jax.jit` evaluates all of it at every step of every minimisation.
+While the position stands still, what depends on it and on the data alone is not evaluated again;
+the same driver on `jax.jit` evaluates all of it at every step of every minimisation.
 
 Run: python examples/profile_scan.py
 """
@@ -51,7 +52,9 @@ def background(x, slopes):
 
 
 def negative_log_likelihood(nuisance, position, x):
-    """Extended; `nuisance` is two yields in thousands and two slopes, as one vector for the minimiser."""
+    """Extended; `nuisance` is two yields in thousands and two slopes, as one vector for the
+    minimiser.
+    """
     signal, other, slopes = 1e3 * nuisance[0], 1e3 * nuisance[1], nuisance[2:]
     rate = signal * peak(x, position) + other * background(x, slopes)
     return signal + other - jnp.sum(jnp.log(rate))
@@ -68,7 +71,9 @@ def simulate(seed):
 
 
 def scan(function, x):
-    """Minima over the nuisance parameters on the grid, evaluations, seconds of the first points and of the rest."""
+    """Minima over the nuisance parameters on the grid, evaluations, seconds of the first points and
+    of the rest.
+    """
     ticks = [time.perf_counter()]
     best = np.array([NUM_SIGNAL / 1e3, NUM_BACKGROUND / 1e3, -0.5, 0.0])
     minima, calls = [], 0
@@ -79,7 +84,11 @@ def scan(function, x):
             return float(value), np.asarray(gradient)
 
         result = minimize(
-            objective, best, jac=True, method="L-BFGS-B", bounds=[(0, None), (0, None), (-0.99, 3), (0, 3)]
+            objective,
+            best,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(0, None), (0, None), (-0.99, 3), (0, 3)],
         )
         best = result.x
         calls += result.nfev
@@ -102,7 +111,10 @@ def main():
     difference = float(np.abs(minima - plain_minima).max())
     print(f"\n{len(x):,} events; largest difference between the two profiles {difference:.1e}")
     print(f"{'':8} evaluations   first {NUM_FIRST} points   the other {len(GRID) - NUM_FIRST}")
-    for name, number, (first_s, rest_s) in (("jax.jit", plain_calls, plain_s), ("incrax", calls, ours_s)):
+    for name, number, (first_s, rest_s) in (
+        ("jax.jit", plain_calls, plain_s),
+        ("incrax", calls, ours_s),
+    ):
         print(f"{name:8} {number:11d} {first_s:13.2f} s {rest_s:12.2f} s")
     report = ours.explain().as_dict()
     print(f"last call: {report['served_by']}, {report['why']}")

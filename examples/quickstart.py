@@ -1,4 +1,5 @@
-"""A first look: a likelihood whose parameters change a few at a time, with gradient, beside plain `jax.jit`.
+"""A first look: a likelihood whose parameters change a few at a time, with gradient, beside plain
+`jax.jit`.
 
 Run: python examples/quickstart.py
 """
@@ -44,7 +45,9 @@ def sequence_of_changes(params):
 
 
 def evaluate(function, params, x):
-    """All gradients along the sequence, and the seconds of its second half (the first half compiles)."""
+    """All gradients along the sequence, and the seconds of its second half (the first half
+    compiles).
+    """
     gradients, start = [], time.perf_counter()
     changes = list(sequence_of_changes(params))
     for number, changed in enumerate(changes):
@@ -58,7 +61,9 @@ def evaluate(function, params, x):
 def main():
     """Evaluate both ways, compare, and say what the last call did."""
     rng = np.random.default_rng(1)
-    x = np.concatenate([rng.normal(3, 0.4, NUM_EVENTS // 3), rng.normal(6, 0.8, 2 * NUM_EVENTS // 3)])
+    x = np.concatenate(
+        [rng.normal(3, 0.4, NUM_EVENTS // 3), rng.normal(6, 0.8, 2 * NUM_EVENTS // 3)]
+    )
     x = incrax.frozen(x + rng.exponential(0.5, len(x)))
     shape = {"sigma": 0.5, "tau": 0.6}
     params = {"first": {"mu": 3.0, **shape}, "second": {"mu": 6.0, **shape}, "share": 0.3}
@@ -71,9 +76,17 @@ def main():
     scale = np.abs(plain_results).max(axis=0)
     difference = float((np.abs(ours_results - plain_results) / scale).max())
     report = ours.explain().as_dict()
-    print(f"{3 * NUM_ROUNDS} gradients of {len(x):,} events; largest relative difference {difference:.1e}")
-    print(f"second half: jax.jit {plain_s:.3f} s, incrax {ours_s:.3f} s, ratio {plain_s / ours_s:.2f}")
-    print(f"last call: changed {list(report['changed'])}, served by {report['served_by']} ({report['why']})")
+    print(
+        f"{3 * NUM_ROUNDS} gradients of {len(x):,} events; largest relative difference "
+        f"{difference:.1e}"
+    )
+    print(
+        f"second half: jax.jit {plain_s:.3f} s, incrax {ours_s:.3f} s, ratio {plain_s / ours_s:.2f}"
+    )
+    print(
+        f"last call: changed {list(report['changed'])}, served by {report['served_by']} "
+        f"({report['why']})"
+    )
     print(f"           ran {report['num_ran']} of {report['num_equations']} equations")
     print(ours.deps())
     assert difference < 1e-10

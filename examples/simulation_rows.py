@@ -1,4 +1,5 @@
-"""A simulation: parameters stay, data arrive in batches; then a file larger than one would like to hold in memory.
+"""A simulation: parameters stay, data arrive in batches; then a file larger than one would like to
+hold in memory.
 
 Run: python examples/simulation_rows.py
 """
@@ -22,7 +23,9 @@ PARAMS = {"mu": 1.0, "sigma": 0.3, "rate": 0.5, "share": 0.1}
 
 
 def mean_nll(params, x):
-    signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / (params["sigma"] * jnp.sqrt(2 * jnp.pi))
+    signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / (
+        params["sigma"] * jnp.sqrt(2 * jnp.pi)
+    )
     background = params["rate"] * jnp.exp(-params["rate"] * x)
     return -jnp.mean(jnp.log(params["share"] * signal + (1 - params["share"]) * background))
 
@@ -48,12 +51,17 @@ def batches(f, rows, rng):
     expected, _ = jax.jit(jax.value_and_grad(mean_nll))(PARAMS, rows.tree())
     assert abs(value - expected) < 1e-10
     print(f"{len(rows):,} rows: {value:.6f}, d/d mu {gradient['mu']:.6f}")
-    print(f"first call {first_ms:.0f} ms, compilation included; a batch of {BATCH:,} then {sorted(times)[6]:.2f} ms")
+    print(
+        f"first call {first_ms:.0f} ms, compilation included; a batch of {BATCH:,} then "
+        f"{sorted(times)[6]:.2f} ms"
+    )
     print(f"chunks run {f.stats.chunks_run}, reused {f.stats.chunks_reused}")
 
 
 def stream(f, rng, folder):
-    """A chunk is read, evaluated and dropped; going back to parameters that were seen reads nothing."""
+    """A chunk is read, evaluated and dropped; going back to parameters that were seen reads
+    nothing.
+    """
     path = Path(folder) / "x.bin"
     simulate(rng, NUM_ROWS).tofile(path)
     rows = incrax.Rows.from_memmap(np.memmap(path, np.float64, "r"))

@@ -1,4 +1,5 @@
-"""Two experiments with one mass: a simultaneous fit, then Gibbs sampling of the same model, one experiment at a time.
+"""Two experiments with one mass: a simultaneous fit, then Gibbs sampling of the same model, one
+experiment at a time.
 
 Run: python examples/simultaneous_gibbs.py
 """
@@ -26,13 +27,20 @@ def experiment(rng, width, share, num):
     is_peak = rng.uniform(size=num) < share
     x = np.where(is_peak, rng.normal(91.2, width, num), rng.uniform(80.0, 100.0, num))
     bounds = {"width": (0.2, 5.0), "share": (0.01, 0.99)}
-    return incrax.bind(nll, mass=91.0, width=2.0, share=0.5, x=x, roles={"x": "data"}, bounds=bounds)
+    return incrax.bind(
+        nll, mass=91.0, width=2.0, share=0.5, x=x, roles={"x": "data"}, bounds=bounds
+    )
 
 
 def main():
     rng = np.random.default_rng(0)
-    parts = {"electron": experiment(rng, 1.5, 0.6, 40_000), "muon": experiment(rng, 2.5, 0.8, 60_000)}
-    model = fit.simultaneous(parts, shared=["mass"], constraints=[fit.gaussian_constraint("mass", 91.19, 0.05)])
+    parts = {
+        "electron": experiment(rng, 1.5, 0.6, 40_000),
+        "muon": experiment(rng, 2.5, 0.8, 60_000),
+    }
+    model = fit.simultaneous(
+        parts, shared=["mass"], constraints=[fit.gaussian_constraint("mass", 91.19, 0.05)]
+    )
     found = fit.minimize(model)
     print(found)
 

@@ -1,9 +1,10 @@
 """Two towers, contrastive: which upper half of a digit belongs to which lower half?
 
-Two networks, one for the upper and one for the lower halves of scikit-learn's images of digits, are trained so that
-halves of one image have similar representations. Each epoch reads 64 random batches of pairs; all rows are encoded once
-for all of them, forward and backward, with the exact gradient of the epoch's sum, its temperature included. The same
-gradient by plain JAX, which encodes the rows of each batch, is compared.
+Two networks, one for the upper and one for the lower halves of scikit-learn's images of digits, are
+trained so that halves of one image have similar representations. Each epoch reads 64 random batches
+of pairs; all rows are encoded once for all of them, forward and backward, with the exact gradient
+of the epoch's sum, its temperature included. The same gradient by plain JAX, which encodes the rows
+of each batch, is compared.
 
 Run: python examples/two_towers.py
 """
@@ -47,7 +48,9 @@ def plain(params, halves, batches, log_temperature):
     """The same sum, each batch encoded by itself."""
 
     def add(value, i):
-        return value + loss(encode(params, jax.tree.map(lambda x: x[i], halves)), log_temperature), None
+        return value + loss(
+            encode(params, jax.tree.map(lambda x: x[i], halves)), log_temperature
+        ), None
 
     return jax.lax.scan(add, 0.0, batches)[0]
 
@@ -67,20 +70,28 @@ def adam(gradient, state, rate=4e-3):
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
     second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, gradient)
     scale = rate * np.sqrt(1 - 0.999 ** (count + 1)) / (1 - 0.9 ** (count + 1))
-    return jax.tree.map(lambda m, v: -scale * m / (jnp.sqrt(v) + 1e-8), first, second), (count + 1, first, second)
+    return jax.tree.map(lambda m, v: -scale * m / (jnp.sqrt(v) + 1e-8), first, second), (
+        count + 1,
+        first,
+        second,
+    )
 
 
 def accuracy(params, halves):
     """How often the most similar lower half, among all, is the right one."""
     z = encode(params, halves)
-    return float(jnp.mean(jnp.argmax(z["upper"] @ z["lower"].T, axis=1) == jnp.arange(len(z["upper"]))))
+    return float(
+        jnp.mean(jnp.argmax(z["upper"] @ z["lower"].T, axis=1) == jnp.arange(len(z["upper"])))
+    )
 
 
 def main():
     rng = np.random.default_rng(0)
     images = load_digits().data.astype(np.float32)[rng.permutation(1797)] / 16
     halves = jax.tree.map(jnp.asarray, {"upper": images[:, :32], "lower": images[:, 32:]})
-    train, test = (jax.tree.map(lambda x, p=p: x[p], halves) for p in (slice(NUM_TEST, None), slice(NUM_TEST)))
+    train, test = (
+        jax.tree.map(lambda x, p=p: x[p], halves) for p in (slice(NUM_TEST, None), slice(NUM_TEST))
+    )
     num_rows = len(train["upper"])
 
     held = incrax.hold(encode)
@@ -88,7 +99,10 @@ def main():
     by_batch = jax.jit(jax.value_and_grad(plain, argnums=(0, 3)))
     params, log_temperature = start(rng), np.float32(1.0)
     state = (0, *(jax.tree.map(jnp.zeros_like, (params, log_temperature)) for _ in range(2)))
-    print(f"before: {accuracy(params, test):.1%} of {NUM_TEST} lower halves found, by chance {1 / NUM_TEST:.1%}")
+    print(
+        f"before: {accuracy(params, test):.1%} of {NUM_TEST} lower halves found, by chance "
+        f"{1 / NUM_TEST:.1%}"
+    )
     seconds = {"incrax": 0.0, "jax.jit": 0.0}
     for number in range(NUM_EPOCHS):
         batches = np.stack([rng.permutation(num_rows)[:BATCH] for _ in range(NUM_BATCHES)])
@@ -109,7 +123,10 @@ def main():
         params, log_temperature = jax.tree.map(jnp.add, (params, log_temperature), step)
     found, num_encoded = accuracy(params, test), held.stats.rows_encoded / NUM_EPOCHS
     print(f"after: {found:.1%} found; {num_encoded:.0f} rows encoded an epoch")
-    print(f"batches read {NUM_BATCHES * BATCH} rows; gradient {seconds['jax.jit'] / seconds['incrax']:.1f}x jax.jit")
+    print(
+        f"batches read {NUM_BATCHES * BATCH} rows; gradient "
+        f"{seconds['jax.jit'] / seconds['incrax']:.1f}x jax.jit"
+    )
     assert found > 0.1
 
 

@@ -1,6 +1,8 @@
-"""Least squares with linear and non-linear parameters on real data: the cycles in a year of hourly temperatures.
+"""Least squares with linear and non-linear parameters on real data: the cycles in a year of hourly
+temperatures.
 
-Amplitudes are linear; the lengths of the year and of the day are not, and are fitted from far away as if unknown.
+Amplitudes are linear; the lengths of the year and of the day are not, and are fitted from far away
+as if unknown.
 
 Run: python examples/weather_cycles.py
 """
@@ -19,7 +21,9 @@ jax.config.update("jax_enable_x64", True)
 
 
 def temperature(params, hours):
-    """A mean, the cycle of the year with its first harmonic, and that of the day, stronger in summer. Degrees C."""
+    """A mean, the cycle of the year with its first harmonic, and that of the day, stronger in
+    summer. Degrees C.
+    """
     year = 2 * jnp.pi * hours / (24.0 * params["days"])
     day = 2 * jnp.pi * hours / params["hours"]
     waves = jnp.stack([jnp.sin(year), jnp.cos(year), jnp.sin(2 * year), jnp.cos(2 * year)])
@@ -33,7 +37,9 @@ def residuals(params, hours, measured):
 
 def hours_of_the_year(rows):
     firsts = np.cumsum([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30])
-    return (firsts[rows.month.to_numpy() - 1] + rows.day.to_numpy() - 1) * 24.0 + rows.hour.to_numpy()
+    return (
+        firsts[rows.month.to_numpy() - 1] + rows.day.to_numpy() - 1
+    ) * 24.0 + rows.hour.to_numpy()
 
 
 def main():

@@ -1,15 +1,17 @@
 """Break the engine on purpose, one way at a time, and see whether the tests notice.
 
-Each mutant replaces one piece of source. The tests run against a copy of the package, the checkout is never modified. A
-mutant that they let live is a hole in the suite, or computes the same; the exit code is 1.
+Each mutant replaces one piece of source. The tests run against a copy of the package, the checkout
+is never modified. A mutant that they let live is a hole in the suite, or computes the same; the
+exit code is 1.
 
-Some are a list, each a mistake that could be made; `tests/test_mutants.py` holds that every piece still occurs in the
-source. Others are drawn at random from all places where an operator, a number, an entry of a table ... can be another
-one. They show what the list forgot. Those run against the tests of their package alone, and with `--wide` against those
-of the list too.
+Some are a list, each a mistake that could be made; `tests/test_mutants.py` holds that every piece
+still occurs in the source. Others are drawn at random from all places where an operator, a number,
+an entry of a table ... can be another one. They show what the list forgot. Those run against the
+tests of their package alone, and with `--wide` against those of the list too.
 
 Usage: python scripts/mutants.py [--only TEXT] [--jobs 2]
-       python scripts/mutants.py --random 40 --seed 1 [--package saving] [--kind comparison] [--wide] [--dry]
+       python scripts/mutants.py --random 40 --seed 1 [--package saving] [--kind comparison]
+       [--wide] [--dry]
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ TESTS = " ".join(
 
 
 class Mutant(NamedTuple):
-    """A name, a file of the package, a piece of it, what replaces the piece, and the tests that should notice."""
+    """A name, a file of the package, a piece of it, what replaces the piece, and the tests that
+    should notice.
+    """
 
     name: str
     file: str
@@ -60,7 +64,8 @@ class Mutant(NamedTuple):
     tests: str = TESTS
 
 
-# Each optimisation switched off, and the test that it is on: results stay right without it, so that no other notices.
+# Each optimisation switched off, and the test that it is on: results stay right without it, so that
+# no other notices.
 OPTIMISATIONS = [
     Mutant(
         "partial sums are off",
@@ -130,7 +135,21 @@ OPTIMISATIONS = [
         "engine/policy/autotune.py",
         "        if serve:",
         "        if False:",
-        "tests/inspection/test_report.py",
+        "tests/engine/policy/test_untimed.py",
+    ),
+    Mutant(
+        "the short way of a rest is off",
+        "engine/call/resting.py",
+        "        self.num_left = num_left",
+        "        self.num_left = 0",
+        "tests/engine/call/test_resting.py",
+    ),
+    Mutant(
+        "planning need not be earned",
+        "engine/policy/compile_budget.py",
+        "        return self._has_left(plan_s) or entry.count * share * whole_s > plan_s",
+        "        return True",
+        "tests/engine/policy/test_credit.py",
     ),
     Mutant(
         "equal bits are another value",
@@ -177,6 +196,69 @@ OPTIMISATIONS = [
 ]
 MUTANTS = [
     *OPTIMISATIONS,
+    Mutant(
+        "a short call remembers an array that its owner may change",
+        "engine/call/resting.py",
+        "            copies[index] = x.copy()",
+        "            copies[index] = x",
+        "tests/engine/call/test_resting.py",
+    ),
+    Mutant(
+        "a short call serves any configuration",
+        "engine/call/resting.py",
+        "        if context_key() != self._config:",
+        "        if False:",
+        "tests/engine/call/test_resting.py",
+    ),
+    Mutant(
+        "a short call runs where values are equal",
+        "engine/call/resting.py",
+        "return tuple(copies) if is_other else None",
+        "return tuple(copies)",
+        "tests/engine/call/test_resting.py",
+    ),
+    Mutant(
+        "a short call of numbers runs where they are equal",
+        "engine/call/resting.py",
+        "        elif leaves == latest[0]:",
+        "        elif False:",
+        "tests/engine/call/test_resting.py",
+    ),
+    Mutant(
+        "a constant of rows shares the memory of an array that its owner may change",
+        "engine/compile/executables.py",
+        "jax.device_put(np.array(const))",
+        "jax.device_put(np.asarray(const))",
+        "tests/rows/test_rows.py",
+    ),
+    Mutant(
+        "a trace holds arrays that their owner may change",
+        "_program.py",
+        "    _jax.own_arrays(jaxpr)",
+        "    pass",
+        "tests/engine/compile/test_whole.py",
+    ),
+    Mutant(
+        "the whole program is traced again after JAX forgot it",
+        "_program.py",
+        "        if known:",
+        "        if False:",
+        "tests/engine/compile/test_whole.py",
+    ),
+    Mutant(
+        "a kind of change that the whole program serves by choice ends a rest",
+        "engine/policy/bypass.py",
+        " and not is_idle else 0",
+        " else 0",
+        "tests/engine/call/test_resting.py",
+    ),
+    Mutant(
+        "a rest does not wait for plans that are being earned",
+        "engine/policy/bypass.py",
+        "HOPE_SHARE * self.hoped_s",
+        "0.0",
+        "tests/engine/policy",
+    ),
     Mutant(
         "what a saved value is worth is divided by its bytes, also by none",
         "engine/store/eviction.py",
@@ -312,8 +394,8 @@ MUTANTS = [
     Mutant(
         "the first input of a model is differentiated, trainable or not",
         "inspection/cost.py",
-        "wrt = model.trainable_paths if wrt is None else",
-        "wrt = None if wrt is None else",
+        "model.trainable_paths if wrt is None else",
+        "None if wrt is None else",
     ),
     Mutant(
         "dead code inside loops counts",
@@ -366,8 +448,8 @@ MUTANTS = [
     Mutant(
         "an encoder that mixes rows is taken",
         "models/held/row_by_row.py",
-        "return largest if largest > np.sqrt(",
-        "return 0.0 if largest >= 0 else np.sqrt(",
+        "largest if largest > np.sqrt(",
+        "0.0 if largest >= 0 else np.sqrt(",
     ),
     Mutant(
         "the last kick of a trajectory is a whole one",
@@ -396,13 +478,13 @@ MUTANTS = [
     Mutant(
         "a bound holds nothing",
         "fit/steps.py",
-        "is_free = ~(((search.x <= lower) & (gradient > 0)) | ((search.x >= upper) & (gradient < 0)))",
+        "is_free = ~setup.box.is_pressed(search.x, along @ core)",
         "is_free = jnp.ones(search.x.shape, bool)",
     ),
     Mutant(
         "what the data do not determine is said to have converged",
         "fit/steps.py",
-        "status = jnp.where((status != RUNNING) & ~signs.is_regular, SINGULAR, status)",
+        "status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)",
         "status = status + 0",
     ),
     Mutant(
@@ -444,7 +526,8 @@ MUTANTS = [
     Mutant(
         "totals of forgotten chunks are kept",
         "rows/totals.py",
-        "self.known = {key: x for key, x in self.known.items() if key[0] in versions and chunks.issuperset(key[1])}",
+        "self.known = {key: x for key, x in self.known.items() if key[0] in versions and "
+        "chunks.issuperset(key[1])}",
         "pass",
     ),
     Mutant(
@@ -481,7 +564,8 @@ MUTANTS = [
         "tolerance",
         "engine/inputs/leaves.py",
         "return a.tobytes() == b.tobytes()",
-        "return bool(np.allclose(a, b, rtol=2e-3)) if a.dtype.kind == 'f' else a.tobytes() == b.tobytes()",
+        "return bool(np.allclose(a, b, rtol=2e-3)) if a.dtype.kind == 'f' else a.tobytes() == "
+        "b.tobytes()",
     ),
     Mutant(
         "hash as the only key",
@@ -512,13 +596,15 @@ MUTANTS = [
         "engine/call/engine.py",
         "        return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)",
         "        if base is not None:\n"
-        "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), base)\n"
+        "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), "
+        "base)\n"
         "        return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)",
     ),
     Mutant(
         "a repeated call whatever changed",
         "engine/call/engine.py",
-        "            if found & dirty != dirty:\n                return None\n            if found == dirty:",
+        "            if found & dirty != dirty:\n                return None\n            if found "
+        "== dirty:",
         "            if True:",
     ),
     Mutant(
@@ -539,9 +625,17 @@ MUTANTS = [
         "is_any_deleted([*repeat.loads, *base.outputs])",
         "is_any_deleted(repeat.loads)",
     ),
-    Mutant("configuration missing in the key", "_context.py", "return _jax.trace_context(), flags", "return 0, flags"),
     Mutant(
-        "type of static leaves missing in the key", "engine/inputs/signature.py", "(type(x), x) for x in", "x for x in"
+        "configuration missing in the key",
+        "_context.py",
+        "return _jax.trace_context(), nans.value, infs.value, prng.value, off",
+        "return 0, nans.value, infs.value, prng.value, off",
+    ),
+    Mutant(
+        "type of static leaves missing in the key",
+        "engine/inputs/signature.py",
+        "(type(x), x) for x in",
+        "x for x in",
     ),
     Mutant(
         "weak type missing in the key",
@@ -624,8 +718,10 @@ MUTANTS = [
     Mutant(
         "terms of a sum taken for each other",
         "engine/rewrites/products.py",
-        "return tuple(sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row))",
-        "return tuple(sorted({(factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row}))",
+        "return tuple(sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in "
+        "self.row))",
+        "return tuple(sorted({(factor_key(e.scalars), factor_key(e.arrays), e.number) for e in "
+        "self.row}))",
     ),
     Mutant(
         "sign of a difference forgotten",
@@ -648,13 +744,14 @@ MUTANTS = [
     Mutant(
         "saved values of a baseline kept whole",
         "engine/call/engine.py",
-        "        if base.harmless != dirty and not any([self.facts.mask(var) & dirty for var in base.saved]):",
+        "        if base.harmless != dirty and not any([self.facts.mask(var) & dirty for var in "
+        "base.saved]):",
         "        if base.harmless != dirty:",
     ),
     Mutant(
         "results used although their guard is false",
         "engine/call/engine.py",
-        "        if not self.chooser.clock.read(guard):\n",
+        "        if not self.clock.read(guard):\n",
         "        if False:\n",
     ),
     Mutant(
@@ -684,8 +781,8 @@ MUTANTS = [
     Mutant(
         "pure form differentiates past its saved values",
         "engine/call/pure.py",
-        "flags = leaves_set(self.facts.dependence.layout, active)",
-        "flags = leaves_set(self.facts.dependence.layout, ())",
+        "flags = leaves_set(self.facts.layout, active)",
+        "flags = leaves_set(self.facts.layout, ())",
     ),
     Mutant(
         "marks do not narrow",
@@ -726,7 +823,8 @@ MUTANTS = [
     Mutant(
         "statistics used however far from their centre",
         "engine/rewrites/statistics.py",
-        "jnp.all(_are_within(d, MAX_STEP)) & jnp.all(_are_within(terms, MAX_TERM) & (terms <= growth * size))",
+        "jnp.all(_are_within(d, MAX_STEP)) & jnp.all(_are_within(terms, MAX_TERM) & (terms <= "
+        "growth * size))",
         "jnp.asarray(True)",
     ),
     Mutant(
@@ -846,8 +944,8 @@ MUTANTS = [
     Mutant(
         "a path is taken whatever its guards say",
         "control_flow/tapes/guarded.py",
-        "if not path.num_guards or (number := failing.item()) == path.num_guards:",
-        "if (number := failing.item()) >= 0:",
+        "if not path.num_guards or (number := int_of(failing)) == path.num_guards:",
+        "if (number := int_of(failing)) >= 0:",
     ),
     Mutant(
         "captured values are not compared",
@@ -894,8 +992,8 @@ MUTANTS = [
     Mutant(
         "signed zeros are equal in captured values",
         "control_flow/tapes/captured.py",
-        "np.asarray(a).tobytes() == np.asarray(b).tobytes()\n    if isinstance(a, (bool",
-        "a == b\n    if isinstance(a, (bool",
+        "np.asarray(a).tobytes() == np.asarray(b).tobytes())\n    if isinstance(a, (bool",
+        "a == b)\n    if isinstance(a, (bool",
     ),
     Mutant(
         "tapes with fewer roots are kept",
@@ -936,7 +1034,8 @@ MUTANTS = [
     Mutant(
         "an output that is an input is recorded",
         "bijectors/remembered.py",
-        "        if records_of(output) or any(output is x for x in needed):\n            return False\n",
+        "        if records_of(output) or any(output is x for x in needed):\n            return "
+        "False\n",
         "",
     ),
     Mutant(
@@ -1056,7 +1155,7 @@ MUTANTS = [
 ]
 
 
-# --- at random --------------------------------------------------------------------------------------------------------
+# --- at random ------------------------------------------------------------------------------------
 
 OPERATORS: dict[str, dict[type, type]] = {
     "boundary": {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -1072,8 +1171,17 @@ OPERATORS: dict[str, dict[type, type]] = {
 }  # fmt: skip
 """What an operator becomes, by kind."""
 STATEMENTS = (ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
-"""Statements that may be missing, beside calls, assignments to parts of objects, and `if` without `else`."""
-SWAPPED = {"min": "max", "any": "all", "minimum": "maximum", "floor": "ceil", "append": "extend", "argmin": "argmax"}
+"""Statements that may be missing, beside calls, assignments to parts of objects, and `if` without
+`else`.
+"""
+SWAPPED = {
+    "min": "max",
+    "any": "all",
+    "minimum": "maximum",
+    "floor": "ceil",
+    "append": "extend",
+    "argmin": "argmax",
+}
 SWAPPED |= {new: old for old, new in SWAPPED.items()}
 KINDS = (*OPERATORS, "negation", "constant", "statement", "argument", "entry", "swapped")
 TESTS_OF = {
@@ -1084,7 +1192,9 @@ TESTS_OF = {
     "explanation": "tests/inspection",
     "primitives": "tests/engine/program",
 }
-"""Tests of folders that have none of that name among the tests, and of modules outside of folders."""
+"""Tests of folders that have none of that name among the tests, and of modules outside of
+folders.
+"""
 
 
 class Place(NamedTuple):
@@ -1108,16 +1218,22 @@ def places(file: str) -> Iterator[Place]:
         node, is_outside = todo.pop()
         for kind, changed in _changes(node, is_outside):
             yield Place(file, kind, node, changed)
-        is_outside = is_outside and not isinstance(node, ast.FunctionDef | ast.Lambda | ast.Subscript)
+        is_outside = is_outside and not isinstance(
+            node, ast.FunctionDef | ast.Lambda | ast.Subscript
+        )
         todo += [(child, is_outside) for child in _children(node)]
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Without annotations, which do nothing, and parts of formatted text, whose places Python 3.11 does not know."""
+    """Without annotations, which do nothing, and parts of formatted text, whose places Python 3.11
+    does not know.
+    """
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns") or isinstance(node, ast.JoinedStr):
             continue
-        yield from (x for x in (value if isinstance(value, list) else [value]) if isinstance(x, ast.AST))
+        yield from (
+            x for x in (value if isinstance(value, list) else [value]) if isinstance(x, ast.AST)
+        )
 
 
 def _changes(node: ast.AST, is_outside: bool) -> Iterator[tuple[str, ast.AST | str]]:
@@ -1161,11 +1277,19 @@ def _without_entries(node: ast.AST) -> Iterator[tuple[str, ast.AST | str]]:
     match node:
         case ast.Dict():
             for k in range(len(node.keys)):
-                fewer = ast.Dict([*node.keys[:k], *node.keys[k + 1 :]], [*node.values[:k], *node.values[k + 1 :]])
+                fewer = ast.Dict(
+                    [*node.keys[:k], *node.keys[k + 1 :]], [*node.values[:k], *node.values[k + 1 :]]
+                )
                 yield "entry", fewer
-        case ast.Set(elts=[_, _, *_]) | ast.List(elts=[_, _, *_]) | ast.Tuple(elts=[_, _, *_], ctx=ast.Load()):
+        case (
+            ast.Set(elts=[_, _, *_])
+            | ast.List(elts=[_, _, *_])
+            | ast.Tuple(elts=[_, _, *_], ctx=ast.Load())
+        ):
             yield from (("entry", _without(node, "elts", k)) for k in range(len(node.elts)))
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(words)), attr="split"), args=[]):
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str(words)), attr="split"), args=[]
+        ):
             entries = words.split()
             for k in range(len(entries)):
                 yield "entry", f'"{" ".join([*entries[:k], *entries[k + 1 :]])}".split()'
@@ -1198,7 +1322,10 @@ def _line(text: str) -> str:
 
 
 def drawn(number: int, seed: int, *, package: str = "", kind: str = "") -> list[Mutant]:
-    """Places at random: the kind first, so that rare ones occur, then a place of it. Mutants that compile."""
+    """Places at random: the kind first, so that rare ones occur, then a place of it.
+
+    Mutants that compile.
+    """
     by_kind: dict[str, list[Place]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         file = path.relative_to(PACKAGE).as_posix()
@@ -1226,7 +1353,7 @@ def tests_of(file: str) -> str:
     return " ".join([*own, *every_call, TESTS_OF.get(folder, f"tests/{folder}")])
 
 
-# --- the tests --------------------------------------------------------------------------------------------------------
+# --- the tests ------------------------------------------------------------------------------------
 
 
 class Verdict(NamedTuple):
@@ -1238,17 +1365,39 @@ class Verdict(NamedTuple):
     by: str
 
 
+def spelled(piece: str) -> str:
+    """A pattern for a piece of source, however a formatter breaks its lines."""
+    lead = piece[: len(piece) - len(piece.lstrip())]
+    words = re.findall(r"\w+|[^\w\s]", piece)
+    gaps = [r",?\s*" if word in ")]}" else r"\s*" for word in words[1:]]
+    inner = "".join(gap + re.escape(word) for gap, word in zip(gaps, words[1:], strict=True))
+    return re.escape(lead) + re.escape(words[0]) + inner + piece[len(piece.rstrip()) :]
+
+
 def outcome(mutant: Mutant, tests: str, limit: float) -> Verdict:
     """Run tests with a mutant, up to the first that fails."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(PACKAGE, Path(folder) / "incrax")
         path = Path(folder) / "incrax" / mutant.file
-        path.write_text(path.read_text().replace(mutant.old, mutant.new))
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", *tests.split()]
+        path.write_text(re.sub(spelled(mutant.old), lambda _: mutant.new, path.read_text()))
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-m",
+            "",
+            "-p",
+            "no:cacheprovider",
+            *tests.split(),
+        ]
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=limit)
+            run = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, timeout=limit
+            )
         except subprocess.TimeoutExpired:
             return Verdict("late", time.perf_counter() - start, "")
     output = run.stdout.decode() + run.stderr.decode()
@@ -1264,16 +1413,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--random", type=int, default=0, metavar="N", help="so many random ones instead of the list")
+    parser.add_argument(
+        "--random", type=int, default=0, metavar="N", help="so many random ones instead of the list"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--package", default="", help="random ones of this package or file")
     parser.add_argument("--kind", default="", help=f"random ones of this kind: {', '.join(KINDS)}")
-    parser.add_argument("--wide", action="store_true", help="random ones meet the tests of the list as well")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for the tests of one mutant")
+    parser.add_argument(
+        "--wide", action="store_true", help="random ones meet the tests of the list as well"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, help="seconds for the tests of one mutant"
+    )
     parser.add_argument("--dry", action="store_true", help="print the mutants")
     options = parser.parse_args()
     is_random = options.random > 0
-    made = drawn(options.random, options.seed, package=options.package, kind=options.kind) if is_random else MUTANTS
+    made = (
+        drawn(options.random, options.seed, package=options.package, kind=options.kind)
+        if is_random
+        else MUTANTS
+    )
     chosen = [mutant for mutant in made if options.only in mutant.name]
     if options.dry:
         print("\n".join(mutant.name for mutant in chosen))
@@ -1293,7 +1452,10 @@ def main() -> int:
         running = {executor.submit(verdict, mutant): mutant for mutant in chosen}
         for future in as_completed(running):
             found, mutant = future.result(), running[future]
-            print(f"{found.word} {found.seconds:6.0f} s  {mutant.name}  {found.by}".rstrip(), flush=True)
+            print(
+                f"{found.word} {found.seconds:6.0f} s  {mutant.name}  {found.by}".rstrip(),
+                flush=True,
+            )
             words.append(found.word)
     counts = ", ".join(f"{words.count(word)} {word}" for word in ("killed", "ALIVE", "late"))
     print(f"{len(words)} mutants: {counts}")

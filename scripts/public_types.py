@@ -1,9 +1,11 @@
-"""Are all public names typed? Runs pyright's check of type completeness and lists public names that fall short.
+"""Are all public names typed? Runs pyright's check of type completeness and lists public names that
+fall short.
 
     python scripts/public_types.py
 
-Public are the names in `__all__` of the packages below, with their methods and fields; what starts with an underscore
-is not, nor are types of other libraries. Exit code 1 if something is not typed, or differently by other checkers.
+Public are the names in `__all__` of the packages below, with their methods and fields; what starts
+with an underscore is not, nor are types of other libraries. Exit code 1 if something is not typed,
+or differently by other checkers.
 """
 
 from __future__ import annotations
@@ -36,8 +38,18 @@ def public_names() -> set[str]:
 def symbols() -> list[SYMBOL]:
     """What pyright says of each symbol of the package."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    command = ["pyright", "--pythonpath", sys.executable, "--verifytypes", "incrax", "--ignoreexternal", "--outputjson"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    command = [
+        "pyright",
+        "--pythonpath",
+        sys.executable,
+        "--verifytypes",
+        "incrax",
+        "--ignoreexternal",
+        "--outputjson",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=600, check=False
+    )
     return json.loads(done.stdout)["typeCompleteness"]["symbols"]
 
 
@@ -57,7 +69,9 @@ def main() -> int:
     ]
     short = list(filter(is_short, checked))
     for symbol in short:
-        told = [diagnostic["message"].replace("\n", " ") for diagnostic in symbol.get("diagnostics", [])]
+        told = [
+            diagnostic["message"].replace("\n", " ") for diagnostic in symbol.get("diagnostics", [])
+        ]
         print(symbol["name"], *told[:2], sep="\n    ")
     print(f"{len(public)} public names, {len(checked)} symbols, {len(short)} not typed completely")
     return 1 if short or len(checked) < len(public) else 0

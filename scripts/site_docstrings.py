@@ -1,4 +1,5 @@
-"""Docstrings of the house on API pages: `Law:`, `Cost:` as paragraphs, `Fields:` as attributes, `Example:` as code.
+"""Docstrings of the house on API pages: `Law:`, `Cost:` as paragraphs, `Fields:` as attributes,
+`Example:` as code.
 
 An extension of griffe, which takes a title and an indented block below it for a call-out.
 """
@@ -10,7 +11,9 @@ import textwrap
 
 import griffe
 
-TITLE = re.compile(r"^(Law|Cost|Source|Not handled|Refused|Shapes|Units): *(.*(?:\n[ \t]+\S.*)*)", re.MULTILINE)
+TITLE = re.compile(
+    r"^(Law|Cost|Source|Not handled|Refused|Shapes|Units): *(.*(?:\n[ \t]+\S.*)*)", re.MULTILINE
+)
 
 
 def paragraph(match: re.Match[str]) -> str:

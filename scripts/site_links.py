@@ -1,7 +1,8 @@
 """Files beside `docs` on the site: each that a page links to becomes a page under `repository/`.
 
-A hook of mkdocs. Markdown is shown as a page, anything else as code, a folder as its README or the list of its files;
-links are rewritten to lead there. Pages link as they do in the repository, and no address of it is needed.
+A hook of mkdocs. Markdown is shown as a page, anything else as code, a folder as its README or the
+list of its files; links are rewritten to lead there. Pages link as they do in the repository, and
+no address of it is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ PREFIX = "repository"
 CODE = r"^```.*?^```$|`[^`\n]*`"
 TEXT = r"\[(?:[^\[\]`]|`[^`]*`)*\]"
 PIECE = re.compile(
-    rf"(?P<code>{CODE})|(?P<text>{TEXT})\((?P<link>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", re.MULTILINE | re.DOTALL
+    rf"(?P<code>{CODE})|(?P<text>{TEXT})\((?P<link>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)",
+    re.MULTILINE | re.DOTALL,
 )
 """Code, or a link, whichever begins first: what looks like a link inside code is none."""
 NAV = re.compile(rf"{PREFIX}/[\w./-]+")
@@ -29,7 +31,9 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh"}
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page for each file outside `docs` that a page, or a page so added, links to."""
-    waiting = [origin(uri) for uri in NAV.findall((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))]
+    waiting = [
+        origin(uri) for uri in NAV.findall((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    ]
     for file in files.documentation_pages():
         waiting += outside(f"docs/{file.src_uri}", file.content_string)
     done: set[str] = set()
@@ -52,7 +56,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def address(path: str) -> str:
     """The place in the site's sources of a file of the repository.
 
-    A README is called after its folder: the theme would take it for the index of its section, and list it nowhere.
+    A README is called after its folder: the theme would take it for the index of its section, and
+    list it nowhere.
     """
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
@@ -69,12 +74,16 @@ def origin(src_uri: str) -> str:
     path = src_uri.removeprefix(f"{PREFIX}/")
     if (ROOT / path).exists():
         return path
-    path = path.removesuffix("/index.md") if path.endswith("/index.md") else path.removesuffix(".md")
+    path = (
+        path.removesuffix("/index.md") if path.endswith("/index.md") else path.removesuffix(".md")
+    )
     return f"{path}{README}" if (ROOT / f"{path}{README}").exists() else path
 
 
 def target(path: str, link: str) -> str | None:
-    """The file of the repository that a link of `path` leads to, or None if it is an address elsewhere or broken."""
+    """The file of the repository that a link of `path` leads to, or None if it is an address
+    elsewhere or broken.
+    """
     if "://" in link or link.startswith("mailto:"):
         return None
     folder = path if (ROOT / path).is_dir() else posixpath.dirname(path)

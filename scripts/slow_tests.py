@@ -1,9 +1,11 @@
-"""Write tests/slow.txt, the tests that the default run leaves to the exhaustive one, from times that were measured.
+"""Write tests/slow.txt, the tests that the default run leaves to the exhaustive one, from times
+that were measured.
 
     python -m pytest -q -n 2 -m "" --junitxml=times.xml
     python scripts/slow_tests.py times.xml
 
-A test is slow if one of its cases takes `LIMIT_S` on the average; else its slow cases are listed, each by itself.
+A test is slow if one of its cases takes `LIMIT_S` on the average; else its slow cases are listed,
+each by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import statistics
 from pathlib import Path
 from xml.etree import ElementTree
 
-LIMIT_S = 2.0
+LIMIT_S = 1.5
 OUTPUT = Path(__file__).parents[1] / "tests" / "slow.txt"
 
 
@@ -28,13 +30,17 @@ def slow_tests(report: Path, limit_s: float) -> list[str]:
     found = []
     for test, cases in seconds.items():
         is_slow = statistics.mean(cases.values()) > limit_s
-        found += [test] if is_slow else [node for node, taken_s in cases.items() if taken_s > limit_s]
+        found += (
+            [test] if is_slow else [node for node, taken_s in cases.items() if taken_s > limit_s]
+        )
     return sorted(found)
 
 
 def main() -> None:
     """Read the report that is named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("report", type=Path, help="what pytest's --junitxml wrote")
     parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="SECONDS")
     options = parser.parse_args()

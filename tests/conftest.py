@@ -18,32 +18,43 @@ from jax._src import compiler
 jax.config.update("jax_enable_x64", True)
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
-hypothesis.settings.register_profile("default run", derandomize=True, max_examples=5, **common)
+hypothesis.settings.register_profile("default run", derandomize=True, max_examples=3, **common)
 hypothesis.settings.register_profile("push", derandomize=True, max_examples=25, **common)
 hypothesis.settings.register_profile("nightly", derandomize=False, max_examples=1000, **common)
 
 MAX_PROGRAMS = 400
-NUM_CASES = 3
+NUM_CASES = 2
 """Of one test, in the default run."""
 
 SLOW = Path(__file__).with_name("slow.txt")
-"""Tests, or cases of them, that take more than two seconds; written by `python scripts/slow_tests.py`."""
+"""Tests, or cases of them, that take longer than the limit of `scripts/slow_tests.py`, which writes
+it.
+"""
 
 
 def pytest_configure(config):
-    """Where exhaustive tests run, random ones draw all their examples: `-m "exhaustive or hypothesis"` is the rest."""
+    """Where exhaustive tests run, random ones draw all their examples: `-m "exhaustive or
+    hypothesis"` is the rest.
+    """
     is_default = config.option.markexpr == "not exhaustive"
-    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default run" if is_default else "push"))
+    hypothesis.settings.load_profile(
+        os.environ.get("HYPOTHESIS_PROFILE", "default run" if is_default else "push")
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What is slow is exhaustive; of a test with many cases some are enough by default, evenly spread."""
+    """What is slow is exhaustive; of a test with many cases some are enough by default, evenly
+    spread.
+    """
     slow = frozenset(SLOW.read_text().splitlines())
     tests = defaultdict(list)
     for item in items:
         name = item.nodeid.partition("[")[0]
-        if item.nodeid in slow or name in slow:
+        is_random = hypothesis.is_hypothesis_test(
+            getattr(item, "obj", None)
+        )  # there, fewer examples do
+        if not is_random and (item.nodeid in slow or name in slow):
             item.add_marker("exhaustive")
         tests[name].append(item)
     for cases in tests.values():
@@ -54,7 +65,10 @@ def pytest_collection_modifyitems(items):
 
 
 def compile_once(compile_and_load):
-    """The same, where programs of one text become one; those that call the host hold what they call."""
+    """The same, where programs of one text become one.
+
+    Those that call the host are each their own.
+    """
     programs = {}
 
     def compile_or_reuse(backend, module, devices, options, host_callbacks):
@@ -72,17 +86,23 @@ def compile_once(compile_and_load):
 
 @pytest.fixture(autouse=True, scope="module")
 def programs_of_the_module():
-    """Tests of one module share compiled programs: a third of their time goes into compiling the same ones again."""
+    """Tests of one module share compiled programs: a third of their time goes into compiling the
+    same ones again.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "backend_compile_and_load", compile_once(compiler.backend_compile_and_load))
+        patch.setattr(
+            compiler, "backend_compile_and_load", compile_once(compiler.backend_compile_and_load)
+        )
         yield
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten_programs():
-    """Between modules, drop what JAX keeps compiled, and leave what is left out of collections of garbage.
+    """Between modules, drop what JAX keeps compiled, and leave what is left out of collections of
+    garbage.
 
-    Each living program makes compilations, and what a test collects, slower: thousands double the time.
+    Each living program makes compilations, and what a test collects, slower: thousands double the
+    time.
     """
     yield
     if len(jax.devices()[0].client.live_executables()) > MAX_PROGRAMS:

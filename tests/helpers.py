@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import hypothesis
 import jax
 import numpy as np
 
@@ -19,13 +20,29 @@ FAST = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf)
 EAGER = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
 
 
-def same(actual: Any, expected: Any, *, factor: float = 64.0, terms: float = 0.0, is_zero_signed: bool = True) -> None:
-    """Same tree, dtypes, weak types, NaN, infinities, signs of zeros; values within `factor` ulp of their row's size.
+def examples(share: float) -> hypothesis.settings:
+    """A share of the examples that the profile of this run draws."""
+    return hypothesis.settings(
+        max_examples=max(round(hypothesis.settings.default.max_examples * share), 1)
+    )
 
-    A row is what one index of the first axis selects: of a vector, one number. A small row is thus compared by its own
-    size, whatever stands beside it. Where a result is what is left of terms that cancel, its error is that of the
-    terms: `terms` is their size. `is_zero_signed=False` is for zeros whose sign XLA itself does not keep from one
-    program to another (a sum that it reorders, -x and 0 - x); the reason stands beside the call.
+
+def same(
+    actual: Any,
+    expected: Any,
+    *,
+    factor: float = 64.0,
+    terms: float = 0.0,
+    is_zero_signed: bool = True,
+) -> None:
+    """Same tree, dtypes, weak types, NaN, infinities, signs of zeros; values within `factor` ulp of
+    their row's size.
+
+    A row is what one index of the first axis selects: of a vector, one number. A small row is thus
+    compared by its own size, whatever stands beside it. Where a result is what is left of terms
+    that cancel, its error is that of the terms: `terms` is their size. `is_zero_signed=False` is
+    for zeros whose sign XLA itself does not keep from one program to another (a sum that it
+    reorders, -x and 0 - x); the reason stands beside the call.
     """
     left, left_tree = jax.tree.flatten(actual)
     right, right_tree = jax.tree.flatten(expected)
@@ -37,7 +54,9 @@ def same(actual: Any, expected: Any, *, factor: float = 64.0, terms: float = 0.0
         same_array(x, y, factor, terms, is_zero_signed)
 
 
-def same_array(x: Any, y: Any, factor: float, terms: float = 0.0, is_zero_signed: bool = True) -> None:
+def same_array(
+    x: Any, y: Any, factor: float, terms: float = 0.0, is_zero_signed: bool = True
+) -> None:
     if jax.dtypes.issubdtype(y.dtype, jax.dtypes.prng_key):
         np.testing.assert_array_equal(jax.random.key_data(x), jax.random.key_data(y))
         return
@@ -53,10 +72,14 @@ def same_array(x: Any, y: Any, factor: float, terms: float = 0.0, is_zero_signed
     info = jax.numpy.finfo(y.dtype)
     sizes = np.abs(np.where(finite, b, 0.0)).max(axis=1, keepdims=True, initial=terms)
     # What is below `tiny` XLA flushes to zero in one program and not in another.
-    bounds = np.broadcast_to(factor * np.maximum(float(info.eps) * sizes, float(info.tiny)), b.shape)
+    bounds = np.broadcast_to(
+        factor * np.maximum(float(info.eps) * sizes, float(info.tiny)), b.shape
+    )
     errors = np.abs(np.where(finite, a, 0.0) - np.where(finite, b, 0.0))
     wrong = errors > bounds
-    assert not wrong.any(), f"{a[wrong]} is not {b[wrong]}: errors {errors[wrong]} beyond {bounds[wrong]}"
+    assert not wrong.any(), (
+        f"{a[wrong]} is not {b[wrong]}: errors {errors[wrong]} beyond {bounds[wrong]}"
+    )
 
 
 def _rows(x: Any) -> np.ndarray:
@@ -75,12 +98,23 @@ def check_calls(
     factor: float = 64.0,
     **options: Any,
 ) -> Any:
-    """Every call of `incremental(fun)` equals `jax.jit(fun)`, and the store keeps its invariants."""
+    """Every call of `incremental(fun)` equals `jax.jit(fun)`, and the store keeps its
+    invariants.
+    """
     ours, plain = incrax.incremental(fun, tuning=tuning, **options), jax.jit(fun)
     for args in calls:
         same(ours(*args), plain(*args), factor=factor)
         check(ours)
     return ours
+
+
+def aligned(size: int, value: float = 0.0) -> np.ndarray:
+    """An array of one value whose memory JAX may share."""
+    memory = np.empty(8 * size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    array = memory[start : start + 8 * size].view(np.float64)
+    array[:] = value
+    return array
 
 
 def identical(actual: Any, expected: Any) -> None:

@@ -29,7 +29,8 @@ class Page:
         for path in paths:
             self.run(
                 "const label = [...document.querySelectorAll('#leaves input')].find(box =>"
-                " (box.ariaLabel || box.parentElement.querySelector('.path').textContent) === arguments[0]);"
+                " (box.ariaLabel || box.parentElement.querySelector('.path').textContent) === "
+                "arguments[0]);"
                 "label.click();",
                 path,
             )
@@ -37,7 +38,8 @@ class Page:
     def numbers(self):
         """The rows of the table, by name: (it reaches, the engine would run)."""
         return self.run(
-            "return Object.fromEntries([...document.querySelectorAll('#numbers tbody tr')].map(row =>"
+            "return Object.fromEntries([...document.querySelectorAll('#numbers tbody tr')].map(row "
+            "=>"
             " [row.dataset.name, [...row.querySelectorAll('td')].map(cell => cell.dataset.value)]))"
         )
 
@@ -45,7 +47,8 @@ class Page:
         """How many tiles of equations are in each state."""
         return self.run(
             "const found = {}; for (const tile of document.querySelectorAll('#treemap .tile'))"
-            " if (tile.dataset.state) found[tile.dataset.state] = (found[tile.dataset.state] || 0) + 1; return found;"
+            " if (tile.dataset.state) found[tile.dataset.state] = (found[tile.dataset.state] || 0) "
+            "+ 1; return found;"
         )
 
     def press(self, *keys):

@@ -1,7 +1,9 @@
-"""One of the processes that `test_processes.py` starts: python process_worker.py NUMBER COUNT PORT OUTPUT.
+"""One of the processes that `test_processes.py` starts: python process_worker.py NUMBER COUNT PORT
+OUTPUT.
 
-It holds its share of the rows, evaluates a fit-like sequence, and writes results and counters to OUTPUT. The clock of
-every process but the first is erratic, and its memory full: what processes measure must decide nothing.
+It holds its share of the rows, evaluates a fit-like sequence, and writes results and counters to
+OUTPUT. The clock of every process but the first is erratic, and its memory full: what processes
+measure must decide nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def likelihood(params, x):
     signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / params["sigma"]
     broad = jnp.exp(-0.5 * (x / params["wide"]) ** 2) / params["wide"]
     tail = jax.scipy.special.ndtr(x) + 0.1
-    return -params["scale"] * jnp.sum(jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail))
+    return -params["scale"] * jnp.sum(
+        jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail)
+    )
 
 
 FUNCTIONS = {
@@ -63,7 +67,9 @@ def flat(result):
 
 
 def run_functions(rows, number):
-    """Results of the sequence, and counters after each call; the first process alone asks for a report."""
+    """Results of the sequence, and counters after each call; the first process alone asks for a
+    report.
+    """
     found = {}
     for name, f in EARLY.items():
         results, counters = [], []
@@ -82,7 +88,9 @@ def plans(f):
     """What each program loads, runs and saves, in order."""
     chooser = f._traces.latest.engine.chooser
     own = [entry.program.plan for entry in chooser.entries.values() if entry.program is not None]
-    return [str(plan) for plan in (*own, *map(chooser.segments.plan, chooser.segments.groups.values()))]
+    return [
+        str(plan) for plan in (*own, *map(chooser.segments.plan, chooser.segments.groups.values()))
+    ]
 
 
 def run_identity(rows):
@@ -113,7 +121,9 @@ def run_pure(rows):
 
 def run_verified(rows):
     """Results that are compared with fresh ones in place; then one that is wrong."""
-    f = incrax.incremental(lambda a, b, x: a * jnp.exp(jnp.sin(b * x)), tuning=incrax.Tuning(planner="minimal"))
+    f = incrax.incremental(
+        lambda a, b, x: a * jnp.exp(jnp.sin(b * x)), tuning=incrax.Tuning(planner="minimal")
+    )
     data = incrax.frozen(rows)
     with incrax.verify():
         for a in (1.0, 2.0, 3.0):

@@ -43,7 +43,9 @@ def loss(t: Any, ids: Any) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def structured(step: Callable[..., Any], **options: Any) -> Any:
-    """`incrax.structured(step)` for tables of any size; one object, compiled once, for all checks of a step."""
+    """`incrax.structured(step)` for tables of any size; one object, compiled once, for all checks
+    of a step.
+    """
     return incrax.structured(step, **{"min_bytes": 0, "cut_over": 0.5, **options})
 
 
@@ -62,7 +64,7 @@ def check_rows(step: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return explanation
 
 
-# --- programs of a small table ----------------------------------------------------------------------------------------
+# --- programs of a small table --------------------------------------------------------------------
 
 N, D, K = 40, 3, 5
 TABLE = jnp.asarray(np.random.default_rng(1).normal(size=(N, D)))
@@ -87,7 +89,9 @@ READS = {
     "added": lambda t, i: t.at[i[:2]].add(2.0)[i[1:]] ** 2,
     "scanned": lambda t, i: jax.lax.scan(lambda c, j: (c + jnp.sum(t[j]), t[j]), 0.0, i)[1],
     "chosen": lambda t, i: jax.lax.cond(i[0] > 3, lambda: t[i], lambda: 2.0 * t[i + 1]),
-    "of two": lambda t, i: jax.lax.switch(i[0] % 3, [lambda: t[i], lambda: t[:K] * 3.0, lambda: jnp.ones((K, D))]),
+    "of two": lambda t, i: jax.lax.switch(
+        i[0] % 3, [lambda: t[i], lambda: t[:K] * 3.0, lambda: jnp.ones((K, D))]
+    ),
     "recomputed": lambda t, i: jax.checkpoint(lambda t: jnp.sin(jnp.cos(t[i])))(t),
     "cast": lambda t, i: t[i].astype(np.float32),
     "all": lambda t, i: t * 1.5,
@@ -130,12 +134,16 @@ CHANGES = {
     "sorted and turned": lambda g, t, i: jnp.sort(g[:, ::-1] * OTHER, axis=1),
     "cumulated in rows": lambda g, t, i: jnp.cumsum(g, axis=1),
     "columns taken": lambda g, t, i: jnp.take(g, jnp.array([2, 0, 7]), axis=1, mode="clip"),
-    "columns filled": lambda g, t, i: jnp.nan_to_num(g.at[:, jnp.array([2, 0, 7])].get(mode="fill"), nan=0.25),
+    "columns filled": lambda g, t, i: jnp.nan_to_num(
+        g.at[:, jnp.array([2, 0, 7])].get(mode="fill"), nan=0.25
+    ),
     "columns joined": lambda g, t, i: jnp.concatenate([g[:, 1:], OTHER[:, :1] * g[:, :1]], axis=1),
     "columns added": lambda g, t, i: g.at[:, jnp.array([2, 0])].add(0.5 * g[:, :2]),
     "columns padded": lambda g, t, i: jnp.pad(g, ((0, 0), (1, 0)))[:, :D],
     "product of each row": lambda g, t, i: g * jnp.einsum("nd,nd->n", g, OTHER)[:, None],
-    "a matrix for each row": lambda g, t, i: jnp.einsum("nd,nde->ne", g, OTHER[:, :, None] * OTHER[:, None]),
+    "a matrix for each row": lambda g, t, i: jnp.einsum(
+        "nd,nde->ne", g, OTHER[:, :, None] * OTHER[:, None]
+    ),
     "largest place": lambda g, t, i: g * jnp.argmax(g, axis=1, keepdims=True),
     "cumulated": lambda g, t, i: jnp.cumsum(g, axis=0),
     "chosen": lambda g, t, i: jax.lax.cond(t[0, 0] > 0, lambda: 2.0 * g, lambda: jnp.zeros_like(g)),
@@ -160,7 +168,9 @@ def program(read: Any, changed: Any, update: str) -> Any:
 
     def step(t, i):
         def loss(t):
-            return sum(jnp.sum(jnp.sin(READS[name](t, i)) * (1.0 + n)) for n, name in enumerate(read))
+            return sum(
+                jnp.sum(jnp.sin(READS[name](t, i)) * (1.0 + n)) for n, name in enumerate(read)
+            )
 
         g = jax.grad(loss)(t)
         for name in changed:

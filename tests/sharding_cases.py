@@ -35,7 +35,9 @@ def likelihood(params, x):
     signal = jnp.exp(-0.5 * ((x - params["mu"]) / params["sigma"]) ** 2) / params["sigma"]
     broad = jnp.exp(-0.5 * (x / params["wide"]) ** 2) / params["wide"]
     tail = jax.scipy.special.ndtr(x) + 0.1
-    return -params["scale"] * jnp.sum(jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail))
+    return -params["scale"] * jnp.sum(
+        jnp.log(params["share"] * signal + (1 - params["share"]) * broad * tail)
+    )
 
 
 FUNCTION = jax.value_and_grad(likelihood)
@@ -82,7 +84,9 @@ def nothing_gathered():
 
 
 def call(f, *args):
-    """The result, waited for (XLA on CPU runs but some tens of programs with collectives at a time)."""
+    """The result, waited for (XLA on CPU runs but some tens of programs with collectives at a
+    time).
+    """
     with nothing_gathered():
         return jax.block_until_ready(f(*args))
 
@@ -96,7 +100,7 @@ def is_over_rows(x, mesh):
     return x.sharding.mesh == mesh and "rows" in spec
 
 
-# --- the tests can fail ---------------------------------------------------------------------------------------------
+# --- the tests can fail ---------------------------------------------------------------------------
 
 
 def test_a_gathering_is_noticed(rows):
@@ -108,7 +112,7 @@ def test_a_gathering_is_noticed(rows):
                 read(rows + 1)
 
 
-# --- results --------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["minimal", "fast", "untimed", "default", "exact"])
@@ -124,7 +128,9 @@ def test_results_are_those_of_one_device_and_nothing_is_gathered(policy, rows):
 
 @pytest.mark.parametrize("policy", ["minimal", "fast", "exact"])
 def test_elements_have_the_bits_of_one_device(policy, rows):
-    """Where no sum is split over devices and nothing is fused into a multiply-add, the bits are the same."""
+    """Where no sum is split over devices and nothing is fused into a multiply-add, the bits are the
+    same.
+    """
 
     def elements(a, b, x):
         return jnp.floor(x * 64) * a, jnp.sum(jnp.floor(x * 64).astype(int)) * b
@@ -156,7 +162,7 @@ def test_outputs_are_sharded_as_those_of_jit(policy, rows):
     assert x.sharding.is_fully_replicated
 
 
-# --- what runs ------------------------------------------------------------------------------------------------------
+# --- what runs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["minimal", "fast", "exact", "exact and minimal"])
@@ -170,7 +176,11 @@ def test_counters_are_those_of_one_device(policy, mesh, rows):
         call(over_rows, params, rows)
         alone(params, local)
         assert over_rows.stats == alone.stats
-    assert 0 < alone.stats.ran < alone.stats.calls * len(alone._traces.latest.engine.facts.program.eqns)
+    assert (
+        0
+        < alone.stats.ran
+        < alone.stats.calls * len(alone._traces.latest.engine.facts.program.eqns)
+    )
 
 
 def test_only_what_changed_runs(rows):
@@ -193,7 +203,7 @@ def test_a_scalar_constant_that_is_moved_to_the_mesh_stays_a_constant(rows):
     assert "reshard" not in primitives_run(f)
 
 
-# --- saved values ---------------------------------------------------------------------------------------------------
+# --- saved values ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["minimal", "fast", "exact"])
@@ -204,7 +214,11 @@ def test_saved_values_stay_over_the_devices(policy, mesh, rows):
         call(f, params, rows)
     pairs = [pair for state in f._traces.latest.engine.store.states for pair in state.saved.items()]
     is_auto = AxisType.Auto in mesh.axis_types
-    large = [x for var, x in pairs if x.size >= NUM_ROWS and (is_auto or _jax.explicit_sharding(var.aval) is not None)]
+    large = [
+        x
+        for var, x in pairs
+        if x.size >= NUM_ROWS and (is_auto or _jax.explicit_sharding(var.aval) is not None)
+    ]
     assert large
     assert all(is_over_rows(x, mesh) for x in large)
     assert all(x.sharding.device_set == set(jax.devices()) for _, x in pairs)
@@ -235,6 +249,8 @@ def test_an_array_that_is_closed_over_stays_sharded(rows):
         left, right = call(f, a, b)
         np.testing.assert_allclose([left, right], [a * ROWS.sum(), 28.0 * b], rtol=1e-12)
         assert left.sharding.device_set == right.sharding.device_set == set(jax.devices())
+    whole = f._traces.latest.engine.whole.executable
+    assert any(x is rows for x in whole.constants)  # it is an argument, and not embedded
 
 
 def test_the_budget_is_that_of_each_device(rows):
@@ -245,7 +261,7 @@ def test_the_budget_is_that_of_each_device(rows):
     assert over_rows == 4 * alone
 
 
-# --- what is a change -----------------------------------------------------------------------------------------------
+# --- what is a change -----------------------------------------------------------------------------
 
 
 def test_sharded_inputs_are_compared_by_identity(rows):
@@ -276,7 +292,9 @@ def test_a_replicated_array_is_compared_by_the_bits_of_one_copy(mesh, rows):
     def on_all(values):
         return jax.device_put(np.array(values), NamedSharding(mesh, PartitionSpec()))
 
-    f = incrax.incremental(lambda t, x: t[0] * jnp.sum(jnp.exp(-t[1] * x**2)) + t[2], tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda t, x: t[0] * jnp.sum(jnp.exp(-t[1] * x**2)) + t[2], tuning=MINIMAL
+    )
     value = call(f, on_all([1.0, 0.5, 2.0]), rows)
     assert call(f, on_all([1.0, 0.5, 2.0]), rows) is value
     call(f, on_all([1.0, 0.5, 3.0]), rows)
@@ -307,7 +325,9 @@ def test_moving_an_input_to_another_device_is_a_change():
         x = jax.device_put(ROWS, device)
         for a, b in [(1.0, 1.0), (2.0, 1.0), (2.0, 1.5)]:
             results = f(a, b, x)
-            assert all(y.sharding == SingleDeviceSharding(device) for y in (*results, *saved_arrays(f)))
+            assert all(
+                y.sharding == SingleDeviceSharding(device) for y in (*results, *saved_arrays(f))
+            )
             same(results, jax.jit(outputs)(a, b, x))
     assert f.stats.traces == 2
 
@@ -336,7 +356,7 @@ def test_frozen_data_keep_their_sharding(rows):
     assert call(f, PARAMS, data) is call(f, PARAMS, data)
 
 
-# --- around a call --------------------------------------------------------------------------------------------------
+# --- around a call --------------------------------------------------------------------------------
 
 
 def test_forks_and_reports_gather_nothing(rows):
@@ -370,7 +390,9 @@ def test_verification_compares_in_place(rows):
             call(f, a, b, rows)
         for state in f._traces.latest.engine.store.states:
             state.saved = {var: x * 1.5 for var, x in state.saved.items()}
-        with pytest.raises(incrax.StaleResultError, match="The first saved value that is stale: f64"):
+        with pytest.raises(
+            incrax.StaleResultError, match="The first saved value that is stale: f64"
+        ):
             call(f, 3.0, 2.0, rows)
 
 
@@ -396,7 +418,7 @@ def test_a_mesh_in_use_is_part_of_the_configuration(mesh, rows):
     assert call(f, PARAMS, rows) is value
 
 
-# --- the pure form --------------------------------------------------------------------------------------------------
+# --- the pure form --------------------------------------------------------------------------------
 
 
 def test_the_pure_form_carries_sharded_values(mesh, rows):
@@ -432,10 +454,12 @@ def test_the_pure_form_compares_sharded_inputs_in_the_program(rows):
         same(out, jax.jit(FUNCTION)(params, x))
 
 
-# --- host values beside sharded ones --------------------------------------------------------------------------------
+# --- host values beside sharded ones --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [float, np.float64, jnp.float64, lambda x: np.full(600, x)], ids=str)
+@pytest.mark.parametrize(
+    "make", [float, np.float64, jnp.float64, lambda x: np.full(600, x)], ids=str
+)
 def test_values_of_the_host_may_stand_beside(make, rows):
     def total(a, b, x):
         return jnp.sum(a) * jnp.sum(jnp.exp(jnp.sum(b) * x / 600))

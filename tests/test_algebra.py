@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, check, same
-from hypothesis import given, settings
+from helpers import EAGER, check, examples, same
+from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
@@ -138,7 +138,9 @@ def test_single_precision_stays_single():
 def test_what_is_no_polynomial_stays_beside_what_is():
     def nll(c, data, simulation):
         pdf = jnp.exp(-((data - c[0]) ** 2))
-        return -jnp.sum(jnp.log(pdf + c[1] ** 2)) + data.size * jnp.log(jnp.mean((c[0] + c[1] * simulation) ** 2))
+        return -jnp.sum(jnp.log(pdf + c[1] ** 2)) + data.size * jnp.log(
+            jnp.mean((c[0] + c[1] * simulation) ** 2)
+        )
 
     f = jax.value_and_grad(nll)
     ours, plain = warmed(f, np.array([0.2, 1.0]), (X, Y)), jax.jit(f)
@@ -148,11 +150,13 @@ def test_what_is_no_polynomial_stays_beside_what_is():
     assert len(ours.explain().statistics) >= 1
 
 
-# --- cancellation -----------------------------------------------------------------------------------------------------
+# --- cancellation ---------------------------------------------------------------------------------
 
 
 def test_a_point_far_from_the_centre_is_evaluated_directly_and_becomes_the_centre():
-    """The sum of squares is 1e18 where the statistics are made and 2e5 where they are used: ten digits would go."""
+    """The sum of squares is 1e18 where the statistics are made and 2e5 where they are used: ten
+    digits would go.
+    """
     c, data = np.array([1e6, -1e6, 1e6, 1e6]), (M, Y)
     ours = warmed(squares, c, data)
     at = np.linalg.lstsq(np.asarray(M), np.asarray(Y), rcond=None)[0]
@@ -242,7 +246,12 @@ def test_data_out_of_range_are_left_to_the_rows(bad):
 def test_a_parameter_out_of_range_passes_and_the_next_call_is_right(bad):
     f = jax.value_and_grad(gaussian)
     ours, plain = warmed(f, np.array([0.2, 1.5]), (X,)), jax.jit(f)
-    for p in (np.array([0.2, bad]), np.array([0.3, 1.6]), np.array([bad, 1.0]), np.array([0.4, 1.7])):
+    for p in (
+        np.array([0.2, bad]),
+        np.array([0.3, 1.6]),
+        np.array([bad, 1.0]),
+        np.array([0.4, 1.7]),
+    ):
         same(ours(p, X), plain(p, X), factor=4096.0)
 
 
@@ -260,7 +269,7 @@ def test_a_sum_that_is_divided_by_zero_is_that_of_the_rows(power):
     assert ours.explain().served_by == "whole"
 
 
-# --- compared once, given up ------------------------------------------------------------------------------------------
+# --- compared once, given up ----------------------------------------------------------------------
 
 
 def test_the_first_use_is_compared_with_the_direct_form(monkeypatch):
@@ -285,20 +294,28 @@ def test_algebra_that_disagrees_is_given_up_with_a_reason(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, logger="incrax"):
         for k in range(6):
             same(ours(np.ones(4) + k, M, Y), squares(np.ones(4) + k, M, Y))
-    reason = "algebra over rows was given up: it differs from the direct form by 0.001 of the largest element"
+    reason = (
+        "algebra over rows was given up: it differs from the direct form by 0.001 of the largest "
+        "element"
+    )
     assert caplog.text.count(reason) == 1
     assert "dot_general at" in caplog.text
     assert ours.explain().statistics == (reason,)
     assert reason in str(ours.explain()).replace("\n", " ") or "given up" in str(ours.explain())
 
 
-# --- options ----------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def test_options_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match='got policy="exact": statistics are made about the point of their first use'):
+    with pytest.raises(
+        ValueError,
+        match='got policy="exact": statistics are made about the point of their first use',
+    ):
         incrax.incremental(squares, policy="exact", algebra=True)
-    with pytest.raises(TypeError, match=r"`incremental\(algebra=...\)` got 1 of type int; it must be True or False"):
+    with pytest.raises(
+        TypeError, match=r"`incremental\(algebra=...\)` got 1 of type int; it must be True or False"
+    ):
         incrax.incremental(squares, algebra=1)
 
 
@@ -312,10 +329,13 @@ def test_effects_and_transformations_are_as_without(capsys):
         same(ours(np.ones(4) + k, M, Y), squares(np.ones(4) + k, M, Y))
     jax.effects_barrier()
     assert capsys.readouterr().out.count("called") == 4
-    same(jax.jit(jax.grad(made(squares)))(np.ones(4), M, Y), jax.jit(jax.grad(squares))(np.ones(4), M, Y))
+    same(
+        jax.jit(jax.grad(made(squares)))(np.ones(4), M, Y),
+        jax.jit(jax.grad(squares))(np.ones(4), M, Y),
+    )
 
 
-# --- random models ----------------------------------------------------------------------------------------------------
+# --- random models --------------------------------------------------------------------------------
 
 small = st.floats(-2.0, 2.0, allow_subnormal=False).map(lambda x: round(x, 2))
 ROWS = [
@@ -329,10 +349,18 @@ ROWS = [
 
 @st.composite
 def models(draw):
-    """A sum of squares or of products of random affine forms, scaled, under a function of the sum."""
-    terms = draw(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ROWS)), min_size=1, max_size=4))
-    scale = draw(st.sampled_from([lambda c: 1.0, lambda c: c[3], lambda c: 1.0 / (1.0 + c[3] ** 2)]))
-    outer = draw(st.sampled_from([lambda s: s, lambda s: jnp.sin(s), lambda s: jnp.log(1.0 + s * s)]))
+    """A sum of squares or of products of random affine forms, scaled, under a function of the
+    sum.
+    """
+    terms = draw(
+        st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ROWS)), min_size=1, max_size=4)
+    )
+    scale = draw(
+        st.sampled_from([lambda c: 1.0, lambda c: c[3], lambda c: 1.0 / (1.0 + c[3] ** 2)])
+    )
+    outer = draw(
+        st.sampled_from([lambda s: s, lambda s: jnp.sin(s), lambda s: jnp.log(1.0 + s * s)])
+    )
     is_square = draw(st.booleans())
 
     def f(c, x, y):
@@ -343,8 +371,9 @@ def models(draw):
     return f
 
 
-@settings(max_examples=8)
+@examples(1 / 3)
 @given(models(), st.lists(st.lists(small, min_size=4, max_size=4), min_size=4, max_size=7))
+@pytest.mark.exhaustive
 def test_random_models_agree_with_jax(f, points):
     f = jax.value_and_grad(f)
     ours, plain = made(f), jax.jit(f)

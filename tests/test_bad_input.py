@@ -1,4 +1,6 @@
-"""Awkward values, arrays, contexts and events: each behaves as under `jax.jit`, and never spoils a later call."""
+"""Awkward values, arrays, contexts and events: each behaves as under `jax.jit`, and never spoils a
+later call.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, FAST, MINIMAL, check, primitives_run, ran_by, same
+from helpers import EAGER, FAST, MINIMAL, aligned, check, primitives_run, ran_by, same
 from jax.experimental import io_callback
 
 import incrax
@@ -21,7 +23,9 @@ X = jnp.linspace(0.1, 2.0, 300)
 NAN = float("nan")
 SCALAR = jax.ShapeDtypeStruct((), jnp.float64)
 
-every_tuning = pytest.mark.parametrize("tuning", [MINIMAL, FAST, EAGER], ids=["minimal", "cost", "eager"])
+every_tuning = pytest.mark.parametrize(
+    "tuning", [MINIMAL, FAST, EAGER], ids=["minimal", "cost", "eager"]
+)
 
 
 def two_terms(a, b, x):
@@ -56,18 +60,30 @@ def check_like_jit(fun, calls, tuning=MINIMAL):
     return ours
 
 
-# --- values that compare oddly --------------------------------------------------------------------------------------
+# --- values that compare oddly --------------------------------------------------------------------
 
 
 @every_tuning
 def test_nan_and_infinity_leave_later_gradients_right(tuning):
     fun = jax.value_and_grad(two_terms, (0, 1))
-    points = [(1, 1), (NAN, 1), (1, 1), (1, NAN), (float("nan"), NAN), (2, 2), (math.inf, 1), (-math.inf, 1), (1, 2)]
+    points = [
+        (1, 1),
+        (NAN, 1),
+        (1, 1),
+        (1, NAN),
+        (float("nan"), NAN),
+        (2, 2),
+        (math.inf, 1),
+        (-math.inf, 1),
+        (1, 2),
+    ]
     check_like_jit(fun, [(float(a), float(b), X) for a, b in points], tuning)
 
 
 def test_nan_element_that_stays_is_not_among_the_changed():
-    f = incrax.incremental(lambda theta: jnp.sin(theta[0]) + jnp.exp(theta[1]) + theta[2], tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda theta: jnp.sin(theta[0]) + jnp.exp(theta[1]) + theta[2], tuning=MINIMAL
+    )
     f(np.array([NAN, 1.0, 2.0]))
     f(np.array([NAN, 1.5, 2.0]))
     assert list(f.explain().as_dict()["changed"]) == ["theta[1]"]
@@ -80,7 +96,9 @@ def test_zero_of_another_sign_is_a_changed_element():
     assert list(f.explain().as_dict()["changed"]) == ["theta[1]"]
 
 
-@pytest.mark.parametrize("zero", [complex(0.0, -0.0), complex(-0.0, 0.0), complex(-0.0, -0.0)], ids=str)
+@pytest.mark.parametrize(
+    "zero", [complex(0.0, -0.0), complex(-0.0, 0.0), complex(-0.0, -0.0)], ids=str
+)
 def test_signs_of_complex_zeros_count(zero):
     f = incrax.incremental(lambda z: (1 / z.real, 1 / z.imag), tuning=MINIMAL)
     f(0j)
@@ -100,7 +118,10 @@ def test_huge_integers_without_x64():
 
 
 def test_one_as_integer_float_and_boolean_inside_a_container():
-    check_like_jit(lambda tree: tree["n"] * 2, [({"n": n},) for n in (1, 1.0, True, np.True_, 1, 1 + 0j, np.int8(1))])
+    check_like_jit(
+        lambda tree: tree["n"] * 2,
+        [({"n": n},) for n in (1, 1.0, True, np.True_, 1, 1 + 0j, np.int8(1))],
+    )
 
 
 @pytest.mark.parametrize("base", [float, int])
@@ -126,7 +147,14 @@ def test_weak_and_strong_scalars_in_turn(tuning):
 
 @every_tuning
 def test_shapes_and_types_in_turn_keep_their_saved_values(tuning):
-    leaves = [np.ones(3), np.ones(4), np.ones(3, np.float32), np.ones((3, 1)), np.ones(3, int), np.ones(3, bool)]
+    leaves = [
+        np.ones(3),
+        np.ones(4),
+        np.ones(3, np.float32),
+        np.ones((3, 1)),
+        np.ones(3, int),
+        np.ones(3, bool),
+    ]
     f = check_like_jit(scaled, [(scale, x) for scale in (1.0, 2.0, 3.0) for x in leaves], tuning)
     assert f.stats.traces == len(leaves)
     unchanged = f.stats.unchanged
@@ -138,10 +166,12 @@ def test_shapes_and_types_in_turn_keep_their_saved_values(tuning):
 def test_more_signatures_than_are_kept():
     tuning = incrax.Tuning(planner="minimal", max_signatures=2)
     with pytest.warns(UserWarning, match="had forgotten"):
-        check_like_jit(scaled, [(scale, np.ones(n)) for scale in (1.0, 2.0) for n in (1, 2, 3, 4)], tuning)
+        check_like_jit(
+            scaled, [(scale, np.ones(n)) for scale in (1.0, 2.0) for n in (1, 2, 3, 4)], tuning
+        )
 
 
-# --- arrays that their owner changes --------------------------------------------------------------------------------
+# --- arrays that their owner changes --------------------------------------------------------------
 
 
 VIEWS = {
@@ -179,7 +209,9 @@ def test_array_given_another_shape_or_type_in_place():
 
 @every_tuning
 def test_array_overwritten_before_the_result_is_read(tuning):
-    f = incrax.incremental(lambda s, x: s * jnp.sum(jnp.sin(jnp.exp(x) @ jnp.exp(x).T)), tuning=tuning)
+    f = incrax.incremental(
+        lambda s, x: s * jnp.sum(jnp.sin(jnp.exp(x) @ jnp.exp(x).T)), tuning=tuning
+    )
     x = np.full((300, 300), 0.1)
     expected = float(f(1.0, x))
     for k in range(3):
@@ -203,7 +235,7 @@ def test_one_array_under_two_arguments(tuning):
         mutable[3] += 1
 
 
-# --- deleted and donated buffers ------------------------------------------------------------------------------------
+# --- deleted and donated buffers ------------------------------------------------------------------
 
 
 def test_deleting_a_former_input_does_not_disturb_the_next_call():
@@ -313,7 +345,7 @@ def test_fork_does_not_miss_results_deleted_beside_it():
     same(g(1.0, 3.0, X), jax.jit(three_outputs)(1.0, 3.0, X))
 
 
-# --- leaves that are no arrays --------------------------------------------------------------------------------------
+# --- leaves that are no arrays --------------------------------------------------------------------
 
 
 class Shape(enum.Enum):
@@ -351,7 +383,9 @@ def test_static_leaves_select_traces_of_their_own(name):
 
     def fun(x, options):
         seen.append(options["kind"])
-        return x * (2.0 if type(options["kind"]) is type(first) and options["kind"] == first else 3.0)
+        return x * (
+            2.0 if type(options["kind"]) is type(first) and options["kind"] == first else 3.0
+        )
 
     f = incrax.incremental(fun, tuning=MINIMAL)
     for _ in range(2):
@@ -363,7 +397,12 @@ def test_static_leaves_select_traces_of_their_own(name):
 
 def test_static_values_that_are_equal_share_a_trace():
     f = incrax.incremental(lambda x, kind: x, tuning=MINIMAL)
-    for make in (lambda: "".join(["fl", "at"]), lambda: Fraction(1, 3), lambda: frozenset([1000]), lambda: range(1000)):
+    for make in (
+        lambda: "".join(["fl", "at"]),
+        lambda: Fraction(1, 3),
+        lambda: frozenset([1000]),
+        lambda: range(1000),
+    ):
         traces = f.stats.traces
         f(1.0, make())
         f(1.0, make())
@@ -376,11 +415,20 @@ def test_a_leaf_is_now_a_value_and_now_static():
 
     f = incrax.incremental(fun, tuning=MINIMAL)
     for _ in range(2):
-        assert [float(f(3.0, y)) for y in ("a", 5.0, None, np.float32(7), "b", 1)] == [6.0, 15.0, 3.0, 21.0, 6.0, 3.0]
+        assert [float(f(3.0, y)) for y in ("a", 5.0, None, np.float32(7), "b", 1)] == [
+            6.0,
+            15.0,
+            3.0,
+            21.0,
+            6.0,
+            3.0,
+        ]
 
 
 def test_fresh_functions_as_leaves_are_right_and_their_traces_bounded():
-    f = incrax.incremental(lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=3))
+    f = incrax.incremental(
+        lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=3)
+    )
     with pytest.warns(UserWarning, match="compared by identity"):
         assert [float(f(1.0, lambda x, k=k: x * k)) for k in range(10)] == list(range(10))
     assert len(f._traces.table) == 3
@@ -400,7 +448,7 @@ def test_outputs_that_are_no_arrays_are_refused_as_by_jit():
     check_like_jit(lambda x: (x, None, np.arange(3), 2.0, []), [(1.0,), (2.0,), (2.0,)])
 
 
-# --- configuration --------------------------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------
 
 
 def test_x64_is_part_of_the_key():
@@ -512,7 +560,7 @@ def test_keys_of_every_kind_in_turn():
     check_like_jit(jax.vmap(jax.random.uniform), [(batch,) for batch in batches])
 
 
-# --- tracers --------------------------------------------------------------------------------------------------------
+# --- tracers --------------------------------------------------------------------------------------
 
 USES = {
     "vjp": lambda f, x: jax.vjp(f, x)[1](1.0),
@@ -586,7 +634,7 @@ def test_a_trace_that_fails_leaves_the_next_call_right():
     assert f(2.0, X) is saved
 
 
-# --- callbacks and effects ------------------------------------------------------------------------------------------
+# --- callbacks and effects ------------------------------------------------------------------------
 
 
 class Host:
@@ -617,7 +665,16 @@ def test_a_callback_that_fails_in_mid_update_spoils_nothing(tuning, fails_at):
     host = Host(fails_at)
     f, plain = incrax.incremental(with_theory(host), tuning=tuning), jax.jit(with_theory(Host()))
     messages = []
-    for a, b in [(1.0, 1.0), (1.0, 2.0), (2.0, 2.0), (3.0, 2.0), (3.0, 1.0), (4.0, 2.0), (5.0, 1.0), (6.0, 1.0)]:
+    for a, b in [
+        (1.0, 1.0),
+        (1.0, 2.0),
+        (2.0, 2.0),
+        (3.0, 2.0),
+        (3.0, 1.0),
+        (4.0, 2.0),
+        (5.0, 1.0),
+        (6.0, 1.0),
+    ]:
         try:
             result = f(a, b, X)
         except Exception as error:
@@ -688,7 +745,9 @@ def test_io_callbacks_run_at_every_call_and_their_results_count(tuning, ordered)
         return io_callback(host, SCALAR, a, ordered=ordered) * jnp.sum(jnp.exp(b * X)), a + b
 
     f = incrax.incremental(fun, tuning=tuning)
-    for k, (a, b) in enumerate([(1.0, 1.0), (1.0, 1.0), (1.0, 2.0), (2.0, 2.0), (2.0, 2.0), (1.0, 1.0)]):
+    for k, (a, b) in enumerate(
+        [(1.0, 1.0), (1.0, 1.0), (1.0, 2.0), (2.0, 2.0), (2.0, 2.0), (1.0, 1.0)]
+    ):
         same(f(a, b), ((k + 1.0) * jnp.sum(jnp.exp(b * X)), jnp.asarray(a + b)))
     assert seen == [1.0, 1.0, 1.0, 2.0, 2.0, 1.0]
     f.explain(3.0, 1.0), f.explain(), f.deps()
@@ -703,7 +762,9 @@ def test_effects_in_loops_and_branches_keep_their_order_and_number(tuning):
     seen = []
 
     def note(name, value, ordered=True):
-        jax.debug.callback(partial(lambda name, v: seen.append((name, float(v))), name), value, ordered=ordered)
+        jax.debug.callback(
+            partial(lambda name, v: seen.append((name, float(v))), name), value, ordered=ordered
+        )
 
     def fun(a, x):
         note("before", a)
@@ -713,7 +774,12 @@ def test_effects_in_loops_and_branches_keep_their_order_and_number(tuning):
             return carry + y * a, None
 
         total, _ = jax.lax.scan(body, 0.0, x)
-        jax.lax.cond(total > 0, lambda c: note("positive", c, False), lambda c: note("negative", c, False), total)
+        jax.lax.cond(
+            total > 0,
+            lambda c: note("positive", c, False),
+            lambda c: note("negative", c, False),
+            total,
+        )
         note("constant", 1.0)
         note("constant", 1.0)
         return jnp.sum(jnp.sin(x)) + a
@@ -725,12 +791,18 @@ def test_effects_in_loops_and_branches_keep_their_order_and_number(tuning):
         for function in (f, plain):
             result = function(*args)
             jax.effects_barrier()
-            events.append((sorted(seen), [e for e in seen if e[0] not in ("positive", "negative")], float(result)))
+            events.append(
+                (
+                    sorted(seen),
+                    [e for e in seen if e[0] not in ("positive", "negative")],
+                    float(result),
+                )
+            )
             seen.clear()
         assert events[0] == events[1]
 
 
-# --- arrays of every make -------------------------------------------------------------------------------------------
+# --- arrays of every make -------------------------------------------------------------------------
 
 
 @every_tuning
@@ -743,29 +815,46 @@ def test_empty_arrays(tuning):
 
 
 def test_scalars_as_arrays_without_axes():
-    f = check_like_jit(scaled, [(1.0, x) for x in (np.array(3.0), jnp.float64(3), np.float64(3), np.array(4.0))])
+    f = check_like_jit(
+        scaled, [(1.0, x) for x in (np.array(3.0), jnp.float64(3), np.float64(3), np.array(4.0))]
+    )
     assert (f.stats.traces, f.stats.unchanged) == (1, 2)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (60, 100)], ids=["small", "large"])
 def test_memory_layout_is_no_change(shape):
     x = np.arange(float(np.prod(shape))).reshape(shape)
-    layouts = [x, np.asfortranarray(x), x[::-1].copy()[::-1], np.repeat(x, 2, axis=1)[:, ::2], jnp.array(x)]
+    layouts = [
+        x,
+        np.asfortranarray(x),
+        x[::-1].copy()[::-1],
+        np.repeat(x, 2, axis=1)[:, ::2],
+        jnp.array(x),
+    ]
     f = incrax.incremental(lambda x: x.T + 1, tuning=MINIMAL)
     for layout in layouts:
         same(f(layout), jnp.array(x).T + 1)
     assert (f.stats.traces, f.stats.unchanged) == (1, len(layouts) - 1)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4", "uint8", "bool", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float8_e4m3fn", "int4", "uint8", "bool", "complex64"]
+)
 def test_rare_dtypes_from_numpy_and_from_jax(dtype):
     first, second = (np.array([0, k, 1], jnp.dtype(dtype)) for k in (0, 1))
-    f = check_like_jit(lambda x: (x, jnp.sum(x.astype(complex))), [(first,), (second,), (jnp.array(second),), (first,)])
+    f = check_like_jit(
+        lambda x: (x, jnp.sum(x.astype(complex))),
+        [(first,), (second,), (jnp.array(second),), (first,)],
+    )
     assert (f.stats.traces, f.stats.unchanged) == (1, 2)
 
 
 def test_matrices_are_arrays_of_two_axes():
-    arrays = [np.array([[1.0, 2.0]]).view(np.matrix), np.array([[1.0, 2.0]]), np.array([[1.0, 3.0]]).view(np.matrix)]
+    arrays = [
+        np.array([[1.0, 2.0]]).view(np.matrix),
+        np.array([[1.0, 2.0]]),
+        np.array([[1.0, 3.0]]).view(np.matrix),
+    ]
     check_like_jit(lambda x: x * x, [(array,) for array in arrays])
 
 
@@ -795,7 +884,7 @@ def test_masked_arrays_are_refused_after_a_plain_array_too():
         f(MASKED)
 
 
-# --- everything around ----------------------------------------------------------------------------------------------
+# --- everything around ----------------------------------------------------------------------------
 
 
 @every_tuning
@@ -812,7 +901,7 @@ def test_clearing_the_caches_of_jax_keeps_values_and_results(tuning):
 @every_tuning
 def test_captured_values_are_those_of_the_trace_as_under_jit(tuning):
     setting = {"offset": 2.0}
-    small, large = np.ones(3), np.ones(5000)
+    small, large = aligned(3, 1.0), aligned(5000, 1.0)
 
     def fun(a, b):
         return a * setting["offset"] + jnp.sum(small * b) + jnp.sum(jnp.exp(large * b))
@@ -822,7 +911,15 @@ def test_captured_values_are_those_of_the_trace_as_under_jit(tuning):
     setting["offset"] = 3.0
     small[:] = 5.0
     large[:] = 0.0
-    for args in [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (2.0, 2.0), (3.0, 2.0), (4.0, 2.0), (np.float32(1), 1.0)]:
+    for args in [
+        (1.0, 1.0),
+        (2.0, 1.0),
+        (1.0, 2.0),
+        (2.0, 2.0),
+        (3.0, 2.0),
+        (4.0, 2.0),
+        (np.float32(1), 1.0),
+    ]:
         same(f(*args), plain(*args))
 
 

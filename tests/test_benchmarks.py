@@ -1,4 +1,6 @@
-"""The problems of the benchmarks: every form hoisted by hand equals `jax.jit` of what the user writes."""
+"""The problems of the benchmarks: every form hoisted by hand equals `jax.jit` of what the user
+writes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-harness = pytest.importorskip("harness", reason="the benchmarks are not part of the source distribution")
+harness = pytest.importorskip(
+    "harness", reason="the benchmarks are not part of the source distribution"
+)
 
 from problems import amplitude, mixture  # noqa: E402
 
@@ -28,7 +32,7 @@ def agree(actual, expected) -> None:
         assert harness.relative_error(x, y) <= RTOL
 
 
-# --- mixture ---------------------------------------------------------------------------------------------------------
+# --- mixture --------------------------------------------------------------------------------------
 
 HOISTED = {
     "value, n1": (mixture.hoisted_value_yield, mixture.nll, "n1"),
@@ -65,7 +69,7 @@ def test_the_mixture_describes_its_data(factor):
         assert value({**p, name: factor * p[name]}, x) > value(p, x)
 
 
-# --- amplitudes ------------------------------------------------------------------------------------------------------
+# --- amplitudes -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +79,10 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def couplings(inputs):
-    return {name: values * np.linspace(0.9, 1.2, len(values)) for name, values in inputs.couplings.items()}
+    return {
+        name: values * np.linspace(0.9, 1.2, len(values))
+        for name, values in inputs.couplings.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +112,7 @@ def test_one_width_hoisted_by_hand(inputs, hoist):
     agree(hoist(inputs, with_gradient=True)(width, *inputs), by_width(width, *inputs))
 
 
-# --- harness ---------------------------------------------------------------------------------------------------------
+# --- harness --------------------------------------------------------------------------------------
 
 
 def test_forms_that_disagree_stop_a_comparison():
@@ -115,14 +122,19 @@ def test_forms_that_disagree_stop_a_comparison():
 
 
 def test_a_line_says_what_was_reached():
-    timings = {"jax.jit": harness.Timing(3e-3, 2e-3, 4e-3), "incrax": harness.Timing(2e-3, 1e-3, 3e-3)}
-    line = harness.timing_line("case", timings, [harness.never_slower(), harness.Speed("jax.jit", 2.0)])
+    timings = {
+        "jax.jit": harness.Timing(3e-3, 2e-3, 4e-3),
+        "incrax": harness.Timing(2e-3, 1e-3, 3e-3),
+    }
+    line = harness.timing_line(
+        "case", timings, [harness.never_slower(), harness.Speed("jax.jit", 2.0)]
+    )
     assert [check.target for check in line.checks] == ["<=1.05 t(jax.jit)", ">=2x jax.jit"]
     assert line.verdict == "short: 1.50x jax.jit"
     assert line.cells["jax.jit / incrax"] == "1.50"
 
 
-# --- sparse Hessians --------------------------------------------------------------------------------------------------
+# --- sparse Hessians ------------------------------------------------------------------------------
 
 
 def test_the_benchmark_of_sparse_hessians_runs_and_agrees():
@@ -131,22 +143,33 @@ def test_the_benchmark_of_sparse_hessians_runs_and_agrees():
 
     options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
     lines = list(bench_sparse_hessian.lines(options))
-    assert {line.case.partition(",")[0] for line in lines} == {"separable", "chained", "hierarchical"}
+    assert {line.case.partition(",")[0] for line in lines} == {
+        "separable",
+        "chained",
+        "hierarchical",
+    }
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def test_the_benchmark_of_rows_runs_and_agrees():
     """Each case compares its results with those of `jax.jit`."""
     import bench_rows
 
-    options = harness.Options(quick=True, rounds=1, only="value and gradient", json=None, extra=None)
+    options = harness.Options(
+        quick=True, rounds=1, only="value and gradient", json=None, extra=None
+    )
     lines = list(bench_rows.lines(options))
-    assert [line.case.partition(",")[0] for line in lines] == ["append", "replace", "move", "stream"]
+    assert [line.case.partition(",")[0] for line in lines] == [
+        "append",
+        "replace",
+        "move",
+        "stream",
+    ]
 
 
-# --- pullbacks --------------------------------------------------------------------------------------------------------
+# --- pullbacks ------------------------------------------------------------------------------------
 
 
 def test_the_benchmark_of_pullbacks_runs_and_agrees():
@@ -156,12 +179,17 @@ def test_the_benchmark_of_pullbacks_runs_and_agrees():
     options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
     lines = list(bench_pullback.lines(options))
     assert len(lines) == 7
-    counted = [check for line in lines for check in line.checks if check.target.startswith(("operations", "bytes"))]
+    counted = [
+        check
+        for line in lines
+        for check in line.checks
+        if check.target.startswith(("operations", "bytes"))
+    ]
     assert len(counted) == 4 * 2 + 3
     assert all(check.is_met for check in counted)
 
 
-# --- broadcast adjoints -----------------------------------------------------------------------------------------------
+# --- broadcast adjoints ---------------------------------------------------------------------------
 
 
 def test_the_benchmark_of_broadcast_adjoints_runs_and_agrees():
@@ -172,7 +200,7 @@ def test_the_benchmark_of_broadcast_adjoints_runs_and_agrees():
     assert len(list(bench_broadcast.lines(options))) == 2
 
 
-# --- loops ------------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def test_the_benchmark_of_loops_runs_agrees_and_counts_its_programs():
@@ -182,12 +210,17 @@ def test_the_benchmark_of_loops_runs_agrees_and_counts_its_programs():
     options = harness.Options(quick=True, rounds=1, only="", json=None, extra=None)
     lines = list(bench_loops.lines(options))
     assert [line.case.partition(",")[0] for line in lines] == ["lengths", "lengths", "turns"]
-    counted = [check for line in lines for check in line.checks if check.target.startswith(("compiled", "memory"))]
+    counted = [
+        check
+        for line in lines
+        for check in line.checks
+        if check.target.startswith(("compiled", "memory"))
+    ]
     assert len(counted) == 2
     assert all(check.is_met for check in counted)
 
 
-# --- least squares ----------------------------------------------------------------------------------------------------
+# --- least squares --------------------------------------------------------------------------------
 
 
 @pytest.mark.shared
@@ -197,12 +230,14 @@ def test_the_benchmark_of_least_squares_reaches_its_digits():
 
     if not bench_least_squares.nist.names():
         pytest.skip("the shared data of NIST are not here")
-    options = harness.Options(quick=True, rounds=1, only="", json=None, extra=argparse.Namespace(peers=False))
+    options = harness.Options(
+        quick=True, rounds=1, only="", json=None, extra=argparse.Namespace(peers=False)
+    )
     first = next(iter(bench_least_squares.lines(options)))
     assert all(check.is_met for check in first.checks if not check.target.startswith("t /"))
 
 
-# --- representations that are kept ------------------------------------------------------------------------------------
+# --- representations that are kept ----------------------------------------------------------------
 
 
 def test_the_benchmark_of_kept_representations_runs_agrees_and_counts_rows():
@@ -212,4 +247,9 @@ def test_the_benchmark_of_kept_representations_runs_agrees_and_counts_rows():
     options = harness.Options(quick=True, rounds=1, only="small", json=None, extra=None)
     lines = list(bench_hold.lines(options))
     assert len(lines) == 2
-    assert all(check.is_met for line in lines for check in line.checks if check.target.startswith("rows encoded"))
+    assert all(
+        check.is_met
+        for line in lines
+        for check in line.checks
+        if check.target.startswith("rows encoded")
+    )

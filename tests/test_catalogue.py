@@ -1,11 +1,13 @@
-"""The catalogue of awkward inputs and events: each row has tests that hold the behaviour a user should get.
+"""The catalogue of awkward inputs and events: each row has tests that hold the behaviour a user
+should get.
 
 Rows without a test elsewhere have theirs below. Three rows ask for more than there is, by choice:
 
-- a mark for functions that must run at every call: `io_callback` is one; its value is read at every call, and all that
-  follows from it runs;
+- a mark for functions that must run at every call: `io_callback` is one; its value is read at every
+  call, and all that follows from it runs;
 - an error instead of running effects at every call: effects run, as under `jax.jit`;
-- an error above a number of signatures: the oldest is forgotten, and a warning says so once when it comes back.
+- an error above a number of signatures: the oldest is forgotten, and a warning says so once when it
+  comes back.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EAGER, MINIMAL, check, primitives_run, ran_by, same
+from helpers import EAGER, MINIMAL, aligned, check, primitives_run, ran_by, same
 
 import incrax
 
@@ -39,7 +41,8 @@ CATALOGUE = {
         test_bad_input.py::test_zero_of_another_sign_is_a_changed_element
         test_bad_input.py::test_signs_of_complex_zeros_count
     """,
-    "a NumPy array changed in place, also through a read-only view: noticed, saved values keep their copy": """
+    "a NumPy array changed in place, also through a read-only view: noticed, saved values keep "
+    "their copy": """
         test_bad_input.py::test_views_follow_an_array_changed_in_place
         test_bad_input.py::test_array_given_another_shape_or_type_in_place
         test_bad_input.py::test_array_overwritten_before_the_result_is_read
@@ -51,7 +54,8 @@ CATALOGUE = {
         test_bad_input.py::test_a_frozen_array_does_not_see_later_changes
         engine/inputs/test_leaves.py::test_frozen_data_are_the_same_by_identity_only
     """,
-    "a JAX array that shares memory with NumPy: trusted, documented, found by `verify`; our copies are real": """
+    "a JAX array that shares memory with NumPy: trusted, documented, found by `verify`; our copies "
+    "are real": """
         test_hatches.py::test_memory_changed_behind_jax_is_found
         test_catalogue.py::test_memory_shared_by_dlpack_and_changed_is_found
         test_catalogue.py::test_the_pages_warn_of_shared_memory
@@ -64,7 +68,8 @@ CATALOGUE = {
         test_bad_input.py::test_deleting_a_former_input_does_not_disturb_the_next_call
         test_bad_input.py::test_loop_that_donates_its_input_to_the_next_step
     """,
-    "a result of ours that was donated or deleted: computed again; what a user holds is never overwritten": """
+    "a result of ours that was donated or deleted: computed again; what a user holds is never "
+    "overwritten": """
         test_bad_input.py::test_result_donated_by_the_caller_is_computed_again
         test_bad_input.py::test_result_deleted_by_the_caller_is_computed_again
         test_bad_input.py::test_result_that_is_an_input_may_be_deleted
@@ -86,14 +91,16 @@ CATALOGUE = {
         engine/inputs/test_signature.py::test_equal_static_values_of_other_types_do_not_share_a_trace
         test_catalogue.py::test_numbers_of_one_hash_are_told_apart
     """,
-    "another shape, dtype or weak type: another trace, the old one kept; bounded, and not silently": """
+    "another shape, dtype or weak type: another trace, the old one kept; bounded, and not "
+    "silently": """
         test_bad_input.py::test_shapes_and_types_in_turn_keep_their_saved_values
         test_bad_input.py::test_weak_and_strong_scalars_in_turn
         test_bad_input.py::test_more_signatures_than_are_kept
         test_messages.py::test_text_of_the_warning_of_signatures_that_come_back
         test_catalogue.py::test_a_new_signature_is_what_the_report_gives_as_the_reason
     """,
-    "x64, matrix precision, debugging of NaNs, random bits, no jit, changed between calls: part of the key": """
+    "x64, matrix precision, debugging of NaNs, random bits, no jit, changed between calls: part of "
+    "the key": """
         test_bad_input.py::test_x64_is_part_of_the_key
         test_bad_input.py::test_matmul_precision_is_part_of_the_key
         test_bad_input.py::test_debug_nans_is_part_of_the_key
@@ -114,7 +121,8 @@ CATALOGUE = {
         engine/store/test_store.py::test_a_tracer_in_a_store_breaks_an_invariant
         test_messages.py::test_text_of_the_note_on_calls_that_save_nothing
     """,
-    "an exception in mid-update: passes unchanged, the former state is whole, the call counts as aborted": """
+    "an exception in mid-update: passes unchanged, the former state is whole, the call counts as "
+    "aborted": """
         test_messages.py::test_error_of_the_function_passes_unchanged
         test_bad_input.py::test_a_callback_that_fails_in_mid_update_spoils_nothing
         test_bad_input.py::test_a_failed_update_leaves_saved_results_of_former_inputs
@@ -124,7 +132,8 @@ CATALOGUE = {
     "an interrupt: likewise": """
         test_stress.py::test_interrupts_lose_nothing
     """,
-    "an error that comes after the call: values are provisional, and it takes with it what came of it": """
+    "an error that comes after the call: values are provisional, and it takes with it what came of "
+    "it": """
         test_catalogue.py::test_an_input_that_fails_late_spoils_no_other_call
         test_catalogue.py::test_an_input_that_nothing_reads_may_fail
         test_catalogue.py::test_after_a_late_failure_inputs_are_compared_with_what_is_left
@@ -172,7 +181,8 @@ CATALOGUE = {
     "JAX's caches cleared: values stay": """
         test_bad_input.py::test_clearing_the_caches_of_jax_keeps_values_and_results
     """,
-    "another device or sharding: another trace; arrays on several devices are compared by identity, none gathered": """
+    "another device or sharding: another trace; arrays on several devices are compared by "
+    "identity, none gathered": """
         engine/inputs/test_leaves.py::test_placement_is_part_of_the_descriptor
         test_catalogue.py::test_a_committed_array_has_a_trace_of_its_own
         test_catalogue.py::test_devices_and_shardings_in_turn
@@ -186,7 +196,8 @@ CATALOGUE = {
         test_messages.py::test_text_of_the_advice_to_freeze_large_data
         test_messages.py::test_no_advice_on_data_that_are_small_frozen_or_changed
     """,
-    "empty arrays, scalars, any order in memory, swapped bytes: taken; objects and masked arrays: refused by name": """
+    "empty arrays, scalars, any order in memory, swapped bytes: taken; objects and masked arrays: "
+    "refused by name": """
         test_bad_input.py::test_empty_arrays
         test_bad_input.py::test_scalars_as_arrays_without_axes
         test_bad_input.py::test_memory_layout_is_no_change
@@ -207,17 +218,17 @@ def names_in(path):
 def test_every_row_has_tests_and_they_exist(row):
     names = [line.split("::") for line in CATALOGUE[row].split()]
     assert names
-    assert [name for path, name in names if not name.startswith("test_") or name not in names_in(path)] == []
+    assert [
+        name for path, name in names if not name.startswith("test_") or name not in names_in(path)
+    ] == []
 
 
-# --- memory that JAX shares with NumPy --------------------------------------------------------------------------------
+# --- memory that JAX shares with NumPy ------------------------------------------------------------
 
 
 def shared_by_dlpack():
     """An aligned NumPy array and a JAX array over the same memory."""
-    base = np.zeros(4096 + 8)
-    offset = (-base.ctypes.data % 64) // 8
-    owner = base[offset : offset + 4096]
+    owner = aligned(4096)
     return owner, jax.dlpack.from_dlpack(owner)
 
 
@@ -240,7 +251,7 @@ def test_the_pages_warn_of_shared_memory():
     assert "dlpack" in page
 
 
-# --- keys of the table ------------------------------------------------------------------------------------------------
+# --- keys of the table ----------------------------------------------------------------------------
 
 
 class OneHash(str):
@@ -256,7 +267,11 @@ def test_numbers_of_one_hash_are_told_apart():
     assert hash(-1) == hash(-2)
     f = incrax.incremental(lambda x, kind: x * (2.0 if kind == "double" else 3.0), tuning=MINIMAL)
     assert [float(f(n, "double")) for n in (-1, -2, -1)] == [-2.0, -4.0, -2.0]
-    assert [float(f(1.0, OneHash(kind))) for kind in ("double", "triple", "double")] == [2.0, 3.0, 2.0]
+    assert [float(f(1.0, OneHash(kind))) for kind in ("double", "triple", "double")] == [
+        2.0,
+        3.0,
+        2.0,
+    ]
 
 
 def test_a_new_signature_is_what_the_report_gives_as_the_reason():
@@ -270,7 +285,7 @@ def test_a_new_signature_is_what_the_report_gives_as_the_reason():
     assert f.explain().as_dict()["why"] != "first call with this signature"
 
 
-# --- errors that come late --------------------------------------------------------------------------------------------
+# --- errors that come late ------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -315,7 +330,9 @@ def weighted(a, x):
 
 
 GOOD, X = jnp.ones(5000), jnp.linspace(0.0, 1.0, 5000)
-late_ways = pytest.mark.parametrize("options", [{"tuning": EAGER}, {"policy": "exact"}], ids=["eager", "exact"])
+late_ways = pytest.mark.parametrize(
+    "options", [{"tuning": EAGER}, {"policy": "exact"}], ids=["eager", "exact"]
+)
 
 
 def prepared(options):
@@ -343,7 +360,9 @@ def test_an_input_that_fails_late_spoils_no_other_call(place, options):
 
 @late_ways
 def test_after_a_late_failure_inputs_are_compared_with_what_is_left(options):
-    """Where an argument is the very object of the version that goes, it is not that of the one that stays."""
+    """Where an argument is the very object of the version that goes, it is not that of the one that
+    stays.
+    """
     f, late = prepared(options), Late(5000)
     first, second, bad = incrax.frozen(GOOD), incrax.frozen(GOOD + 1), incrax.frozen(late.array)
     other = X + 1
@@ -374,7 +393,7 @@ def test_a_frozen_input_that_fails_late_spoils_no_other_call(options):
     same(f(GOOD + 1, X), jax.jit(weighted)(GOOD + 1, X))
 
 
-# --- threads, effects, devices ----------------------------------------------------------------------------------------
+# --- threads, effects, devices --------------------------------------------------------------------
 
 
 def test_each_thread_may_have_a_fork_of_its_own():
@@ -404,8 +423,12 @@ def test_each_thread_may_have_a_fork_of_its_own():
 def test_a_read_of_the_outside_world_at_every_call():
     """What Salsa calls an untracked read: `io_callback`, and all that follows from it."""
     world = [1.0]
-    read = lambda: jax.experimental.io_callback(lambda: np.float64(world[0]), jax.ShapeDtypeStruct((), np.float64))
-    f = incrax.incremental(lambda x: (read() * jnp.sum(jnp.sin(x)), jnp.sum(jnp.exp(x))), tuning=MINIMAL)
+    read = lambda: jax.experimental.io_callback(
+        lambda: np.float64(world[0]), jax.ShapeDtypeStruct((), np.float64)
+    )
+    f = incrax.incremental(
+        lambda x: (read() * jnp.sum(jnp.sin(x)), jnp.sum(jnp.exp(x))), tuning=MINIMAL
+    )
     first = f(X)
     world[0] = 2.0
     second = f(X)
@@ -451,6 +474,16 @@ print("right")
 
 
 def test_devices_and_shardings_in_turn():
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run([sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True, timeout=300)
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", DEVICES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert run.stdout == "right\n", run.stderr

@@ -1,4 +1,6 @@
-"""The command line: what is wrong is said in one line on the error stream, with exit code 2, before anything runs."""
+"""The command line: what is wrong is said in one line on the error stream, with exit code 2, before
+anything runs.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def check_refused(capsys, line, *arguments):
     assert captured.out == ""
 
 
-# --- help -----------------------------------------------------------------------------------------------------------
+# --- help -----------------------------------------------------------------------------------------
 
 
 def test_help_lists_the_commands(capsys):
@@ -65,7 +67,15 @@ def test_help_lists_the_commands(capsys):
 def test_help_of_the_demo_lists_its_options(capsys):
     assert exit_code("demo", "--help") == 0
     shown = capsys.readouterr().out
-    for option in ("--rows", "--output", "--seed", "--sweeps", "--no-plot", "--no-compare", "--json"):
+    for option in (
+        "--rows",
+        "--output",
+        "--seed",
+        "--sweeps",
+        "--no-plot",
+        "--no-compare",
+        "--json",
+    ):
         assert option in shown
 
 
@@ -74,7 +84,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"incrax {incrax.__version__}\n"
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,11 +93,20 @@ def test_version(capsys):
         ([], "incrax: error: the following arguments are required: command"),
         (["demo", "--fast"], "incrax: error: unrecognized arguments: --fast"),
         (["demo", "extra"], "incrax: error: unrecognized arguments: extra"),
-        (["demo", "--rows", "bad"], "incrax demo: error: argument --rows: invalid int value: 'bad'"),
-        (["demo", "--rows", "1e4"], "incrax demo: error: argument --rows: invalid int value: '1e4'"),
+        (
+            ["demo", "--rows", "bad"],
+            "incrax demo: error: argument --rows: invalid int value: 'bad'",
+        ),
+        (
+            ["demo", "--rows", "1e4"],
+            "incrax demo: error: argument --rows: invalid int value: '1e4'",
+        ),
         (["demo", "--rows"], "incrax demo: error: argument --rows: expected one argument"),
         (["demo", "--seed", "x"], "incrax demo: error: argument --seed: invalid int value: 'x'"),
-        (["demo", "--no-plot=yes"], "incrax demo: error: argument --no-plot: ignored explicit argument 'yes'"),
+        (
+            ["demo", "--no-plot=yes"],
+            "incrax demo: error: argument --no-plot: ignored explicit argument 'yes'",
+        ),
     ],
 )
 def test_unusable_arguments(capsys, never_run, arguments, line):
@@ -105,18 +124,42 @@ def test_unknown_command(capsys, never_run):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--rows", "9999"], "--rows 9999 is too few for 12 parameters: several minima; give at least 10000"),
-        (["--rows", "0"], "--rows 0 is too few for 12 parameters: several minima; give at least 10000"),
-        (["--rows=-5"], "--rows -5 is too few for 12 parameters: several minima; give at least 10000"),
+        (
+            ["--rows", "9999"],
+            "--rows 9999 is too few for 12 parameters: several minima; give at least 10000",
+        ),
+        (
+            ["--rows", "0"],
+            "--rows 0 is too few for 12 parameters: several minima; give at least 10000",
+        ),
+        (
+            ["--rows=-5"],
+            "--rows -5 is too few for 12 parameters: several minima; give at least 10000",
+        ),
         (["--seed=-1"], "--seed -1 is negative; give a number of at least 0"),
         (["--sweeps", "1"], "--sweeps 1 is too few for a chain; give at least 2"),
-        (["--output", "plot.pdf"], "--output plot.pdf is no PNG file; give a name that ends in .png"),
+        (
+            ["--output", "plot.pdf"],
+            "--output plot.pdf is no PNG file; give a name that ends in .png",
+        ),
         (["--output", "plot"], "--output plot is no PNG file; give a name that ends in .png"),
-        (["--output", "no/plot.png"], "--output no/plot.png cannot be written: there is no folder no"),
-        (["--output", "file/plot.png"], "--output file/plot.png cannot be written: there is no folder file"),
+        (
+            ["--output", "no/plot.png"],
+            "--output no/plot.png cannot be written: there is no folder no",
+        ),
+        (
+            ["--output", "file/plot.png"],
+            "--output file/plot.png cannot be written: there is no folder file",
+        ),
         (["--output", "folder.png"], "--output folder.png is a folder; give the name of a file"),
-        (["--no-plot", "--json", "no/x.json"], "--json no/x.json cannot be written: there is no folder no"),
-        (["--no-plot", "--json", "folder.png"], "--json folder.png is a folder; give the name of a file"),
+        (
+            ["--no-plot", "--json", "no/x.json"],
+            "--json no/x.json cannot be written: there is no folder no",
+        ),
+        (
+            ["--no-plot", "--json", "folder.png"],
+            "--json folder.png is a folder; give the name of a file",
+        ),
     ],
 )
 def test_unusable_values(capsys, never_run, monkeypatch, tmp_path, arguments, problem):
@@ -128,14 +171,19 @@ def test_unusable_values(capsys, never_run, monkeypatch, tmp_path, arguments, pr
 
 
 @needs_demo
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root"
+)
 @pytest.mark.parametrize("option", ["--output", "--json"])
 def test_folder_without_permission_to_write(capsys, never_run, tmp_path, option):
     path = tmp_path / "locked" / "out.png"
     path.parent.mkdir(mode=0o500)
     arguments = ["--output", path] if option == "--output" else ["--no-plot", "--json", path]
     check_refused(
-        capsys, f"incrax demo: error: {option} {path} cannot be written: permission denied", "demo", *arguments
+        capsys,
+        f"incrax demo: error: {option} {path} cannot be written: permission denied",
+        "demo",
+        *arguments,
     )
 
 
@@ -147,7 +195,11 @@ def test_path_that_the_system_calls_unwritable(capsys, never_run, monkeypatch, t
         path.write_bytes(b"old")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     check_refused(
-        capsys, f"incrax demo: error: --output {path} cannot be written: permission denied", "demo", "--output", path
+        capsys,
+        f"incrax demo: error: --output {path} cannot be written: permission denied",
+        "demo",
+        "--output",
+        path,
     )
     assert path.exists() == exists
 
@@ -168,23 +220,30 @@ def test_path_that_cannot_be_opened(capsys, never_run, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("missing", [demo.NEEDED[:1], demo.NEEDED[1:], demo.NEEDED])
 def test_packages_that_are_missing(capsys, never_run, monkeypatch, missing):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else object())
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else object()
+    )
     line = f'incrax demo: error: the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"'
     check_refused(capsys, line, "demo")
 
 
 def test_without_a_plot_matplotlib_is_not_needed(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else object())
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else object()
+    )
     demo.check_arguments(build_parser().parse_args(["demo", "--no-plot"]))
 
 
 @needs_demo
 def test_a_refused_command_leaves_no_file_behind(never_run, tmp_path):
-    assert exit_code("demo", "--output", tmp_path / "plot.png", "--json", tmp_path / "no" / "x.json") == 2
+    assert (
+        exit_code("demo", "--output", tmp_path / "plot.png", "--json", tmp_path / "no" / "x.json")
+        == 2
+    )
     assert not list(tmp_path.iterdir())
 
 
-# --- what is accepted -----------------------------------------------------------------------------------------------
+# --- what is accepted -----------------------------------------------------------------------------
 
 
 @needs_demo
@@ -192,14 +251,31 @@ def test_defaults(ran_with, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert exit_code("demo") == 0
     (options,) = ran_with
-    assert (options.rows, options.output, options.seed, options.json) == (None, Path("incrax-demo.png"), 1, None)
+    assert (options.rows, options.output, options.seed, options.json) == (
+        None,
+        Path("incrax-demo.png"),
+        1,
+        None,
+    )
     assert (options.no_plot, options.compare) == (False, True)
 
 
 @needs_demo
 def test_all_options(ran_with, tmp_path):
     plot, summary = tmp_path / "plot.PNG", tmp_path / "times.json"
-    arguments = ["--rows", 10000, "--output", plot, "--seed", 0, "--sweeps", 2, "--json", summary, "--no-compare"]
+    arguments = [
+        "--rows",
+        10000,
+        "--output",
+        plot,
+        "--seed",
+        0,
+        "--sweeps",
+        2,
+        "--json",
+        summary,
+        "--no-compare",
+    ]
     assert exit_code("demo", *arguments) == 0
     (options,) = ran_with
     assert (options.rows, options.output, options.seed, options.json) == (10000, plot, 0, summary)
@@ -236,7 +312,7 @@ def test_an_interrupt_is_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "incrax demo: interrupted\n"
 
 
-# --- functions and arguments that are named ---------------------------------------------------------------------------
+# --- functions and arguments that are named -------------------------------------------------------
 
 
 MODEL = """
@@ -288,7 +364,9 @@ def test_a_name_is_looked_up_in_a_module_or_a_file(model, place):
     [("nll", "example", 2), ("nll", "make", 2), ("sine", "single", 1)],
 )
 def test_arguments_are_a_tuple_or_one_or_are_made(model, function, example, num):
-    options = Namespace(function=f"some_model:{function}", example=f"some_model:{example}", x64=False)
+    options = Namespace(
+        function=f"some_model:{function}", example=f"some_model:{example}", x64=False
+    )
     found, arguments = loading.function_and_arguments(options)
     assert len(arguments) == num
     found(*arguments)
@@ -299,9 +377,15 @@ def test_arguments_are_a_tuple_or_one_or_are_made(model, function, example, num)
     [
         ("nll", "nll does not say where: write it as `module:name`, or `file.py:name`"),
         (":nll", ":nll does not say where: write it as `module:name`, or `file.py:name`"),
-        ("no_such:nll", "there is no module no_such here or among the installed ones; a file is named with .py"),
+        (
+            "no_such:nll",
+            "there is no module no_such here or among the installed ones; a file is named with .py",
+        ),
         ("no_such.py:nll", "there is no file no_such.py"),
-        ("./some_model:nll", "./some_model is no name of a module; a file is named with .py at its end"),
+        (
+            "./some_model:nll",
+            "./some_model is no name of a module; a file is named with .py at its end",
+        ),
         ("some_model:NLL", "some_model has no `NLL`; it has nll"),
         ("some_model:Models.f", "some_model has no `Models.f`; it has nll"),
         ("some_model:number", "some_model:number is a int, no function"),
@@ -315,7 +399,9 @@ def test_names_that_are_not_there(model, place, problem):
 
 
 def test_a_file_is_run_once(model):
-    (model / "twice.py").write_text("print('run')\nclass P: pass\ndef f(p): assert isinstance(p, P)\np = P()\n")
+    (model / "twice.py").write_text(
+        "print('run')\nclass P: pass\ndef f(p): assert isinstance(p, P)\np = P()\n"
+    )
     options = Namespace(function="twice.py:f", example="twice.py:p", x64=False)
     found, arguments = loading.function_and_arguments(options)
     found(*arguments)
@@ -354,7 +440,9 @@ def test_an_error_of_incrax_is_one_line(capsys, model):
     sys.modules.pop("branch")
 
 
-@pytest.mark.parametrize("leaf", [0.0, np.zeros(2), jnp.ones(3, jnp.bfloat16), np.float32(1.0), np.float16(0.0)])
+@pytest.mark.parametrize(
+    "leaf", [0.0, np.zeros(2), jnp.ones(3, jnp.bfloat16), np.float32(1.0), np.float16(0.0)]
+)
 def test_a_changed_input_is_another_one_of_the_same_type(leaf):
     seen = [leaf, *(changed for (changed,) in report._changed((leaf,), 3))]
     assert len({np.asarray(x, float).tobytes() for x in seen}) == 4
@@ -406,7 +494,7 @@ def bound(model):
     sys.modules.pop("bound", None)
 
 
-# --- cost and report --------------------------------------------------------------------------------------------------
+# --- cost and report ------------------------------------------------------------------------------
 
 NAMED = ("some_model:nll", "--example", "some_model:example", "--x64")
 
@@ -419,7 +507,12 @@ def test_cost_prints_tables(capsys, model):
 
 
 def test_cost_speaks_json_and_is_that_of_the_function(capsys, model):
-    assert exit_code("cost", *NAMED, "--json", "--changing", "params['scale']", "--wrt", "params['mu']") == 0
+    assert (
+        exit_code(
+            "cost", *NAMED, "--json", "--changing", "params['scale']", "--wrt", "params['mu']"
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     place = loading.load("some_model:nll"), loading.load("some_model:example")
     expected = incrax.cost(place[0], *place[1], changing=["params['scale']"], wrt="params['mu']")
@@ -457,8 +550,14 @@ def test_report_speaks_json(capsys, model):
     ("arguments", "problem"),
     [
         (["--rounds=-1"], "--rounds -1 is negative; give a number of at least 0"),
-        (["--output", "page.png"], "--output page.png is no HTML file; give a name that ends in .html"),
-        (["--output", "no/page.html"], "--output no/page.html cannot be written: there is no folder no"),
+        (
+            ["--output", "page.png"],
+            "--output page.png is no HTML file; give a name that ends in .html",
+        ),
+        (
+            ["--output", "no/page.html"],
+            "--output no/page.html cannot be written: there is no folder no",
+        ),
     ],
 )
 def test_reports_that_cannot_be_written(capsys, model, arguments, problem):
@@ -469,15 +568,26 @@ def test_reports_that_cannot_be_written(capsys, model, arguments, problem):
 @pytest.mark.parametrize("command", ["cost", "report"])
 def test_a_function_that_is_not_there_is_one_line(capsys, model, command):
     problem = "some_model has no `NLL`; it has nll"
-    check_refused(capsys, f"incrax {command}: error: {problem}", command, "some_model:NLL", "--example", "m:x")
+    check_refused(
+        capsys, f"incrax {command}: error: {problem}", command, "some_model:NLL", "--example", "m:x"
+    )
 
 
 @pytest.mark.parametrize("command", ["cost", "report"])
-def test_the_example_must_be_given_for_a_function_and_not_for_a_model(capsys, model, bound, command):
+def test_the_example_must_be_given_for_a_function_and_not_for_a_model(
+    capsys, model, bound, command
+):
     problem = "some_model:nll is a function; name its arguments by --example MODULE:ARGS"
     check_refused(capsys, f"incrax {command}: error: {problem}", command, "some_model:nll")
     problem = "bound.py:model is a model, which holds its inputs; leave --example out"
-    check_refused(capsys, f"incrax {command}: error: {problem}", command, bound, "--example", "some_model:example")
+    check_refused(
+        capsys,
+        f"incrax {command}: error: {problem}",
+        command,
+        bound,
+        "--example",
+        "some_model:example",
+    )
 
 
 def test_cost_of_a_model_is_that_of_its_function(capsys, bound):
@@ -489,7 +599,9 @@ def test_cost_of_a_model_is_that_of_its_function(capsys, bound):
 
 @pytest.mark.parametrize("extra", [[], ["--grad"]])
 def test_report_of_a_model_changes_its_inputs_within_their_bounds(capsys, bound, extra):
-    assert exit_code("report", bound, "--x64", "--output", "page.html", "--rounds", "2", *extra) == 0
+    assert (
+        exit_code("report", bound, "--x64", "--output", "page.html", "--rounds", "2", *extra) == 0
+    )
     # The first call, and two for each of `x` and `mu`; `scale` is at its upper bound.
     assert capsys.readouterr().out == "page.html: 5 calls\n"
     model = loading.load(bound)
@@ -499,7 +611,9 @@ def test_report_of_a_model_changes_its_inputs_within_their_bounds(capsys, bound,
 
 def test_a_model_says_itself_what_is_trainable(capsys, bound):
     problem = "bound.py:model is a model, whose roles say what is trainable; give --grad for --wrt"
-    check_refused(capsys, f"incrax report: error: {problem}", "report", bound, "--x64", "--wrt", "mu")
+    check_refused(
+        capsys, f"incrax report: error: {problem}", "report", bound, "--x64", "--wrt", "mu"
+    )
 
 
 def test_a_guarded_function_has_costs_and_a_page(capsys, model):
@@ -512,7 +626,7 @@ def test_a_guarded_function_has_costs_and_a_page(capsys, model):
     sys.modules.pop("guarded_model")
 
 
-# --- doctor -----------------------------------------------------------------------------------------------------------
+# --- doctor ---------------------------------------------------------------------------------------
 
 
 def test_the_doctor_prints_tables(capsys):
@@ -533,27 +647,36 @@ def test_the_doctor_fails_where_something_is_wrong(capsys, monkeypatch):
     assert "fast-math" in capsys.readouterr().out
 
 
-# --- as a program ---------------------------------------------------------------------------------------------------
+# --- as a program ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "out", "err"),
     [
         (["--version"], 0, f"incrax {incrax.__version__}\n", ""),
-        (["demo", "--rows", "bad"], 2, "", "incrax demo: error: argument --rows: invalid int value: 'bad'\n"),
+        (
+            ["demo", "--rows", "bad"],
+            2,
+            "",
+            "incrax demo: error: argument --rows: invalid int value: 'bad'\n",
+        ),
     ],
 )
 def test_as_a_module(arguments, code, out, err):
     environment = {**os.environ, "PYTHONPATH": str(Path(incrax.__file__).parents[1])}
     command = [sys.executable, "-m", "incrax", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 
 
 def test_a_reader_that_stops_reading_is_no_error():
     environment = {**os.environ, "PYTHONPATH": str(Path(incrax.__file__).parents[1])}
     command = [sys.executable, "-m", "incrax", "doctor", "--no-measure"]
-    pipe = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    pipe = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
     assert pipe.stdout is not None
     pipe.stdout.close()
     assert pipe.stderr is not None

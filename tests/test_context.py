@@ -1,4 +1,6 @@
-"""What is part of a key of traces and programs: settings and switches, and nothing that happens to be imported."""
+"""What is part of a key of traces and programs: settings and switches, and nothing that happens to
+be imported.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ assert context_key() == before
 
 def test_parts_of_incrax_that_are_imported_later_change_no_key():
     """Else every function would be traced once more after the first loop, or the first bijector."""
-    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
 
 

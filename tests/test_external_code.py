@@ -1,4 +1,6 @@
-"""A slow code outside JAX in the middle of a model runs only when its own inputs change, wherever it stands."""
+"""A slow code outside JAX in the middle of a model runs only when its own inputs change, wherever
+it stands.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,10 @@ class Code:
 
         def outside(function, *shape):
             return lambda p: jax.pure_callback(
-                function, jax.ShapeDtypeStruct(p.shape[:-1] + shape, np.float64), p, vmap_method=self.vmap_method
+                function,
+                jax.ShapeDtypeStruct(p.shape[:-1] + shape, np.float64),
+                p,
+                vmap_method=self.vmap_method,
             )
 
         theory = jax.custom_jvp(outside(self.value, N))
@@ -116,7 +121,9 @@ A, B = P, at(_0=1.3)
 
 
 def runs_at(f, code, points, plain=None):
-    """How often the code runs in each call; results are those of the plain function, evaluated by another code."""
+    """How often the code runs in each call; results are those of the plain function, evaluated by
+    another code.
+    """
     counts = []
     for p in points:
         before = dict(code.runs)
@@ -135,10 +142,21 @@ def values_at(f, code, points, plain=None):
 def pair(build, derive=lambda f: f, **options):
     """An incremental function, its code, and the plain function on a code of its own."""
     code = Code()
-    return incrax.incremental(derive(build(code.make())), **options), code, jax.jit(derive(build(Code().make())))
+    return (
+        incrax.incremental(derive(build(code.make())), **options),
+        code,
+        jax.jit(derive(build(Code().make()))),
+    )
 
 
-NUISANCES = [at(_3=1.1), at(_4=0.3), at(_5=0.3), at(_3=2.0, _4=3.0, _5=0.1), at(_4=-1.0), at(_4=-2.0)]
+NUISANCES = [
+    at(_3=1.1),
+    at(_4=0.3),
+    at(_5=0.3),
+    at(_3=2.0, _4=3.0, _5=0.1),
+    at(_4=-1.0),
+    at(_4=-2.0),
+]
 DERIVE = {
     "value": (lambda f: f, (1, 0, 0)),
     "gradient": (jax.grad, (1, 1, 0)),
@@ -168,8 +186,18 @@ def test_going_back_and_forth_between_two_theories_runs_the_code_twice(options):
 
 
 def test_only_elements_that_the_code_reads_make_it_run():
-    f, code, plain = pair(lambda theory: lambda p: nll(theory(jnp.stack([p[4], p[1], p[0]])), p[3:]), tuning=MINIMAL)
-    points = [A, at(_2=9.0), at(_3=9.0), at(_5=1.0), at(_4=9.0), at(_4=9.0, _1=1.0), at(_4=9.0, _1=1.0, _0=0.0)]
+    f, code, plain = pair(
+        lambda theory: lambda p: nll(theory(jnp.stack([p[4], p[1], p[0]])), p[3:]), tuning=MINIMAL
+    )
+    points = [
+        A,
+        at(_2=9.0),
+        at(_3=9.0),
+        at(_5=1.0),
+        at(_4=9.0),
+        at(_4=9.0, _1=1.0),
+        at(_4=9.0, _1=1.0, _0=0.0),
+    ]
     assert values_at(f, code, points, plain) == [1, 0, 0, 0, 1, 1, 1]
 
 
@@ -181,7 +209,9 @@ def test_a_call_that_does_not_reach_the_code_does_not_reach_its_callback():
 
 
 def test_what_a_branch_with_the_code_returns_is_saved_from_the_first_call_on():
-    f, _, _ = pair(lambda theory: lambda p, b: in_branch(theory)(p) + jnp.sum(jnp.exp(b * Y)), tuning=FAST)
+    f, _, _ = pair(
+        lambda theory: lambda p, b: in_branch(theory)(p) + jnp.sum(jnp.exp(b * Y)), tuning=FAST
+    )
     f(A, 1.0)
     f(A, 2.0)
     assert "cond" not in primitives_run(f)
@@ -189,11 +219,18 @@ def test_what_a_branch_with_the_code_returns_is_saved_from_the_first_call_on():
 
 @every_way
 def test_an_input_of_the_code_that_keeps_its_bits_is_no_change(options):
-    f, code, plain = pair(lambda theory: lambda p: nll(theory(jnp.clip(p[:3], 0.0, 2.0)), p[3:]), **options)
-    assert values_at(f, code, [A, at(_2=5.0), at(_2=2.5, _3=0.0), at(_2=1.5)], plain) == [1, 0, 0, 1]
+    f, code, plain = pair(
+        lambda theory: lambda p: nll(theory(jnp.clip(p[:3], 0.0, 2.0)), p[3:]), **options
+    )
+    assert values_at(f, code, [A, at(_2=5.0), at(_2=2.5, _3=0.0), at(_2=1.5)], plain) == [
+        1,
+        0,
+        0,
+        1,
+    ]
 
 
-# --- inside other things --------------------------------------------------------------------------------------------
+# --- inside other things --------------------------------------------------------------------------
 
 
 def in_branch(theory):
@@ -201,7 +238,9 @@ def in_branch(theory):
 
 
 def in_scan(theory):
-    return lambda p: jnp.sum(lax.scan(lambda c, x: (c * 0.5 + nll(theory(p[:3] + x), p[3:]), c), 0.0, Y[:3])[1])
+    return lambda p: jnp.sum(
+        lax.scan(lambda c, x: (c * 0.5 + nll(theory(p[:3] + x), p[3:]), c), 0.0, Y[:3])[1]
+    )
 
 
 def in_scan_unchanged(theory):
@@ -226,7 +265,9 @@ PLACES = {in_branch: 1, in_scan: 3, in_scan_unchanged: 1, in_while: 1, in_vmap: 
 
 
 @every_way
-@pytest.mark.parametrize(("build", "runs"), PLACES.items(), ids=[build.__name__ for build in PLACES])
+@pytest.mark.parametrize(
+    ("build", "runs"), PLACES.items(), ids=[build.__name__ for build in PLACES]
+)
 def test_the_code_runs_inside_other_things_as_often_as_it_has_new_operands(build, runs, options):
     f, code, plain = pair(build, **options)
     points = [A, *NUISANCES, B, at(_0=1.3, _3=0.5), A]
@@ -235,10 +276,16 @@ def test_the_code_runs_inside_other_things_as_often_as_it_has_new_operands(build
 
 def test_a_branch_that_is_not_taken_runs_nothing():
     f, code, plain = pair(in_branch)
-    assert values_at(f, code, [at(_3=-1.0), at(_3=-1.0, _0=5.0), at(_3=1.0, _0=5.0)], plain) == [0, 0, 1]
+    assert values_at(f, code, [at(_3=-1.0), at(_3=-1.0, _0=5.0), at(_3=1.0, _0=5.0)], plain) == [
+        0,
+        0,
+        1,
+    ]
 
 
-@pytest.mark.parametrize("method", ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all"])
+@pytest.mark.parametrize(
+    "method", ["sequential", "sequential_unrolled", "expand_dims", "broadcast_all"]
+)
 def test_a_batch_runs_again_where_it_changed(method):
     """One after the other, a row is a call; all at once, the batch is."""
     code, plain = Code(method), jax.jit(jax.vmap(model(Code(method).make())))
@@ -260,7 +307,7 @@ def test_nuisances_in_a_batch_share_one_run():
     assert values_at(f, code, [rows, rows + 1], plain) == [1, 0]
 
 
-# --- several codes, other types -------------------------------------------------------------------------------------
+# --- several codes, other types -------------------------------------------------------------------
 
 
 @every_way
@@ -286,7 +333,11 @@ def test_a_code_may_take_and_return_trees(options):
 
     def host(shape, *, scale):
         runs.append(shape)
-        return {"line": np.asarray(shape["a"]) * np.arange(3.0), "flag": np.asarray(scale) > 1, "total": np.int32(7)}
+        return {
+            "line": np.asarray(shape["a"]) * np.arange(3.0),
+            "flag": np.asarray(scale) > 1,
+            "total": np.int32(7),
+        }
 
     types = {
         "line": jax.ShapeDtypeStruct((3,), np.float64),
@@ -320,7 +371,7 @@ def test_a_code_that_returns_one_buffer_each_time_spoils_nothing():
         assert np.array_equal(f(a, b), [a * b] * 3)
 
 
-# --- errors, verification, switches ---------------------------------------------------------------------------------
+# --- errors, verification, switches ---------------------------------------------------------------
 
 
 @every_way
@@ -356,11 +407,16 @@ def test_verification_finds_a_code_that_became_another():
     def host(a):
         return np.asarray(a) * scale[0]
 
-    f = incrax.incremental(lambda a, b: jax.pure_callback(host, jax.ShapeDtypeStruct((), np.float64), a) * b)
+    f = incrax.incremental(
+        lambda a, b: jax.pure_callback(host, jax.ShapeDtypeStruct((), np.float64), a) * b
+    )
     f(1.0, 1.0)
     scale[0] = 2.0
     assert f(1.0, 3.0) == 3.0
-    with pytest.raises(incrax.StaleResultError, match="stale: .* of `pure_callback`"), incrax.verify():
+    with (
+        pytest.raises(incrax.StaleResultError, match="stale: .* of `pure_callback`"),
+        incrax.verify(),
+    ):
         f(1.0, 4.0)
     assert f(1.0, 5.0) == 10.0
 
@@ -415,7 +471,7 @@ def test_other_traces_know_what_the_code_returned():
     assert [runs_of(code, f, A, "second"), runs_of(code, f.fork(), A, "third")] == [0, 0]
 
 
-# --- compiled loops, threads ----------------------------------------------------------------------------------------
+# --- compiled loops, threads ----------------------------------------------------------------------
 
 
 def test_a_chain_inside_a_compiled_loop_runs_the_code_for_each_new_theory():
@@ -439,7 +495,11 @@ def test_a_chain_inside_a_compiled_loop_runs_the_code_for_each_new_theory():
 def test_a_step_is_differentiated_through_the_rule_of_the_code():
     f, _, plain = pair(model)
     state, step = f.pure(A)
-    same(jax.grad(lambda p: step(state, p)[1])(B), jax.jit(jax.grad(model(Code().make())))(B), factor=4096)
+    same(
+        jax.grad(lambda p: step(state, p)[1])(B),
+        jax.jit(jax.grad(model(Code().make())))(B),
+        factor=4096,
+    )
 
 
 def test_threads_that_move_nuisances_share_one_run():
@@ -464,11 +524,13 @@ def test_threads_that_move_nuisances_share_one_run():
     assert code.runs == {"value": 1, "jacobian": 1, "second": 0}
 
 
-# --- a code that calls back -----------------------------------------------------------------------------------------
+# --- a code that calls back -----------------------------------------------------------------------
 
 
 def calling_back(inner, use=1):
-    """A model whose code calls `inner` at one of its uses; on large inputs XLA runs it in a thread of its own."""
+    """A model whose code calls `inner` at one of its uses; on large inputs XLA runs it in a thread
+    of its own.
+    """
     uses = []
 
     def host(a):
@@ -478,7 +540,9 @@ def calling_back(inner, use=1):
     def fun(a, x):
         for _ in range(3):
             x = jnp.sin(x @ x) / 1000
-        return jax.pure_callback(host, jax.ShapeDtypeStruct((), np.float64), a + 0 * x[0, 0]), jnp.sum(x)
+        return jax.pure_callback(
+            host, jax.ShapeDtypeStruct((), np.float64), a + 0 * x[0, 0]
+        ), jnp.sum(x)
 
     return fun, uses
 
@@ -524,7 +588,7 @@ def test_a_code_may_call_the_plain_function():
     assert len(uses) == 2
 
 
-# --- the page and the example ----------------------------------------------------------------------------------------
+# --- the page and the example ---------------------------------------------------------------------
 
 
 def test_the_page_prints_what_it_shows():
@@ -541,11 +605,15 @@ def test_the_page_prints_what_it_shows():
 
 
 def test_the_code_of_the_example_is_the_same_in_c_and_in_numpy(tmp_path):
-    spec = importlib.util.spec_from_file_location("external_code", ROOT / "examples" / "external_code.py")
+    spec = importlib.util.spec_from_file_location(
+        "external_code", ROOT / "examples" / "external_code.py"
+    )
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     compiled = example.compiled_code(tmp_path)
     if compiled is None:
         pytest.skip("no C compiler here")
-    np.testing.assert_allclose(compiled(example.TRUTH[0]), example.numpy_code(example.TRUTH[0]), rtol=1e-12)
+    np.testing.assert_allclose(
+        compiled(example.TRUTH[0]), example.numpy_code(example.TRUTH[0]), rtol=1e-12
+    )
     assert example.Counted(compiled).jacobian(example.TRUTH[0]).shape == (example.NUM_BINS, 3)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, check, ran_by, same
+from helpers import MINIMAL, aligned, check, ran_by, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def made(**options):
     return incrax.incremental(model, tuning=MINIMAL, **options)
 
 
-# --- verify ---------------------------------------------------------------------------------------------------------
+# --- verify ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tuning", [MINIMAL, None], ids=["minimal", "cost"])
@@ -60,9 +60,14 @@ def test_a_stale_value_is_named():
     with pytest.raises(incrax.StaleResultError) as caught, incrax.verify():
         f(3.0, 1.5)
     text = str(caught.value)
-    assert text.startswith("`<lambda>` returned an output that differs from a fresh evaluation by 0.5 of its largest")
+    assert text.startswith(
+        "`<lambda>` returned an output that differs from a fresh evaluation by 0.5 of its largest"
+    )
     assert "Changed in this call: `a`." in text
-    assert "The first saved value that is stale: f64[] of `reduce_sum` at " in text or "of `exp` at" in text
+    assert (
+        "The first saved value that is stale: f64[] of `reduce_sum` at " in text
+        or "of `exp` at" in text
+    )
     assert "test_hatches.py" in text
     assert "All saved values were dropped" in text
     same(f(3.0, 1.5), jnp.float64(3.0) * jnp.exp(jnp.sin(1.5)))
@@ -102,13 +107,11 @@ def test_a_function_that_is_not_deterministic_is_reported_as_such():
 
 
 def test_memory_changed_behind_jax_is_found():
-    base = np.zeros(4096 + 8)
-    offset = (-base.ctypes.data % 64) // 8
-    aligned = base[offset : offset + 4096]
-    x = jax.device_put(aligned)
+    owner = aligned(4096)
+    x = jax.device_put(owner)
     f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=MINIMAL)
     f(1.0, x)
-    aligned[:] = 1.0
+    owner[:] = 1.0
     if float(jnp.sum(x)) == 0.0:
         pytest.skip("this JAX copies aligned memory")
     with pytest.raises(incrax.StaleResultError, match="device_put"), incrax.verify():
@@ -135,7 +138,7 @@ def test_tolerances_and_options():
         verified()
 
 
-# --- the switch -----------------------------------------------------------------------------------------------------
+# --- the switch -----------------------------------------------------------------------------------
 
 
 def test_switched_off_nothing_is_saved(monkeypatch):
@@ -151,7 +154,7 @@ def test_switched_off_nothing_is_saved(monkeypatch):
     assert ran_by(made(), 1.0, 1.5, X) > 0
 
 
-# --- checkpoints ----------------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 def test_a_rollback_evaluates_nothing_and_goes_on_from_there():
@@ -185,8 +188,10 @@ def test_only_one_version_more_is_kept_and_it_can_be_dropped():
     with pytest.raises(incrax.NotCalledError) as caught:
         f.rollback()
     assert str(caught.value) == (
-        "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` was not called, or `clear()` or "
-        "an error dropped its values since. The saved values are as they were. Call `checkpoint()` after a call of the "
+        "`rollback()` needs a version to go back to, and none is kept: `checkpoint()` was not "
+        "called, or `clear()` or "
+        "an error dropped its values since. The saved values are as they were. Call `checkpoint()` "
+        "after a call of the "
         "function."
     )
     with pytest.raises(incrax.NotCalledError, match="checkpoint"):
@@ -216,7 +221,12 @@ def test_a_rollback_to_results_that_were_deleted_computes_them_again():
     same(f.rollback(), model(1.0, 1.5, X))
 
 
-@given(st.lists(st.sampled_from(["a", "b", "x", "checkpoint", "rollback", "clear", "evict", "fork"]), max_size=14))
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", "x", "checkpoint", "rollback", "clear", "evict", "fork"]),
+        max_size=14,
+    )
+)
 def test_checkpoints_in_any_sequence(actions):
     f = made(memory=700)
     at = {"a": 1.0, "b": 1.5, "x": X}
@@ -243,7 +253,7 @@ def test_checkpoints_in_any_sequence(actions):
         check(f)
 
 
-# --- copies, pickles, processes -------------------------------------------------------------------------------------
+# --- copies, pickles, processes -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])

@@ -45,7 +45,11 @@ def arrays(tree):
 def pair(case):
     left, right = case
     is_tree = isinstance(left, tuple) or isinstance(right, tuple)
-    return [(np.float64(1.0),), [np.float64(1.0)]] if is_tree else [np.asarray(left), np.asarray(right)]
+    return (
+        [(np.float64(1.0),), [np.float64(1.0)]]
+        if is_tree
+        else [np.asarray(left), np.asarray(right)]
+    )
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

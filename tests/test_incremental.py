@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import threading
 
@@ -44,14 +45,21 @@ def one_by_one(params=PARAMS, rounds=3):
     return calls
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize(
+    ("transform", "tuning"),
+    [
+        *((name, "minimal") for name in TRANSFORMS),
+        *zip(TRANSFORMS, itertools.cycle(["cost", "eager"])),
+    ],  # noqa: B905
+)
 def test_every_transformation_equals_jit_over_a_sequence_of_changes(transform, tuning):
     check_calls(TRANSFORMS[transform](mixture), one_by_one(), tuning=TUNINGS[tuning])
 
 
 def test_races_leave_results_right():
-    f = check_calls(jax.value_and_grad(mixture), one_by_one(rounds=12), tuning=incrax.Tuning(), factor=1024)
+    f = check_calls(
+        jax.value_and_grad(mixture), one_by_one(rounds=12), tuning=incrax.Tuning(), factor=1024
+    )
     assert f.stats.calls == 12 * 5 + 1
 
 
@@ -73,7 +81,9 @@ def test_a_call_with_nothing_changed_runs_no_equation_and_compiles_nothing():
 
 
 def test_a_change_that_reaches_no_result_runs_nothing():
-    f = incrax.incremental(lambda a, x: {"sum": jnp.sum(x**2), "shape": 0.0 * x[:0]} if a is not None else x)
+    f = incrax.incremental(
+        lambda a, x: {"sum": jnp.sum(x**2), "shape": 0.0 * x[:0]} if a is not None else x
+    )
     x = np.arange(4.0)
     saved = f(1.0, x)
     for a in (2.0, 3.0, 1.0):
@@ -106,11 +116,15 @@ def test_an_element_of_a_small_vector_is_an_input_of_its_own():
     assert "exp" not in primitives_run(ours)
     ours(np.array([1.0, 2.5, 4.0]), X)
     assert not {"sin", "exp"} & set(primitives_run(ours))
-    assert ours.explain().as_dict()["changed"] == {"theta[2]": "its bits differ from those at the baseline"}
+    assert ours.explain().as_dict()["changed"] == {
+        "theta[2]": "its bits differ from those at the baseline"
+    }
 
 
 def test_a_numeric_gradient_finds_its_baseline_again():
-    f = incrax.incremental(lambda t, x: jnp.sum(jnp.exp(t[0] * x) + jnp.sin(t[1] * x)), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda t, x: jnp.sum(jnp.exp(t[0] * x) + jnp.sin(t[1] * x)), tuning=MINIMAL
+    )
     base = np.array([1.0, 2.0])
     f(base, X)
     for index in (0, 1, 0, 1):
@@ -145,7 +159,12 @@ def test_keyword_arguments_and_static_leaves():
         return jnp.sum(y) * (1.0 if scale is None else scale)
 
     ours = incrax.incremental(f, tuning=MINIMAL)
-    for kwargs in ({"mode": "wave"}, {"mode": "line"}, {"mode": "wave", "scale": 3.0}, {"mode": "wave", "fn": jnp.cos}):
+    for kwargs in (
+        {"mode": "wave"},
+        {"mode": "line"},
+        {"mode": "wave", "scale": 3.0},
+        {"mode": "wave", "fn": jnp.cos},
+    ):
         for x in (X, X + 1):
             same(ours(x, **kwargs), jax.jit(f, static_argnames=("mode", "fn"))(x, **kwargs))
     assert ours.stats.traces == 4
@@ -183,7 +202,14 @@ def test_complex_integer_and_key_leaves(tuning):
 
     calls = [
         (jax.random.key(seed), z, n, X)
-        for seed, z, n in [(0, 1j, 1), (0, 2j, 1), (1, 2j, 1), (1, 2j, 7), (1, 2j, 7), (0, 1 + 1j, 2)]
+        for seed, z, n in [
+            (0, 1j, 1),
+            (0, 2j, 1),
+            (1, 2j, 1),
+            (1, 2j, 7),
+            (1, 2j, 7),
+            (0, 1 + 1j, 2),
+        ]
     ]
     check_calls(f, calls, tuning=TUNINGS[tuning])
 
@@ -205,7 +231,7 @@ def test_functions_without_array_inputs_or_with_constant_outputs():
         assert ran_by(f) == 0
 
 
-# --- transparency ---------------------------------------------------------------------------------------------------
+# --- transparency ---------------------------------------------------------------------------------
 
 
 def test_under_other_transformations_it_is_the_plain_function():
@@ -216,8 +242,15 @@ def test_under_other_transformations_it_is_the_plain_function():
     same(jax.jit(f)(PARAMS, X), jax.jit(mixture)(PARAMS, X))
     stacked = {name: jnp.full(3, value) for name, value in PARAMS.items()}
     same(jax.vmap(f, (0, None))(stacked, X), jax.vmap(mixture, (0, None))(stacked, X))
-    total, _ = jax.lax.scan(lambda c, mu: (c + f({**PARAMS, "mu": mu}, X), None), 0.0, jnp.arange(1.0, 3.0))
-    same(total, jax.lax.scan(lambda c, mu: (c + mixture({**PARAMS, "mu": mu}, X), None), 0.0, jnp.arange(1.0, 3.0))[0])
+    total, _ = jax.lax.scan(
+        lambda c, mu: (c + f({**PARAMS, "mu": mu}, X), None), 0.0, jnp.arange(1.0, 3.0)
+    )
+    same(
+        total,
+        jax.lax.scan(
+            lambda c, mu: (c + mixture({**PARAMS, "mu": mu}, X), None), 0.0, jnp.arange(1.0, 3.0)
+        )[0],
+    )
     same(jax.jacfwd(f)(PARAMS, X), jax.jacfwd(mixture)(PARAMS, X))
     assert f.stats.ran == before
     assert f.stats.transparent >= 5
@@ -235,7 +268,7 @@ def test_concrete_arguments_inside_a_trace_store_no_tracer():
     assert f.stats.traces == 1
 
 
-# --- control --------------------------------------------------------------------------------------------------------
+# --- control --------------------------------------------------------------------------------------
 
 
 def test_fresh_neither_reads_nor_writes():
@@ -328,7 +361,8 @@ def test_copies_of_arguments_are_not_kept_alive():
 
 def test_the_plan_table_is_bounded():
     f = incrax.incremental(
-        lambda t, x: jnp.sum(jnp.exp(t) * jnp.sum(x)), tuning=incrax.Tuning(planner="minimal", max_plans=4)
+        lambda t, x: jnp.sum(jnp.exp(t) * jnp.sum(x)),
+        tuning=incrax.Tuning(planner="minimal", max_plans=4),
     )
     base = np.arange(12.0)
     for k in range(3):
@@ -397,7 +431,9 @@ def test_as_a_method():
 def test_programs_are_bounded_whoever_asks_for_them(warm):
     tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, max_plans=2)
     x = np.linspace(0.1, 2, 20_000)
-    f = incrax.incremental(lambda t, x: sum(jnp.sum(jnp.exp(-t[k] * x)) for k in range(6)), tuning=tuning)
+    f = incrax.incremental(
+        lambda t, x: sum(jnp.sum(jnp.exp(-t[k] * x)) for k in range(6)), tuning=tuning
+    )
     t = np.ones(6)
     if warm:
         f.warm_up(t, x, changing=[f"t[{k}]" for k in range(6)])
@@ -412,7 +448,9 @@ def test_values_that_no_program_loads_any_more_are_dropped():
     tuning = incrax.Tuning(race=False, calibrate=False, compile_s=math.inf, hot_after=1)
     x = np.linspace(0.1, 2, 20_000)
     f = incrax.incremental(
-        jax.value_and_grad(lambda t, x: jnp.sum(jnp.log(t[0] * jnp.exp(-x * x) + t[1] * jnp.arctan2(x, 1.0)))),
+        jax.value_and_grad(
+            lambda t, x: jnp.sum(jnp.log(t[0] * jnp.exp(-x * x) + t[1] * jnp.arctan2(x, 1.0)))
+        ),
         tuning=tuning,
     )
     for a in range(2, 9):
@@ -420,7 +458,9 @@ def test_values_that_no_program_loads_any_more_are_dropped():
     engine = f._traces.latest.engine
     chooser, store = engine.chooser, engine.store
     entry = next(e for e in chooser.entries.values() if e.program is not None)
-    derived = [var for state in store.states for var in state.saved if var in engine.facts.derived.recipes]
+    derived = [
+        var for state in store.states for var in state.saved if var in engine.facts.derived.recipes
+    ]
     assert derived
     chooser.bar(entry)
     for a in range(2, 9):

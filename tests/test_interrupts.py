@@ -1,4 +1,6 @@
-"""Ctrl-C ends every command with exit code 130, without a traceback or a crash, whatever runs at that moment."""
+"""Ctrl-C ends every command with exit code 130, without a traceback or a crash, whatever runs at
+that moment.
+"""
 
 from __future__ import annotations
 
@@ -80,12 +82,23 @@ class Ended(NamedTuple):
     shown: str
 
 
-def interrupted(*arguments: str, when: str, after_s: float = 0.0, options: tuple[str, ...] = (), where: Path) -> Ended:
+def interrupted(
+    *arguments: str, when: str, after_s: float = 0.0, options: tuple[str, ...] = (), where: Path
+) -> Ended:
     """Press Ctrl-C some seconds after a text was shown."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(incrax.__file__).parents[1]), "TERM": "xterm"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(incrax.__file__).parents[1]),
+        "TERM": "xterm",
+    }
     command = [sys.executable, "-c", TERMINAL, sys.executable, *options, "-m", "incrax", *arguments]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, cwd=where
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=where,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -112,9 +125,13 @@ def check(ended: Ended) -> None:
         assert word not in ended.shown
 
 
-@pytest.mark.parametrize("module", ["jaxlib.cpu_feature_guard", "jax._src.config", "jax._src.lax.lax", "jax.numpy"])
+@pytest.mark.parametrize(
+    "module", ["jaxlib.cpu_feature_guard", "jax._src.config", "jax._src.lax.lax", "jax.numpy"]
+)
 def test_while_modules_are_imported(tmp_path, module):
-    check(interrupted("doctor", when=f" {module}\r\n", options=("-X", "importtime"), where=tmp_path))
+    check(
+        interrupted("doctor", when=f" {module}\r\n", options=("-X", "importtime"), where=tmp_path)
+    )
 
 
 @needs_demo
@@ -144,7 +161,9 @@ COMMANDS = {"report": ("report",), "cost": ("cost", "--measure")}
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["endless", "stubborn", "dropping"])
 def test_what_does_not_let_itself_be_interrupted_is_ended(model, command, name):
-    """`endless` waits in native code for a result that never comes; in `dropping` a finaliser drops errors."""
+    """`endless` waits in native code for a result that never comes; in `dropping` a finaliser drops
+    errors.
+    """
     named = ("some_model:" + name, "--example", "some_model:example")
     check(interrupted(*COMMANDS[command], *named, when="traced", after_s=3.0, where=model))
 
@@ -180,8 +199,13 @@ def test_only_the_command_line_is_watched(monkeypatch, original, arguments, expe
 
 
 def test_whoever_imports_the_library_keeps_the_own_handler():
-    found = "import signal, incrax; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    found = (
+        "import signal, incrax; print(signal.getsignal(signal.SIGINT) is "
+        "signal.default_int_handler)"
+    )
     environment = {**os.environ, "PYTHONPATH": str(Path(incrax.__file__).parents[1])}
     command = [sys.executable, "-c", found]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=True
+    )
     assert done.stdout == "True\n"

@@ -1,4 +1,6 @@
-"""The order of the folders: each imports only folders before it, and JAX's inner interfaces only in `_jax.py`."""
+"""The order of the folders: each imports only folders before it, and JAX's inner interfaces only in
+`_jax.py`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def module_name(path: Path) -> str:
 
 
 PACKAGES = {module_name(path) for path in ROOT.rglob("__init__.py") if path.parent != ROOT}
-FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"}
+FILES = {
+    module_name(path): path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"
+}
 
 
 def folder_of(name: str) -> str:
@@ -68,8 +72,12 @@ def imports(path: Path) -> list[tuple[str, bool]]:
 
 
 def own_imports(name: str) -> list[tuple[str, bool]]:
-    """(file of ours, is inside a function) of every import of a file; a package only where nothing in it is meant."""
-    found = [(module.removeprefix("incrax."), is_inner) for module, is_inner in imports(FILES[name])]
+    """(file of ours, is inside a function) of every import of a file; a package only where nothing
+    in it is meant.
+    """
+    found = [
+        (module.removeprefix("incrax."), is_inner) for module, is_inner in imports(FILES[name])
+    ]
     known = [(module, is_inner) for module, is_inner in found if module in FILES and module != name]
     prefixes = {module.rpartition(".")[0] for module, _ in known}
     return [(module, is_inner) for module, is_inner in known if module not in prefixes]
@@ -92,18 +100,24 @@ def test_a_file_imports_only_from_its_own_folder_and_those_before_it(name):
     allowed = FOLDERS[: FOLDERS.index(folder) + 1] if folder in FOLDERS else []
     for module, is_inner in own_imports(name):
         assert not is_inner, f"{name} imports {module} inside a function"
-        assert folder_of(module) in allowed, f"{name} imports {module}, whose folder does not come before"
+        assert folder_of(module) in allowed, (
+            f"{name} imports {module}, whose folder does not come before"
+        )
 
 
 def test_files_do_not_import_each_other_in_a_circle():
-    graphlib.TopologicalSorter({name: {module for module, _ in own_imports(name)} for name in FILES}).prepare()
+    graphlib.TopologicalSorter(
+        {name: {module for module, _ in own_imports(name)} for name in FILES}
+    ).prepare()
 
 
 @pytest.mark.parametrize("package", [incrax, samplers, fit, bijectors])
 def test_no_module_has_the_name_of_something_public_beside_it(package):
     """Which of the two `package.name` is would depend on who imported what."""
     folder = Path(package.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir() if path.is_dir()}
+    modules = {path.stem for path in folder.glob("*.py")} | {
+        path.name for path in folder.iterdir() if path.is_dir()
+    }
     assert not modules & set(package.__all__)
 
 
@@ -116,18 +130,34 @@ def test_inner_interfaces_of_jax_are_imported_in_one_file(name):
 @pytest.mark.parametrize("name", [n for n in sorted(FILES) if n.split(".")[0] in APPLICATIONS])
 def test_applications_use_public_names_only(name):
     wings = ("fit", "samplers", "bijectors")
-    public = {*APPLICATIONS, *incrax.__all__, *wings, "errors", "__version__", "_interrupts"}  # the last ends a process
+    public = {
+        *APPLICATIONS,
+        *incrax.__all__,
+        *wings,
+        "errors",
+        "__version__",
+        "_interrupts",
+    }  # the last ends a process
     for module, _ in imports(FILES[name]):
         if module.startswith("incrax."):
             assert module.split(".")[1] in public
 
 
 def test_importing_incrax_loads_the_core_only():
-    code = "import sys, jax, incrax; print(*[m for m in sys.modules if m.startswith(('incrax', 'scipy', 'rich'))])"
+    code = (
+        "import sys, jax, incrax; print(*[m for m in sys.modules if m.startswith(('incrax', "
+        "'scipy', 'rich'))])"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     core = ("errors", "engine", "primitives", "rows", "explanation")
-    outside = [m for m in run.stdout.split() if not m.startswith(("incrax._", *(f"incrax.{name}" for name in core)))]
+    outside = [
+        m
+        for m in run.stdout.split()
+        if not m.startswith(("incrax._", *(f"incrax.{name}" for name in core)))
+    ]
     assert outside == ["incrax"]
 
 
@@ -138,7 +168,9 @@ def test_a_wing_is_there_without_an_import_of_its_own(name):
 
 def test_every_public_name_is_there_and_names_that_moved_say_where():
     assert all(getattr(incrax, name) is not None for name in incrax.__all__)
-    with pytest.warns(DeprecationWarning, match=r"`incrax.TapeError` is `incrax.errors.TapeError` now"):
+    with pytest.warns(
+        DeprecationWarning, match=r"`incrax.TapeError` is `incrax.errors.TapeError` now"
+    ):
         assert incrax.TapeError is incrax.errors.TapeError
     with pytest.raises(AttributeError, match="module 'incrax' has no attribute 'nothing'"):
         _ = incrax.nothing

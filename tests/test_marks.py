@@ -45,7 +45,7 @@ class Model:
         return self.width * spectrum(b, x)
 
 
-# --- marks change nothing ---------------------------------------------------------------------------------------------
+# --- marks change nothing -------------------------------------------------------------------------
 
 
 def test_outside_an_incremental_function_marks_are_the_identity():
@@ -55,21 +55,30 @@ def test_outside_an_incremental_function_marks_are_the_identity():
     same(cached_spectrum(2.0, X), spectrum(2.0, X))
 
 
-@pytest.mark.parametrize("transform", [jax.jit, jax.grad, jax.hessian, jax.value_and_grad, jax.jacrev, jax.remat])
+@pytest.mark.parametrize(
+    "transform", [jax.jit, jax.grad, jax.hessian, jax.value_and_grad, jax.jacrev, jax.remat]
+)
 def test_transformations_pass_through(transform):
     same(transform(marked)(1.5, 2.0, X), transform(unmarked)(1.5, 2.0, X))
 
 
 def test_derivatives_forward_and_vmapped_pass_through():
     same(jax.jacfwd(marked, 1)(1.5, 2.0, X), jax.jacfwd(unmarked, 1)(1.5, 2.0, X))
-    same(jax.vmap(marked, (None, 0, None))(1.5, X, X), jax.vmap(unmarked, (None, 0, None))(1.5, X, X))
-    same(jax.vmap(marked, (None, None, 0))(1.5, 2.0, X), jax.vmap(unmarked, (None, None, 0))(1.5, 2.0, X))
+    same(
+        jax.vmap(marked, (None, 0, None))(1.5, X, X), jax.vmap(unmarked, (None, 0, None))(1.5, X, X)
+    )
+    same(
+        jax.vmap(marked, (None, None, 0))(1.5, 2.0, X),
+        jax.vmap(unmarked, (None, None, 0))(1.5, 2.0, X),
+    )
 
 
 def test_a_program_with_marks_compiles_to_the_same_computation():
     def operations(f):
         lines = jax.jit(f).lower(1.5, 2.0, X).as_text().splitlines()
-        return sorted(line.split("stablehlo.")[1].split()[0] for line in lines if "stablehlo." in line)
+        return sorted(
+            line.split("stablehlo.")[1].split()[0] for line in lines if "stablehlo." in line
+        )
 
     assert operations(marked) == operations(unmarked)
 
@@ -85,7 +94,7 @@ def test_marks_inside_loops_and_branches_are_right():
     check_calls(f, [(1.5, 2.0, X), (0.5, 2.0, X), (0.5, 1.0, X), (2.0, 1.0, X)], tuning=MINIMAL)
 
 
-# --- what marks are for -----------------------------------------------------------------------------------------------
+# --- what marks are for ---------------------------------------------------------------------------
 
 
 def test_a_kept_value_is_saved_from_the_first_change_that_leaves_it_alone():
@@ -131,11 +140,13 @@ def test_kept_values_serve_the_exact_policy_and_the_pure_form():
     assert any(x.shape == X.shape for x in jax.tree.leaves(state.saved))
 
 
-# --- dependence given by hand -----------------------------------------------------------------------------------------
+# --- dependence given by hand ---------------------------------------------------------------------
 
 
 SUMS = 1e4
-"""The two sums cancel in an exponent: their rounding, up to 200 ulp of one, is a relative error of the result."""
+"""The two sums cancel in an exponent: their rounding, up to 200 ulp of one, is a relative error of
+the result.
+"""
 
 
 def overestimated(a, b, x):
@@ -165,7 +176,8 @@ def test_derivatives_inside_a_cached_function_depend_on_what_was_given_too():
         return a * jnp.sum(x) * slow(b, x)
 
     ours, plain = (
-        make(jax.value_and_grad(f, (0, 1))) for make in (lambda g: incrax.incremental(g, tuning=MINIMAL), jax.jit)
+        make(jax.value_and_grad(f, (0, 1)))
+        for make in (lambda g: incrax.incremental(g, tuning=MINIMAL), jax.jit)
     )
     for shift in (0.0, 1.0, 2.0, 3.0):
         same(ours(1.0, 0.5, X + shift), plain(1.0, 0.5, X + shift), terms=SUMS)
@@ -200,7 +212,9 @@ def test_methods_name_attributes_of_their_instance():
         return a * jnp.sum(Model(width).shape(b, x))
 
     ours = check_calls(
-        f, [(1.0, 2.0, 0.5, X), (2.0, 2.0, 0.5, X), (2.0, 3.0, 0.5, X), (2.0, 3.0, 0.7, X)], tuning=MINIMAL
+        f,
+        [(1.0, 2.0, 0.5, X), (2.0, 2.0, 0.5, X), (2.0, 3.0, 0.5, X), (2.0, 3.0, 0.7, X)],
+        tuning=MINIMAL,
     )
     assert "exp" in primitives_run(ours)
     table = {row["path"]: row["equations"] for row in ours.deps().as_dict()["leaves"]}
@@ -225,12 +239,16 @@ def test_methods_of_pytrees_name_their_fields():
 
 
 def test_a_constant_claim_keeps_a_value_for_ever():
-    f = incrax.incremental(lambda a, x: a * incrax.keep(jnp.sum(jnp.exp(x)), deps=()), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda a, x: a * incrax.keep(jnp.sum(jnp.exp(x)), deps=()), tuning=MINIMAL
+    )
     first = f(1.0, X)
     assert float(f(2.0, X)) == float(f(2.0, X + 1.0)) == 2 * float(first)
 
 
-@pytest.mark.parametrize("options", [{"tuning": MINIMAL}, {"policy": "exact"}], ids=["minimal", "exact"])
+@pytest.mark.parametrize(
+    "options", [{"tuning": MINIMAL}, {"policy": "exact"}], ids=["minimal", "exact"]
+)
 def test_a_false_claim_is_found_by_verification_and_named(options):
     @incrax.cached(deps=["b"])
     def wrong(a, b):
@@ -242,21 +260,26 @@ def test_a_false_claim_is_found_by_verification_and_named(options):
     with pytest.raises(incrax.StaleResultError) as caught, incrax.verify():
         f(2.0, 2.0, 3.0)
     text = str(caught.value)
-    assert "It rests on the `deps` given for `wrong`: if these leave out an input, correct them." in text
+    assert (
+        "It rests on the `deps` given for `wrong`: if these leave out an input, correct them."
+        in text
+    )
     assert "Changed in this call: `a`." in text
     assert np.isclose(f(9.0, 2.0, 3.0), 3.0 * np.exp(18.0) + 9.0)
     check(f)
 
 
 def test_a_true_claim_passes_verification():
-    f = incrax.incremental(lambda b, x: jnp.sum(x) * incrax.keep(overestimated(0.0, b, x), deps=b), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda b, x: jnp.sum(x) * incrax.keep(overestimated(0.0, b, x), deps=b), tuning=MINIMAL
+    )
     with incrax.verify():
         for shift in range(4):
             f(0.5, X + shift)
     assert f.stats.loaded > 0
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 def bad(deps):
@@ -268,15 +291,26 @@ def bad(deps):
 
 
 @pytest.mark.parametrize(
-    "path", ["nothing", "params['sigma']", "params.mu", "params['mu']['deep'].er", "x.nothing.at", "x[50]", "x[0][0]"]
+    "path",
+    [
+        "nothing",
+        "params['sigma']",
+        "params.mu",
+        "params['mu']['deep'].er",
+        "x.nothing.at",
+        "x[50]",
+        "x[0][0]",
+    ],
 )
 def test_a_dependency_that_is_no_argument_is_refused(path):
     f = bad([path])
     with pytest.raises(incrax.errors.UnknownInputError) as caught:
         f({"mu": 1.0}, X)
     assert str(caught.value) == (
-        f"`cached(deps=...)` names `{path}`, which is no argument of `slow` and no part of one; its arguments are: "
-        "params, x. Without it the engine cannot know when the result is stale. Write it as in the function's body: "
+        f"`cached(deps=...)` names `{path}`, which is no argument of `slow` and no part of one; "
+        "its arguments are: "
+        "params, x. Without it the engine cannot know when the result is stale. Write it as in the "
+        "function's body: "
         "`mu`, `self.mu`, `params['mu']`, `theta[3]`."
     )
     check(f)
@@ -285,11 +319,14 @@ def test_a_dependency_that_is_no_argument_is_refused(path):
 @pytest.mark.parametrize("path", ["", "x[", "x[i]", 3, "2x", "x y"])
 def test_a_dependency_that_is_no_path_is_refused(path):
     with pytest.raises(
-        TypeError, match=r"`cached\(deps=...\)` got .* it must be the name of an argument or of a part of it"
+        TypeError,
+        match=r"`cached\(deps=...\)` got .* it must be the name of an argument or of a part of it",
     ):
         bad([path])({"mu": 1.0}, X)
 
 
 def test_a_name_must_be_text():
-    with pytest.raises(TypeError, match=r"`keep\(name=...\)` got 3 of type int; it must be a string, or None"):
+    with pytest.raises(
+        TypeError, match=r"`keep\(name=...\)` got 3 of type int; it must be a string, or None"
+    ):
         incrax.keep(X, 3)

@@ -1,4 +1,6 @@
-"""The byte budget under load, what goes first, what does not fit, and a device that is out of memory."""
+"""The byte budget under load, what goes first, what does not fit, and a device that is out of
+memory.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,17 @@ def timeline(num_calls, seed=0):
         yield theta.copy(), x
 
 
-# --- a budget that is far too small -----------------------------------------------------------------------------------
+# --- a budget that is far too small ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tuning", [MINIMAL, EAGER, None], ids=["minimal", "cost", "raced"])
 @pytest.mark.parametrize("derive", [lambda f: f, jax.value_and_grad], ids=["value", "gradient"])
 def test_values_of_ten_times_the_budget_give_right_results_within_it(tuning, derive):
     needed, budget = BLOCKS * BLOCK_BYTES, BLOCKS * BLOCK_BYTES // 10
-    f, plain = incrax.incremental(derive(blocks), tuning=tuning, memory=budget), jax.jit(derive(blocks))
+    f, plain = (
+        incrax.incremental(derive(blocks), tuning=tuning, memory=budget),
+        jax.jit(derive(blocks)),
+    )
     for theta, x in timeline(10):
         same(f(theta, x), plain(theta, x))
         assert f.stats.saved_bytes <= budget < needed
@@ -63,7 +68,9 @@ def test_a_budget_that_suffices_evicts_nothing():
 
 
 def test_spare_buffers_count():
-    """Buffers of dropped versions wait to be written again; with the saved values they keep to the budget."""
+    """Buffers of dropped versions wait to be written again; with the saved values they keep to the
+    budget.
+    """
     budget = 3 * BLOCKS * BLOCK_BYTES // 10
     large = incrax.frozen(np.linspace(0.0, 1.0, 10 * SIZE))
     f = incrax.incremental(blocks, tuning=MINIMAL, memory=10 * budget)
@@ -73,18 +80,24 @@ def test_spare_buffers_count():
         assert store.saved_bytes + store.pool.num_bytes <= 10 * budget
 
 
-# --- what goes first --------------------------------------------------------------------------------------------------
+# --- what goes first ------------------------------------------------------------------------------
 
 
 def saved_primitives(f):
     """Primitives of the values that the latest version has."""
     engine = f._traces.latest.engine
-    eqns = [eqn for eqn in engine.facts.program.eqns if any(v in engine.store.states[-1].saved for v in eqn.outvars)]
+    eqns = [
+        eqn
+        for eqn in engine.facts.program.eqns
+        if any(v in engine.store.states[-1].saved for v in eqn.outvars)
+    ]
     return [eqn.primitive.name for eqn in eqns]
 
 
 def test_what_depends_on_frozen_data_alone_outlives_what_changes():
-    """The value of frozen data is the cheaper one here, and the other would have to be computed again anyway."""
+    """The value of frozen data is the cheaper one here, and the other would have to be computed
+    again anyway.
+    """
 
     def f(a, b, data):
         return jnp.sum(a * jnp.sqrt(data) * jnp.sinh(jnp.cosh(b * jnp.ones(SIZE))))
@@ -122,7 +135,9 @@ def test_seconds_per_byte_decide_and_not_seconds():
     """The long segment takes more seconds in all, the short one more for each of its bytes."""
 
     def f(a, b, c, long, short):
-        return jnp.sum(a * jnp.tanh(jnp.tan(b * long))) + jnp.sum(a * jnp.sinh(jnp.cosh(jnp.tan(c * short))))
+        return jnp.sum(a * jnp.tanh(jnp.tan(b * long))) + jnp.sum(
+            a * jnp.sinh(jnp.cosh(jnp.tan(c * short)))
+        )
 
     ours = incrax.incremental(f, tuning=MINIMAL, memory=40 * BLOCK_BYTES + 100)
     for a in (1.0, 2.0, 3.0):
@@ -157,20 +172,25 @@ def test_marked_values_outlive_all_others():
     assert "sqrt" not in primitives_run(ours)
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- what does not fit ----------------------------------------------------------------------------
 
 
 def test_marked_values_that_do_not_fit_are_named():
     def f(a, b, data):
-        return jnp.sum(a * incrax.keep(jnp.exp(b * data), "spectrum") + jnp.sum(incrax.keep(b * data[:10])))
+        return jnp.sum(
+            a * incrax.keep(jnp.exp(b * data), "spectrum") + jnp.sum(incrax.keep(b * data[:10]))
+        )
 
     ours = incrax.incremental(f, memory=1000)
     with pytest.raises(incrax.errors.MemoryBudgetError) as caught:
         ours(1.0, 2.0, np.ones(SIZE))
     assert str(caught.value) == (
-        "Values marked by `keep` or `cached` take 16,080 bytes, and the budget of saved values is 1,000: `spectrum` "
-        "f64[2000] (16,000 bytes), f64[10] (80 bytes). They would be saved and dropped again at every call. Nothing "
-        "was evaluated or stored. Give `incremental(memory=...)` more bytes, or remove marks from the largest."
+        "Values marked by `keep` or `cached` take 16,080 bytes, and the budget of saved values is "
+        "1,000: `spectrum` "
+        "f64[2000] (16,000 bytes), f64[10] (80 bytes). They would be saved and dropped again at "
+        "every call. Nothing "
+        "was evaluated or stored. Give `incremental(memory=...)` more bytes, or remove marks from "
+        "the largest."
     )
     assert isinstance(caught.value, MemoryError)
     same(ours(1.0, 2.0, np.ones(20)), f(1.0, 2.0, np.ones(20)))
@@ -183,7 +203,7 @@ def test_a_value_too_large_for_the_budget_is_left_to_the_whole_program_and_repor
     assert f.explain().served_by == "whole"
 
 
-# --- out of memory ----------------------------------------------------------------------------------------------------
+# --- out of memory --------------------------------------------------------------------------------
 
 
 def failing(f, times, error=jax.errors.JaxRuntimeError):
@@ -216,8 +236,9 @@ class Proxy:
 
 def replace_programs(f, wrap):
     """Put others in the place of a function's whole program and plans."""
-    chooser = f._traces.latest.engine.chooser
-    chooser.whole = wrap(chooser.whole)
+    engine = f._traces.latest.engine
+    chooser = engine.chooser
+    engine.whole = chooser.whole = wrap(chooser.whole)
     for entry in chooser.entries.values():
         entry.program = entry.program and wrap(entry.program)
 
@@ -249,7 +270,9 @@ def test_out_of_memory_twice_is_an_error_with_the_table_and_the_next_call_works(
     with pytest.raises(incrax.errors.MemoryBudgetError) as caught:
         f(theta, x)
     text = str(caught.value)
-    assert text.startswith("The device has no memory left for a call, which was tried again without saved values (not")
+    assert text.startswith(
+        "The device has no memory left for a call, which was tried again without saved values (not"
+    )
     assert "bytes of a budget of " in text
     assert "f64[2000] (16,000 bytes)" in text
     assert " and " in text
@@ -269,7 +292,9 @@ def test_out_of_memory_where_something_is_printed_is_not_tried_again(capsys):
     failing(ours, 1)
     with pytest.raises(incrax.errors.MemoryBudgetError):
         ours(2.0, np.ones(SIZE))
-    same(ours(2.0, np.ones(SIZE)), jax.jit(lambda a, x: jnp.sum(a * jnp.exp(x)))(2.0, np.ones(SIZE)))
+    same(
+        ours(2.0, np.ones(SIZE)), jax.jit(lambda a, x: jnp.sum(a * jnp.exp(x)))(2.0, np.ones(SIZE))
+    )
     jax.effects_barrier()
     assert capsys.readouterr().out.count("seen 2.0") == 1
 
@@ -309,7 +334,9 @@ print(g.explain().why)
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the size of a process is read from /proc")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/statm"), reason="the size of a process is read from /proc"
+)
 def test_a_process_at_its_limit_goes_on_without_saved_values():
     script = [sys.executable, "-c", textwrap.dedent(LIMITED)]
     run = subprocess.run(script, capture_output=True, text=True, timeout=300, check=False)

@@ -18,25 +18,33 @@ X = np.linspace(0.1, 2.0, 5)
 PARAMS = {"mu": 1.5, "scale": np.array([1.0, 2.0])}
 COUNTS_OF_CALLS = ("calls", "unchanged", "aborted")
 DELETED = (
-    "Array has been deleted: `incremental(f)` got `{}` whose buffer was donated to another computation or deleted. "
-    "The saved values are untouched and the next call works. Pass a copy, or do not donate this array."
+    "Array has been deleted: `incremental(f)` got `{}` whose buffer was donated to another "
+    "computation or deleted. "
+    "The saved values are untouched and the next call works. Pass a copy, or do not donate this "
+    "array."
 )
 UNSUPPORTED = (
-    "`incremental(f)` got `{}` as an array of dtype {}, which JAX has no type for. This is usually a ragged list, "
-    "strings or dates in an array. Nothing was evaluated or stored. Convert it to a numeric array, or pass it as a "
+    "`incremental(f)` got `{}` as an array of dtype {}, which JAX has no type for. This is usually "
+    "a ragged list, "
+    "strings or dates in an array. Nothing was evaluated or stored. Convert it to a numeric array, "
+    "or pass it as a "
     "static Python value (str, tuple) instead."
 )
 UNHASHABLE = (
-    "`incremental(f)` got `{}` of type {}, which is no array and cannot be hashed, so it can be neither traced nor "
-    "used as a static value. This is usually a set, a mutable object or a data frame. Nothing was evaluated or "
+    "`incremental(f)` got `{}` of type {}, which is no array and cannot be hashed, so it can be "
+    "neither traced nor "
+    "used as a static value. This is usually a set, a mutable object or a data frame. Nothing was "
+    "evaluated or "
     "stored. Pass its arrays, or make the type hashable or a registered pytree."
 )
 UNKNOWN = (
-    "`{}` names no input of this function; its inputs are: {}. Use a path as `explain()` prints it, a prefix of one "
+    "`{}` names no input of this function; its inputs are: {}. Use a path as `explain()` prints "
+    "it, a prefix of one "
     "(all leaves below it), or `path[i]` for an element of a small array."
 )
 NOT_CALLED = (
-    "`{0}` needs a call to report on, and this function has not been called yet. Call it once, or give `{0}` "
+    "`{0}` needs a call to report on, and this function has not been called yet. Call it once, or "
+    "give `{0}` "
     "example arguments."
 )
 
@@ -48,7 +56,9 @@ def loss(params, x, mode="sum"):
 
 @contextmanager
 def unharmed(f, *args):
-    """A call saved before is answered by the same object after what fails inside, and no other counter moved."""
+    """A call saved before is answered by the same object after what fails inside, and no other
+    counter moved.
+    """
     saved = f(*args)
     before = others(f)
     yield
@@ -68,7 +78,7 @@ def check_text(error, text, fun, *args, **kwargs):
     assert str(caught.value) == text
 
 
-# --- classes --------------------------------------------------------------------------------------------------------
+# --- classes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,7 @@ def test_errors_are_of_incrax_and_of_a_builtin_class(error, builtin):
     assert issubclass(error, builtin)
 
 
-# --- leaves ---------------------------------------------------------------------------------------------------------
+# --- leaves ---------------------------------------------------------------------------------------
 
 WITHOUT_JAX_TYPE = {
     "object": (np.array([1, "a"], object), "object"),
@@ -107,24 +117,42 @@ def test_array_of_a_dtype_without_jax_type(name):
     f = incrax.incremental(loss, tuning=MINIMAL)
     check_text(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf)
     with unharmed(f, PARAMS, X):
-        check_text(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf)
+        check_text(
+            incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", dtype), f, PARAMS, leaf
+        )
         text = UNSUPPORTED.format("params['mu']", dtype)
         check_text(incrax.errors.UnsupportedLeafError, text, f, {**PARAMS, "mu": leaf}, X)
 
 
-@pytest.mark.parametrize("dtype", [[("a", float)], np.longdouble, np.clongdouble], ids=["records", "long", "complex"])
+@pytest.mark.parametrize(
+    "dtype", [[("a", float)], np.longdouble, np.clongdouble], ids=["records", "long", "complex"]
+)
 def test_array_of_a_rarer_dtype_without_jax_type(dtype):
     leaf = np.zeros(5, dtype)
     f = incrax.incremental(loss, tuning=MINIMAL)
-    check_text(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", leaf.dtype), f, PARAMS, leaf)
+    check_text(
+        incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("x", leaf.dtype), f, PARAMS, leaf
+    )
 
 
 def test_static_leaf_without_a_hash():
     f = incrax.incremental(loss, tuning=MINIMAL)
     with unharmed(f, PARAMS, X):
-        check_text(incrax.errors.UnsupportedLeafError, UNHASHABLE.format("mode", "set"), f, PARAMS, X, {"sum"})
         check_text(
-            incrax.errors.UnsupportedLeafError, UNHASHABLE.format("mode", "bytearray"), f, PARAMS, X, mode=bytearray(1)
+            incrax.errors.UnsupportedLeafError,
+            UNHASHABLE.format("mode", "set"),
+            f,
+            PARAMS,
+            X,
+            {"sum"},
+        )
+        check_text(
+            incrax.errors.UnsupportedLeafError,
+            UNHASHABLE.format("mode", "bytearray"),
+            f,
+            PARAMS,
+            X,
+            mode=bytearray(1),
         )
         nested = {**PARAMS, "tags": [1.0, ({"a"},)]}
         text = UNHASHABLE.format("params['tags'][1][0]", "set")
@@ -136,7 +164,13 @@ def test_static_leaf_without_a_hash():
 def test_leaves_of_variadic_functions_have_names():
     f = incrax.incremental(lambda *args, **kwargs: args[0], tuning=MINIMAL)
     check_text(incrax.errors.UnsupportedLeafError, UNHASHABLE.format("args[1]", "set"), f, 1.0, {2})
-    check_text(incrax.errors.UnsupportedLeafError, UNHASHABLE.format("tags['a']", "set"), f, 1.0, tags={"a": {2}})
+    check_text(
+        incrax.errors.UnsupportedLeafError,
+        UNHASHABLE.format("tags['a']", "set"),
+        f,
+        1.0,
+        tags={"a": {2}},
+    )
 
 
 def test_deleted_input():
@@ -144,7 +178,9 @@ def test_deleted_input():
     x, scale = jnp.array(X), jnp.array(PARAMS["scale"])
     f({"mu": 1.5, "scale": scale}, x)
     x.delete()
-    check_text(incrax.errors.DeletedInputError, DELETED.format("x"), f, {"mu": 1.5, "scale": scale}, x)
+    check_text(
+        incrax.errors.DeletedInputError, DELETED.format("x"), f, {"mu": 1.5, "scale": scale}, x
+    )
     assert f.stats.aborted == 1
 
 
@@ -152,7 +188,13 @@ def test_deleted_input_at_the_first_call():
     f = incrax.incremental(loss, tuning=MINIMAL)
     x, scale = jnp.array(X), jnp.array(PARAMS["scale"])
     scale.delete()
-    check_text(incrax.errors.DeletedInputError, DELETED.format("params['scale']"), f, {"mu": 1.5, "scale": scale}, x)
+    check_text(
+        incrax.errors.DeletedInputError,
+        DELETED.format("params['scale']"),
+        f,
+        {"mu": 1.5, "scale": scale},
+        x,
+    )
     same(f({"mu": 1.5, "scale": PARAMS["scale"]}, x), jax.jit(loss)(PARAMS, X))
 
 
@@ -179,32 +221,59 @@ def test_deleted_input_of_a_method(method):
     x = jnp.array(X) + 1
     x.delete()
     with unharmed(f, PARAMS, X):
-        check_text(incrax.errors.DeletedInputError, DELETED.format("x"), getattr(f, method), PARAMS, x)
+        check_text(
+            incrax.errors.DeletedInputError, DELETED.format("x"), getattr(f, method), PARAMS, x
+        )
 
 
-# --- names and reports ----------------------------------------------------------------------------------------------
+# --- names and reports ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "name", ["nu", "params['nu']", "param", "x[5]", "x[-1]", "x[a]", "params['mu'][0][0]", "params['scale'][2]", ""]
+    "name",
+    [
+        "nu",
+        "params['nu']",
+        "param",
+        "x[5]",
+        "x[-1]",
+        "x[a]",
+        "params['mu'][0][0]",
+        "params['scale'][2]",
+        "",
+    ],
 )
 def test_path_that_names_no_input(name):
     f = incrax.incremental(loss, tuning=MINIMAL)
     text = UNKNOWN.format(name, "params['mu'], params['scale'], x")
     with unharmed(f, PARAMS, X):
-        check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=["x", name])
-        check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[("x", name)])
+        check_text(
+            incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=["x", name]
+        )
+        check_text(
+            incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, changing=[("x", name)]
+        )
 
 
 def test_static_leaf_is_no_input_that_changes():
     f = incrax.incremental(loss, tuning=MINIMAL)
     text = UNKNOWN.format("mode", "params['mu'], params['scale'], x")
-    check_text(incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, "sum", changing=["mode"])
+    check_text(
+        incrax.errors.UnknownInputError, text, f.warm_up, PARAMS, X, "sum", changing=["mode"]
+    )
 
 
 def test_element_of_an_array_too_large_to_be_tracked_by_elements():
-    f = incrax.incremental(lambda x: jnp.sum(x), tuning=incrax.Tuning(planner="minimal", max_tracked=4))
-    check_text(incrax.errors.UnknownInputError, UNKNOWN.format("x[1]", "x"), f.warm_up, X, changing=["x[1]"])
+    f = incrax.incremental(
+        lambda x: jnp.sum(x), tuning=incrax.Tuning(planner="minimal", max_tracked=4)
+    )
+    check_text(
+        incrax.errors.UnknownInputError,
+        UNKNOWN.format("x[1]", "x"),
+        f.warm_up,
+        X,
+        changing=["x[1]"],
+    )
 
 
 @pytest.mark.parametrize("name", ["x[0]", "params['mu'][0]"])
@@ -217,9 +286,19 @@ def test_first_element_of_a_leaf_tracked_as_a_whole(name):
 def test_long_list_of_inputs_is_cut():
     f = incrax.incremental(lambda *values: sum(values), tuning=MINIMAL)
     shown = ", ".join(f"values[{k}]" for k in range(8))
-    check_text(incrax.errors.UnknownInputError, UNKNOWN.format("nu", shown), f.warm_up, *[1.0] * 8, changing=["nu"])
     check_text(
-        incrax.errors.UnknownInputError, UNKNOWN.format("nu", shown + ", ..."), f.warm_up, *[1.0] * 9, changing=["nu"]
+        incrax.errors.UnknownInputError,
+        UNKNOWN.format("nu", shown),
+        f.warm_up,
+        *[1.0] * 8,
+        changing=["nu"],
+    )
+    check_text(
+        incrax.errors.UnknownInputError,
+        UNKNOWN.format("nu", shown + ", ..."),
+        f.warm_up,
+        *[1.0] * 9,
+        changing=["nu"],
     )
 
 
@@ -250,13 +329,16 @@ def test_report_of_a_call_with_a_mutable_array_says_why_there_is_none(method):
     assert "has not been called yet" not in str(caught.value)
 
 
-# --- options --------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"policy": "precise"}, '`incremental(policy=...)` got \'precise\'; use "fast" or "exact".'),
+        (
+            {"policy": "precise"},
+            '`incremental(policy=...)` got \'precise\'; use "fast" or "exact".',
+        ),
         ({"policy": None}, '`incremental(policy=...)` got None; use "fast" or "exact".'),
         ({"memory": -1}, "`incremental(memory=...)` got -1; it is a number of bytes, at least 0."),
         ({"versions": 0}, "`incremental(versions=...)` got 0; at least 1 version must be kept."),
@@ -279,7 +361,10 @@ def test_options_of_incremental(options, text):
             for value in (0, -3)
         ],
         *[
-            ({"compile_s": value}, f"`Tuning(compile_s=...)` got {value}; it is a number of seconds, at least 0.")
+            (
+                {"compile_s": value},
+                f"`Tuning(compile_s=...)` got {value}; it is a number of seconds, at least 0.",
+            )
             for value in (-1.0, float("nan"))
         ],
         ({"max_tracked": -1}, "`Tuning(max_tracked=...)` got -1; it must not be negative."),
@@ -290,7 +375,9 @@ def test_options_of_tuning(options, text):
 
 
 def test_smallest_allowed_options_work():
-    tuning = incrax.Tuning(race_rounds=1, hot_after=1, max_plans=1, max_signatures=1, max_tracked=0, compile_s=0)
+    tuning = incrax.Tuning(
+        race_rounds=1, hot_after=1, max_plans=1, max_signatures=1, max_tracked=0, compile_s=0
+    )
     f = incrax.incremental(loss, memory=0, versions=1, tuning=tuning)
     for mu in (1.0, 2.0, 1.0):
         same(f({**PARAMS, "mu": mu}, X), jax.jit(loss)({**PARAMS, "mu": mu}, X))
@@ -311,19 +398,29 @@ def test_what_is_no_function_is_refused():
 
 def test_text_for_a_masked_array():
     text = (
-        "`incremental(f)` got `x` as a masked array; masked arrays are not supported. JAX has no masks, so what is "
-        "masked would count as data. Nothing was evaluated or stored. Fill it, or pass data and mask as two arrays."
+        "`incremental(f)` got `x` as a masked array; masked arrays are not supported. JAX has no "
+        "masks, so what is "
+        "masked would count as data. Nothing was evaluated or stored. Fill it, or pass data and "
+        "mask as two arrays."
     )
     f = incrax.incremental(loss, tuning=MINIMAL)
     with unharmed(f, PARAMS, X):
-        check_text(incrax.errors.UnsupportedLeafError, text, f, PARAMS, np.ma.masked_array(np.asarray(X), False))
+        check_text(
+            incrax.errors.UnsupportedLeafError,
+            text,
+            f,
+            PARAMS,
+            np.ma.masked_array(np.asarray(X), False),
+        )
 
 
 @pytest.mark.parametrize("method", ["explain", "deps"])
 def test_text_of_a_report_on_what_is_not_saved(method):
     text = (
-        f"`{method}()` has nothing to report on: these arguments contain a mutable array (`jax.Ref`) or a tracer, or "
-        "the function closes over a mutable array. Then it is called as it is and nothing is saved. Give arguments "
+        f"`{method}()` has nothing to report on: these arguments contain a mutable array "
+        "(`jax.Ref`) or a tracer, or "
+        "the function closes over a mutable array. Then it is called as it is and nothing is "
+        "saved. Give arguments "
         "without one, or pass the array's value."
     )
     f = incrax.incremental(lambda ref: ref[...] * 2, tuning=MINIMAL)
@@ -335,10 +432,17 @@ def test_text_of_a_report_on_what_is_not_saved(method):
     [
         (
             {"memory": "2 GB"},
-            "`incremental(memory=...)` got '2 GB' of type str; it must be an integer number of bytes, or None.",
+            "`incremental(memory=...)` got '2 GB' of type str; it must be an integer number of "
+            "bytes, or None.",
         ),
-        ({"versions": 2.5}, "`incremental(versions=...)` got 2.5 of type float; it must be an integer."),
-        ({"tuning": {}}, "`incremental(tuning=...)` got {} of type dict; it must be an incrax.Tuning, or None."),
+        (
+            {"versions": 2.5},
+            "`incremental(versions=...)` got 2.5 of type float; it must be an integer.",
+        ),
+        (
+            {"tuning": {}},
+            "`incremental(tuning=...)` got {} of type dict; it must be an incrax.Tuning, or None.",
+        ),
         ({"f": 3}, "`incremental(f)` got 3 of type int; it must be a function."),
     ],
 )
@@ -348,11 +452,15 @@ def test_text_of_an_option_of_a_wrong_type(options, text):
 
 def test_text_of_the_warning_of_functions_made_anew():
     text = (
-        "`incremental(f)` was traced for more than 2 signatures and forgets the oldest. A function is among its "
-        "arguments (`fun`), compared by identity: a lambda made anew at each call is another function each time, and "
+        "`incremental(f)` was traced for more than 2 signatures and forgets the oldest. A function "
+        "is among its "
+        "arguments (`fun`), compared by identity: a lambda made anew at each call is another "
+        "function each time, and "
         "each call traces and compiles again. Pass the same function object."
     )
-    f = incrax.incremental(lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=2))
+    f = incrax.incremental(
+        lambda x, fun: fun(x), tuning=incrax.Tuning(planner="minimal", max_signatures=2)
+    )
     with pytest.warns(UserWarning, match="forgets") as caught:
         assert [float(f(2.0, lambda x, k=k: x + k)) for k in range(5)] == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert [str(warning.message) for warning in caught] == [text]
@@ -360,8 +468,10 @@ def test_text_of_the_warning_of_functions_made_anew():
 
 def test_text_of_the_warning_of_signatures_that_come_back():
     text = (
-        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in more than the 2 "
-        "signatures (shapes, dtypes, static values) that are kept. Each time, it traces and compiles anew and finds no "
+        "`incremental(f)` traces again for a signature that it had forgotten: its calls come in "
+        "more than the 2 "
+        "signatures (shapes, dtypes, static values) that are kept. Each time, it traces and "
+        "compiles anew and finds no "
         "saved values. Raise `Tuning(max_signatures=...)`, or pad arrays to fewer shapes."
     )
     f = incrax.incremental(jnp.sum, tuning=incrax.Tuning(planner="minimal", max_signatures=2))
@@ -375,8 +485,10 @@ def test_text_of_the_warning_of_signatures_that_come_back():
 
 def test_text_of_the_note_on_calls_that_save_nothing(caplog):
     text = (
-        "`loss` was called with a tracer (inside jit, grad, vmap or scan), with a mutable array, or with `jax.jit` "
-        "disabled. It is the plain function there: right values and derivatives, nothing saved. This is said once. In "
+        "`loss` was called with a tracer (inside jit, grad, vmap or scan), with a mutable array, "
+        "or with `jax.jit` "
+        "disabled. It is the plain function there: right values and derivatives, nothing saved. "
+        "This is said once. In "
         "a compiled loop, carry saved values by `loss.pure`."
     )
     f = incrax.incremental(loss, tuning=MINIMAL)
@@ -391,9 +503,12 @@ def test_text_of_the_note_on_calls_that_save_nothing(caplog):
 
 def test_text_of_the_error_of_a_callback_that_calls_its_function():
     text = (
-        "`model` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) that a call of `model`, "
-        "or of a fork of it, waits for. One call at a time holds the saved values, so that the two would wait for one "
-        "another. Nothing was evaluated or stored. Call the plain function there, `model.__wrapped__`, under `jax.jit`."
+        "`model` was called from a callback (`pure_callback`, `io_callback`, `debug.callback`) "
+        "that a call of `model`, "
+        "or of a fork of it, waits for. One call at a time holds the saved values, so that the two "
+        "would wait for one "
+        "another. Nothing was evaluated or stored. Call the plain function there, "
+        "`model.__wrapped__`, under `jax.jit`."
     )
 
     def model(a):
@@ -408,8 +523,10 @@ def test_text_of_the_error_of_a_callback_that_calls_its_function():
 def test_text_of_the_advice_to_freeze_large_data(monkeypatch):
     monkeypatch.setattr("incrax.engine.call.engine.ADVICE_S", 0.0)
     text = (
-        "`incremental(f)` compares `x` (2 MB) at every call, because NumPy arrays can be changed in place; to find it "
-        "unchanged took 0.0 s so far, more than a fifth of all time. Pass what `incrax.frozen` makes of it, once: that "
+        "`incremental(f)` compares `x` (2 MB) at every call, because NumPy arrays can be changed "
+        "in place; to find it "
+        "unchanged took 0.0 s so far, more than a fifth of all time. Pass what `incrax.frozen` "
+        "makes of it, once: that "
         "is compared by identity."
     )
     f = incrax.incremental(lambda a, x: a * x[0], tuning=MINIMAL)
@@ -425,10 +542,16 @@ def test_no_advice_on_data_that_are_small_frozen_or_changed(monkeypatch):
     f = incrax.incremental(lambda a, x: a * x[0], tuning=MINIMAL)
     for x in (np.ones(1000), incrax.frozen(np.ones(250_000))):
         assert [float(f(float(a), x)) for a in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert [float(f(1.0, np.full(250_000, float(a)))) for a in range(5)] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [float(f(1.0, np.full(250_000, float(a)))) for a in range(5)] == [
+        0.0,
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+    ]
 
 
-# --- errors of others -----------------------------------------------------------------------------------------------
+# --- errors of others -----------------------------------------------------------------------------
 
 
 def test_error_of_the_function_passes_unchanged():
@@ -460,7 +583,9 @@ def test_errors_of_tracing_name_the_users_function_and_argument():
         jax.jit(branchy)(1.0, 2.0)
     assert "branchy" in str(expected.value)
     assert "argument limit" in str(expected.value)
-    with pytest.raises(incrax.errors.PythonBranchError, match=r"`incremental\(branchy\)`.*limit > 0") as caught:
+    with pytest.raises(
+        incrax.errors.PythonBranchError, match=r"`incremental\(branchy\)`.*limit > 0"
+    ) as caught:
         incrax.incremental(branchy, tuning=MINIMAL)(1.0, 2.0)
     assert "branchy" in str(caught.value.__cause__)
     assert "argument limit" in str(caught.value.__cause__)
@@ -473,13 +598,15 @@ def test_no_warnings_in_a_sequence_of_ordinary_calls(recwarn):
     assert not recwarn.list
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 ROWS = {"x": np.linspace(0.0, 1.0, 20), "y": np.ones(20)}
 ROWS_CURE = (
-    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them (sum, mean, max, "
+    "Nothing was evaluated or stored. A function of `Rows` may map over rows and reduce over them "
+    "(sum, mean, max, "
     "min, "
-    "prod, all, any, matrix products), in any number of rounds. Write it so, or pass plain arrays: `rows.tree()`."
+    "prod, all, any, matrix products), in any number of rounds. Write it so, or pass plain arrays: "
+    "`rows.tree()`."
 )
 
 
@@ -502,7 +629,10 @@ def test_rows_that_are_mixed():
     with pytest.raises(incrax.errors.MixedRowsError) as caught:
         f(2.0, incrax.Rows(ROWS, chunk_rows=8))
     before, _, after = str(caught.value).partition(" at ")
-    assert before == "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: `cumsum`"
+    assert (
+        before
+        == "`incremental(f)` got `Rows`, which are evaluated chunk by chunk, and f mixes rows: `cumsum`"
+    )
     assert "test_messages.py:" in after
     assert after.endswith(f"<lambda>), of f64[8], accumulates along the rows. {ROWS_CURE}")
 
@@ -510,17 +640,21 @@ def test_rows_that_are_mixed():
 def test_a_function_that_branches_on_the_number_of_rows():
     refused_call(
         lambda s, d: s * jnp.sum(d["x"] if len(d["x"]) > 10 else jnp.sin(d["x"])),
-        "`incremental(f)` got `Rows`, and f is another function for another number of rows: two traces differ by 4 "
+        "`incremental(f)` got `Rows`, and f is another function for another number of rows: two "
+        "traces differ by 4 "
         "and 3 "
-        "equations. This is usually a Python branch on the number of rows, or a loop over them. " + ROWS_CURE,
+        "equations. This is usually a Python branch on the number of rows, or a loop over them. "
+        + ROWS_CURE,
     )
 
 
 def test_a_function_with_rows_from_elsewhere():
     refused_call(
         lambda s, d: s * jnp.sum(d["x"] * X20),
-        "`incremental(f)` got `Rows`, and f cannot be traced for 8 rows: TypeError: mul got incompatible shapes for "
-        "broadcasting: (8,), (20,). This is usually an array with one entry a row that f takes from elsewhere: a "
+        "`incremental(f)` got `Rows`, and f cannot be traced for 8 rows: TypeError: mul got "
+        "incompatible shapes for "
+        "broadcasting: (8,), (20,). This is usually an array with one entry a row that f takes "
+        "from elsewhere: a "
         "closed-over constant or another argument. Put it into the same `Rows`. " + ROWS_CURE,
     )
 
@@ -531,9 +665,11 @@ X20 = np.ones(20)
 def test_per_row_results_of_streamed_rows():
     refused_call(
         lambda s, d: s * d["x"],
-        "`incremental(f)` got `Rows` that are read from a file, and f returns f64[8], with an entry for each row: "
+        "`incremental(f)` got `Rows` that are read from a file, and f returns f64[8], with an "
+        "entry for each row: "
         "that may "
-        "be more than memory holds. Nothing was stored. Reduce over the rows, or evaluate slices: `Rows(tree)` of a "
+        "be more than memory holds. Nothing was stored. Reduce over the rows, or evaluate slices: "
+        "`Rows(tree)` of a "
         "part "
         "that fits.",
         incrax.Rows.from_memmap(ROWS, chunk_rows=8),
@@ -543,7 +679,8 @@ def test_per_row_results_of_streamed_rows():
 def test_rows_in_two_places():
     f, rows = incrax.incremental(lambda a, b: a + b), incrax.Rows(ROWS)
     text = (
-        "`incremental(f)` got `Rows` in 2 places: `a`, `b`. They may be cut into chunks differently. Nothing was "
+        "`incremental(f)` got `Rows` in 2 places: `a`, `b`. They may be cut into chunks "
+        "differently. Nothing was "
         "evaluated "
         "or stored. Put all columns into one: `Rows({'x': x, 'y': y})`."
     )
@@ -553,19 +690,25 @@ def test_rows_in_two_places():
 
 @pytest.mark.parametrize("make", [lambda: incrax.Rows(np.ones((0, 3))), lambda: incrax.Rows({})])
 def test_no_rows(make):
-    text = "`Rows` got no rows. This is usually an empty selection or file. Nothing was made. Pass at least one row."
+    text = (
+        "`Rows` got no rows. This is usually an empty selection or file. Nothing was made. Pass at "
+        "least one row."
+    )
     with refused(incrax.errors.RowsError, text):
         make()
 
 
 @pytest.mark.parametrize(
-    ("leaf", "kind"), [(3.0, "float"), (np.float64(3.0), "float64"), (np.ones(()), "ndarray"), ("a", "str")]
+    ("leaf", "kind"),
+    [(3.0, "float"), (np.float64(3.0), "float64"), (np.ones(()), "ndarray"), ("a", "str")],
 )
 def test_rows_of_what_is_no_array(leaf, kind):
     text = (
-        f"`Rows` got `rows['x']` of type {kind}; every leaf must be a NumPy or JAX array with rows along its first "
+        f"`Rows` got `rows['x']` of type {kind}; every leaf must be a NumPy or JAX array with rows "
+        "along its first "
         "axis. "
-        "This is usually a list, a number, or an array inside a function that is being compiled. Nothing was made. "
+        "This is usually a list, a number, or an array inside a function that is being compiled. "
+        "Nothing was made. "
         "Convert it: `np.asarray(...)`."
     )
     with refused(incrax.errors.UnsupportedLeafError, text):
@@ -575,8 +718,10 @@ def test_rows_of_what_is_no_array(leaf, kind):
 @pytest.mark.parametrize("make", [incrax.Rows, incrax.Rows.from_memmap])
 def test_rows_of_different_lengths(make):
     text = (
-        "`Rows` got arrays with different numbers of rows: `rows['x']` has 3, `rows['y']` has 4. This is usually a "
-        "transposed array, or a selection of some columns only. Nothing was made. Rows are the first axis of every "
+        "`Rows` got arrays with different numbers of rows: `rows['x']` has 3, `rows['y']` has 4. "
+        "This is usually a "
+        "transposed array, or a selection of some columns only. Nothing was made. Rows are the "
+        "first axis of every "
         "array."
     )
     with refused(incrax.errors.RowsError, text):
@@ -595,7 +740,8 @@ def test_rows_of_different_lengths(make):
 def test_new_rows_of_another_type(method, new, seen):
     rows = incrax.Rows(np.ones(20))
     text = (
-        f"`rows.{method}` got {seen}; the rows there are have float64[n]. Nothing was changed. Give arrays of the same "
+        f"`rows.{method}` got {seen}; the rows there are have float64[n]. Nothing was changed. "
+        "Give arrays of the same "
         "structure, dtypes and trailing shapes, or make new `Rows`."
     )
     with refused(incrax.errors.RowsError, text):
@@ -621,16 +767,24 @@ class Source:
             16,
             "8 rows of float32[n]",
         ),
-        (lambda start, stop: np.ones((stop - start, *[2] * (start // 16))), 16, 20, "4 rows of float64[n,2]"),
+        (
+            lambda start, stop: np.ones((stop - start, *[2] * (start // 16))),
+            16,
+            20,
+            "4 rows of float64[n,2]",
+        ),
         (lambda start, stop: np.ones(9), 0, 1, "9 rows of float64[n]"),
     ],
     ids=["short", "dtype", "shape", "long"],
 )
 def test_a_source_that_gives_other_rows(read, start, stop, seen):
     text = (
-        f"`Rows` asked its source for rows {start} to {stop} and got {seen}; it needs {stop - start} rows of "
-        "float64[n]. This is usually a file that is shorter than `num_rows` says, or whose types differ from part to "
-        "part. Nothing of these rows was kept. `read(start, stop)` must return all of the rows, of the type of the "
+        f"`Rows` asked its source for rows {start} to {stop} and got {seen}; it needs "
+        f"{stop - start} rows of "
+        "float64[n]. This is usually a file that is shorter than `num_rows` says, or whose types "
+        "differ from part to "
+        "part. Nothing of these rows was kept. `read(start, stop)` must return all of the rows, of "
+        "the type of the "
         "first one."
     )
     with refused(incrax.errors.RowsError, text):
@@ -639,7 +793,8 @@ def test_a_source_that_gives_other_rows(read, start, stop, seen):
 
 def test_rows_replaced_at_a_place_that_is_no_integer():
     text = (
-        "`rows.replace` got 5.0 as the first row to replace; rows are counted by integers from 0. Nothing was changed. "
+        "`rows.replace` got 5.0 as the first row to replace; rows are counted by integers from 0. "
+        "Nothing was changed. "
         "Write `rows.replace(start, tree)`."
     )
     with refused(TypeError, text):
@@ -650,8 +805,10 @@ def test_a_checkpoint_of_rows():
     f = incrax.incremental(jnp.sum)
     f(incrax.Rows(np.ones(20)))
     text = (
-        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with `Rows`. Nothing was "
-        "kept. Keep the `Rows` and the parameters to go back to: `append` and `replace` leave them as they are, and "
+        "`checkpoint()` keeps the version of a call without `Rows`, and the last call was one with "
+        "`Rows`. Nothing was "
+        "kept. Keep the `Rows` and the parameters to go back to: `append` and `replace` leave them "
+        "as they are, and "
         "results at the latest few versions are saved."
     )
     with refused(incrax.NotCalledError, text):
@@ -661,7 +818,8 @@ def test_a_checkpoint_of_rows():
 @pytest.mark.parametrize("start", [-1, 18])
 def test_rows_replaced_outside(start):
     text = (
-        f"`rows.replace` got rows {start} to {start + 3}; there are rows 0 to 20. Nothing was changed. Use `append` "
+        f"`rows.replace` got rows {start} to {start + 3}; there are rows 0 to 20. Nothing was "
+        "changed. Use `append` "
         "for "
         "rows after the last."
     )
@@ -672,7 +830,8 @@ def test_rows_replaced_outside(start):
 @pytest.mark.parametrize("value", [1000, 0, True, 1024.0])
 def test_chunks_of_a_number_of_rows_that_is_no_power_of_two(value):
     text = (
-        f"`Rows(chunk_rows=...)` got {value!r}; it must be a power of two, so that few programs serve all numbers of "
+        f"`Rows(chunk_rows=...)` got {value!r}; it must be a power of two, so that few programs "
+        "serve all numbers of "
         "rows. "
         "Nothing was made. Leave it out, or give 65536, 131072, ..."
     )
@@ -682,29 +841,40 @@ def test_chunks_of_a_number_of_rows_that_is_no_power_of_two(value):
 
 def test_parquet_without_its_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    text = "`Rows.from_parquet` needs pyarrow, which is not installed. Nothing was read. Install `incrax[parquet]`."
+    text = (
+        "`Rows.from_parquet` needs pyarrow, which is not installed. Nothing was read. Install "
+        "`incrax[parquet]`."
+    )
     with refused(ImportError, text):
         incrax.Rows.from_parquet("x.parquet")
 
 
 def test_rows_of_dates():
     dates = np.array(["2020-01-01"], "datetime64[D]")
-    with refused(incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")):
+    with refused(
+        incrax.errors.UnsupportedLeafError, UNSUPPORTED.format("rows['x']", "datetime64[D]")
+    ):
         incrax.Rows({"x": dates})
 
 
-# --- derivatives ----------------------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 def test_a_cotangent_that_does_not_fit():
     _, pullback = incrax.vjp(lambda x: {"a": x**2}, jnp.ones(3))
     rest = (
-        "Nothing was evaluated or stored. Pass a pytree like what it belongs to, with arrays of the same shapes and "
+        "Nothing was evaluated or stored. Pass a pytree like what it belongs to, with arrays of "
+        "the same shapes and "
         "dtypes; None for leaves that are not selected."
     )
-    text = "`pullback` got a cotangent that is float64[2], and it belongs to the output['a'], float64[3]. "
+    text = (
+        "`pullback` got a cotangent that is float64[2], and it belongs to the output['a'], "
+        "float64[3]. "
+    )
     check_text(incrax.errors.TangentError, text + rest, pullback, {"a": jnp.ones(2)})
-    text = "`pullback` got a cotangent that is None, and it belongs to the output['a'], float64[3]. "
+    text = (
+        "`pullback` got a cotangent that is None, and it belongs to the output['a'], float64[3]. "
+    )
     check_text(incrax.errors.TangentError, text + rest, pullback, {"a": None})
 
 
@@ -712,7 +882,8 @@ def test_a_cotangent_that_was_given_up():
     _, pullback = incrax.vjp(lambda x, y: x * y, 1.0, 2.0)
     pullback.keep("x")
     text = (
-        "The pullback was asked for the cotangent of `y` after `keep(wrt=...)`, which kept what `x` needs and freed "
+        "The pullback was asked for the cotangent of `y` after `keep(wrt=...)`, which kept what "
+        "`x` needs and freed "
         "the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
     )
     check_text(incrax.errors.FreedResidualError, text, pullback, 1.0, wrt="y")
@@ -723,8 +894,10 @@ def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():
         return x * tangent
 
     text = (
-        "`jvp` takes `tangent=` for itself, and `loss` has a parameter of that name, which the call leaves out. "
-        "Nothing was evaluated or stored. Pass that one by position; if it is keyword-only, give it another name: "
+        "`jvp` takes `tangent=` for itself, and `loss` has a parameter of that name, which the "
+        "call leaves out. "
+        "Nothing was evaluated or stored. Pass that one by position; if it is keyword-only, give "
+        "it another name: "
         "`lambda x, t: f(x, tangent=t)`."
     )
     check_text(incrax.errors.TangentError, text, incrax.jvp(loss), 1.0, tangent=1.0)
@@ -733,20 +906,24 @@ def test_a_parameter_of_the_name_that_a_derivative_takes_for_itself():
 def test_an_argument_of_a_prepared_function_of_another_type():
     p = incrax.prepare(lambda x: x**2, 1.0)
     text = (
-        "`prepare(f).value` got `x` as float64[2]; it was prepared for float64[]. Nothing was evaluated or stored. "
+        "`prepare(f).value` got `x` as float64[2]; it was prepared for float64[]. Nothing was "
+        "evaluated or stored. "
         "Convert it, or prepare the function for this type."
     )
     check_text(incrax.errors.PreparedTypeError, text, p.value, np.ones(2))
 
 
-# --- row-sparse arrays ------------------------------------------------------------------------------------------------
+# --- row-sparse arrays ----------------------------------------------------------------------------
 
 
 def test_parts_of_a_row_sparse_array_that_do_not_fit():
     text = (
-        "`RowSparse(indices, values, shape)` got indices int32[2], values float32[2, 4] and the shape (9, 3); it needs "
-        "k integer indices, values of the shape (k, *shape[1:]), and at least one axis. This is usually one index "
-        "without an axis, or a shape without its first axis. Nothing was made. Give one index and one whole row for "
+        "`RowSparse(indices, values, shape)` got indices int32[2], values float32[2, 4] and the "
+        "shape (9, 3); it needs "
+        "k integer indices, values of the shape (k, *shape[1:]), and at least one axis. This is "
+        "usually one index "
+        "without an axis, or a shape without its first axis. Nothing was made. Give one index and "
+        "one whole row for "
         "each stored row."
     )
     parts = jnp.zeros(2, jnp.int32), jnp.zeros((2, 4), jnp.float32), (9, 3)
@@ -755,7 +932,8 @@ def test_parts_of_a_row_sparse_array_that_do_not_fit():
 
 def test_arrays_of_other_shapes_added_to_a_row_sparse_array():
     text = (
-        "`add_to` of a `RowSparse` of the shape (9, 3) got an array of the shape (3,); nothing is broadcast, because "
+        "`add_to` of a `RowSparse` of the shape (9, 3) got an array of the shape (3,); nothing is "
+        "broadcast, because "
         "rows would then stand for others. Use arrays of the same shape."
     )
     rows = incrax.RowSparse(jnp.zeros(2, jnp.int32), jnp.zeros((2, 3)), (9, 3))
@@ -764,8 +942,10 @@ def test_arrays_of_other_shapes_added_to_a_row_sparse_array():
 
 def test_row_sparse_arrays_multiplied_by_arrays():
     text = (
-        "`*` of a `RowSparse` got ndarray; rows are multiplied and divided by scalars, and `+` and `-` take arrays of "
-        "the same shape. Other operands would give other rows than the stored ones a value. Use `todense()`, or apply "
+        "`*` of a `RowSparse` got ndarray; rows are multiplied and divided by scalars, and `+` and "
+        "`-` take arrays of "
+        "the same shape. Other operands would give other rows than the stored ones a value. Use "
+        "`todense()`, or apply "
         "the operation to `values` after `coalesce()`."
     )
     rows = incrax.RowSparse(jnp.zeros(2, jnp.int32), jnp.zeros((2, 3)), (9, 3))
@@ -777,14 +957,17 @@ def test_options_of_structured_steps():
     check_text(ValueError, text, incrax.structured, loss, nonfinite="nan")
 
 
-# --- loops ------------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def test_a_turn_that_changes_the_type_of_its_carry():
     text = (
-        "The function of `scan` got `carry['a']` as f64[2] and returned it as f64[3,2]. This is usually an `init` of "
-        "integers that becomes floating-point, of float32 beside float64, or of one shape that is broadcast to "
-        "another. A loop's carry has one type for all turns. Nothing was evaluated. Give `init` the type that a turn "
+        "The function of `scan` got `carry['a']` as f64[2] and returned it as f64[3,2]. This is "
+        "usually an `init` of "
+        "integers that becomes floating-point, of float32 beside float64, or of one shape that is "
+        "broadcast to "
+        "another. A loop's carry has one type for all turns. Nothing was evaluated. Give `init` "
+        "the type that a turn "
         "returns."
     )
     turn = lambda c, x: ({"a": c["a"] + jnp.ones((3, 1))}, None)
@@ -793,16 +976,26 @@ def test_a_turn_that_changes_the_type_of_its_carry():
 
 def test_a_turn_that_changes_the_structure_of_its_carry():
     text = (
-        "The function of `while_loop` got a carry of the structure PyTreeDef((*, *)) and returned one of PyTreeDef(*). "
-        "A loop's carry has one type for all turns. Nothing was evaluated. Return a carry like `init`."
+        "The function of `while_loop` got a carry of the structure PyTreeDef((*, *)) and returned "
+        "one of PyTreeDef(*). "
+        "A loop's carry has one type for all turns. Nothing was evaluated. Return a carry like "
+        "`init`."
     )
-    check_text(incrax.errors.LoopTypeError, text, incrax.while_loop, lambda c: c[0] < 3, lambda c: c[0], (0, 1))
+    check_text(
+        incrax.errors.LoopTypeError,
+        text,
+        incrax.while_loop,
+        lambda c: c[0] < 3,
+        lambda c: c[0],
+        (0, 1),
+    )
 
 
 @pytest.mark.parametrize(("returned", "seen"), [(1.0, "a float"), ((1, 2, 3), "3 things")])
 def test_a_turn_that_returns_no_pair(returned, seen):
     text = (
-        f"The function of `scan` must return a pair, the carry and a row of results, and returned {seen}. Nothing was "
+        "The function of `scan` must return a pair, the carry and a row of results, and returned "
+        f"{seen}. Nothing was "
         "evaluated. Return `(carry, y)`, with None for y where there is nothing to stack."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: returned, 0.0, X)
@@ -810,15 +1003,24 @@ def test_a_turn_that_returns_no_pair(returned, seen):
 
 def test_a_condition_that_is_no_boolean():
     text = (
-        "The condition of `while_loop` must return one boolean, and returned bool[2]. Nothing was evaluated. Reduce "
+        "The condition of `while_loop` must return one boolean, and returned bool[2]. Nothing was "
+        "evaluated. Reduce "
         "it, for example by `jnp.any`, or compare it with a number."
     )
-    check_text(incrax.errors.LoopTypeError, text, incrax.while_loop, lambda x: x < 3, lambda x: x, np.ones(2))
+    check_text(
+        incrax.errors.LoopTypeError,
+        text,
+        incrax.while_loop,
+        lambda x: x < 3,
+        lambda x: x,
+        np.ones(2),
+    )
 
 
 def test_a_loop_without_a_length():
     text = (
-        "`scan` got neither arrays in `xs` nor a `length`, so that the number of turns is unknown. Nothing was "
+        "`scan` got neither arrays in `xs` nor a `length`, so that the number of turns is unknown. "
+        "Nothing was "
         "evaluated. Pass one of them."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0)
@@ -826,8 +1028,10 @@ def test_a_loop_without_a_length():
 
 def test_a_traced_length_without_a_capacity():
     text = (
-        "`scan` got a traced `length` and no arrays in `xs`. What it stacks, and what its derivatives store, needs a "
-        "size that is known while tracing. Nothing was evaluated. Pass `capacity=`, the largest length that may come."
+        "`scan` got a traced `length` and no arrays in `xs`. What it stacks, and what its "
+        "derivatives store, needs a "
+        "size that is known while tracing. Nothing was evaluated. Pass `capacity=`, the largest "
+        "length that may come."
     )
     f = jax.jit(lambda n: incrax.scan(lambda c, x: (c, x), 0.0, None, n))
     check_text(incrax.errors.LoopTypeError, text, f, 3)
@@ -835,24 +1039,40 @@ def test_a_traced_length_without_a_capacity():
 
 def test_arrays_of_different_lengths_in_a_loop():
     text = (
-        "`scan` goes through its arrays row by row, and they have different numbers of rows: `xs['a']` 5, `xs['b']` 3. "
+        "`scan` goes through its arrays row by row, and they have different numbers of rows: "
+        "`xs['a']` 5, `xs['b']` 3. "
         "Nothing was evaluated. Pass arrays with equal first axes."
     )
-    check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, {"a": X, "b": np.ones(3)})
+    check_text(
+        incrax.errors.LoopTypeError,
+        text,
+        incrax.scan,
+        lambda c, x: (c, x),
+        0.0,
+        {"a": X, "b": np.ones(3)},
+    )
 
 
 @pytest.mark.parametrize(
     ("length", "seen"),
-    [(2.5, "2.5 of type float"), (True, "True of type bool"), (-1, "-1"), (np.ones(2), "float64[2]")],
+    [
+        (2.5, "2.5 of type float"),
+        (True, "True of type bool"),
+        (-1, "-1"),
+        (np.ones(2), "float64[2]"),
+    ],
 )
 def test_a_length_that_is_no_integer(length, seen):
-    text = f"`scan(length=...)` got {seen}; it must be one integer, at least 0. Nothing was evaluated."
+    text = (
+        f"`scan(length=...)` got {seen}; it must be one integer, at least 0. Nothing was evaluated."
+    )
     check_text(incrax.errors.LoopTypeError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, length)
 
 
 def test_a_length_of_more_rows_than_there_are():
     text = (
-        "`scan` was asked for 9 rows or turns, and there is room for 5. Rows are never dropped silently. Pass arrays "
+        "`scan` was asked for 9 rows or turns, and there is room for 5. Rows are never dropped "
+        "silently. Pass arrays "
         "with more rows, or a larger `capacity=` or `size=`."
     )
     check_text(incrax.errors.CapacityError, text, incrax.scan, lambda c, x: (c, x), 0.0, X, 9)
@@ -860,16 +1080,21 @@ def test_a_length_of_more_rows_than_there_are():
 
 def test_rows_found_inside_a_traced_function_without_a_size():
     text = (
-        "`select_rows` was called inside a traced function (jit, grad, vmap), where the number of rows that it finds "
-        "is unknown. Nothing was evaluated. Pass `size=`, the largest number that may come, or call it in a function "
+        "`select_rows` was called inside a traced function (jit, grad, vmap), where the number of "
+        "rows that it finds "
+        "is unknown. Nothing was evaluated. Pass `size=`, the largest number that may come, or "
+        "call it in a function "
         "of `incrax.bucketed`, which finds sizes out."
     )
-    check_text(incrax.errors.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X)
+    check_text(
+        incrax.errors.CapacityError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1)), X
+    )
 
 
 def test_a_loop_with_too_little_memory():
     text = (
-        "A loop of up to 64 turns was given 50 bytes for the residuals of its derivative, and needs 96 even with as "
+        "A loop of up to 64 turns was given 50 bytes for the residuals of its derivative, and "
+        "needs 96 even with as "
         "few checkpoints as can be. Nothing was evaluated. Pass more: `memory=96`."
     )
     f = lambda x: incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, 64, memory=50)[0]
@@ -878,7 +1103,8 @@ def test_a_loop_with_too_little_memory():
 
 def test_a_ragged_argument_that_is_not_there():
     text = (
-        "`bucketed(ragged=...)` names `y`, and this call has no such argument, or one without arrays in it. Nothing "
+        "`bucketed(ragged=...)` names `y`, and this call has no such argument, or one without "
+        "arrays in it. Nothing "
         "was evaluated. Name arguments as in the function's signature, or by position."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.bucketed(lambda x: x, ragged="y"), X)
@@ -888,8 +1114,10 @@ def test_a_ragged_argument_that_is_not_there():
 
 def test_the_length_of_padded_rows_inside_a_traced_function():
     text = (
-        "`len()` of a `Padded` with room for 64 rows was asked for inside a traced function (jit, grad, vmap), where "
-        "the number of rows is unknown. Nothing was evaluated. Use `length`, which is traced, or `capacity`, which is "
+        "`len()` of a `Padded` with room for 64 rows was asked for inside a traced function (jit, "
+        "grad, vmap), where "
+        "the number of rows is unknown. Nothing was evaluated. Use `length`, which is traced, or "
+        "`capacity`, which is "
         "not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.bucketed(len, ragged=0), X)
@@ -897,15 +1125,19 @@ def test_the_length_of_padded_rows_inside_a_traced_function():
 
 def test_a_size_that_does_not_reach_its_place():
     text = (
-        "A function of `bucketed` found 70 rows where there is room for 64, and more room did not reach that place. "
-        "This is usually a jaxpr that was kept from an earlier call and used again. The result was dropped. Pass "
+        "A function of `bucketed` found 70 rows where there is room for 64, and more room did not "
+        "reach that place. "
+        "This is usually a jaxpr that was kept from an earlier call and used again. The result was "
+        "dropped. Pass "
         "`size=` there, or trace anew in each call."
     )
     kept = {}
 
     def total(x):
         if not kept:
-            kept["values"] = jax.closure_convert(lambda x: incrax.select_rows(x, x > 0).values, x)[0]
+            kept["values"] = jax.closure_convert(lambda x: incrax.select_rows(x, x > 0).values, x)[
+                0
+            ]
         return jnp.sum(kept["values"](x))
 
     check_text(incrax.errors.CapacityError, text, incrax.bucketed(total), np.ones(70))
@@ -916,7 +1148,10 @@ def test_a_size_that_does_not_reach_its_place():
     [
         (lambda n: incrax.scan(lambda c, x: (c, x), 0.0, None, 3, capacity=n), "scan(capacity)"),
         (lambda n: incrax.scan(lambda c, x: (c, x), 0.0, X, memory=n), "scan(memory)"),
-        (lambda n: incrax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps=n), "while_loop(max_steps)"),
+        (
+            lambda n: incrax.while_loop(lambda c: c < 3, lambda c: c + 1, 0, max_steps=n),
+            "while_loop(max_steps)",
+        ),
         (lambda n: incrax.select_rows(X, X > 0, size=n), "select_rows(size)"),
     ],
 )
@@ -929,20 +1164,26 @@ def test_a_size_that_is_traced(call, where):
 
     with pytest.raises(TypeError) as caught:
         jax.jit(traced)(3)
-    assert str(caught.value) == f"`{where}` got {seen[0]}; it must be an integer that is known while tracing."
+    assert (
+        str(caught.value)
+        == f"`{where}` got {seen[0]}; it must be an integer that is known while tracing."
+    )
 
 
 def test_a_mask_of_another_length():
     text = (
-        "`select_rows` got a mask of type bool[3] for `x` of type float64[5]; it takes one boolean per row. Nothing "
-        "was evaluated. Reduce a mask of elements to one of rows, for example by `jnp.all(mask, axis=1)`."
+        "`select_rows` got a mask of type bool[3] for `x` of type float64[5]; it takes one boolean "
+        "per row. Nothing "
+        "was evaluated. Reduce a mask of elements to one of rows, for example by `jnp.all(mask, "
+        "axis=1)`."
     )
     check_text(incrax.errors.LoopTypeError, text, incrax.select_rows, X, np.ones(3, bool))
 
 
 def test_exact_rows_inside_a_traced_function():
     text = (
-        "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the number of rows is unknown "
+        "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the number "
+        "of rows is unknown "
         "and a shape must be known. Use `values` with `mask`, `filled(...)` or `incrax.scan`."
     )
     check_text(TypeError, text, jax.jit(lambda x: incrax.select_rows(x, x > 1, size=5).exact()), X)
@@ -964,22 +1205,34 @@ def test_loops_of_what_is_no_function(call, where):
 
 def test_a_static_argument_of_a_compiled_function_without_a_hash():
     text = (
-        "`bijectors.jit(f)` got `args[1]['a']` of type set, which is no array and cannot be hashed, so it can be "
-        "neither traced nor used as a static value. This is usually a set, a mutable object or a data frame. Nothing "
+        "`bijectors.jit(f)` got `args[1]['a']` of type set, which is no array and cannot be "
+        "hashed, so it can be "
+        "neither traced nor used as a static value. This is usually a set, a mutable object or a "
+        "data frame. Nothing "
         "was evaluated. Pass its arrays, or make the type hashable or a registered pytree."
     )
-    check_text(incrax.errors.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}})
+    check_text(
+        incrax.errors.UnsupportedLeafError, text, bijectors.jit(lambda x, s: x), X, {"a": {1}}
+    )
 
 
 def test_what_is_no_bijection():
     text = (
-        "`remember` got <class 'float'>, which has none of the forms of a bijection that are known. This is usually a "
-        "plain function, a distribution, or the class in place of an instance. Nothing is remembered. Pass a bijection "
-        "of FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` (or "
+        "`remember` got <class 'float'>, which has none of the forms of a bijection that are "
+        "known. This is usually a "
+        "plain function, a distribution, or the class in place of an instance. Nothing is "
+        "remembered. Pass a bijection "
+        "of FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` "
+        "(or "
         "`forward_and_log_det`) and `inverse_and_log_det`."
     )
     check_text(bijectors.NotABijectionError, text, bijectors.remember, 1.0)
 
 
 def test_a_compiled_function_of_what_is_no_function():
-    check_text(TypeError, "`bijectors.jit(f)` got None of type NoneType; it must be a function.", bijectors.jit, None)
+    check_text(
+        TypeError,
+        "`bijectors.jit(f)` got None of type NoneType; it must be a function.",
+        bijectors.jit,
+        None,
+    )

@@ -1,4 +1,6 @@
-"""What a notebook shows: a result as the last expression of a cell once, printed once as text, made not at all."""
+"""What a notebook shows: a result as the last expression of a cell once, printed once as text, made
+not at all.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ from incrax._table import Printable
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
+
+pytestmark = pytest.mark.exhaustive  # they start a kernel, and run all that can be shown in it
 
 LIMIT_S = 600
 
@@ -123,20 +127,38 @@ RESULTS = {
 
 
 def public_modules():
-    names = [info.name for info in pkgutil.walk_packages(incrax.__path__, "incrax.") if "__main__" not in info.name]
+    names = [
+        info.name
+        for info in pkgutil.walk_packages(incrax.__path__, "incrax.")
+        if "__main__" not in info.name
+    ]
     return [import_module(name) for name in names if "assets" not in name]
 
 
 def with_tables():
     """Every class of incrax that has its own way to be shown."""
-    found = {kind for module in public_modules() for _, kind in inspect.getmembers(module, inspect.isclass)}
-    ours = {kind for kind in found if kind.__module__.startswith("incrax") and hasattr(kind, "_repr_html_")}
-    return {kind.__name__ for kind in ours - {Printable, ShownAsText} if not kind.__name__.startswith("_")}
+    found = {
+        kind
+        for module in public_modules()
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+    }
+    ours = {
+        kind
+        for kind in found
+        if kind.__module__.startswith("incrax") and hasattr(kind, "_repr_html_")
+    }
+    return {
+        kind.__name__
+        for kind in ours - {Printable, ShownAsText}
+        if not kind.__name__.startswith("_")
+    }
 
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """Three cells for each result: made, last expression, printed; and one with the types of all."""
+    """Three cells for each result: made, last expression, printed; and one with the types of
+    all.
+    """
     cells = [SETUP]
     for name, code in RESULTS.items():
         cells += [f"made[{name!r}] = {code}", f"made[{name!r}]", f"print(made[{name!r}])"]
@@ -144,7 +166,11 @@ def notebook(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = nbclient.NotebookClient(
-        written, timeout=LIMIT_S, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": folder}}
+        written,
+        timeout=LIMIT_S,
+        allow_errors=True,
+        kernel_name="python3",
+        resources={"metadata": {"path": folder}},
     )
     source = Path(incrax.__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:
@@ -175,7 +201,9 @@ def test_the_last_expression_of_a_cell_is_shown_once(shown):
 
 
 def printed(outputs):
-    """The text of a cell that only prints; a kernel's buffer empties by time, so one print may come in two pieces."""
+    """The text of a cell that only prints; a kernel's buffer empties by time, so one print may come
+    in two pieces.
+    """
     assert {(output.output_type, output.name) for output in outputs} == {("stream", "stdout")}
     return "".join(output.text for output in outputs)
 
@@ -190,7 +218,9 @@ def test_what_is_printed_is_shown_once_as_text(shown):
 def test_what_a_notebook_frames_is_what_is_printed(shown):
     framed = shown[1][0].data.get("text/html", "")
     if framed.startswith("<pre>"):
-        assert unescape(framed.removeprefix("<pre>").removesuffix("</pre>")) == printed(shown[2]).strip("\n")
+        assert unescape(framed.removeprefix("<pre>").removesuffix("</pre>")) == printed(
+            shown[2]
+        ).strip("\n")
 
 
 def test_all_that_has_tables_is_among_these(notebook):

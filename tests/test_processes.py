@@ -1,4 +1,5 @@
-"""Two processes, each with its share of the rows: the results of one, and the same decisions in both.
+"""Two processes, each with its share of the rows: the results of one, and the same decisions in
+both.
 
 What runs in each is `process_worker.py`.
 """
@@ -26,6 +27,8 @@ import pytest
 
 import incrax
 
+pytestmark = pytest.mark.exhaustive
+
 WORKER = Path(worker.__file__)
 EXAMPLE = WORKER.parent.parent / "examples" / "cluster_fit.py"
 LIMIT_S = 400
@@ -39,14 +42,18 @@ def free_port():
 
 
 def run_pair(command, folder):
-    """Start two processes and wait; what they printed, or what went wrong, as (is all well, texts)."""
+    """Start two processes and wait; what they printed, or what went wrong, as (is all well,
+    texts).
+    """
     with contextlib.ExitStack() as stack:
         started = []
         for number in range(2):
             environment = {**os.environ, "XLA_FLAGS": "", "PYTHONHASHSEED": str(number + 1)}
             log = stack.enter_context((folder / f"log{number}").open("w+"))
             arguments = [sys.executable, *command(number)]
-            process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                arguments, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
             stack.enter_context(process)
             stack.callback(process.kill)
             started.append(process)
@@ -64,8 +71,14 @@ def outcome():
     port = str(free_port())
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name) / f"found{number}.json" for number in range(2)]
-        is_well, printed = run_pair(lambda number: [WORKER, str(number), "2", port, files[number]], Path(name))
-        return [json.loads(file.read_text()) for file in files] if is_well else "\n--- the other\n".join(printed)
+        is_well, printed = run_pair(
+            lambda number: [WORKER, str(number), "2", port, files[number]], Path(name)
+        )
+        return (
+            [json.loads(file.read_text()) for file in files]
+            if is_well
+            else "\n--- the other\n".join(printed)
+        )
 
 
 def run_processes():
@@ -95,7 +108,9 @@ def test_results_are_those_of_one_process(name):
 
 @pytest.mark.parametrize("name", worker.FUNCTIONS)
 def test_all_processes_have_the_same_results_counters_and_programs(name):
-    """And the same programs, although their clocks, their free memory and the order of their sets differ."""
+    """And the same programs, although their clocks, their free memory and the order of their sets
+    differ.
+    """
     first, second = (found["functions"][name] for found in run_processes())
     assert first == second
     assert first["plans"]
@@ -105,7 +120,9 @@ def test_all_processes_have_the_same_results_counters_and_programs(name):
 def test_counters_are_those_of_one_process(name):
     fun, options = worker.FUNCTIONS[name]
     f = incrax.incremental(fun, **options)
-    for params, counters in zip(worker.scan_points(), run_processes()[0]["functions"][name]["counters"], strict=True):
+    for params, counters in zip(
+        worker.scan_points(), run_processes()[0]["functions"][name]["counters"], strict=True
+    ):
         f(params, jnp.asarray(worker.ROWS))
         assert f.stats.as_dict() == counters
 
@@ -113,7 +130,10 @@ def test_counters_are_those_of_one_process(name):
 @pytest.mark.parametrize("name", worker.POLICIES)
 def test_only_what_changed_runs(name):
     counters = run_processes()[0]["functions"][name]["counters"]
-    num_eqns, num_run = counters[0]["ran"] + counters[0]["filled"], counters[-1]["ran"] + counters[-1]["filled"]
+    num_eqns, num_run = (
+        counters[0]["ran"] + counters[0]["filled"],
+        counters[-1]["ran"] + counters[-1]["filled"],
+    )
     num_calls = counters[-1]["calls"] - counters[-1]["unchanged"]
     assert num_run < 0.8 * num_calls * num_eqns
     assert counters[-1]["unchanged"] > 10
@@ -139,7 +159,9 @@ def test_inputs_over_several_processes_are_compared_by_identity():
 
 def test_the_pure_form_equals_one_process():
     plain = jax.jit(worker.likelihood)
-    expected = [plain({**worker.PARAMS, "share": share}, worker.ROWS) for share in np.linspace(0.2, 0.4, 5)]
+    expected = [
+        plain({**worker.PARAMS, "share": share}, worker.ROWS) for share in np.linspace(0.2, 0.4, 5)
+    ]
     for found in run_processes():
         close(found["pure"], expected)
 
@@ -154,12 +176,18 @@ def test_the_example_runs_unchanged_in_two_processes(tmp_path):
     spec = importlib.util.spec_from_file_location("cluster_fit", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
-    minima, *_ = example.profile(jax.jit(jax.value_and_grad(example.mean_loss)), example.sharded_rows(8192))
+    minima, *_ = example.profile(
+        jax.jit(jax.value_and_grad(example.mean_loss)), example.sharded_rows(8192)
+    )
     where = f"127.0.0.1:{free_port()}"
     options = ["--rows", "8192", "--coordinator", where, "--processes", "2", "--process"]
     is_well, printed = run_pair(lambda number: [EXAMPLE, *options, str(number)], tmp_path)
     assert is_well, "\n--- the other\n".join(printed)
     assert "8,192 rows; 2 cpu devices, 2 processes" in printed[0]
     assert "rows" not in printed[1]
-    shown = [float(line.split()[1]) for line in printed[0].splitlines() if re.fullmatch(r" +\d+\.\d+ +\d+\.\d+", line)]
+    shown = [
+        float(line.split()[1])
+        for line in printed[0].splitlines()
+        if re.fullmatch(r" +\d+\.\d+ +\d+\.\d+", line)
+    ]
     np.testing.assert_allclose(shown, 2 * 8192 * (minima - minima.min()), atol=2e-3)

@@ -1,4 +1,6 @@
-"""The README and the pages: their code prints what they show, commands are those of CI, names and links exist."""
+"""The README and the pages: their code prints what they show, commands are those of CI, names and
+links exist.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ PYTEST = re.compile(r"-m pytest (.*)")
 
 def blocks(page: str = "README.md") -> list[tuple[str, str]]:
     """(language, text) of every fenced block."""
-    return [(match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))]
+    return [
+        (match[1], match[2]) for match in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))
+    ]
 
 
 def shell_commands() -> list[str]:
@@ -48,13 +52,19 @@ def pytest_options(text: str) -> list[str]:
 def public_names() -> list[str]:
     listed = getattr(incrax, "__all__", None)
     names = vars(incrax) if listed is None else listed
-    return [n for n in names if not n.startswith("_") and not isinstance(getattr(incrax, n), ModuleType)]
+    return [
+        n for n in names if not n.startswith("_") and not isinstance(getattr(incrax, n), ModuleType)
+    ]
 
 
-# --- code -------------------------------------------------------------------------------------------------------------
+# --- code -----------------------------------------------------------------------------------------
 
 
-PAGES = ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md")))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))),
+]
 WITH_CODE = [page for page in PAGES if "python" in dict(blocks(page))]
 """Blocks marked `python` run; code of others, and what needs a cluster, is marked `py`."""
 
@@ -85,23 +95,31 @@ def test_the_code_prints_what_the_page_shows(page):
             filename = f"<{page}, block {number}>"
             linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
             exec(compile(text, filename, "exec"), namespace)
-        if number + 1 < len(found) and found[number + 1][0] == "text" and is_next(page, text, found[number + 1][1]):
+        if (
+            number + 1 < len(found)
+            and found[number + 1][0] == "text"
+            and is_next(page, text, found[number + 1][1])
+        ):
             expected, actual = stripped(found[number + 1][1]), stripped(printed.getvalue())
-            assert checker.check_output(expected, actual, doctest.ELLIPSIS), f"{text}\n--- printed\n{actual}"
+            assert checker.check_output(expected, actual, doctest.ELLIPSIS), (
+                f"{text}\n--- printed\n{actual}"
+            )
             compared += 1
     assert compared >= 1
 
 
 def is_next(page: str, code: str, output: str) -> bool:
     """Whether nothing but a blank line stands between two blocks."""
-    return f"```python\n{code}```\n\n```text\n{output}```" in (ROOT / page).read_text(encoding="utf-8")
+    return f"```python\n{code}```\n\n```text\n{output}```" in (ROOT / page).read_text(
+        encoding="utf-8"
+    )
 
 
 def stripped(text: str) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.rstrip().splitlines())
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def test_there_are_two_commands_one_for_the_demo_and_one_for_the_tests():
@@ -118,14 +136,16 @@ def test_the_commands_are_those_that_ci_runs():
     assert INSTALL.findall(CI)[0] == INSTALL.findall(tests)[0]
     assert pytest_options(tests) == pytest_options(CI)
     assert re.search(r'/bin/incrax" demo', CI)
-    assert f"incrax[{INSTALL.findall(demo)[0]}]" in EXTRAS["test"]  # what the demo needs is installed there too
+    assert (
+        f"incrax[{INSTALL.findall(demo)[0]}]" in EXTRAS["test"]
+    )  # what the demo needs is installed there too
 
 
 def test_every_extra_that_the_page_names_exists():
     assert set(re.findall(r"\.\[(\w+)\]", README)) <= set(EXTRAS)
 
 
-# --- names and links --------------------------------------------------------------------------------------------------
+# --- names and links ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", public_names())
@@ -157,8 +177,12 @@ def test_every_relative_link_exists(page):
 def test_every_module_of_the_engine_has_its_place_in_the_pipeline():
     page = (ROOT / "docs" / "design" / "pipeline.md").read_text(encoding="utf-8")
     source = ROOT / "src" / "incrax"
-    names = [".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")]
-    engine = [n for n in names if "__" not in n and not n.startswith(("demo", "cli", "primitives."))]
+    names = [
+        ".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")
+    ]
+    engine = [
+        n for n in names if "__" not in n and not n.startswith(("demo", "cli", "primitives."))
+    ]
     assert [name for name in engine if f"`{name}`" not in page] == []
 
 
@@ -171,9 +195,13 @@ def test_every_script_that_measured_exists():
 def test_every_test_that_the_page_of_the_seeds_names_exists():
     folder = ROOT / "tests" / "seeds"
     written = {
-        name for path in folder.glob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        name
+        for path in folder.glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
-    named = set(re.findall(r"`(test_[a-z]\w+)`", (folder / "README.md").read_text(encoding="utf-8")))
+    named = set(
+        re.findall(r"`(test_[a-z]\w+)`", (folder / "README.md").read_text(encoding="utf-8"))
+    )
     assert named == written
 
 

@@ -10,16 +10,37 @@ from pathlib import Path
 import pytest
 
 CASES = Path(__file__).parent / "sharding_cases.py"
-FOUR_DEVICES = "--xla_force_host_platform_device_count=4 --xla_cpu_collective_call_terminate_timeout_seconds=300"
-"""The second flag is for busy machines: devices that wait for each other too long end the process."""
+FOUR_DEVICES = (
+    "--xla_force_host_platform_device_count=4 "
+    "--xla_cpu_collective_call_terminate_timeout_seconds=300"
+)
+"""The second flag is for busy machines: devices that wait for each other too long end the
+process.
+"""
 
 LIMIT_S = 900
 
 
 def run_cases(choice):
     """Run some of the cases; the exit code and what was printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "XLA_"))}
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", str(CASES), "-k", choice]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "XLA_"))
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "",
+        "-p",
+        "no:cacheprovider",
+        str(CASES),
+        "-k",
+        choice,
+    ]
     done = subprocess.run(
         command,
         cwd=CASES.parent.parent,
@@ -44,6 +65,8 @@ def test_a_case_passes_on_four_devices():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("choice", ["explicit", "not explicit"], ids=["meshes in types", "all others"])
+@pytest.mark.parametrize(
+    "choice", ["explicit", "not explicit"], ids=["meshes in types", "all others"]
+)
 def test_every_case_passes_on_four_devices(choice):
     check_cases(choice)

@@ -1,4 +1,6 @@
-"""Many calls from many threads, interrupts at random moments, configuration changed between calls."""
+"""Many calls from many threads, interrupts at random moments, configuration changed between
+calls.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import check, same
+from jax._src import core
 
 import incrax
 
@@ -42,7 +45,9 @@ def test_threads_get_right_results_and_end(policy):
             if not np.isclose(float(f(*point, X)), expected[point], rtol=1e-12):
                 wrong.append(point)
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(NUM_THREADS)]
+    threads = [
+        threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(NUM_THREADS)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -54,7 +59,9 @@ def test_threads_get_right_results_and_end(policy):
 
 
 def was_interrupt(error):
-    """Whether an interrupt is the error, or what JAX made another error of where it struck inside."""
+    """Whether an interrupt is the error, or what JAX made another error of where it struck
+    inside.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         if "KeyboardInterrupt" in str(error):
             return True
@@ -63,12 +70,18 @@ def was_interrupt(error):
 
 
 def is_torn_cache(error):
-    """Whether an interrupt left an entry of a cache of JAX marked as being computed, which only clearing it undoes."""
+    """Whether an interrupt left an entry of a cache of JAX marked as being computed, which only
+    clearing it undoes.
+    """
     return isinstance(error, RecursionError) and "Recursively calling <weakref" in str(error)
 
 
 def unless_torn(f, *args):
-    """A call after an interrupt, once more where that left such an entry."""
+    """A call after an interrupt, once more where that left such an entry, or no trace at all:
+    `Primitive.bind` takes the trace away before the `try` that gives it back.
+    """
+    if core.trace_ctx.trace is None:
+        core.trace_ctx.set_trace(core.eval_trace)
     try:
         return f(*args)
     except RecursionError as error:
@@ -78,10 +91,16 @@ def unless_torn(f, *args):
         return f(*args)
 
 
-# Python swallows an interrupt inside a destructor or a callback of the collector and tells so in a warning.
+# Python swallows an interrupt inside a destructor or a callback of the collector and tells so in a
+# warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
-@pytest.mark.skipif(sys.gettrace() is not None, reason="an interrupt leaves the lock of what measures coverage locked")
+@pytest.mark.skipif(
+    not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt"
+)
+@pytest.mark.skipif(
+    sys.gettrace() is not None,
+    reason="an interrupt leaves the lock of what measures coverage locked",
+)
 @pytest.mark.parametrize("policy", ["fast", "exact"])
 def test_interrupts_lose_nothing(policy):
     f, plain = incrax.incremental(model, policy=policy), jax.jit(model)

@@ -17,7 +17,9 @@ from incrax._tables import CHECK_EVERY, LruTable, make_room, remembered_bytes
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["get", "peek", "add", "setdefault", "pop"]), st.integers(0, 5))),
+    st.lists(
+        st.tuples(st.sampled_from(["get", "peek", "add", "setdefault", "pop"]), st.integers(0, 5))
+    ),
     st.integers(1, 4),
 )
 def test_a_table_is_the_latest_of_a_list(steps, size):
@@ -71,7 +73,9 @@ def test_what_was_used_least_recently_goes_of_whichever_table(bound):
             table.add(key, "value")
     first.get(0)
     make_room()
-    assert [key for key, _ in second.items()] == [2]  # older than all of the first one; its latest stays
+    assert [key for key, _ in second.items()] == [
+        2
+    ]  # older than all of the first one; its latest stays
     assert [key for key, _ in first.items()] == [1, 2, 0]
 
 
@@ -123,7 +127,10 @@ def test_a_new_plan_makes_room_too(bound):
 
 def test_text_of_a_bound_that_is_no_number(monkeypatch):
     monkeypatch.setenv("INCRAX_PROGRAM_BYTES", "2 GB")
-    with pytest.raises(ValueError, match="is '2 GB'; it is the number of bytes .* such as 4e9. Set one, or unset it"):
+    with pytest.raises(
+        ValueError,
+        match="is '2 GB'; it is the number of bytes .* such as 4e9. Set one, or unset it",
+    ):
         make_room()
 
 
@@ -137,7 +144,9 @@ def test_the_environment_shows_the_bound(bound):
 
 def test_functions_whose_programs_made_room_are_right_and_traced_again(bound):
     bound(_tables.PROGRAM_BYTES)
-    f = incrax.incremental(lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=4 * CHECK_EVERY))
+    f = incrax.incremental(
+        lambda a, x: a * jnp.sum(x), tuning=incrax.Tuning(max_signatures=4 * CHECK_EVERY)
+    )
     for _ in range(2):
         for size in range(1, CHECK_EVERY + 2):
             same(f(2.0, jnp.ones(size)), jnp.sum(jnp.ones(size)) * 2.0)

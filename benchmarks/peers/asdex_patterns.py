@@ -1,9 +1,11 @@
-"""Question: does asdex find tighter patterns, or fewer colours, or both faster, than `incrax.derivatives.sparsity`?
+"""Question: does asdex find tighter patterns, or fewer colours, or both faster, than
+`incrax.derivatives.sparsity`?
 
-Functions of 200 to 1,000 inputs; for each, by either library: nonzeros of the pattern, seconds to find it (best of
-three, tracing included), colours. Both patterns must hold the true one, which is known by construction. asdex 0.5.2
-needs Python 3.12, numba and JAX 0.11, and does not import with JAX 0.12: run it in an environment of its own, with
-`PYTHONPATH=src python benchmarks/peers/asdex_patterns.py`.
+Functions of 200 to 1,000 inputs; for each, by either library: nonzeros of the pattern, seconds to
+find it (best of three, tracing included), colours. Both patterns must hold the true one, which is
+known by construction. asdex 0.5.2 needs Python 3.12, numba and JAX 0.11, and does not import with
+JAX 0.12: run it in an environment of its own, with `PYTHONPATH=src python
+benchmarks/peers/asdex_patterns.py`.
 """
 
 from __future__ import annotations
@@ -106,9 +108,13 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     warnings.simplefilter("ignore")
     folder = Path(ours.__path__[0])
-    lines = sum(len(p.read_text().splitlines()) for p in folder.glob("*.py") if p.name != "compressed.py")
+    lines = sum(
+        len(p.read_text().splitlines()) for p in folder.glob("*.py") if p.name != "compressed.py"
+    )
     print(f"asdex 0.5.2, jax {jax.__version__}; lines of our patterns and colours: {lines}")
-    print("| function | true nonzeros | incrax: nonzeros, s, colours | asdex: nonzeros, s, colours |")
+    print(
+        "| function | true nonzeros | incrax: nonzeros, s, colours | asdex: nonzeros, s, colours |"
+    )
     print("|---|---|---|---|")
     for function in (*JACOBIANS, *HESSIANS):
         is_hessian = function in HESSIANS
@@ -117,8 +123,12 @@ def main() -> None:
         mine, mine_s = best_s(lambda function=function, find=find: find(trace(function, X)))
         color = color_symmetric if is_hessian else color_columns
         theirs_of = asdex.hessian_sparsity if is_hessian else asdex.jacobian_sparsity
-        theirs, theirs_s = best_s(lambda function=function, theirs_of=theirs_of: theirs_of(function, X))
-        other = csr_array((np.ones(len(theirs.rows), bool), (theirs.rows, theirs.cols)), shape=theirs.shape)
+        theirs, theirs_s = best_s(
+            lambda function=function, theirs_of=theirs_of: theirs_of(function, X)
+        )
+        other = csr_array(
+            (np.ones(len(theirs.rows), bool), (theirs.rows, theirs.cols)), shape=theirs.shape
+        )
         colored = (
             asdex.hessian_coloring_from_sparsity(theirs)
             if is_hessian

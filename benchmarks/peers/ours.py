@@ -21,19 +21,26 @@ from serving import Case, moved, serve
 import incrax
 from incrax import fit
 
+SETTLED = incrax.Tuning(compile_s=60.0)
+
 QUICK = "--quick" in sys.argv
 TABLE = (20_000 if QUICK else 1_000_000, 64)
 NUM_POINTS = 10_000 if QUICK else 1_000_000
 
 
-# --- mixture ---------------------------------------------------------------------------------------------------------
+# --- mixture --------------------------------------------------------------------------------------
 
 
 def write_mixture(folder: Path) -> None:
     """Events and the values of the parameters by name."""
     num = 5_000 if QUICK else mixture.NUM_EVENTS
     p, x = mixture.truth(num), np.asarray(mixture.make_data(num))
-    np.savez(folder / "mixture.npz", x=x, names=np.array(mixture.NAMES), **{k: np.array(v) for k, v in p.items()})
+    np.savez(
+        folder / "mixture.npz",
+        x=x,
+        names=np.array(mixture.NAMES),
+        **{k: np.array(v) for k, v in p.items()},
+    )
 
 
 def of_mixture(changed: str, transform: Callable[[Any], Any]) -> Callable[[Path], Case]:
@@ -42,8 +49,10 @@ def of_mixture(changed: str, transform: Callable[[Any], Any]) -> Callable[[Path]
     def make(folder: Path) -> Case:
         data = np.load(folder / "mixture.npz")
         start, x = {name: float(data[name]) for name in mixture.NAMES}, jnp.asarray(data["x"])
-        ours = incrax.incremental(transform(mixture.nll))
-        call = lambda number: jax.block_until_ready(ours({**start, changed: moved(start[changed], number)}, x))
+        ours = incrax.incremental(transform(mixture.nll), tuning=SETTLED)
+        call = lambda number: jax.block_until_ready(
+            ours({**start, changed: moved(start[changed], number)}, x)
+        )
         return Case(call, _mixture_figures)
 
     return make
@@ -56,7 +65,7 @@ def _mixture_figures(result: Any) -> list[float]:
     return [float(value), *(float(gradient[name]) for name in mixture.NAMES)]
 
 
-# --- the polynomial and the table ------------------------------------------------------------------------------------
+# --- the polynomial and the table -----------------------------------------------------------------
 
 
 def write_polynomial(folder: Path) -> None:
@@ -68,15 +77,22 @@ def write_polynomial(folder: Path) -> None:
 def polynomial(folder: Path) -> Case:
     """Value and derivative by one field of ten."""
     data = np.load(folder / "polynomial.npz")
-    start, x = {f"c{k}": float(value) for k, value in enumerate(data["c"])}, incrax.frozen(data["x"])
+    start, x = (
+        {f"c{k}": float(value) for k, value in enumerate(data["c"])},
+        incrax.frozen(data["x"]),
+    )
     value = lambda p, x: jnp.sum(sum(p[f"c{k}"] * x**k for k in range(10)))
     ours = incrax.value_and_grad(value, wrt=lambda p: {"c2": p["c2"]})
-    call = lambda number: jax.block_until_ready(ours({**start, "c2": moved(start["c2"], number)}, x))
+    call = lambda number: jax.block_until_ready(
+        ours({**start, "c2": moved(start["c2"], number)}, x)
+    )
     return Case(call, lambda result: [float(each) for each in jax.tree.leaves(result)])
 
 
 def write_table(folder: Path) -> None:
-    """The size of the table, which is sin(0), sin(1), ... in float32, and rows to read, one of them twice."""
+    """The size of the table, which is sin(0), sin(1), ... in float32, and rows to read, one of them
+    twice.
+    """
     ids = np.random.default_rng(0).integers(0, TABLE[0], (100, 64))
     ids[:, 1] = ids[:, 0]
     np.savez(folder / "table.npz", rows=TABLE[0], columns=TABLE[1], ids=ids)
@@ -90,7 +106,10 @@ def table(folder: Path) -> Case:
     ids = jnp.asarray(data["ids"])
     batches = [ids[k] for k in range(len(ids))]
     ours = incrax.grad(lambda t, ids: jnp.sum(jnp.tanh(t[ids]) ** 2), sparse="rows")
-    return Case(lambda number: jax.block_until_ready(ours(weights, batches[number % len(batches)])), _table_figures)
+    return Case(
+        lambda number: jax.block_until_ready(ours(weights, batches[number % len(batches)])),
+        _table_figures,
+    )
 
 
 def _table_figures(gradient: Any) -> list[float]:
@@ -98,14 +117,16 @@ def _table_figures(gradient: Any) -> list[float]:
     return [np.abs(values).sum(), (values**2).sum()]
 
 
-# --- amplitudes ------------------------------------------------------------------------------------------------------
+# --- amplitudes -----------------------------------------------------------------------------------
 
 
 def write_amplitude(folder: Path) -> None:
     """Couplings, shapes, data and simulation."""
     inputs = amplitude.make_inputs(*((6, 2_000) if QUICK else ()))
     columns = {f"data_{name}": np.asarray(x) for name, x in inputs.data._asdict().items()}
-    columns |= {f"monte_carlo_{name}": np.asarray(x) for name, x in inputs.monte_carlo._asdict().items()}
+    columns |= {
+        f"monte_carlo_{name}": np.asarray(x) for name, x in inputs.monte_carlo._asdict().items()
+    }
     np.savez(folder / "amplitude.npz", **inputs.couplings, **inputs.shapes, **columns)
 
 
@@ -116,10 +137,12 @@ def couplings(transform: Callable[[Any], Any]) -> Callable[[Path], Case]:
         data = np.load(folder / "amplitude.npz")
         shapes = {name: data[name] for name in ("mass", "width")}
         events = [
-            amplitude.Events(*(jnp.asarray(data[f"{kind}_{name}"]) for name in amplitude.Events._fields))
+            amplitude.Events(
+                *(jnp.asarray(data[f"{kind}_{name}"]) for name in amplitude.Events._fields)
+            )
             for kind in ("data", "monte_carlo")
         ]
-        ours = incrax.incremental(transform(amplitude.nll_vectorised))
+        ours = incrax.incremental(transform(amplitude.nll_vectorised), tuning=SETTLED)
 
         def call(number: int) -> Any:
             p = {name: np.asarray(moved(data[name], number)) for name in ("re", "im")}
@@ -137,7 +160,7 @@ def _coupling_figures(result: Any) -> Any:
     return np.concatenate([[float(value)], gradient["re"], gradient["im"]])
 
 
-# --- flows and fits --------------------------------------------------------------------------------------------------
+# --- flows and fits -------------------------------------------------------------------------------
 
 
 def write_flow(folder: Path) -> None:
@@ -155,10 +178,14 @@ def flow(name: str, transform: Callable[[Any], Any]) -> Callable[[Path], Case]:
         from peer_flowjax import figures
 
         data = np.load(folder / "flow.npz")
-        sizes = bench_bijectors.Sizes(int(data["dim"]), int(data["layers"]), data["xs"].shape[1], int(data["width"]))
+        sizes = bench_bijectors.Sizes(
+            int(data["dim"]), int(data["layers"]), data["xs"].shape[1], int(data["width"])
+        )
         arrays, forms = bench_bijectors.forms(bench_bijectors.flows(sizes)[name][0])
         compiled, batches = jax.jit(transform(forms[bench_bijectors.OURS])), jnp.asarray(data["xs"])
-        call = lambda number: jax.block_until_ready(compiled(arrays, batches[number % len(batches)]))
+        call = lambda number: jax.block_until_ready(
+            compiled(arrays, batches[number % len(batches)])
+        )
         return Case(call, figures)
 
     return make
@@ -169,14 +196,22 @@ def write_nist(folder: Path) -> None:
     (folder / "nist").mkdir()
     for name in nist.names()[:: 9 if QUICK else 3]:
         each = nist.problem(name)
-        np.savez(folder / "nist" / name, x=each.x, y=each.y, start=each.starts[0], expression=np.array(each.expression))
+        np.savez(
+            folder / "nist" / name,
+            x=each.x,
+            y=each.y,
+            start=each.starts[0],
+            expression=np.array(each.expression),
+        )
 
 
 def fits(folder: Path) -> Case:
     """All problems of the folder, one after the other."""
     paths = sorted((folder / "nist").glob("*.npz"))
     if not paths:
-        raise FileNotFoundError(f"the problems of NIST are not in {nist.FOLDER}; NIST_STRD names their folder")
+        raise FileNotFoundError(
+            f"the problems of NIST are not in {nist.FOLDER}; NIST_STRD names their folder"
+        )
     solvers = [_solver(path) for path in paths]
     return Case(lambda _: [solve() for solve in solvers], lambda found: np.concatenate(found))
 
@@ -188,7 +223,7 @@ def _solver(path: Path) -> Callable[[], Any]:
     return lambda: fit.levenberg_marquardt(residuals, start, x, y).values
 
 
-# --- what a peer asks for --------------------------------------------------------------------------------------------
+# --- what a peer asks for -------------------------------------------------------------------------
 
 
 def _same(function: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The log-density of a sample in FlowJAX, which evaluates the inverse: `log_prob(forward(x))` in one `jax.jit`."""
+"""The log-density of a sample in FlowJAX, which evaluates the inverse: `log_prob(forward(x))` in
+one `jax.jit`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,17 @@ jax.config.update("jax_enable_x64", True)
 
 def bijection_of(name: str, data: Any) -> Any:
     """The flow, from the key that ours takes, too."""
-    given = {"base_dist": fd.Normal(jnp.zeros(int(data["dim"]))), "flow_layers": int(data["layers"])}
+    given = {
+        "base_dist": fd.Normal(jnp.zeros(int(data["dim"]))),
+        "flow_layers": int(data["layers"]),
+    }
     given |= {"nn_width": int(data["width"]), "invert": False}
     key = jax.random.key(0)
     if name == "inverse autoregressive":
         return ff.masked_autoregressive_flow(key, **given).bijection
-    return ff.coupling_flow(key, transformer=fb.RationalQuadraticSpline(knots=8, interval=4), **given).bijection
+    return ff.coupling_flow(
+        key, transformer=fb.RationalQuadraticSpline(knots=8, interval=4), **given
+    ).bijection
 
 
 def split(bijection: Any) -> tuple[list[Any], Any]:
@@ -34,7 +41,9 @@ def split(bijection: Any) -> tuple[list[Any], Any]:
 
     def merged(arrays: Any) -> Any:
         rest = iter(arrays)
-        return jax.tree.unflatten(treedef, [next(rest) if f else x for x, f in zip(leaves, is_array, strict=True)])
+        return jax.tree.unflatten(
+            treedef, [next(rest) if f else x for x, f in zip(leaves, is_array, strict=True)]
+        )
 
     return [x for x, flag in zip(leaves, is_array, strict=True) if flag], merged
 
@@ -54,7 +63,10 @@ def flow(name: str, *, with_gradient: bool) -> Any:
             return jnp.sum(-0.5 * jnp.sum(us**2, axis=-1) + ladj) + jnp.sum(ys)
 
         compiled = jax.jit(jax.value_and_grad(log_density) if with_gradient else log_density)
-        return Case(lambda number: jax.block_until_ready(compiled(arrays, batches[number % len(batches)])), figures)
+        return Case(
+            lambda number: jax.block_until_ready(compiled(arrays, batches[number % len(batches)])),
+            figures,
+        )
 
     return make
 

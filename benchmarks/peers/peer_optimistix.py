@@ -1,4 +1,6 @@
-"""Certified problems of least squares, by optimistix's Levenberg-Marquardt at the tolerance where it does best."""
+"""Certified problems of least squares, by optimistix's Levenberg-Marquardt at the tolerance where
+it does best.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,18 @@ def model_of(expression: str) -> Any:
 def solver_of(path: Path) -> Any:
     """A function without arguments that fits one problem."""
     data = np.load(path)
-    model, solver = model_of(str(data["expression"])), optimistix.LevenbergMarquardt(rtol=1e-10, atol=1e-10)
+    model, solver = (
+        model_of(str(data["expression"])),
+        optimistix.LevenbergMarquardt(rtol=1e-10, atol=1e-10),
+    )
     x, y, start = jnp.asarray(data["x"]), jnp.asarray(data["y"]), jnp.asarray(data["start"])
 
     @jax.jit
     def run(start: Any, data: Any) -> Any:
         residuals = lambda b, data: data[1] - model(b, data[0])
-        return optimistix.least_squares(residuals, solver, start, args=data, max_steps=5000, throw=False).value
+        return optimistix.least_squares(
+            residuals, solver, start, args=data, max_steps=5000, throw=False
+        ).value
 
     return lambda: jax.block_until_ready(run(start, (x, y)))
 

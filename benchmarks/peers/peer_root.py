@@ -1,6 +1,8 @@
-"""The mixture in RooFit: two normals and an exponential, extended, one parameter changed at every call.
+"""The mixture in RooFit: two normals and an exponential, extended, one parameter changed at every
+call.
 
-RooFit keeps the values of components whose parameters did not change, so that this is its own incremental evaluation.
+RooFit keeps the values of components whose parameters did not change, so that this is its own
+incremental evaluation.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ def value(changed: str) -> Any:
         data = np.load(folder / "mixture.npz")
         start = {name: float(data[name]) for name in data["names"]}
         x = ROOT.RooRealVar("x", "x", 0.0, 10.0)
-        p = {name: ROOT.RooRealVar(name, name, v, -10.0 * abs(v), 10.0 * abs(v)) for name, v in start.items()}
+        p = {
+            name: ROOT.RooRealVar(name, name, v, -10.0 * abs(v), 10.0 * abs(v))
+            for name, v in start.items()
+        }
         shapes = [
             ROOT.RooGaussian("g1", "g1", x, p["mu1"], p["s1"]),
             ROOT.RooGaussian("g2", "g2", x, p["mu2"], p["s2"]),

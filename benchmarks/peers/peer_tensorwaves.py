@@ -1,4 +1,5 @@
-"""The amplitude analysis in tensorwaves: an intensity of which it precomputes what no free parameter reaches.
+"""The amplitude analysis in tensorwaves: an intensity of which it precomputes what no free
+parameter reaches.
 
 `create_cached_function` and `UnbinnedNLL` of its JAX backend, the couplings free.
 """
@@ -31,7 +32,9 @@ def barrier(spin: int, z: Any) -> Any:
 
 
 def intensity(data: Any) -> tuple[Any, dict[Any, float]]:
-    """The expression, and the values of its parameters: couplings free, masses and widths as numbers."""
+    """The expression, and the values of its parameters: couplings free, masses and widths as
+    numbers.
+    """
     mass, cosine, phi = sp.symbols(EVENT, real=True)
     sine = sp.sqrt(1 - cosine**2)
     angular = (sp.Integer(1), cosine, -sine / sp.sqrt(2) * sp.exp(sp.I * phi))
@@ -44,7 +47,11 @@ def intensity(data: Any) -> tuple[Any, dict[Any, float]]:
         spin = SPINS[k % 4]
         ratio = barrier(spin, q * RADIUS**2) / barrier(spin, q_pole * RADIUS**2)
         running = float(width) * (float(pole) / mass) * sp.sqrt(q / q_pole) * ratio
-        shape = float(pole * width) * sp.sqrt(ratio) / (float(pole) ** 2 - mass**2 - sp.I * float(pole) * running)
+        shape = (
+            float(pole * width)
+            * sp.sqrt(ratio)
+            / (float(pole) ** 2 - mass**2 - sp.I * float(pole) * running)
+        )
         total += (re + sp.I * im) * shape * angular[k % 4]
     return sp.Abs(total) ** 2, values
 
@@ -58,7 +65,10 @@ def couplings(*, with_gradient: bool) -> Any:
         cached, transform = create_cached_function(
             expression, parameters=values, free_parameters=set(values), backend="jax"
         )
-        rows = [transform({name: data[f"{kind}_{name}"] for name in EVENT}) for kind in ("data", "monte_carlo")]
+        rows = [
+            transform({name: data[f"{kind}_{name}"] for name in EVENT})
+            for kind in ("data", "monte_carlo")
+        ]
         loss = UnbinnedNLL(cached, *rows, backend="jax")
         start = {str(symbol): value for symbol, value in values.items()}
 
@@ -67,7 +77,11 @@ def couplings(*, with_gradient: bool) -> Any:
             found = [float(loss(p))]
             if with_gradient:
                 gradient = loss.gradient(p)
-                found += [float(gradient[f"{part}{k}"]) for part in ("re", "im") for k in range(len(data["re"]))]
+                found += [
+                    float(gradient[f"{part}{k}"])
+                    for part in ("re", "im")
+                    for k in range(len(data["re"]))
+                ]
             return found
 
         return Case(call, lambda result: result)

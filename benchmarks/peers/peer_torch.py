@@ -1,4 +1,6 @@
-"""The mixture, the polynomial by one field and the rows of a table in PyTorch, eager, as a user writes them."""
+"""The mixture, the polynomial by one field and the rows of a table in PyTorch, eager, as a user
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,16 @@ def normal(x: Any, mean: Any, width: Any) -> Any:
 
 def nll(p: dict[str, Any], x: Any) -> Any:
     """Negative extended log-likelihood."""
-    background = torch.exp(p["lam"] * x) * p["lam"] / (torch.exp(p["lam"] * HIGH) - torch.exp(p["lam"] * LOW))
-    density = p["n1"] * normal(x, p["mu1"], p["s1"]) + p["n2"] * normal(x, p["mu2"], p["s2"]) + p["nb"] * background
+    background = (
+        torch.exp(p["lam"] * x)
+        * p["lam"]
+        / (torch.exp(p["lam"] * HIGH) - torch.exp(p["lam"] * LOW))
+    )
+    density = (
+        p["n1"] * normal(x, p["mu1"], p["s1"])
+        + p["n2"] * normal(x, p["mu2"], p["s2"])
+        + p["nb"] * background
+    )
     return p["n1"] + p["n2"] + p["nb"] - torch.sum(torch.log(density))
 
 
@@ -36,7 +46,10 @@ def mixture(changed: str, *, with_gradient: bool) -> Any:
 
         def call(number: int) -> list[float]:
             moved_to = {**start, changed: moved(start[changed], number)}
-            p = {n: torch.tensor(v, dtype=torch.float64, requires_grad=with_gradient) for n, v in moved_to.items()}
+            p = {
+                n: torch.tensor(v, dtype=torch.float64, requires_grad=with_gradient)
+                for n, v in moved_to.items()
+            }
             found = nll(p, x)
             gradient = torch.autograd.grad(found, list(p.values())) if with_gradient else []
             return [found.item(), *(each.item() for each in gradient)]
@@ -67,7 +80,9 @@ def table(*, is_sparse: bool) -> Any:
         data = np.load(folder / "table.npz")
         size = int(data["rows"]) * int(data["columns"])
         weights = np.sin(np.arange(size, dtype=np.float32)).reshape(int(data["rows"]), -1)
-        rows = torch.nn.Embedding.from_pretrained(torch.tensor(weights), freeze=False, sparse=is_sparse)
+        rows = torch.nn.Embedding.from_pretrained(
+            torch.tensor(weights), freeze=False, sparse=is_sparse
+        )
         ids = torch.tensor(data["ids"])
 
         def call(number: int) -> Any:

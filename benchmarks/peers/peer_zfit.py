@@ -1,4 +1,6 @@
-"""The mixture in zfit: two truncated normals and an exponential, extended, one parameter changed at every call."""
+"""The mixture in zfit: two truncated normals and an exponential, extended, one parameter changed at
+every call.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from serving import Case, moved, serve
 
 
 def loss_of(folder: Path) -> tuple[Any, dict[str, Any], dict[str, float], float]:
-    """The loss, its parameters by name, their values, and log N!, which only zfit's Poisson term has."""
+    """The loss, its parameters by name, their values, and log N!, which only zfit's Poisson term
+    has.
+    """
     data = np.load(folder / "mixture.npz")
     start = {name: float(data[name]) for name in data["names"]}
     space = zfit.Space("x", 0.0, 10.0)
@@ -24,7 +28,9 @@ def loss_of(folder: Path) -> tuple[Any, dict[str, Any], dict[str, float], float]
         zfit.pdf.Exponential(p["lam"], obs=space, extended=p["nb"]),
     ]
     rows = zfit.Data.from_numpy(obs=space, array=data["x"])
-    loss = zfit.loss.ExtendedUnbinnedNLL(zfit.pdf.SumPDF(shapes), rows, options={"subtr_const": False})
+    loss = zfit.loss.ExtendedUnbinnedNLL(
+        zfit.pdf.SumPDF(shapes), rows, options={"subtr_const": False}
+    )
     return loss, p, start, math.lgamma(len(data["x"]) + 1)
 
 

@@ -1,7 +1,9 @@
-"""The side of a peer: a process that prepares cases, is asked for values, and times its own calls on request.
+"""The side of a peer: a process that prepares cases, is asked for values, and times its own calls
+on request.
 
-Requests and replies are JSON, one object a line, on the standard streams, so that two libraries in two environments can
-take turns. This file needs nothing but NumPy. What a library prints goes to the error stream.
+Requests and replies are JSON, one object a line, on the standard streams, so that two libraries in
+two environments can take turns. This file needs nothing but NumPy. What a library prints goes to
+the error stream.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """One form: `call(number)` evaluates at the argument of that number and waits; `read(result)` gives its figures."""
+    """One form: `call(number)` evaluates at the argument of that number and waits; `read(result)`
+    gives its figures.
+    """
 
     call: Callable[[int], Any]
     read: Callable[[Any], Sequence[float]]
@@ -31,12 +35,17 @@ Maker = Callable[[Path], Case]
 
 
 def serve(makers: Mapping[str, Maker], packages: Sequence[str], **versions: str) -> None:
-    """Answer requests until the stream ends; the problems lie in the folder that is the first argument.
+    """Answer requests until the stream ends; the problems lie in the folder that is the first
+    argument.
 
     `versions` are those that a library tells of itself, beside those of the packages.
     """
     replies, folder = _own_stream(), Path(sys.argv[1])
-    found = {"python": platform.python_version(), **{name: _version(name) for name in packages}, **versions}
+    found = {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in packages},
+        **versions,
+    }
     _reply(replies, {"cases": list(makers), "versions": found})
     case: Case | None = None
     for line in sys.stdin:
@@ -63,7 +72,9 @@ def _version(name: str) -> str:
 
 def _answer(case: Case, request: dict[str, Any]) -> dict[str, Any]:
     if request["do"] == "read":
-        return {"values": np.asarray(case.read(case.call(request["number"])), float).ravel().tolist()}
+        return {
+            "values": np.asarray(case.read(case.call(request["number"])), float).ravel().tolist()
+        }
     seconds = []
     for number in range(request["first"], request["first"] + request["calls"]):
         begin = time.perf_counter()
@@ -73,7 +84,9 @@ def _answer(case: Case, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_stream() -> TextIO:
-    """The stream of replies; what anything else prints, from C as well, goes to the error stream."""
+    """The stream of replies; what anything else prints, from C as well, goes to the error
+    stream.
+    """
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return replies
@@ -84,7 +97,7 @@ def _reply(replies: TextIO, value: dict[str, Any]) -> None:
     replies.flush()
 
 
-# --- arguments that all sides share ----------------------------------------------------------------------------------
+# --- arguments that all sides share ---------------------------------------------------------------
 
 STEP = 1e-4
 

@@ -1,7 +1,8 @@
-"""Problem B: an amplitude analysis, intensity |sum of complex couplings x Breit-Wigner x angular factor|^2.
+"""Problem B: an amplitude analysis, intensity |sum of complex couplings x Breit-Wigner x angular
+factor|^2.
 
-As a user writes it, one amplitude after the other (unrolled) or all at once (vectorised), and as an expert hoists it by
-hand for one change, in complex and in real arithmetic.
+As a user writes it, one amplitude after the other (unrolled) or all at once (vectorised), and as an
+expert hoists it by hand for one change, in complex and in real arithmetic.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Events(NamedTuple):
     phi: jax.Array
 
 
-# --- what both forms share -------------------------------------------------------------------------------------------
+# --- what both forms share ------------------------------------------------------------------------
 
 
 def momentum_squared(mass: Any) -> Any:
@@ -64,17 +65,23 @@ def angular(number: int, events: Events) -> jax.Array:
 
 
 def breit_wigner(mass: jax.Array, pole: Any, width: Any, ratio: Any) -> jax.Array:
-    """Relativistic Breit-Wigner with running width; `ratio` is F, the ratio of the barrier factors."""
-    running = width * (pole / mass) * jnp.sqrt(momentum_squared(mass) / momentum_squared(pole)) * ratio
+    """Relativistic Breit-Wigner with running width; `ratio` is F, the ratio of the barrier
+    factors.
+    """
+    running = (
+        width * (pole / mass) * jnp.sqrt(momentum_squared(mass) / momentum_squared(pole)) * ratio
+    )
     return pole * width * jnp.sqrt(ratio) / (pole**2 - mass**2 - 1j * pole * running)
 
 
 def likelihood(data: jax.Array, monte_carlo: jax.Array) -> jax.Array:
-    """Negative log-likelihood from the intensities of data and of the simulation that normalises them."""
+    """Negative log-likelihood from the intensities of data and of the simulation that normalises
+    them.
+    """
     return -jnp.sum(jnp.log(data)) + data.size * jnp.log(jnp.mean(monte_carlo))
 
 
-# --- as a user writes it ---------------------------------------------------------------------------------------------
+# --- as a user writes it --------------------------------------------------------------------------
 
 
 def intensity_unrolled(couplings: Couplings, shapes: Shapes, events: Events) -> jax.Array:
@@ -96,7 +103,9 @@ def intensity_vectorised(couplings: Couplings, shapes: Shapes, events: Events) -
     mass, pole, width = events.mass, shapes["mass"][:, None], jnp.asarray(shapes["width"])[:, None]
 
     def any_barrier(z: jax.Array) -> jax.Array:
-        return jnp.select([spins[:, None] == spin for spin in range(3)], [barrier(spin, z) for spin in range(3)])
+        return jnp.select(
+            [spins[:, None] == spin for spin in range(3)], [barrier(spin, z) for spin in range(3)]
+        )
 
     z = jnp.broadcast_to(momentum_squared(mass) * RADIUS**2, (len(numbers), len(mass)))
     ratio = any_barrier(z) / any_barrier(momentum_squared(pole) * RADIUS**2)
@@ -106,23 +115,32 @@ def intensity_vectorised(couplings: Couplings, shapes: Shapes, events: Events) -
     return jnp.real(total) ** 2 + jnp.imag(total) ** 2
 
 
-def nll_unrolled(couplings: Couplings, shapes: Shapes, data: Events, monte_carlo: Events) -> jax.Array:
+def nll_unrolled(
+    couplings: Couplings, shapes: Shapes, data: Events, monte_carlo: Events
+) -> jax.Array:
     """Likelihood by loops over the amplitudes."""
-    return likelihood(intensity_unrolled(couplings, shapes, data), intensity_unrolled(couplings, shapes, monte_carlo))
+    return likelihood(
+        intensity_unrolled(couplings, shapes, data),
+        intensity_unrolled(couplings, shapes, monte_carlo),
+    )
 
 
-def nll_vectorised(couplings: Couplings, shapes: Shapes, data: Events, monte_carlo: Events) -> jax.Array:
+def nll_vectorised(
+    couplings: Couplings, shapes: Shapes, data: Events, monte_carlo: Events
+) -> jax.Array:
     """Likelihood by arrays over the amplitudes."""
     return likelihood(
-        intensity_vectorised(couplings, shapes, data), intensity_vectorised(couplings, shapes, monte_carlo)
+        intensity_vectorised(couplings, shapes, data),
+        intensity_vectorised(couplings, shapes, monte_carlo),
     )
 
 
 def of_width(nll: Function) -> Function:
     """The likelihood with one width as its first argument, to differentiate by it.
 
-    The widths become a list, so that the unrolled form differentiates one amplitude. (From one array with an element
-    replaced, JAX differentiates all of them, and XLA computes every derivative to return one.)
+    The widths become a list, so that the unrolled form differentiates one amplitude. (From one
+    array with an element replaced, JAX differentiates all of them, and XLA computes every
+    derivative to return one.)
     """
 
     def nll_of_width(width: Any, *rest: Any) -> jax.Array:
@@ -133,14 +151,22 @@ def of_width(nll: Function) -> Function:
     return nll_of_width
 
 
-def in_two_programs(function: Callable[[Function], Function] = lambda f: f, *, by_width: bool = False) -> Function:
-    """The fastest form without hoisting that we know: data and simulation unrolled, each in a program of its own."""
+def in_two_programs(
+    function: Callable[[Function], Function] = lambda f: f, *, by_width: bool = False
+) -> Function:
+    """The fastest form without hoisting that we know: data and simulation unrolled, each in a
+    program of its own.
+    """
 
     def data_term(couplings: Couplings, shapes: Shapes, data: Events, _: Events) -> jax.Array:
         return -jnp.sum(jnp.log(intensity_unrolled(couplings, shapes, data)))
 
-    def integral_term(couplings: Couplings, shapes: Shapes, data: Events, monte_carlo: Events) -> jax.Array:
-        return data.mass.size * jnp.log(jnp.mean(intensity_unrolled(couplings, shapes, monte_carlo)))
+    def integral_term(
+        couplings: Couplings, shapes: Shapes, data: Events, monte_carlo: Events
+    ) -> jax.Array:
+        return data.mass.size * jnp.log(
+            jnp.mean(intensity_unrolled(couplings, shapes, monte_carlo))
+        )
 
     terms = [of_width(term) if by_width else term for term in (data_term, integral_term)]
     first, second = (jax.jit(function(term)) for term in terms)
@@ -148,7 +174,7 @@ def in_two_programs(function: Callable[[Function], Function] = lambda f: f, *, b
     return lambda *args: add(first(*args), second(*args))
 
 
-# --- inputs ----------------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
 
 
 class Inputs(NamedTuple):
@@ -160,12 +186,17 @@ class Inputs(NamedTuple):
     monte_carlo: Events
 
 
-def make_inputs(num_amplitudes: int = NUM_AMPLITUDES, num_events: int = NUM_EVENTS, seed: int = 1) -> Inputs:
+def make_inputs(
+    num_amplitudes: int = NUM_AMPLITUDES, num_events: int = NUM_EVENTS, seed: int = 1
+) -> Inputs:
     """Uniform data and simulation, `num_amplitudes` resonances (twice as many real couplings)."""
     rng = np.random.default_rng(seed)
     numbers = np.arange(num_amplitudes)
     couplings = {"re": np.cos(1.0 * numbers), "im": np.sin(1.0 * numbers)}
-    shapes = {"mass": np.linspace(0.9, 2.3, num_amplitudes), "width": np.linspace(0.05, 0.25, num_amplitudes)}
+    shapes = {
+        "mass": np.linspace(0.9, 2.3, num_amplitudes),
+        "width": np.linspace(0.05, 0.25, num_amplitudes),
+    }
     return Inputs(couplings, shapes, _make_events(rng, num_events), _make_events(rng, num_events))
 
 
@@ -174,11 +205,16 @@ def _make_events(rng: np.random.Generator, num_events: int) -> Events:
     return Events(*(jnp.asarray(rng.uniform(low, high, num_events)) for low, high in ranges))
 
 
-# --- hoisted by hand: called with the arguments of the likelihoods, of which only the couplings may change ------------
+# --- hoisted by hand: called with the arguments of the likelihoods, of which only the couplings may
+# change ------------
 
 
-def hoisted_couplings(inputs: Inputs, transform: Callable[[Function], Function] = lambda f: f) -> Function:
-    """The amplitudes are computed once; the couplings meet them in two complex matrix-vector products."""
+def hoisted_couplings(
+    inputs: Inputs, transform: Callable[[Function], Function] = lambda f: f
+) -> Function:
+    """The amplitudes are computed once; the couplings meet them in two complex matrix-vector
+    products.
+    """
     amplitudes = _all_amplitudes(inputs)
 
     def nll(couplings: Couplings, data: jax.Array, monte_carlo: jax.Array) -> jax.Array:
@@ -189,7 +225,9 @@ def hoisted_couplings(inputs: Inputs, transform: Callable[[Function], Function] 
     return lambda couplings, *_: compiled(couplings, *amplitudes)
 
 
-def hoisted_couplings_real(inputs: Inputs, transform: Callable[[Function], Function] = lambda f: f) -> Function:
+def hoisted_couplings_real(
+    inputs: Inputs, transform: Callable[[Function], Function] = lambda f: f
+) -> Function:
     """The same with real and imaginary parts apart."""
     parts = [(a.real.copy(), a.imag.copy()) for a in _all_amplitudes(inputs)]
 
@@ -210,14 +248,18 @@ def _all_amplitudes(inputs: Inputs) -> Sequence[jax.Array]:
 
     @jax.jit
     def amplitudes(shapes: Shapes, events: Events) -> jax.Array:
-        return jnp.stack([_amplitude(k, shapes["mass"][k], shapes["width"][k], events) for k in range(num)])
+        return jnp.stack(
+            [_amplitude(k, shapes["mass"][k], shapes["width"][k], events) for k in range(num)]
+        )
 
     num = len(inputs.shapes["mass"])
     return [amplitudes(inputs.shapes, events) for events in (inputs.data, inputs.monte_carlo)]
 
 
 def _amplitude(number: int, pole: Any, width: Any, events: Events) -> jax.Array:
-    return breit_wigner(events.mass, pole, width, _ratio(number, pole, events)) * angular(number, events)
+    return breit_wigner(events.mass, pole, width, _ratio(number, pole, events)) * angular(
+        number, events
+    )
 
 
 def _ratio(number: int, pole: Any, events: Events) -> jax.Array:
@@ -226,7 +268,8 @@ def _ratio(number: int, pole: Any, events: Events) -> jax.Array:
     return barrier(spin, z) / barrier(spin, z_pole)
 
 
-# --- hoisted by hand: called with the one width (or the likelihood's arguments), nothing else may change -------------
+# --- hoisted by hand: called with the one width (or the likelihood's arguments), nothing else may
+# change -------------
 
 
 def hoisted_width(inputs: Inputs, *, with_gradient: bool) -> Function:
@@ -238,7 +281,9 @@ def hoisted_width(inputs: Inputs, *, with_gradient: bool) -> Function:
         rest, factor = _rest_and_factor(inputs, events)
         return rest, factor, events.mass, _ratio(WIDTH, pole, events)
 
-    def intensity(width: Any, rest: jax.Array, factor: jax.Array, mass: jax.Array, ratio: jax.Array) -> jax.Array:
+    def intensity(
+        width: Any, rest: jax.Array, factor: jax.Array, mass: jax.Array, ratio: jax.Array
+    ) -> jax.Array:
         total = rest + factor * breit_wigner(mass, pole, width, ratio)
         return jnp.real(total) ** 2 + jnp.imag(total) ** 2
 
@@ -246,9 +291,11 @@ def hoisted_width(inputs: Inputs, *, with_gradient: bool) -> Function:
 
 
 def hoisted_width_real(inputs: Inputs, *, with_gradient: bool) -> Function:
-    """The same in real arithmetic; what the Breit-Wigner takes from the events is computed once, too.
+    """The same in real arithmetic; what the Breit-Wigner takes from the events is computed once,
+    too.
 
-    With t = pole width, BW = t sqrt(F) (d + i t r) / (d^2 + t^2 r^2), d = pole^2 - m^2, r the running width over width.
+    With t = pole width, BW = t sqrt(F) (d + i t r) / (d^2 + t^2 r^2), d = pole^2 - m^2, r the
+    running width over width.
     """
     pole = inputs.shapes["mass"][WIDTH]
 
@@ -256,7 +303,12 @@ def hoisted_width_real(inputs: Inputs, *, with_gradient: bool) -> Function:
     def prepare(events: Events) -> tuple[jax.Array, ...]:
         rest, factor = _rest_and_factor(inputs, events)
         ratio = _ratio(WIDTH, pole, events)
-        running = pole / events.mass * jnp.sqrt(momentum_squared(events.mass) / momentum_squared(pole)) * ratio
+        running = (
+            pole
+            / events.mass
+            * jnp.sqrt(momentum_squared(events.mass) / momentum_squared(pole))
+            * ratio
+        )
         factor = factor * jnp.sqrt(ratio)
         return rest.real, rest.imag, factor.real, factor.imag, pole**2 - events.mass**2, running
 
@@ -281,14 +333,20 @@ def _rest_and_factor(inputs: Inputs, events: Events) -> tuple[jax.Array, jax.Arr
     return jnp.asarray(rest), couplings[WIDTH] * angular(WIDTH, events)
 
 
-def _of_one_width(inputs: Inputs, prepare: Function, intensity: Function, *, with_gradient: bool) -> Function:
-    """Compile the likelihood of one width; one derivative is cheapest along with the value (forward mode)."""
+def _of_one_width(
+    inputs: Inputs, prepare: Function, intensity: Function, *, with_gradient: bool
+) -> Function:
+    """Compile the likelihood of one width; one derivative is cheapest along with the value (forward
+    mode).
+    """
     saved = prepare(inputs.data), prepare(inputs.monte_carlo)
 
     def nll(width: Any, data: Sequence[jax.Array], monte_carlo: Sequence[jax.Array]) -> jax.Array:
         return likelihood(intensity(width, *data), intensity(width, *monte_carlo))
 
-    def value_and_derivative(width: Any, *columns: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def value_and_derivative(
+        width: Any, *columns: Sequence[jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
         return jax.jvp(lambda w: nll(w, *columns), (width,), (jnp.ones_like(width),))
 
     compiled = jax.jit(value_and_derivative if with_gradient else nll)

@@ -1,7 +1,7 @@
 """Problem G: Metropolis within Gibbs over the lines of a spectrum, wholly inside `lax.scan`.
 
-Ten lines, each a block of three parameters (height, center, width), theta of shape (10, 3); a step proposes one block.
-`sample` is the chain; its forms differ in how a proposal is evaluated.
+Ten lines, each a block of three parameters (height, center, width), theta of shape (10, 3); a step
+proposes one block. `sample` is the chain; its forms differ in how a proposal is evaluated.
 """
 
 from __future__ import annotations
@@ -31,9 +31,15 @@ def make_data(num_channels: int = NUM_CHANNELS) -> tuple[np.ndarray, np.ndarray,
     """True parameters, channels and counts with unit noise."""
     rng = np.random.default_rng(5)
     centers = np.linspace(0.5, 9.5, NUM_LINES)
-    theta = np.stack([rng.uniform(2, 6, NUM_LINES), centers, rng.uniform(0.2, 0.6, NUM_LINES)], axis=1)
+    theta = np.stack(
+        [rng.uniform(2, 6, NUM_LINES), centers, rng.uniform(0.2, 0.6, NUM_LINES)], axis=1
+    )
     x = np.linspace(0.0, 10.0, num_channels)
-    return theta, x, sum(np.asarray(line(shape, x)) for shape in theta) + rng.normal(size=num_channels)
+    return (
+        theta,
+        x,
+        sum(np.asarray(line(shape, x)) for shape in theta) + rng.normal(size=num_channels),
+    )
 
 
 def line(shape: Any, x: Any) -> jax.Array:
@@ -67,7 +73,9 @@ def sample(evaluate: Evaluate, state: Any, theta: Any, num_steps: int, seed: int
 
 
 def hoisted(theta: Any, x: Any, y: Any) -> tuple[Any, Evaluate]:
-    """By hand: the ten lines as a carried tuple; those whose parameters differ are computed anew."""
+    """By hand: the ten lines as a carried tuple; those whose parameters differ are computed
+    anew.
+    """
 
     def evaluate(state: Any, theta: jax.Array) -> Any:
         old_theta, old = state

@@ -1,7 +1,9 @@
-"""Functions of parameters and rows with as many equations as one asks for: what models of many terms look like.
+"""Functions of parameters and rows with as many equations as one asks for: what models of many
+terms look like.
 
-Each takes a list of parameters, scalars, and a vector of rows; `FUNCTIONS` makes them for a number of equations and of
-parameters, which take turns. Small figures keep the values finite at any length.
+Each takes a list of parameters, scalars, and a vector of rows; `FUNCTIONS` makes them for a number
+of equations and of parameters, which take turns. Small figures keep the values finite at any
+length.
 """
 
 from __future__ import annotations
@@ -61,9 +63,15 @@ def penalty(params: Sequence[Any], x: Any) -> Any:
     return jnp.sum(jnp.exp(jnp.sin(x))) + 0.5 * jnp.sum(jnp.stack(params) ** 2)
 
 
-def with_gradient(make: Callable[[int, int], Function], share: float) -> Callable[[int, int], Function]:
-    """The value and the gradient for all parameters, of which the value has a share of the equations."""
-    return lambda num_equations, num_parameters: jax.value_and_grad(make(int(share * num_equations), num_parameters))
+def with_gradient(
+    make: Callable[[int, int], Function], share: float
+) -> Callable[[int, int], Function]:
+    """The value and the gradient for all parameters, of which the value has a share of the
+    equations.
+    """
+    return lambda num_equations, num_parameters: jax.value_and_grad(
+        make(int(share * num_equations), num_parameters)
+    )
 
 
 FUNCTIONS: dict[str, Callable[[int, int], Function]] = {
@@ -81,7 +89,7 @@ def make_parameters(num: int) -> list[float]:
     return [1.0 + 0.1 * k / num for k in range(num)]
 
 
-# --- many inputs, of which one changes -------------------------------------------------------------------------------
+# --- many inputs, of which one changes ------------------------------------------------------------
 
 
 def make_components(num: int) -> dict[str, list[float]]:
@@ -107,9 +115,11 @@ def _normal(x: Any, mean: Any, width: Any) -> Any:
 
 
 def hoisted_components(p: Mapping[str, Sequence[Any]], x: Any) -> Callable[..., Any]:
-    """Value and gradient when only the first mean changes: all other normals, and their derivatives, are kept.
+    """Value and gradient when only the first mean changes: all other normals, and their
+    derivatives, are kept.
 
-    d(-sum log f) / dq = -sum (df/dq) / f for every input q; of the first normal, df/dq is computed again.
+    d(-sum log f) / dq = -sum (df/dq) / f for every input q; of the first normal, df/dq is computed
+    again.
     """
     others = list(zip(p["size"][1:], p["mean"][1:], p["width"][1:], strict=True))
     size, width = p["size"][0], p["width"][0]
@@ -132,7 +142,9 @@ def hoisted_components(p: Mapping[str, Sequence[Any]], x: Any) -> Callable[..., 
         own = [shape, size * shape * z / width, size * shape * (z * z - 1.0) / width]
         moved = [-jnp.sum(column * weights) for column in own]
         kept = -(columns @ weights)
-        gradient = {name: [moved[k], *(kept[k::3])] for k, name in enumerate(("size", "mean", "width"))}
+        gradient = {
+            name: [moved[k], *(kept[k::3])] for k, name in enumerate(("size", "mean", "width"))
+        }
         return -jnp.sum(jnp.log(density)), gradient
 
     rest, columns = prepare(x)

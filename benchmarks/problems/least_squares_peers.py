@@ -1,7 +1,7 @@
 """Solvers of other libraries on the certified problems, each at the settings at which it does best.
 
-Each maker takes a problem and returns a function from a start to (values, whether success is claimed, Jacobians or
-gradients evaluated; 0 where the library takes differences).
+Each maker takes a problem and returns a function from a start to (values, whether success is
+claimed, Jacobians or gradients evaluated; 0 where the library takes differences).
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ def by_jaxopt(problem: Any) -> Any:
     import jaxopt
 
     fun = lambda b, x, y: y - problem.model(b, x)
-    options = {"maxiter": NUM_EVALUATIONS, "tol": 1e-12, "xtol": 1e-12, "gtol": 1e-12, "implicit_diff": False}
+    options = {
+        "maxiter": NUM_EVALUATIONS,
+        "tol": 1e-12,
+        "xtol": 1e-12,
+        "gtol": 1e-12,
+        "implicit_diff": False,
+    }
     solver = jaxopt.LevenbergMarquardt(fun, solver="cholesky", materialize_jac=True, **options)
     x, y = jnp.array(problem.x), jnp.array(problem.y)
     run = jax.jit(lambda b, x, y: solver.run(b, x, y))
@@ -54,15 +60,23 @@ def by_lmfit(problem: Any) -> Any:
         params = lmfit.Parameters()
         for number, value in enumerate(start):
             params.add(f"b{number}", value=value)
-        residuals = lambda p: np.asarray(fun(np.array([p[f"b{k}"].value for k in range(len(start))])))
+        residuals = lambda p: np.asarray(
+            fun(np.array([p[f"b{k}"].value for k in range(len(start))]))
+        )
         exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
-                found = lmfit.minimize(residuals, params, max_nfev=NUM_EVALUATIONS, nan_policy="propagate", **exact)
+                found = lmfit.minimize(
+                    residuals, params, max_nfev=NUM_EVALUATIONS, nan_policy="propagate", **exact
+                )
             except ValueError:  # residuals that are not finite
                 return start, False, 0
-        return np.array([found.params[f"b{k}"].value for k in range(len(start))]), bool(found.success), 0
+        return (
+            np.array([found.params[f"b{k}"].value for k in range(len(start))]),
+            bool(found.success),
+            0,
+        )
 
     return solve
 
@@ -99,7 +113,11 @@ def by_lsqfit(problem: Any) -> Any:
     def solve(start: np.ndarray) -> Any:
         calls.clear()
         m = problem.y.size
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), np.errstate(all="ignore"):
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+            np.errstate(all="ignore"),
+        ):
             warnings.simplefilter("ignore")
 
             def function(b: Any) -> Any:
@@ -111,7 +129,12 @@ def by_lsqfit(problem: Any) -> Any:
 
             try:
                 found = lsqfit.scipy_least_squares(
-                    np.array(start), m, function, tol=(1e-15, 1e-15, 1e-15), maxit=NUM_EVALUATIONS, x_scale="jac"
+                    np.array(start),
+                    m,
+                    function,
+                    tol=(1e-15, 1e-15, 1e-15),
+                    maxit=NUM_EVALUATIONS,
+                    x_scale="jac",
                 )
             except Exception:  # its own, of several kinds, where values are not finite
                 return start, False, len(calls)
@@ -121,7 +144,9 @@ def by_lsqfit(problem: Any) -> Any:
 
 
 def _linear(b: Any, mean: np.ndarray, value: float, slopes: np.ndarray) -> Any:
-    """A linear function of the library's differentiable numbers with this value and these slopes."""
+    """A linear function of the library's differentiable numbers with this value and these
+    slopes.
+    """
     return value + sum(slope * (each - at) for slope, each, at in zip(slopes, b, mean, strict=True))
 
 

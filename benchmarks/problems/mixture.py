@@ -1,6 +1,7 @@
 """Problem A: an extended likelihood of two normals and an exponential on a range, 8 parameters.
 
-As a user writes it, on a dict of parameters or on one flat vector, and as an expert hoists it by hand for one change.
+As a user writes it, on a dict of parameters or on one flat vector, and as an expert hoists it by
+hand for one change.
 """
 
 from __future__ import annotations
@@ -18,12 +19,21 @@ Function = Callable[..., Any]
 
 LOW, HIGH = 0.0, 10.0
 NUM_EVENTS = 200_000
-TRUTH = {"n1": 5e4, "mu1": 3.0, "s1": 0.3, "n2": 3e4, "mu2": 6.0, "s2": 0.5, "nb": 1.2e5, "lam": -0.25}
+TRUTH = {
+    "n1": 5e4,
+    "mu1": 3.0,
+    "s1": 0.3,
+    "n2": 3e4,
+    "mu2": 6.0,
+    "s2": 0.5,
+    "nb": 1.2e5,
+    "lam": -0.25,
+}
 NAMES = tuple(TRUTH)
 YIELDS = ("n1", "n2", "nb")
 
 
-# --- as a user writes it ---------------------------------------------------------------------------------------------
+# --- as a user writes it --------------------------------------------------------------------------
 
 
 def normal(x: jax.Array, mean: Any, width: Any) -> jax.Array:
@@ -70,7 +80,8 @@ def make_data(num_events: int = NUM_EVENTS, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.clip(np.concatenate([*peaks, background]), LOW, HIGH))
 
 
-# --- hoisted by hand: each is called with (p, x), only the named parameters may differ from `p` given here ------------
+# --- hoisted by hand: each is called with (p, x), only the named parameters may differ from `p`
+# given here ------------
 
 
 def hoisted_value_yield(p: Parameters, x: jax.Array) -> Function:
@@ -97,12 +108,16 @@ def hoisted_value_mean(p: Parameters, x: jax.Array) -> Function:
 
 
 def hoisted_gradient_yield(p: Parameters, x: jax.Array) -> Function:
-    """Value and 8 derivatives when only `n1` changes: every derivative is a clean column against 1 / density."""
+    """Value and 8 derivatives when only `n1` changes: every derivative is a clean column against 1
+    / density.
+    """
     _, rest, others = jax.jit(_signal_and_rest)(p, x)
     columns = jax.jit(_signal_columns)(p["mu1"], p["s1"], x) | jax.jit(_rest_columns)(p, x)
 
     @jax.jit
-    def value_and_gradient(n1: Any, rest: jax.Array, columns: Mapping[str, jax.Array]) -> tuple[Any, Any]:
+    def value_and_gradient(
+        n1: Any, rest: jax.Array, columns: Mapping[str, jax.Array]
+    ) -> tuple[Any, Any]:
         density = n1 * columns["n1"] + rest
         sums = _dots(columns, 1.0 / density)
         return n1 + others - jnp.sum(jnp.log(density)), _gradient(sums, {"mu1": n1, "s1": n1})
@@ -123,16 +138,20 @@ def hoisted_gradient_mean(p: Parameters, x: jax.Array) -> Function:
         fresh = _signal_columns(mu1, s1, x)
         density = n1 * fresh["n1"] + rest
         inverse = 1.0 / density
-        sums = {name: jnp.sum(column * inverse) for name, column in fresh.items()} | _dots(columns, inverse)
+        sums = {name: jnp.sum(column * inverse) for name, column in fresh.items()} | _dots(
+            columns, inverse
+        )
         return n1 + others - jnp.sum(jnp.log(density)), _gradient(sums, {"mu1": n1, "s1": n1})
 
     return lambda q, x: value_and_gradient(q["mu1"], x, rest, columns)
 
 
 def closed_gradient_mean(p: Parameters, x: jax.Array) -> Function:
-    """The same with the derivatives worked out on paper: three moments of the first component, one exponential.
+    """The same with the derivatives worked out on paper: three moments of the first component, one
+    exponential.
 
-    1 / density is held back from fusion, so that each of the eight sums reads it instead of computing it again.
+    1 / density is held back from fusion, so that each of the eight sums reads it instead of
+    computing it again.
     """
     _, rest, others = jax.jit(_signal_and_rest)(p, x)
     columns = jax.jit(_rest_columns)(p, x)
@@ -149,7 +168,8 @@ def closed_gradient_mean(p: Parameters, x: jax.Array) -> Function:
         weight = signal * inverse
         moments = [jnp.sum(weight), jnp.sum(weight * z), jnp.sum(weight * z * z)]
         sums = _dots(columns, inverse) | {"n1": moments[0]}
-        # d log(signal) / d mean = z / s + d scale / d mean, d log(signal) / d width = z^2 / s + d scale / d width
+        # d log(signal) / d mean = z / s + d scale / d mean, d log(signal) / d width = z^2 / s + d
+        # scale / d width
         sums["mu1"] = moments[1] / s1 + by_mean * moments[0]
         sums["s1"] = moments[2] / s1 + by_width * moments[0]
         return n1 + others + jnp.sum(jnp.log(inverse)), _gradient(sums, {"mu1": n1, "s1": n1})
@@ -181,7 +201,10 @@ def _rest_columns(p: Parameters, x: jax.Array) -> dict[str, jax.Array]:
     def density(q: Parameters) -> jax.Array:
         return q["n2"] * normal(x, q["mu2"], q["s2"]) + q["nb"] * exponential(x, q["lam"])
 
-    return {name: jax.jvp(lambda v, n=name: density({**rest, n: v}), (rest[name],), (1.0,))[1] for name in rest}
+    return {
+        name: jax.jvp(lambda v, n=name: density({**rest, n: v}), (rest[name],), (1.0,))[1]
+        for name in rest
+    }
 
 
 def _dots(columns: Mapping[str, jax.Array], weights: jax.Array) -> dict[str, jax.Array]:
@@ -190,4 +213,7 @@ def _dots(columns: Mapping[str, jax.Array], weights: jax.Array) -> dict[str, jax
 
 def _gradient(sums: Mapping[str, Any], factors: Mapping[str, Any]) -> dict[str, Any]:
     """Derivatives of the likelihood: of the yields' sum, minus those of sum log density."""
-    return {name: (1.0 if name in YIELDS else 0.0) - factors.get(name, 1.0) * sums[name] for name in NAMES}
+    return {
+        name: (1.0 if name in YIELDS else 0.0) - factors.get(name, 1.0) * sums[name]
+        for name in NAMES
+    }

@@ -1,4 +1,6 @@
-"""NIST's certified problems of non-linear regression (StRD), read as they are published: data, model, values."""
+"""NIST's certified problems of non-linear regression (StRD), read as they are published: data,
+model, values.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,16 @@ def problem(name: str) -> Problem:
     sum_of_squares = float(re.findall(r"Residual Sum of Squares:\s+(\S+)", text)[0])
     starts = values[:, 0], values[:, 1]
     model = _model(formula)
-    return Problem(name, model, data[:, 1:].T, y, starts, values[:, 2], values[:, 3], sum_of_squares, formula)
+    return Problem(
+        name, model, data[:, 1:].T, y, starts, values[:, 2], values[:, 3], sum_of_squares, formula
+    )
 
 
 def _formula(text: str) -> tuple[bool, str]:
     """Whether the model is of log y, and its right side as an expression of Python."""
-    found = re.search(r"Parameters \(.*?\)\s*\n(.*?)Starting", text[text.index("\nModel:") :], re.S | re.I)
+    found = re.search(
+        r"Parameters \(.*?\)\s*\n(.*?)Starting", text[text.index("\nModel:") :], re.S | re.I
+    )
     assert found is not None
     left, right = found[1][found[1].index(" y" if " y" in found[1] else "log[y]") :].split("=", 1)
     expression = " ".join(right.split()).removesuffix("+ e").replace("[", "(").replace("]", ")")
@@ -81,5 +87,9 @@ def digits(found: Any, certified: Any) -> float:
     """The log relative error: how many digits agree, at worst; 11 are certified."""
     error = np.abs(np.asarray(found) - certified) / np.abs(certified)
     return float(
-        np.clip(np.nan_to_num(-np.log10(np.maximum(np.nan_to_num(error, nan=1e9), 1e-11)), nan=0).min(), 0, 11)
+        np.clip(
+            np.nan_to_num(-np.log10(np.maximum(np.nan_to_num(error, nan=1e9), 1e-11)), nan=0).min(),
+            0,
+            11,
+        )
     )

@@ -1,4 +1,5 @@
-"""What there is to run: every script with its question, its targets, what it needs and how long it takes.
+"""What there is to run: every script with its question, its targets, what it needs and how long it
+takes.
 
 Question and targets are those of the script's docstring, so that they are written once.
 """
@@ -32,8 +33,9 @@ class UnknownBenchmarkError(ValueError):
 class Benchmark:
     """One script.
 
-    `needs` must be installed for it to run at all, `uses` add lines where they are; `arguments` are given to the script
-    in a full run, and `data` is an environment variable that says where its data lie.
+    `needs` must be installed for it to run at all, `uses` add lines where they are; `arguments` are
+    given to the script in a full run, and `data` is an environment variable that says where its
+    data lie.
     """
 
     name: str
@@ -84,7 +86,10 @@ class Benchmark:
     def skip_reason(self) -> str | None:
         """Why it cannot run here; None where it can."""
         if self.missing:
-            return f"needs {', '.join(self.missing)}, not installed: pip install {' '.join(self.missing)}"
+            return (
+                f"needs {', '.join(self.missing)}, not installed: pip install "
+                f"{' '.join(self.missing)}"
+            )
         return None
 
     def command(self, *, quick: bool = False) -> str:
@@ -93,6 +98,7 @@ class Benchmark:
 
 
 BENCHMARKS = (
+    Benchmark("jobs", 5),
     Benchmark("mixture", 2, uses=("iminuit",)),
     Benchmark("amplitude", 7),
     Benchmark("overhead", 2),
@@ -107,7 +113,12 @@ BENCHMARKS = (
     Benchmark("broadcast", 1),
     Benchmark("guarded", 1),
     Benchmark("loops", 1),
-    Benchmark("least_squares", 3, uses=("optimistix", "jaxopt", "lmfit", "iminuit", "lsqfit"), data="NIST_STRD"),
+    Benchmark(
+        "least_squares",
+        3,
+        uses=("optimistix", "jaxopt", "lmfit", "iminuit", "lsqfit"),
+        data="NIST_STRD",
+    ),
     Benchmark("fits", 15, needs=("iminuit",), arguments=("--rounds", "2")),
     Benchmark("growth", 12),
     Benchmark("curves", 8),
@@ -136,7 +147,9 @@ def named(kind: str, known: Mapping[str, T], names: Iterable[str]) -> list[T]:
         elif name in known:
             found[name] = known[name]
         else:
-            raise UnknownBenchmarkError(f"no {kind} is called {name!r}; known are {EVERYTHING}, {', '.join(known)}.")
+            raise UnknownBenchmarkError(
+                f"no {kind} is called {name!r}; known are {EVERYTHING}, {', '.join(known)}."
+            )
     return list(found.values())
 
 

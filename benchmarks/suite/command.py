@@ -1,7 +1,7 @@
 """The command line: `python -m benchmarks`, from the root of the repository.
 
-Exit codes: 0 all is well (a target that was missed is a finding, not a failure), 1 a benchmark failed or ran out of
-time, a target got worse, or the page is out of date, 2 bad usage.
+Exit codes: 0 all is well (a target that was missed is a finding, not a failure), 1 a benchmark
+failed or ran out of time, a target got worse, or the page is out of date, 2 bad usage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ USAGE_ERRORS = (
     importing.ImportingError,
 )
 
-COMMANDS = {"list": "list", "run": "run", "compare": "compare", "peers": "peers", "page": "page", "texts": "import"}
+COMMANDS = {
+    "list": "list",
+    "run": "run",
+    "compare": "compare",
+    "peers": "peers",
+    "page": "page",
+    "texts": "import",
+}
 OPTIONS = {
     "quick": ("run", "peers"),
     "rounds": ("run", "peers"),
@@ -62,22 +69,56 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """All options."""
-    made = argparse.ArgumentParser("python -m benchmarks", description=__doc__, epilog=EPILOG, formatter_class=_Raw)
+    made = argparse.ArgumentParser(
+        "python -m benchmarks", description=__doc__, epilog=EPILOG, formatter_class=_Raw
+    )
     what = made.add_mutually_exclusive_group(required=True)
-    what.add_argument("--list", action="store_true", help="what there is: questions, targets, needs, minutes")
-    what.add_argument("--run", nargs="+", metavar="NAME", help="run these, or `all`, each in a process of its own")
-    what.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two results, or folders of results")
+    what.add_argument(
+        "--list", action="store_true", help="what there is: questions, targets, needs, minutes"
+    )
+    what.add_argument(
+        "--run", nargs="+", metavar="NAME", help="run these, or `all`, each in a process of its own"
+    )
+    what.add_argument(
+        "--compare",
+        nargs=2,
+        type=Path,
+        metavar=("A", "B"),
+        help="two results, or folders of results",
+    )
     what.add_argument("--peers", nargs="+", metavar="NAME", help="run other libraries, or `all`")
     what.add_argument("--page", action="store_true", help="write docs/performance.md and its plots")
-    what.add_argument("--import", nargs="+", type=Path, metavar="FILE", dest="texts", help="results kept as text")
-    made.add_argument("--quick", action="store_true", help="small sizes: a smoke test, no valid figures")
+    what.add_argument(
+        "--import", nargs="+", type=Path, metavar="FILE", dest="texts", help="results kept as text"
+    )
+    made.add_argument(
+        "--quick", action="store_true", help="small sizes: a smoke test, no valid figures"
+    )
     made.add_argument("--rounds", type=int, help="timed calls of each form")
-    made.add_argument("--only", default="", metavar="TEXT", help="only the cases whose name contains TEXT")
-    made.add_argument("--limit", type=float, metavar="SECONDS", help="time limit of each (default: by its usual time)")
-    made.add_argument("--output", type=Path, metavar="FOLDER", help="where results go (default benchmarks/results)")
+    made.add_argument(
+        "--only", default="", metavar="TEXT", help="only the cases whose name contains TEXT"
+    )
+    made.add_argument(
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        help="time limit of each (default: by its usual time)",
+    )
+    made.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where results go (default benchmarks/results)",
+    )
     made.add_argument("--label", default="", metavar="TEXT", help="added to the names of results")
-    made.add_argument("--cache", type=Path, metavar="FOLDER", help="where environments of peers are made")
-    made.add_argument("--check", action="store_true", help="with --page: write nothing, exit code 1 if out of date")
+    made.add_argument(
+        "--cache", type=Path, metavar="FOLDER", help="where environments of peers are made"
+    )
+    made.add_argument(
+        "--check",
+        action="store_true",
+        help="with --page: write nothing, exit code 1 if out of date",
+    )
     made.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return made
 
@@ -122,7 +163,10 @@ def _without_meaning(given: argparse.Namespace) -> str:
 def _wrong_place(given: argparse.Namespace) -> str:
     """Why results cannot be written, found out before anything runs; empty where they can."""
     if "/" in given.label or os.sep in given.label:
-        return f"--label becomes a part of the name of a file; {given.label!r} has a separator of folders"
+        return (
+            f"--label becomes a part of the name of a file; {given.label!r} has a separator of "
+            "folders"
+        )
     is_written = given.texts or ((given.run or given.peers) and (given.output or not given.quick))
     if not is_written:
         return ""
@@ -130,9 +174,15 @@ def _wrong_place(given: argparse.Namespace) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"{folder}: results cannot be written there ({error.strerror}); --output names another folder"
+        return (
+            f"{folder}: results cannot be written there ({error.strerror}); --output names another "
+            "folder"
+        )
     if not os.access(folder, os.W_OK):
-        return f"{folder}: results cannot be written there (no permission); --output names another folder"
+        return (
+            f"{folder}: results cannot be written there (no permission); --output names another "
+            "folder"
+        )
     return ""
 
 
@@ -174,7 +224,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-# --- list ------------------------------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------
 
 
 def _list(given: argparse.Namespace) -> int:
@@ -207,7 +257,7 @@ def _described(benchmark: Benchmark) -> list[str]:
     return [*made, ""]
 
 
-# --- run -------------------------------------------------------------------------------------------------------------
+# --- run ------------------------------------------------------------------------------------------
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -215,7 +265,9 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _run_each(
-    chosen: Sequence[Any], run: Callable[[Any, Wish, running.Say], Outcome], given: argparse.Namespace
+    chosen: Sequence[Any],
+    run: Callable[[Any, Wish, running.Say], Outcome],
+    given: argparse.Namespace,
 ) -> int:
     """One after the other; every result is written when it is there."""
     wish, outcomes = Wish(given.quick, given.rounds, given.only, given.limit), []
@@ -242,13 +294,18 @@ def _progress(name: str) -> running.Say:
 
 
 def _record(outcome: Outcome, given: argparse.Namespace) -> Path | None:
-    """Write the result. Quick runs have no valid figures and are written only where a folder is named.
+    """Write the result. Quick runs have no valid figures and are written only where a folder is
+    named.
 
     That a library could not be had does not replace figures of the same day.
     """
     if outcome.result is None or (given.quick and given.output is None):
         return None
-    parts = [outcome.result.date[:10], outcome.name.replace("_", "-"), *([given.label] if given.label else [])]
+    parts = [
+        outcome.result.date[:10],
+        outcome.name.replace("_", "-"),
+        *([given.label] if given.label else []),
+    ]
     path = (given.output or RESULTS) / f"{'-'.join(parts)}.json"
     if outcome.result.skipped is not None and path.exists():
         return None
@@ -271,27 +328,41 @@ def _finish(outcomes: Sequence[Outcome], given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps([_as_dict(each) for each in outcomes], indent=1))
     elif len(outcomes) > 1:
-        rows = [[each.name, each.status, f"{each.seconds:.0f}", _told(each).partition("\n")[0]] for each in outcomes]
+        rows = [
+            [each.name, each.status, f"{each.seconds:.0f}", _told(each).partition("\n")[0]]
+            for each in outcomes
+        ]
         print("\n".join(as_text([["name", "status", "seconds", ""], *rows])))
     if given.only and all(outcome.reason == running.no_case(given.only) for outcome in outcomes):
-        return _bad(f"{running.no_case(given.only)}; the same with --quick and without --only shows the names")
+        return _bad(
+            f"{running.no_case(given.only)}; the same with --quick and without --only shows the "
+            "names"
+        )
     return int(any(outcome.status in ("failed", "timed out") for outcome in outcomes))
 
 
 def _as_dict(outcome: Outcome) -> dict[str, Any]:
     found = {"name": outcome.name, "status": outcome.status, "seconds": round(outcome.seconds, 1)}
-    found |= {"reason": outcome.reason, "result": asdict(outcome.result) if outcome.result else None}
+    found |= {
+        "reason": outcome.reason,
+        "result": asdict(outcome.result) if outcome.result else None,
+    }
     return found
 
 
-# --- other commands --------------------------------------------------------------------------------------------------
+# --- other commands -------------------------------------------------------------------------------
 
 
 def _compare(given: argparse.Namespace) -> int:
     first, second = (schema.load_all(path) for path in given.compare)
     lines = comparing.compare(first, second)
     if given.json:
-        print(json.dumps({"remarks": comparing.remarks(first, second), "lines": comparing.as_dicts(lines)}, indent=1))
+        print(
+            json.dumps(
+                {"remarks": comparing.remarks(first, second), "lines": comparing.as_dicts(lines)},
+                indent=1,
+            )
+        )
     else:
         print("\n".join(as_text(comparing.as_rows(lines))))
         for remark in comparing.remarks(first, second):
@@ -302,7 +373,9 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _peers(given: argparse.Namespace) -> int:
-    return _run_each(peers.chosen(given.peers), functools.partial(turns.run, cache=given.cache), given)
+    return _run_each(
+        peers.chosen(given.peers), functools.partial(turns.run, cache=given.cache), given
+    )
 
 
 def _page(given: argparse.Namespace) -> int:
@@ -313,7 +386,11 @@ def _page(given: argparse.Namespace) -> int:
     files = page.make(schema.load_all(given.output or RESULTS))
     stale = page.differing(files)
     if given.check:
-        _say(f"out of date: {', '.join(map(str, stale))}; run --page" if stale else "the page is up to date")
+        _say(
+            f"out of date: {', '.join(map(str, stale))}; run --page"
+            if stale
+            else "the page is up to date"
+        )
         return int(bool(stale))
     page.write(files)
     _say(f"wrote {len(files)} files, {len(stale)} changed")

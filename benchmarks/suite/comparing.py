@@ -1,9 +1,10 @@
 """Two results line by line: better, worse, the same within the noise, new or gone.
 
-What is compared are ratios of ratios: (other form's time / ours) in the second result over that in the first, so that a
-faster machine is no progress. The noise of a ratio is that of its four medians, each taken as half the distance of its
-quartiles on a logarithmic scale, added in quadrature, and never less than `FLOOR`. Targets without a ratio (counts,
-bounds) compare by whether they are met.
+What is compared are ratios of ratios: (other form's time / ours) in the second result over that in
+the first, so that a faster machine is no progress. The noise of a ratio is that of its four
+medians, each taken as half the distance of its quartiles on a logarithmic scale, added in
+quadrature, and never less than `FLOOR`. Targets without a ratio (counts, bounds) compare by whether
+they are met.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ComparisonError(ValueError):
 
 @dataclass(frozen=True)
 class Change:
-    """One ratio, or one target without a ratio (`first` and `second` are 1 where it was met, else 0)."""
+    """One ratio, or one target without a ratio (`first` and `second` are 1 where it was met, else
+    0).
+    """
 
     name: str
     first: float
@@ -56,7 +59,9 @@ class Compared:
     @property
     def telling(self) -> Change | None:
         """The change that decides, or else the one farthest from none."""
-        ranked = sorted(self.changes, key=lambda each: (each.status != self.status, -_distance(each)))
+        ranked = sorted(
+            self.changes, key=lambda each: (each.status != self.status, -_distance(each))
+        )
         return ranked[0] if ranked else None
 
     @property
@@ -81,7 +86,8 @@ def compare(first: Sequence[Result], second: Sequence[Result]) -> list[Compared]
     for name in common:
         if old[name].options.quick != new[name].options.quick:
             raise ComparisonError(
-                f"one result of {name!r} is of a quick run (small sizes, no valid figures), the other is not. "
+                f"one result of {name!r} is of a quick run (small sizes, no valid figures), the "
+                "other is not. "
                 "Compare runs of one kind."
             )
     return [line for name in common for line in _compare_two(old[name], new[name])]
@@ -134,12 +140,16 @@ def _flipped(old: Line, new: Line) -> list[Change]:
         if not check.ratio and check.target in before:
             first, second = before[check.target], check.is_met
             status = SAME if first == second else BETTER if second else WORSE
-            made.append(Change(check.target, float(first), float(second), 0.0, status, has_target=True))
+            made.append(
+                Change(check.target, float(first), float(second), 0.0, status, has_target=True)
+            )
     return made
 
 
 def _ratio_noise(line: Line, name: str) -> float:
-    """Of log(other / ours): both medians' noise in quadrature; none is known where a form has no quartiles."""
+    """Of log(other / ours): both medians' noise in quadrature; none is known where a form has no
+    quartiles.
+    """
     other, _, ours = name.rpartition(" / ")
     return math.hypot(*(_timing_noise(line.timings.get(form)) for form in (other, ours)))
 
@@ -157,10 +167,14 @@ def _status(changes: Iterable[Change]) -> str:
 
 
 def _distance(change: Change) -> float:
-    return abs(math.log(change.factor)) / max(change.noise, 1e-9) if 0 < change.factor < math.inf else math.inf
+    return (
+        abs(math.log(change.factor)) / max(change.noise, 1e-9)
+        if 0 < change.factor < math.inf
+        else math.inf
+    )
 
 
-# --- showing ---------------------------------------------------------------------------------------------------------
+# --- showing --------------------------------------------------------------------------------------
 
 
 def as_rows(lines: Sequence[Compared]) -> list[list[str]]:
@@ -168,7 +182,9 @@ def as_rows(lines: Sequence[Compared]) -> list[list[str]]:
     rows = [["", "benchmark", "case", "what", "first", "second", "factor", "noise", "target"]]
     for line in sorted(lines, key=lambda each: ORDER.index(each.status)):
         shown = ["", "", "", "", ""] if line.telling is None else _cells(line.telling)
-        rows.append([line.status, line.benchmark, line.case, *shown, "yes" if line.has_target else ""])
+        rows.append(
+            [line.status, line.benchmark, line.case, *shown, "yes" if line.has_target else ""]
+        )
     return rows
 
 
@@ -177,7 +193,13 @@ def _cells(change: Change) -> list[str]:
         met = ("missed", "met")
         return [change.name, met[int(change.first)], met[int(change.second)], "", ""]
     noise = f"±{100 * math.expm1(change.noise):.0f} %"
-    return [change.name, f"{change.first:.3g}", f"{change.second:.3g}", f"{change.factor:.2f}", noise]
+    return [
+        change.name,
+        f"{change.first:.3g}",
+        f"{change.second:.3g}",
+        f"{change.factor:.2f}",
+        noise,
+    ]
 
 
 def as_dicts(lines: Sequence[Compared]) -> list[dict[str, Any]]:
@@ -199,7 +221,10 @@ def remarks(first: Sequence[Result], second: Sequence[Result]) -> list[str]:
     for name, results in (("first", first), ("second", second)):
         parts = sorted({f"{each.benchmark} ({each.only!r})" for each in results if each.only})
         if parts:
-            found.append(f"the {name} has some cases only (--only), others are not compared: {', '.join(parts)}")
+            found.append(
+                f"the {name} has some cases only (--only), others are not compared: "
+                f"{', '.join(parts)}"
+            )
     if any(each.options.quick for each in (*first, *second)):
         found.append("quick runs: the sizes are small, the figures mean nothing")
     return found

@@ -1,4 +1,6 @@
-"""The environments of other libraries: made once under a cache folder, or not at all, with the reason."""
+"""The environments of other libraries: made once under a cache folder, or not at all, with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class UnavailableError(RuntimeError):
 
 
 def cache_folder(given: Path | None = None) -> Path:
-    """Where environments are kept: what is given, what the environment variable says, or the user's cache."""
+    """Where environments are kept: what is given, what the environment variable says, or the user's
+    cache.
+    """
     if given is not None:
         return given
     named = os.environ.get(CACHE)
@@ -52,12 +56,16 @@ def _runs(python: Path, version: str) -> bool:
     """Whether an interpreter starts and is of this version; a shim of pyenv may do neither."""
     command = [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip() == version
+        return (
+            subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+            == version
+        )
     return False
 
 
 def environment(peer: Peer, cache: Path, limit_s: float, say: Say) -> Path:
-    """The interpreter of the peer's environment, which is made if it is not there or its requirements changed.
+    """The interpreter of the peer's environment, which is made if it is not there or its
+    requirements changed.
 
     Raises:
         UnavailableError: there is no Python for it, or it does not install.
@@ -72,7 +80,17 @@ def environment(peer: Peer, cache: Path, limit_s: float, say: Say) -> Path:
         raise UnavailableError(f"needs Python {' or '.join(peer.pythons)}; none of them was found")
     shutil.rmtree(folder, ignore_errors=True)
     say(f"making {folder} with {base}")
-    install = [str(python), "-m", "pip", "install", "--progress-bar", "off", "--no-input", "-r", str(peer.requirements)]
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--progress-bar",
+        "off",
+        "--no-input",
+        "-r",
+        str(peer.requirements),
+    ]
     for command in ([str(base), "-m", "venv", str(folder)], install):
         ended = run_process(command, limit_s, say, with_output=True)
         if ended.is_late:

@@ -1,7 +1,7 @@
 """Results that were kept as the printed text of a script, as results of this suite.
 
-A table is taken only if printing it again gives the lines that were read, so that no figure can end up in another
-column. What is not part of a table stays as a note.
+A table is taken only if printing it again gives the lines that were read, so that no figure can end
+up in another column. What is not part of a table stays as a note.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from benchmarks.suite.text import as_text
 NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
 TIMED = re.compile(rf"({NUMBER}) (us|ms) \[({NUMBER})-({NUMBER})\]")
 SECONDS = {"us": 1e-6, "ms": 1e-3}
-MACHINE = re.compile(r"^(?:date (\S+)  )?cpu (.*?)  device (.*?)  python (\S+)  jax (\S+)  incrax (\S+)$")
+MACHINE = re.compile(
+    r"^(?:date (\S+)  )?cpu (.*?)  device (.*?)  python (\S+)  jax (\S+)  incrax (\S+)$"
+)
 RULE = re.compile(r"^-+(  -+)*$")
 PROGRESS = re.compile(r": .* \(\d+\.\d s\)")
 SUMMARY = re.compile(r"^\d+ lines with a target, \d+ short$")
@@ -43,7 +45,8 @@ class _Found:
 
 
 def result_of(path: Path, benchmark: str) -> schema.Result:
-    """The result that a text file of this benchmark holds; the file's name has the date, and says if it was busy.
+    """The result that a text file of this benchmark holds; the file's name has the date, and says
+    if it was busy.
 
     Raises:
         ImportingError: no table, or one that does not print as it was read.
@@ -51,7 +54,8 @@ def result_of(path: Path, benchmark: str) -> schema.Result:
     found = _read(path.read_text(encoding="utf-8").splitlines(), path.name)
     if not found.tables:
         raise ImportingError(
-            f"{path.name}: has no table of a script (a line of dashes under the names of the columns)."
+            f"{path.name}: has no table of a script (a line of dashes under the names of the "
+            "columns)."
         )
     words = path.stem.split("-")
     return schema.Result(
@@ -77,7 +81,9 @@ def benchmark_of(path: Path, known: Sequence[str]) -> str:
     words = "_".join(path.stem.split("-")[3:])
     fitting = [name for name in known if words == name or words.startswith(f"{name}_")]
     if not fitting:
-        raise ImportingError(f"{path.name}: its name must be DATE-BENCHMARK.txt; known are {', '.join(known)}.")
+        raise ImportingError(
+            f"{path.name}: its name must be DATE-BENCHMARK.txt; known are {', '.join(known)}."
+        )
     return max(fitting, key=len)
 
 
@@ -137,17 +143,25 @@ def _cells(line: str, starts: Sequence[int]) -> list[str]:
     return [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
-# --- lines -----------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def _line(row: dict[str, str], where: str) -> Line:
-    cells = {name: cell for name, cell in row.items() if name not in ("case", "target", "verdict") and cell}
-    timings = {name: _timing(match) for name, cell in cells.items() if (match := TIMED.search(cell))}
+    cells = {
+        name: cell
+        for name, cell in row.items()
+        if name not in ("case", "target", "verdict") and cell
+    }
+    timings = {
+        name: _timing(match) for name, cell in cells.items() if (match := TIMED.search(cell))
+    }
     ratios, figures = {}, {}
     for name, cell in cells.items():
         sides = name.rpartition(" / ")
         if plain := re.fullmatch(rf"({NUMBER})(?: s)?", cell):
-            (ratios if sides[0] in timings and sides[2] in timings else figures)[name] = float(plain[1])
+            (ratios if sides[0] in timings and sides[2] in timings else figures)[name] = float(
+                plain[1]
+            )
     checks = _checks(row.get("target", ""), row.get("verdict", ""), ratios, where)
     return Line(row["case"], cells, timings, ratios, figures, checks)
 
@@ -160,7 +174,9 @@ def _timing(match: re.Match[str]) -> Timing:
 def _checks(targets: str, verdict: str, ratios: dict[str, float], where: str) -> list[Check]:
     """The targets; of those that were missed, what was reached."""
     forms = [name.rpartition(" / ")[0] for name in ratios]
-    missed = _pieces(verdict.removeprefix("short: "), forms) if verdict.startswith("short: ") else []
+    missed = (
+        _pieces(verdict.removeprefix("short: "), forms) if verdict.startswith("short: ") else []
+    )
     made = []
     for target in _pieces(targets, forms):
         pattern = _reached_pattern(target)
@@ -169,7 +185,9 @@ def _checks(targets: str, verdict: str, ratios: dict[str, float], where: str) ->
             missed.remove(reached)
         made.append(Check(target, reached or "", reached is None, _ratio_of(target, ratios)))
     if missed:
-        raise ImportingError(f"{where}: reached {missed[0]!r}, but no target is like that: {targets!r}.")
+        raise ImportingError(
+            f"{where}: reached {missed[0]!r}, but no target is like that: {targets!r}."
+        )
     return made
 
 
@@ -179,7 +197,9 @@ def _pieces(text: str, forms: Sequence[str]) -> list[str]:
     for part in text.split(", ") if text else []:
         whole = f"{made[-1]}, {part}" if made else part
         is_open = bool(made) and made[-1].count("(") > made[-1].count(")")
-        is_name = bool(made) and any(re.fullmatch(rf"(>=)?{NUMBER}x {re.escape(form)}", whole) for form in forms)
+        is_name = bool(made) and any(
+            re.fullmatch(rf"(>=)?{NUMBER}x {re.escape(form)}", whole) for form in forms
+        )
         if is_open or is_name:
             made[-1] = whole
         else:
@@ -197,7 +217,9 @@ def _reached_pattern(target: str) -> str:
 
 def _ratio_of(target: str, ratios: dict[str, float]) -> str:
     """The ratio that a target is about: `>=2x jax.jit`, `<=1.05 t(jax.jit)`."""
-    found = re.fullmatch(rf">={NUMBER}x (.*)", target) or re.fullmatch(rf"<={NUMBER} t\((.*)\)", target)
+    found = re.fullmatch(rf">={NUMBER}x (.*)", target) or re.fullmatch(
+        rf"<={NUMBER} t\((.*)\)", target
+    )
     if not found:
         return ""
     return next((name for name in ratios if name.rpartition(" / ")[0] == found[1]), "")

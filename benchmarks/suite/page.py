@@ -1,4 +1,6 @@
-"""The page on performance and its plots, from results alone: the same results give the same bytes."""
+"""The page on performance and its plots, from results alone: the same results give the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ figures must agree before anything is timed. Ratios are the other library's time
 """
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def make(results: Sequence[Result]) -> dict[str, str]:
@@ -66,7 +68,13 @@ def make(results: Sequence[Result]) -> dict[str, str]:
     chosen = selection.best(results)
     own = {name: result for name, result in chosen.items() if not name.startswith(selection.PEERS)}
     files: dict[str, str] = {}
-    parts = [INTRO, _gains(own.values(), files), _growth(own, files), _others(chosen, files), _short(chosen.values())]
+    parts = [
+        INTRO,
+        _gains(own.values(), files),
+        _growth(own, files),
+        _others(chosen, files),
+        _short(chosen.values()),
+    ]
     parts += ["## Every benchmark\n", *(_benchmark(name, result) for name, result in own.items())]
     parts += [_not_measured(own), _not_shown(results, chosen)]
     files[PAGE] = "\n".join(part.rstrip() + "\n" for part in parts if part)
@@ -74,7 +82,9 @@ def make(results: Sequence[Result]) -> dict[str, str]:
 
 
 def differing(files: Mapping[str, str], folder: Path | None = None) -> list[str]:
-    """The files that are missing or differ; plots drawn by another version of matplotlib need not be the same."""
+    """The files that are missing or differ; plots drawn by another version of matplotlib need not
+    be the same.
+    """
     return [name for name, text in files.items() if not _is_same((folder or DOCS) / name, text)]
 
 
@@ -106,14 +116,17 @@ def _plot(files: dict[str, str], name: str, drawn: str, told: str) -> str:
     return f"![{told}]({ASSETS}/{name}.svg)\n"
 
 
-# --- sections --------------------------------------------------------------------------------------------------------
+# --- sections -------------------------------------------------------------------------------------
 
 
 def _gains(chosen: Iterable[Result], files: dict[str, str]) -> str:
     """Every line whose target is a factor, as bars."""
     found = selection.gains(chosen)
     num, num_short = selection.num_targets(chosen)
-    text = f"## What a change gains\n\n{num} lines have a target, {num_short} of them are short of one. "
+    text = (
+        f"## What a change gains\n\n{num} lines have a target, {num_short} of them are short of "
+        "one. "
+    )
     if not found:
         return text + "No result has a gain as its target.\n"
     names = Counter(map(_label, found))
@@ -122,13 +135,17 @@ def _gains(chosen: Iterable[Result], files: dict[str, str]) -> str:
     missed = sum(not each.check.is_met for each in found)
     largest = max(found, key=lambda each: each.ratio)
     told = (
-        f"Bar chart of {len(found)} lines whose target is a factor over another form: {len(found) - missed} reach it, "
+        f"Bar chart of {len(found)} lines whose target is a factor over another form: "
+        f"{len(found) - missed} reach it, "
         f"{missed} do not. The largest is {plots.factor(largest.ratio)} ({_label(largest)}). "
         "The same figures are in the tables below."
     )
-    drawn = plots.bars(bars, "Gains over the form of each target", "time of the other form / time of incrax")
+    drawn = plots.bars(
+        bars, "Gains over the form of each target", "time of the other form / time of incrax"
+    )
     return (
-        f"{text}Bars show lines whose target is a factor over another\nform (mostly `jax.jit`); blue reaches its "
+        f"{text}Bars show lines whose target is a factor over another\nform (mostly `jax.jit`); "
+        "blue reaches its "
         f"target, orange does not.\n\n{_plot(files, 'gains', drawn, told)}\n"
         f"{_dates(each.result for each in found)}"
     )
@@ -156,11 +173,23 @@ def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
     curves = chosen.get("curves")
     if curves is not None:
         panels = [_curve(table) for table in curves.tables if table.title in CURVES]
-        told = "Time of a call (above) and gain over jax.jit (below). " + ". ".join(map(_told_curve, panels)) + "."
-        parts.append(_plot(files, "growth-calls", plots.curves(panels, "Call time and gain against size"), told))
+        told = (
+            "Time of a call (above) and gain over jax.jit (below). "
+            + ". ".join(map(_told_curve, panels))
+            + "."
+        )
+        parts.append(
+            _plot(
+                files, "growth-calls", plots.curves(panels, "Call time and gain against size"), told
+            )
+        )
         parts.append(f"`{_command(curves)}`. {selection.measured(curves)}\n")
     growth = chosen.get("growth")
-    table = next((each for each in growth.tables if each.title == "Growth with equations"), None) if growth else None
+    table = (
+        next((each for each in growth.tables if each.title == "Growth with equations"), None)
+        if growth
+        else None
+    )
     if growth is not None and table is not None:
         parts.append(_analysis(growth, table, files))
     return "\n".join(parts) if len(parts) > 1 else ""
@@ -169,8 +198,12 @@ def _growth(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
 def _curve(table: Table) -> plots.Curve:
     title, axis = CURVES[table.title]
     sizes = [line.figures["size"] * INPUTS_EACH.get(table.title, 1) for line in table.lines]
-    forms = [name for name in table.lines[0].timings if all(name in line.timings for line in table.lines)]
-    return plots.Curve(title, axis, sizes, {n: [line.timings[n].median for line in table.lines] for n in forms})
+    forms = [
+        name for name in table.lines[0].timings if all(name in line.timings for line in table.lines)
+    ]
+    return plots.Curve(
+        title, axis, sizes, {n: [line.timings[n].median for line in table.lines] for n in forms}
+    )
 
 
 def _told_curve(curve: plots.Curve) -> str:
@@ -187,9 +220,16 @@ def _analysis(result: Result, table: Table, files: dict[str, str]) -> str:
         seconds.append(line.figures["analysis"] + line.figures["plan, fast"])
     told = "Time to analyse a program and plan four changes, by the number of its equations."
     for name, (x, y) in found.items():
-        told += f" {name}: {x[0]:,.0f} equations {y[0]:.2g} s, {x[-1]:,.0f} equations {y[-1]:.3g} s."
-    drawn = plots.lines(found, "Analysis and planning against equations", "equations", "analysis and plans")
-    return f"{_plot(files, 'growth-analysis', drawn, told)}\n`{_command(result)}`. {selection.measured(result)}\n"
+        told += (
+            f" {name}: {x[0]:,.0f} equations {y[0]:.2g} s, {x[-1]:,.0f} equations {y[-1]:.3g} s."
+        )
+    drawn = plots.lines(
+        found, "Analysis and planning against equations", "equations", "analysis and plans"
+    )
+    return (
+        f"{_plot(files, 'growth-analysis', drawn, told)}\n`{_command(result)}`. "
+        f"{selection.measured(result)}\n"
+    )
 
 
 def _others(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
@@ -201,7 +241,9 @@ def _others(chosen: Mapping[str, Result], files: dict[str, str]) -> str:
         bars = [_peer_bar(peer.name, line) for peer, line in lines]
         behind = [bar.label for bar in bars if bar.ratio < 1.0]
         told = f"Bar chart of {len(bars)} cases of other libraries, their time over ours. "
-        told += f"Faster than incrax: {'; '.join(behind)}." if behind else "None is faster than incrax."
+        told += (
+            f"Faster than incrax: {'; '.join(behind)}." if behind else "None is faster than incrax."
+        )
         drawn = plots.bars(bars, "Other libraries", "time of the other library / time of incrax")
         parts.append(_plot(files, "peers", drawn, told))
     for peer, result in found.items():
@@ -222,7 +264,11 @@ def _peer_bar(name: str, line: Line) -> plots.Bar:
 
 
 def _peer_versions(result: Result, name: str) -> str:
-    theirs = [f"{key[len(name) + 2 :]} {text}" for key, text in result.versions.items() if key.startswith(f"{name}: ")]
+    theirs = [
+        f"{key[len(name) + 2 :]} {text}"
+        for key, text in result.versions.items()
+        if key.startswith(f"{name}: ")
+    ]
     return f"{selection.measured(result)} Their environment: {', '.join(theirs)}."
 
 
@@ -235,8 +281,19 @@ def _short(chosen: Iterable[Result]) -> str:
     for result, _, line in found:
         mark = " (busy)" if result.conditions == "busy" else ""
         for check in line.missed:
-            rows.append([result.benchmark, line.case, f"`{check.target}`", check.reached, result.date[:10] + mark])
-    return f"## Targets that are short\n\nWhy, line by line: `benchmarks/results/README.md`.\n\n{_markdown(rows)}"
+            rows.append(
+                [
+                    result.benchmark,
+                    line.case,
+                    f"`{check.target}`",
+                    check.reached,
+                    result.date[:10] + mark,
+                ]
+            )
+    return (
+        "## Targets that are short\n\nWhy, line by line: "
+        f"`benchmarks/results/README.md`.\n\n{_markdown(rows)}"
+    )
 
 
 def _benchmark(name: str, result: Result) -> str:
@@ -247,7 +304,9 @@ def _benchmark(name: str, result: Result) -> str:
         parts.append(f"{known.question} {known.targets}".rstrip() + "\n")
     parts.append(f"`{_command(result)}`. {selection.measured(result)}{_source(result)}\n")
     parts += [f"> {_escaped(note)}\n" for note in result.notes if not _is_raw(note)]
-    parts.append("The table is in the result's file.\n" if name in WITHOUT_TABLE else _tables(result))
+    parts.append(
+        "The table is in the result's file.\n" if name in WITHOUT_TABLE else _tables(result)
+    )
     return "\n".join(parts)
 
 
@@ -261,7 +320,11 @@ def _source(result: Result) -> str:
 
 
 def _command(result: Result) -> str:
-    words = ["python -m benchmarks --run", result.benchmark, *([f'--only "{result.only}"'] if result.only else [])]
+    words = [
+        "python -m benchmarks --run",
+        result.benchmark,
+        *([f'--only "{result.only}"'] if result.only else []),
+    ]
     if result.source == "run" and result.options.rounds and "--rounds" in result.options.arguments:
         words += ["--rounds", str(result.options.rounds)]
     return " ".join(words)
@@ -294,7 +357,11 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+    return (
+        text.replace("|", "\\|").replace("<", "&lt;")
+        if "`" not in text
+        else text.replace("|", "\\|")
+    )
 
 
 def _not_measured(own: Mapping[str, Result]) -> str:
@@ -305,7 +372,9 @@ def _not_measured(own: Mapping[str, Result]) -> str:
 
 def _not_shown(results: Sequence[Result], chosen: Mapping[str, Result]) -> str:
     """Results that are kept, but of which another one is shown, and evidence without a table."""
-    others = [each for each in results if each.benchmark in chosen and each != chosen[each.benchmark]]
+    others = [
+        each for each in results if each.benchmark in chosen and each != chosen[each.benchmark]
+    ]
     if not others:
         return ""
     rows = [["benchmark", "measured", "machine", "state"]]

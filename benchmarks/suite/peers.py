@@ -1,8 +1,9 @@
 """Other libraries that solve the same problems: what there is.
 
-A peer has a list of requirements (`benchmarks/peers/NAME.txt`, whose first line names the Pythons it runs on) and a
-script (`benchmarks/peers/peer_NAME.py`). `environments` makes its environment, once, under a cache folder; `turns`
-times it and us by turns. What does not install, or finds no Python, is skipped with the reason, which is the result.
+A peer has a list of requirements (`benchmarks/peers/NAME.txt`, whose first line names the Pythons
+it runs on) and a script (`benchmarks/peers/peer_NAME.py`). `environments` makes its environment,
+once, under a cache folder; `turns` times it and us by turns. What does not install, or finds no
+Python, is skipped with the reason, which is the result.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ HOME = FOLDER / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """One library: what is asked of it, to what the figures of both sides must agree, and its targets.
+    """One library: what is asked of it, to what the figures of both sides must agree, and its
+    targets.
 
     A target is the least factor by which the peer's time of a case exceeds ours.
     """
@@ -51,14 +53,30 @@ class Peer:
 
     def as_dict(self) -> dict[str, Any]:
         """What `--list --json` tells."""
-        return {"name": self.name, "question": self.question, "pythons": self.pythons, "rtol": self.rtol}
+        return {
+            "name": self.name,
+            "question": self.question,
+            "pythons": self.pythons,
+            "rtol": self.rtol,
+        }
 
 
 EVERY_CASE = (("", 1.0),)
 PEERS = (
-    Peer("zfit", "the mixture likelihood in zfit (TensorFlow), one parameter changed", targets=EVERY_CASE),
-    Peer("root", "the mixture likelihood in RooFit, which keeps components itself", 1e-7, EVERY_CASE),
-    Peer("tensorwaves", "amplitude couplings in tensorwaves, which precomputes what is constant", 1e-8, EVERY_CASE),
+    Peer(
+        "zfit",
+        "the mixture likelihood in zfit (TensorFlow), one parameter changed",
+        targets=EVERY_CASE,
+    ),
+    Peer(
+        "root", "the mixture likelihood in RooFit, which keeps components itself", 1e-7, EVERY_CASE
+    ),
+    Peer(
+        "tensorwaves",
+        "amplitude couplings in tensorwaves, which precomputes what is constant",
+        1e-8,
+        EVERY_CASE,
+    ),
     Peer("optimistix", "certified fits of least squares by Levenberg-Marquardt", 1e-5, EVERY_CASE),
     Peer("flowjax", "the log-density of own samples of flows in plain FlowJAX", targets=EVERY_CASE),
     Peer("torch", "mixture, polynomial and rows of a table in PyTorch, eager", 1e-6, EVERY_CASE),

@@ -1,8 +1,8 @@
 """Plots as SVG: the same bytes for the same figures, legible on light and dark pages.
 
-Each plot is a card with a background of its own. A style inside the file turns its few colours where the reader's
-system is dark; where that is not known, the light card stays, which reads on a dark page as well. Text is text, so that
-it can be searched and read aloud.
+Each plot is a card with a background of its own. A style inside the file turns its few colours
+where the reader's system is dark; where that is not known, the light card stays, which reads on a
+dark page as well. Text is text, so that it can be searched and read aloud.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Bar:
 
 
 def curves(panels: Sequence[Curve], title: str) -> str:
-    """Above the time of a call by form, below the gain over the form that starts anew, one column per panel."""
+    """Above the time of a call by form, below the gain over the form that starts anew, one column
+    per panel.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.4 * len(panels) + 0.6, 5.6), layout="constrained")
         axes: Any = figure.subplots(2, len(panels), squeeze=False, sharex="col")
@@ -90,7 +92,14 @@ def curves(panels: Sequence[Curve], title: str) -> str:
 def _times(axes: Any, panel: Curve) -> None:
     axes.set_title(panel.title)
     for name, seconds in panel.seconds.items():
-        axes.plot(panel.sizes, seconds, color=FORMS.get(name, OTHER[0]), marker=MARKS.get(name, "D"), ms=4, label=name)
+        axes.plot(
+            panel.sizes,
+            seconds,
+            color=FORMS.get(name, OTHER[0]),
+            marker=MARKS.get(name, "D"),
+            ms=4,
+            label=name,
+        )
     _logarithmic(axes)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
 
@@ -117,14 +126,23 @@ def _logarithmic(axes: Any) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def lines(seconds: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: str, axis: str, what: str) -> str:
+def lines(
+    seconds: Mapping[str, tuple[Sequence[float], Sequence[float]]], title: str, axis: str, what: str
+) -> str:
     """One panel with a curve per name, given as sizes and values."""
     colours = (*FORMS.values(), *OTHER)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axes: Any = figure.subplots()
         for number, (name, (sizes, values)) in enumerate(seconds.items()):
-            axes.plot(sizes, values, color=colours[number % len(colours)], marker="osD^v"[number % 5], ms=4, label=name)
+            axes.plot(
+                sizes,
+                values,
+                color=colours[number % len(colours)],
+                marker="osD^v"[number % 5],
+                ms=4,
+                label=name,
+            )
         _logarithmic(axes)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
         axes.set_xlabel(axis)
@@ -138,20 +156,31 @@ def bars(found: Sequence[Bar], title: str, axis: str) -> str:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.4, 0.9 + 0.27 * len(found)), layout="constrained")
         axes: Any = figure.subplots()
-        colours = [OPEN if each.is_met is None else MET if each.is_met else MISSED for each in found]
+        colours = [
+            OPEN if each.is_met is None else MET if each.is_met else MISSED for each in found
+        ]
         places = range(len(found))
         widths = [each.ratio - 1.0 for each in found]
         axes.barh(places, widths, left=1.0, color=colours, height=0.66)
         axes.set_xscale("log")
         axes.set_yticks(places, [each.label for each in found], fontsize=9)
         axes.set_xlabel(axis)
-        low, high = min(*(each.ratio for each in found), 0.9), max(*(each.ratio for each in found), 1.5)
+        low, high = (
+            min(*(each.ratio for each in found), 0.9),
+            max(*(each.ratio for each in found), 1.5),
+        )
         axes.set_xlim(low / 1.3, high * 3.0)
         axes.set_ylim(len(found) - 0.4, -0.6)
         for place, each in zip(places, found, strict=True):
             at = (max(each.ratio, 1.0), place)
             axes.annotate(
-                factor(each.ratio), at, (4, 0), textcoords="offset points", va="center", ha="left", fontsize=8.5
+                factor(each.ratio),
+                at,
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                ha="left",
+                fontsize=8.5,
             )
         axes.axvline(1.0, color=TEXT, lw=0.8)
         axes.grid(visible=True, axis="x", which="major", color=GRID, lw=0.6)
@@ -182,7 +211,9 @@ def count(value: float) -> str:
 def _text(figure: Figure, title: str) -> str:
     """The file: without a date, with a title, and with the style for dark systems."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Title": title, "Creator": CREATOR})
+    figure.savefig(
+        buffer, format="svg", metadata={"Date": None, "Title": title, "Creator": CREATOR}
+    )
     text = re.sub(r"[ \t]+$", "", buffer.getvalue(), flags=re.MULTILINE)
     style = "".join(_rules(light, dark) for light, dark in DARK.items())
     head, mark, rest = text.partition("<defs>")
@@ -191,4 +222,7 @@ def _text(figure: Figure, title: str) -> str:
 
 def _rules(light: str, dark: str) -> str:
     """Rules stronger than the styles of the elements; strokes and fills are told apart."""
-    return "".join(f'[style*="{name}: {light}"] {{ {name}: {dark} !important; }} ' for name in ("fill", "stroke"))
+    return "".join(
+        f'[style*="{name}: {light}"] {{ {name}: {dark} !important; }} '
+        for name in ("fill", "stroke")
+    )

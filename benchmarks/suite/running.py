@@ -1,7 +1,8 @@
-"""One script in a process of its own: with a time limit, its progress shown, and nothing left behind.
+"""One script in a process of its own: with a time limit, its progress shown, and nothing left
+behind.
 
-The script appends its tables to a temporary file (`harness.report`); here they become a `Result` with the machine, the
-versions, the commit and how busy the machine was before and after.
+The script appends its tables to a temporary file (`harness.report`); here they become a `Result`
+with the machine, the versions, the commit and how busy the machine was before and after.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Wish:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one benchmark: `ok`, `skipped`, `failed` or `timed out`, why, and the result if there is one."""
+    """What became of one benchmark: `ok`, `skipped`, `failed` or `timed out`, why, and the result
+    if there is one.
+    """
 
     name: str
     status: str
@@ -78,16 +81,27 @@ def run(benchmark: Benchmark, wish: Wish, say: Say) -> Outcome:
         seconds = time.perf_counter() - begin
         if ended.is_late:
             return Outcome(
-                benchmark.name, "timed out", seconds, f"stopped after {limit_s:.0f} s; --limit SECONDS gives more"
+                benchmark.name,
+                "timed out",
+                seconds,
+                f"stopped after {limit_s:.0f} s; --limit SECONDS gives more",
             )
         if ended.code:
             return Outcome(
-                benchmark.name, "failed", seconds, f"exit code {ended.code}: {ended.tail}", text=ended.output
+                benchmark.name,
+                "failed",
+                seconds,
+                f"exit code {ended.code}: {ended.tail}",
+                text=ended.output,
             )
         tables = read_tables(record)
     if not tables:
         return Outcome(
-            benchmark.name, "skipped", seconds, _only_line(ended.output) or no_case(wish.only), text=ended.output
+            benchmark.name,
+            "skipped",
+            seconds,
+            _only_line(ended.output) or no_case(wish.only),
+            text=ended.output,
         )
     shares = [share for share in (before, machine.busy_share()) if share is not None]
     result = schema.Result(
@@ -95,9 +109,13 @@ def run(benchmark: Benchmark, wish: Wish, say: Say) -> Outcome:
         benchmark=benchmark.name,
         date=tables[0]["date"],
         machine=machine.describe() | {"device": tables[0]["device"]},
-        versions=machine.versions((*benchmark.needs, *benchmark.uses)) | {"incrax": tables[0]["incrax"]},
+        versions=machine.versions((*benchmark.needs, *benchmark.uses))
+        | {"incrax": tables[0]["incrax"]},
         options=schema.Options(wish.quick, int(tables[0]["rounds"]), list(arguments)),
-        tables=[schema.parse_table({key: each[key] for key in ("title", "lines")}, benchmark.name) for each in tables],
+        tables=[
+            schema.parse_table({key: each[key] for key in ("title", "lines")}, benchmark.name)
+            for each in tables
+        ],
         commit=machine.commit(ROOT),
         load=load,
         busy=shares,
@@ -125,7 +143,14 @@ def read_tables(path: Path) -> list[dict[str, Any]]:
 
 
 def _only_line(text: str) -> str:
-    return next((line.removeprefix("skipped: ") for line in text.splitlines() if line.startswith("skipped: ")), "")
+    return next(
+        (
+            line.removeprefix("skipped: ")
+            for line in text.splitlines()
+            if line.startswith("skipped: ")
+        ),
+        "",
+    )
 
 
 def no_case(only: str) -> str:
@@ -138,7 +163,7 @@ def today() -> str:
     return datetime.datetime.now().isoformat(timespec="seconds")
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -157,14 +182,19 @@ class Ended:
         return "\n".join(lines[-TAIL:])
 
 
-def run_process(command: Sequence[str], limit_s: float, say: Say, *, with_output: bool = False) -> Ended:
+def run_process(
+    command: Sequence[str], limit_s: float, say: Say, *, with_output: bool = False
+) -> Ended:
     """Run a command in a group of its own; every line of its error stream is passed on as it comes.
 
-    With `with_output`, those of its output are, too. The whole group is ended at the limit, and when this process is
-    interrupted.
+    With `with_output`, those of its output are, too. The whole group is ended at the limit, and
+    when this process is interrupted.
     """
     with grouped(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        errors, output = _Relay(process.stderr, say), _Relay(process.stdout, say if with_output else None)
+        errors, output = (
+            _Relay(process.stderr, say),
+            _Relay(process.stdout, say if with_output else None),
+        )
         try:
             code, is_late = process.wait(limit_s), False
         except subprocess.TimeoutExpired:

@@ -1,7 +1,8 @@
 """What a result is: dataclasses, written as JSON and read back with every field checked.
 
-A file holds one `Result`: one run of one benchmark. Times are seconds, ratios are another form's time divided by ours
-(above 1: ours is faster), dates are ISO 8601 in local time. `SCHEMA` is raised when a field changes its meaning.
+A file holds one `Result`: one run of one benchmark. Times are seconds, ratios are another form's
+time divided by ours (above 1: ours is faster), dates are ISO 8601 in local time. `SCHEMA` is raised
+when a field changes its meaning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ CONDITIONS = ("quiet", "busy", "unknown")
 
 
 class ResultError(ValueError):
-    """A file that is no result of this suite; the message names the file, the field and what was expected."""
+    """A file that is no result of this suite; the message names the file, the field and what was
+    expected.
+    """
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Check:
-    """One target of a line: its text, what was reached (empty where the record has only that it was met)."""
+    """One target of a line: its text, what was reached (empty where the record has only that it was
+    met).
+    """
 
     target: str
     reached: str
@@ -114,7 +119,7 @@ class Result:
         return [(table.title, line) for table in self.tables for line in table.lines]
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def dumps(result: Result) -> str:
@@ -146,23 +151,27 @@ def save(result: Result, path: Path) -> None:
     path.write_text(dumps(result), encoding="utf-8")
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def load(path: Path) -> Result:
     """Read a file and check every field.
 
     Raises:
-        ResultError: the file is missing, is no JSON, or a field is missing, unknown, of another type or out of range.
+        ResultError: the file is missing, is no JSON, or a field is missing, unknown, of another
+            type or out of range.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultError(
-            f"{path}: cannot be read ({error.strerror}). Results lie in benchmarks/results; `--run NAME` makes one."
+            f"{path}: cannot be read ({error.strerror}). Results lie in benchmarks/results; `--run "
+            "NAME` makes one."
         ) from None
     except ValueError as error:
-        raise ResultError(f"{path}: is no JSON ({error}). A run writes it whole: was it edited?") from None
+        raise ResultError(
+            f"{path}: is no JSON ({error}). A run writes it whole: was it edited?"
+        ) from None
     return parse(value, str(path))
 
 
@@ -171,7 +180,9 @@ def load_all(path: Path) -> list[Result]:
     if path.is_dir():
         found = [load(each) for each in sorted(path.glob("*.json"))]
         if not found:
-            raise ResultError(f"{path}: no .json file in this folder; `--run NAME --output {path}` makes one.")
+            raise ResultError(
+                f"{path}: no .json file in this folder; `--run NAME --output {path}` makes one."
+            )
         return found
     return [load(path)]
 
@@ -180,12 +191,14 @@ def parse(value: Any, where: str) -> Result:
     """A result from what JSON holds; `where` is named in errors."""
     if not isinstance(value, dict) or "schema" not in value:
         raise ResultError(
-            f"{where}: has no field `schema`, so it is no result of this suite. A script's own `--json FILE` appends "
+            f"{where}: has no field `schema`, so it is no result of this suite. A script's own "
+            "`--json FILE` appends "
             "bare tables; `python -m benchmarks --run NAME` writes results."
         )
     if value["schema"] != SCHEMA:
         raise ResultError(
-            f"{where}: is of schema {value['schema']!r}; this suite reads {SCHEMA}. It was written by another version: "
+            f"{where}: is of schema {value['schema']!r}; this suite reads {SCHEMA}. It was written "
+            "by another version: "
             "run the benchmark again, or read it with that version."
         )
     result = _read(Result, value, where, "")
@@ -200,14 +213,20 @@ def parse_table(value: Any, where: str) -> Table:
 
 def _check(result: Result, where: str) -> None:
     if result.conditions not in CONDITIONS:
-        raise ResultError(f"{where}: `conditions` is {result.conditions!r}; it must be one of {', '.join(CONDITIONS)}.")
+        raise ResultError(
+            f"{where}: `conditions` is {result.conditions!r}; it must be one of "
+            f"{', '.join(CONDITIONS)}."
+        )
     if result.skipped is None and not result.tables:
-        raise ResultError(f"{where}: has neither tables nor a reason in `skipped`; nothing can be shown of it.")
+        raise ResultError(
+            f"{where}: has neither tables nor a reason in `skipped`; nothing can be shown of it."
+        )
     for title, line in result.lines:
         for form, timing in line.timings.items():
             if not 0 <= timing.lower <= timing.median <= timing.upper:
                 raise ResultError(
-                    f"{where}: the times of {form!r} in {title!r}, {line.case!r} are not in order: lower quartile "
+                    f"{where}: the times of {form!r} in {title!r}, {line.case!r} are not in order: "
+                    "lower quartile "
                     f"{timing.lower:g}, median {timing.median:g}, upper {timing.upper:g} seconds."
                 )
 
@@ -221,7 +240,9 @@ def _read(kind: Any, value: Any, where: str, at: str) -> Any:
         return None if value is None else _read(inner[0], value, where, at)
     if origin is list:
         _expect(isinstance(value, list), "a list", value, where, at)
-        return [_read(inner[0], each, where, f"{at}[{number}]") for number, each in enumerate(value)]
+        return [
+            _read(inner[0], each, where, f"{at}[{number}]") for number, each in enumerate(value)
+        ]
     if origin is dict:
         _expect(isinstance(value, dict), "an object", value, where, at)
         return {key: _read(inner[1], each, where, f"{at}.{key}") for key, each in value.items()}
@@ -230,11 +251,19 @@ def _read(kind: Any, value: Any, where: str, at: str) -> Any:
 
 def _plain(kind: Any, value: Any, where: str, at: str) -> Any:
     if kind is float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
         _expect(is_number, "a finite number", value, where, at)
         return float(value)
     named = {str: "a text", bool: "true or false", int: "a whole number"}[kind]
-    _expect(isinstance(value, kind) and not (kind is int and isinstance(value, bool)), named, value, where, at)
+    _expect(
+        isinstance(value, kind) and not (kind is int and isinstance(value, bool)),
+        named,
+        value,
+        where,
+        at,
+    )
     return value
 
 
@@ -245,13 +274,20 @@ def _read_fields(kind: Any, value: Any, where: str, at: str) -> Any:
     unknown = sorted(set(value) - set(hints))
     if unknown:
         raise ResultError(
-            f"{where}: `{inside}{unknown[0]}` is no field of a {kind.__name__.lower()}; known are {', '.join(hints)}."
+            f"{where}: `{inside}{unknown[0]}` is no field of a {kind.__name__.lower()}; known are "
+            f"{', '.join(hints)}."
         )
     for each in fields:
-        is_needed = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        is_needed = (
+            each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+        )
         if is_needed and each.name not in value:
-            raise ResultError(f"{where}: `{inside}{each.name}` is missing; every {kind.__name__.lower()} has one.")
-    return kind(**{name: _read(hints[name], each, where, f"{inside}{name}") for name, each in value.items()})
+            raise ResultError(
+                f"{where}: `{inside}{each.name}` is missing; every {kind.__name__.lower()} has one."
+            )
+    return kind(
+        **{name: _read(hints[name], each, where, f"{inside}{name}") for name, each in value.items()}
+    )
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""What the page shows of many results: the best one of each benchmark, its gains, its growth, its words."""
+"""What the page shows of many results: the best one of each benchmark, its gains, its growth, its
+words.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ VERSIONS = ("python", "jax", "incrax")
 
 @dataclass(frozen=True)
 class Gain:
-    """A line whose target is a gain, what was reached, and in which of the result's tables it is."""
+    """A line whose target is a gain, what was reached, and in which of the result's tables it
+    is.
+    """
 
     result: Result
     table: int
@@ -26,12 +30,16 @@ class Gain:
 
 
 def best(results: Iterable[Result]) -> dict[str, Result]:
-    """By benchmark the newest of a quiet machine, or else the newest; parts and skipped ones where nothing else is."""
+    """By benchmark the newest of a quiet machine, or else the newest; parts and skipped ones where
+    nothing else is.
+    """
     found: dict[str, Result] = {}
     for result in results:
         if not result.options.quick:
             known = found.get(result.benchmark)
-            found[result.benchmark] = result if known is None or _rank(result) >= _rank(known) else known
+            found[result.benchmark] = (
+                result if known is None or _rank(result) >= _rank(known) else known
+            )
     order = [each.name for each in catalogue.BENCHMARKS]
     place = lambda name: (order.index(name) if name in order else len(order), name)
     return {name: found[name] for name in sorted(found, key=place)}
@@ -42,12 +50,18 @@ def _rank(result: Result) -> tuple[bool, bool, bool, str]:
 
 
 def gains(chosen: Iterable[Result]) -> list[Gain]:
-    """Lines whose target is to be faster than another form by a factor, the first such target of each."""
+    """Lines whose target is to be faster than another form by a factor, the first such target of
+    each.
+    """
     made = []
     for result in chosen:
         for number, table in enumerate(result.tables, 1):
             for line in table.lines:
-                aims = [check for check in line.checks if check.target.startswith(">=") and check.ratio in line.ratios]
+                aims = [
+                    check
+                    for check in line.checks
+                    if check.target.startswith(">=") and check.ratio in line.ratios
+                ]
                 if aims:
                     made.append(Gain(result, number, line, aims[0], line.ratios[aims[0].ratio]))
     return made
@@ -55,7 +69,9 @@ def gains(chosen: Iterable[Result]) -> list[Gain]:
 
 def short(chosen: Iterable[Result]) -> list[tuple[Result, str, Line]]:
     """Lines of which a target was missed."""
-    return [(result, title, line) for result in chosen for title, line in result.lines if line.missed]
+    return [
+        (result, title, line) for result in chosen for title, line in result.lines if line.missed
+    ]
 
 
 def num_targets(chosen: Iterable[Result]) -> tuple[int, int]:
@@ -64,14 +80,16 @@ def num_targets(chosen: Iterable[Result]) -> tuple[int, int]:
     return len(lines), sum(bool(line.missed) for line in lines)
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 def measured(result: Result) -> str:
     """When and on what, in one sentence."""
     cores = f" x {result.machine['cores']}" if "cores" in result.machine else ""
     on = f"{result.machine.get('cpu', 'unknown processor')}{cores}"
-    used = ", ".join(f"{name} {result.versions[name]}" for name in VERSIONS if name in result.versions)
+    used = ", ".join(
+        f"{name} {result.versions[name]}" for name in VERSIONS if name in result.versions
+    )
     commit = f", commit {result.commit}" if result.commit else ""
     return f"Measured {result.date[:10]} on {on}; {used}{commit}; {state(result)}."
 
@@ -97,6 +115,7 @@ def times(ratio: float) -> str:
 def span(sizes: Sequence[float], gains: Sequence[float], unit: str) -> str:
     """The ends of a curve of gains."""
     return (
-        f"{sizes[0]:,.0f} to {sizes[-1]:,.0f} {unit}: from {times(gains[0])} to {times(gains[-1])} as fast as {JIT}, "
+        f"{sizes[0]:,.0f} to {sizes[-1]:,.0f} {unit}: from {times(gains[0])} to {times(gains[-1])} "
+        f"as fast as {JIT}, "
         f"at most {times(max(gains))}"
     )

@@ -1,7 +1,7 @@
 """Two sides that take turns: our process and one of another library, on the same arrays.
 
-Both write their figures of two arguments first; only if those agree, anything is timed. A turn is a number of calls of
-one side; the order of the sides is reversed in every second round.
+Both write their figures of two arguments first; only if those agree, anything is timed. A turn is a
+number of calls of one side; the order of the sides is reversed in every second round.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class Side:
     def _read(self) -> None:
         with self._process.stdout as replies:
             for line in replies:
-                if line.startswith("{"):  # a library may have printed something while it was imported
+                if line.startswith(
+                    "{"
+                ):  # a library may have printed something while it was imported
                     self._replies.put(line)
         self._replies.put(None)
 
@@ -80,9 +82,13 @@ class Side:
         try:
             line = self._replies.get(timeout=max(self._deadline - time.perf_counter(), 0.01))
         except queue.Empty:
-            raise LateError(f"{self.name}: no answer before the time limit; --limit SECONDS gives more") from None
+            raise LateError(
+                f"{self.name}: no answer before the time limit; --limit SECONDS gives more"
+            ) from None
         if line is None:
-            raise PeerError(f"{self.name}: its process ended; what it said last is in {self._process.log}")
+            raise PeerError(
+                f"{self.name}: its process ended; what it said last is in {self._process.log}"
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise PeerError(f"{self.name}: {answer['error']}")
@@ -113,7 +119,9 @@ def run(peer: Peer, wish: Wish, say: Say, cache: Path | None = None) -> Outcome:
         python = environment(peer, cache_folder(cache), wish.limit_s or INSTALL_LIMIT_S, say)
     except UnavailableError as error:
         reason = str(error)
-        return Outcome(name, "skipped", time.perf_counter() - begin, reason, _skipped(name, reason, wish))
+        return Outcome(
+            name, "skipped", time.perf_counter() - begin, reason, _skipped(name, reason, wish)
+        )
     before, load = machine.busy_share(), machine.load()
     try:
         with tempfile.TemporaryDirectory(prefix="incrax-peers-") as folder:
@@ -131,7 +139,9 @@ def run(peer: Peer, wish: Wish, say: Say, cache: Path | None = None) -> Outcome:
         date=today(),
         machine=machine.describe() | {"device": "cpu"},
         versions=versions,
-        options=schema.Options(wish.quick, _rounds(wish), ["--only", wish.only] if wish.only else []),
+        options=schema.Options(
+            wish.quick, _rounds(wish), ["--only", wish.only] if wish.only else []
+        ),
         tables=[schema.Table(title, lines)],
         commit=machine.commit(FOLDER.parent),
         load=load,
@@ -157,18 +167,31 @@ def _skipped(name: str, reason: str, wish: Wish) -> schema.Result:
     )
 
 
-def _measured(peer: Peer, python: Path, folder: Path, wish: Wish, say: Say) -> tuple[list[Line], dict[str, str]]:
+def _measured(
+    peer: Peer, python: Path, folder: Path, wish: Wish, say: Say
+) -> tuple[list[Line], dict[str, str]]:
     deadline = time.perf_counter() + (wish.limit_s or LIMIT_S)
-    mine = [sys.executable, str(HOME / "ours.py"), str(folder), peer.name, *(["--quick"] if wish.quick else [])]
+    mine = [
+        sys.executable,
+        str(HOME / "ours.py"),
+        str(folder),
+        peer.name,
+        *(["--quick"] if wish.quick else []),
+    ]
     with started(mine, OURS, folder, deadline) as ours:
-        with started([str(python), str(peer.script), str(folder)], peer.name, folder, deadline) as theirs:
+        with started(
+            [str(python), str(peer.script), str(folder)], peer.name, folder, deadline
+        ) as theirs:
             cases = [case for case in theirs.greeting["cases"] if wish.only in case]
             lines = []
             for case in cases:
                 lines.append(measured_line(peer, case, (ours, theirs), wish))
                 say(f"{case}: {lines[-1].cells[f'{peer.name} / {OURS}']} times our time")
             versions = {OURS: ours.greeting["versions"], peer.name: theirs.greeting["versions"]}
-    flat = {**versions[OURS], **{f"{peer.name}: {key}": value for key, value in versions[peer.name].items()}}
+    flat = {
+        **versions[OURS],
+        **{f"{peer.name}: {key}": value for key, value in versions[peer.name].items()},
+    }
     return lines, flat
 
 
@@ -181,7 +204,9 @@ def measured_line(peer: Peer, case: str, sides: tuple[Side, Side], wish: Wish) -
     calls = {}
     for side in sides:
         seconds = side.ask(do="time", first=1, calls=3 if wish.quick else WARM)["seconds"]
-        calls[side] = min(max(int(TURN_S / max(seconds[-1], 1e-9)), 1), 2 if wish.quick else MOST_CALLS)
+        calls[side] = min(
+            max(int(TURN_S / max(seconds[-1], 1e-9)), 1), 2 if wish.quick else MOST_CALLS
+        )
     found: dict[Side, list[float]] = {side: [] for side in sides}
     number = WARM + 1
     for turn in range(_rounds(wish)):
@@ -193,7 +218,11 @@ def measured_line(peer: Peer, case: str, sides: tuple[Side, Side], wish: Wish) -
     factor = peer.target(case)
     checks = []
     if factor is not None and not wish.quick:
-        checks = [Check(f">={factor:.3g}x {peer.name}", f"{ratio:.2f}x {peer.name}", ratio >= factor, name)]
+        checks = [
+            Check(
+                f">={factor:.3g}x {peer.name}", f"{ratio:.2f}x {peer.name}", ratio >= factor, name
+            )
+        ]
     cells = {form: shown(timing) for form, timing in timings.items()} | {name: f"{ratio:.2f}"}
     return Line(case, cells, timings, {name: ratio}, {}, checks)
 
@@ -209,17 +238,22 @@ def _check_agreement(peer: Peer, case: str, sides: tuple[Side, Side]) -> None:
         error = difference(ours, theirs)
         if not error <= peer.rtol:
             raise PeerError(
-                f"{case}: {peer.name} and incrax differ by {error:.2g} (allowed {peer.rtol:g}), so that they do not "
+                f"{case}: {peer.name} and incrax differ by {error:.2g} (allowed {peer.rtol:g}), so "
+                "that they do not "
                 f"compute the same: ours {ours[:3]}, theirs {theirs[:3]}"
             )
 
 
 def difference(ours: list[float], theirs: list[float]) -> float:
-    """The largest difference relative to the size of each figure, and of the largest one where figures vanish."""
+    """The largest difference relative to the size of each figure, and of the largest one where
+    figures vanish.
+    """
     if len(ours) != len(theirs) or not ours:
         return float("inf")
     largest = max(abs(value) for value in ours)
-    return max(abs(a - b) / max(abs(a), 1e-6 * largest, 1e-300) for a, b in zip(ours, theirs, strict=True))
+    return max(
+        abs(a - b) / max(abs(a), 1e-6 * largest, 1e-300) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def _timing(seconds: list[float]) -> Timing:
@@ -232,9 +266,14 @@ def _timing(seconds: list[float]) -> Timing:
 def shown(timing: Timing) -> str:
     """Median and quartiles with one unit, as the scripts show them."""
     factor, unit = (1e6, "us") if timing.median < 1e-3 else (1e3, "ms")
-    return f"{factor * timing.median:.3g} {unit} [{factor * timing.lower:.3g}-{factor * timing.upper:.3g}]"
+    return (
+        f"{factor * timing.median:.3g} {unit} "
+        f"[{factor * timing.lower:.3g}-{factor * timing.upper:.3g}]"
+    )
 
 
 def printed(lines: list[Line]) -> str:
     """The lines as a table."""
-    return "\n".join(as_text([["case", *lines[0].cells], *([line.case, *line.cells.values()] for line in lines)]))
+    return "\n".join(
+        as_text([["case", *lines[0].cells], *([line.case, *line.cells.values()] for line in lines)])
+    )

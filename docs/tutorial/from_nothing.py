@@ -1,4 +1,6 @@
-"""incrax from nothing: an incremental evaluator in a hundred lines. The text is in from_nothing.md beside it.
+"""incrax from nothing: an incremental evaluator in a hundred lines.
+
+The text is in from_nothing.md beside it.
 
 Run: python docs/tutorial/from_nothing.py
 """
@@ -49,7 +51,7 @@ def worth_saving(jaxpr, depends):
 
 
 def plan(jaxpr, missing, at_hand):
-    """The equations that make the missing values from those at hand, and which of the latter they read."""
+    """The equations that make the missing values from those at hand, and what they read."""
     needed, equations = set(missing), []
     for eqn in reversed(jaxpr.eqns):
         if needed.intersection(eqn.outvars):
@@ -66,7 +68,7 @@ def content(x):
 
 
 class Incremental:
-    """`f`, evaluated again only where its arguments changed. Of each saved value the latest two are kept."""
+    """`f`, evaluated again only where its arguments changed; two saved values of each."""
 
     def __init__(self, f, versions=2):
         self.f, self.versions, self.jaxpr, self.programs = f, versions, None, {}
@@ -121,7 +123,9 @@ def check(f, args, num_calls):
         i = rng.integers(len(args))
         changed = [*args[:i], args[i] * 1.01, *args[i + 1 :]]
         args, before = (changed, args) if rng.random() < 0.7 else (before, args)
-        for got, expected in zip(jax.tree.leaves(ours(*args)), jax.tree.leaves(plain(*args)), strict=True):
+        for got, expected in zip(
+            jax.tree.leaves(ours(*args)), jax.tree.leaves(plain(*args)), strict=True
+        ):
             np.testing.assert_allclose(got, expected, rtol=1e-9)
     return ours
 

@@ -1,7 +1,7 @@
 """incrax: re-evaluate differentiable JAX functions and pay only for what changed.
 
-A call runs through one pipeline: trace, simplify, depend, plan, compile, store, run. `import incrax` loads that; all
-else is loaded when it is asked for.
+A call runs through one pipeline: trace, simplify, depend, plan, compile, store, run. `import
+incrax` loads that; all else is loaded when it is asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from incrax import _interrupts as _interrupts  # before JAX, an interrupt of whose import crashes the process
+from incrax import (
+    _interrupts as _interrupts,
+)  # before JAX, an interrupt of whose import crashes the process
 from incrax import errors as errors
 from incrax._api import incremental as incremental
 from incrax._incremental import Incremental as Incremental
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from incrax import samplers as samplers
     from incrax.control_flow.loops.bucketed import Bucketed as Bucketed
     from incrax.control_flow.loops.bucketed import bucketed as bucketed
-    from incrax.control_flow.loops.mapped import map as map
     from incrax.control_flow.loops.padded import Padded as Padded
+    from incrax.control_flow.loops.scan import map as map
     from incrax.control_flow.loops.scan import scan as scan
     from incrax.control_flow.loops.selecting import Unique as Unique
     from incrax.control_flow.loops.selecting import nonzero as nonzero
@@ -118,7 +120,7 @@ _HOMES = {
     "jacobian": "derivatives.transforms",
     "jvp": "derivatives.transforms",
     "linearize": "derivatives.pullback",
-    "map": "control_flow.loops.mapped",
+    "map": "control_flow.loops.scan",
     "nonzero": "control_flow.loops.selecting",
     "prepare": "derivatives.prepared",
     "report": "inspection.page",
@@ -200,7 +202,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for; errors that stood here until 0.1 warn, and are found in `incrax.errors`."""
+    """Load what is asked for; errors that stood here until 0.1 warn, and are found in
+    `incrax.errors`.
+    """
     if name in _WINGS:
         return importlib.import_module(f"incrax.{name}")
     if name in _HOMES:
@@ -208,7 +212,10 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name.endswith("Error") and hasattr(errors, name):
-        text = f"`incrax.{name}` is `incrax.errors.{name}` now; the old name goes with the next version."
+        text = (
+            f"`incrax.{name}` is `incrax.errors.{name}` now; the old name goes with the next "
+            "version."
+        )
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return getattr(errors, name)
     raise AttributeError(f"module 'incrax' has no attribute '{name}'")

@@ -16,9 +16,13 @@ R = TypeVar("R")
 
 @runtime_checkable
 class HasPaths(Protocol):
-    """A function that is recorded path by path: its paths are made incremental, not itself; see `guarded`."""
+    """A function that is recorded path by path: its paths are made incremental, not itself; see
+    `guarded`.
+    """
 
-    def with_incremental_paths(self, make: Callable[[Callable[..., Any]], Incremental[..., Any]]) -> Any:
+    def with_incremental_paths(
+        self, make: Callable[[Callable[..., Any]], Incremental[..., Any]]
+    ) -> Any:
         """The same function, each path evaluated by what `make` returns for it."""
 
 
@@ -40,15 +44,20 @@ def _check(f: Any, policy: Any, memory: Any, versions: Any, tuning: Any, *, alge
         raise wrong_option("incremental(algebra=...)", algebra, "True or False")
     if algebra and policy == "exact":
         raise ValueError(
-            '`incremental(algebra=True)` got policy="exact": statistics are made about the point of their first use, '
+            '`incremental(algebra=True)` got policy="exact": statistics are made about the point '
+            "of their first use, "
             'on which the last bits depend. Use policy="fast", or leave algebra out.'
         )
     if tuning is not None and not isinstance(tuning, Tuning):
         raise wrong_option("incremental(tuning=...)", tuning, "an incrax.Tuning, or None")
     if memory is not None and memory < 0:
-        raise ValueError(f"`incremental(memory=...)` got {memory}; it is a number of bytes, at least 0.")
+        raise ValueError(
+            f"`incremental(memory=...)` got {memory}; it is a number of bytes, at least 0."
+        )
     if versions < 1:
-        raise ValueError(f"`incremental(versions=...)` got {versions}; at least 1 version must be kept.")
+        raise ValueError(
+            f"`incremental(versions=...)` got {versions}; at least 1 version must be kept."
+        )
 
 
 @overload
@@ -86,39 +95,44 @@ def incremental(
 ) -> Incremental[P, R] | Callable[[Callable[P, R]], Incremental[P, R]]:
     """Make a function pay only for what changed since values were last saved.
 
-    Law: `incremental(f)(*args)` equals `jax.jit(f)(*args)` for every sequence of calls, up to a few units in the last
-    place (different programs fuse differently). With `policy="exact"` it also equals, bit for bit, what a new function
-    made with the same options returns. A call with nothing changed runs no equation.
+    Law: `incremental(f)(*args)` equals `jax.jit(f)(*args)` for every sequence of calls, up to a few
+    units in the last place (different programs fuse differently). With `policy="exact"` it also
+    equals, bit for bit, what a new function made with the same options returns. A call with nothing
+    changed runs no equation.
 
     Args:
-        f: pure function of pytrees of arrays and static Python values (str, None, functions), with any JAX
-            transformation inside: pass `jax.value_and_grad(loss)` to save partial derivatives too. May be left out to
-            use `incremental(...)` as a decorator with options.
-        policy: `"fast"`, programs are fused, timed and chosen for each set of changed inputs; `"exact"`, the same
-            programs compute the same values whatever was called before, so that equal inputs give equal bits.
-        memory: bytes of saved values to keep at most, on all devices together; None: a quarter of the free memory, at
-            most 2 GB, for each device that shares the inputs (just 2 GB each in a run of several processes). Results of
-            functions on the host (`pure_callback`) take a quarter more at most, and 64 MB.
-        versions: how many input points keep their saved values; 2 serve gradients by differences, line searches and
-            rejected steps.
-        algebra: also replace sums over rows that are polynomials of at most second degree in what changes (linear
-            models, sums of squares, intensities of amplitudes) by saved statistics, so that the cost of a call does not
-            depend on the number of rows. Rounding differs, in double precision by some 1e-12 of the result, or of the
-            sum of its terms' sizes, at most; compared once with the direct form, and given up, with a line in the log,
-            where the two do not agree.
+        f: pure function of pytrees of arrays and static Python values (str, None, functions), with
+            any JAX transformation inside: pass `jax.value_and_grad(loss)` to save partial
+            derivatives too. May be left out to use `incremental(...)` as a decorator with options.
+        policy: `"fast"`, programs are fused, timed and chosen for each set of changed inputs;
+            `"exact"`, the same programs compute the same values whatever was called before, so that
+            equal inputs give equal bits.
+        memory: bytes of saved values to keep at most, on all devices together; None: a quarter of
+            the free memory, at most 2 GB, for each device that shares the inputs (just 2 GB each in
+            a run of several processes). Results of functions on the host (`pure_callback`) take a
+            quarter more at most, and 64 MB.
+        versions: how many input points keep their saved values; 2 serve gradients by differences,
+            line searches and rejected steps.
+        algebra: also replace sums over rows that are polynomials of at most second degree in what
+            changes (linear models, sums of squares, intensities of amplitudes) by saved statistics,
+            so that the cost of a call does not depend on the number of rows. Rounding differs, in
+            double precision by some 1e-12 of the result, or of the sum of its terms' sizes, at
+            most; compared once with the direct form, and given up, with a line in the log, where
+            the two do not agree.
         tuning: how plans are chosen; see `Tuning`.
 
     Returns:
-        A callable with the signature of `f`, and methods that explain, prepare and undo calls: see `Incremental`. Under
-        another JAX transformation it is `f` itself.
+        A callable with the signature of `f`, and methods that explain, prepare and undo calls: see
+        `Incremental`. Under another JAX transformation it is `f` itself.
 
     Raises:
-        UnsupportedLeafError: at a call with an array that JAX has no type for, or a static value without a hash.
+        UnsupportedLeafError: at a call with an array that JAX has no type for, or a static value
+            without a hash.
         DeletedInputError: at a call with a donated or deleted array.
 
-    Cost: the first call traces and compiles once. A set of changed inputs that comes back gets a program of its own,
-        which is raced against the whole function; small arrays are tracked element by element. The call overhead is
-        some tens of microseconds.
+    Cost: the first call traces and compiles once. A set of changed inputs that comes back gets a
+        program of its own, which is raced against the whole function; small arrays are tracked
+        element by element. The call overhead is some tens of microseconds.
 
     Not handled: values that are not arguments (closures are constants, as under `jax.jit`).
 

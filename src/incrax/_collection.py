@@ -1,7 +1,7 @@
 """Python's collector of garbage, paused while graphs of many objects are built.
 
-It walks through all new objects, again and again, to find that none is garbage: a third of the time to plan 1e5
-equations. It must not know what is built.
+It walks through all new objects, again and again, to find that none is garbage: a third of the time
+to plan 1e5 equations. It must not know what is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ R = TypeVar("R")
 
 
 class _Pause:
-    """Pauses of all threads: the collector runs again after the last one, if it ran before the first."""
+    """Pauses of all threads: the collector runs again after the last one, if it ran before the
+    first.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +53,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with the collector paused. For functions that make no reference cycles to speak of."""
+    """The function with the collector paused.
+
+    For functions that make no reference cycles to speak of.
+    """
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

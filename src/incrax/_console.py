@@ -18,8 +18,11 @@ def as_text(*parts: RenderableType, width: int = 100) -> str:
     from rich.console import Console  # here, as most that import incrax print nothing
 
     file = io.StringIO()
-    # In a notebook a console displays what it draws, also what goes to a file or is captured, unless told not to.
-    console = Console(file=file, width=width, color_system=None, force_terminal=False, force_jupyter=False)
+    # In a notebook a console displays what it draws, also what goes to a file or is captured,
+    # unless told not to.
+    console = Console(
+        file=file, width=width, color_system=None, force_terminal=False, force_jupyter=False
+    )
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).rstrip()

@@ -14,13 +14,14 @@ import jax
 from incrax import _jax
 
 traced_for: Any = jax.make_user_context()
-"""The rooms that a program is traced for, which `control_flow.loops.sizes` sets.
+"""The rooms that a program is traced for, which `control_flow.loops.bucketed` sets.
 
-Made when incrax is imported: keys of JAX have an entry for each context, so that one made later, when a loop is first
-used, would have everything traced and recorded once more.
+Made when incrax is imported: keys of JAX have an entry for each context, so that one made later,
+when a loop is first used, would have everything traced and recorded once more.
 """
 
 _switches: list[ContextVar[bool]] = []
+_NONE: frozenset[str] = frozenset()
 
 
 def add_switch(variable: ContextVar[bool]) -> None:
@@ -29,6 +30,11 @@ def add_switch(variable: ContextVar[bool]) -> None:
 
 
 def context_key() -> Hashable:
-    """JAX's configuration and the switches that are off here; a switch that is added, and on, changes nothing."""
-    flags = tuple([flag.value for flag in _jax.TRACED_FLAGS])
-    return _jax.trace_context(), flags, frozenset([variable.name for variable in _switches if not variable.get()])
+    """JAX's configuration and the switches that are off here; a switch that is added, and on,
+    changes nothing.
+    """
+    nans, infs, prng = _jax.TRACED_FLAGS
+    off = _NONE
+    if _switches:
+        off = frozenset([variable.name for variable in _switches if not variable.get()])
+    return _jax.trace_context(), nans.value, infs.value, prng.value, off

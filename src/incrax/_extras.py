@@ -9,7 +9,8 @@ from incrax._messages import missing_extra
 
 
 def needed(module: str, what: str, extra: str) -> Any:
-    """A module of an optional library, for what a user called; `extra` is that of incrax which brings it.
+    """A module of an optional library, for what a user called; `extra` is that of incrax which
+    brings it.
 
     Raises:
         MissingExtraError: the library is not installed.

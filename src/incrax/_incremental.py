@@ -22,8 +22,9 @@ from incrax._tuning import is_disabled
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.registry import living, register
+from incrax.engine.call.resting import MISSED, Resting
 from incrax.engine.call.signature_table import Options, Traces
-from incrax.engine.call.verification import check_call, check_rows, due_verification
+from incrax.engine.call.verification import check_call, check_rows, due_verification, verifying
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.messages import no_checkpoint_of_rows
@@ -42,7 +43,8 @@ R = TypeVar("R")
 
 
 class Asked(NamedTuple):
-    """What a report is about: an engine, and the leaves of a call that was not made, if one is asked about.
+    """What a report is about: an engine, and the leaves of a call that was not made, if one is
+    asked about.
 
     Of a call with `Rows`, its engine for all of them, and the rows; `engine` is that of one chunk.
     """
@@ -67,6 +69,7 @@ class Incremental(Generic[P, R]):
 
     def _adopt(self, traces: Traces, rows: RowTraces | None = None) -> None:
         self._traces = traces
+        self._resting: Resting | None = None
         self._rows = rows or RowTraces(traces.fun, traces.options, traces.stats, traces.calls)
         self._lock = threading.RLock()
 
@@ -80,8 +83,14 @@ class Incremental(Generic[P, R]):
             raise reentrant_call(self._name)
         return self._lock
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: C901  all ways of a call
         """Evaluate at these arguments; equals `jax.jit(f)(*args, **kwargs)`."""
+        resting = self._resting
+        if resting is not None and resting.num_left > 0 and verifying() is None:
+            with self._lock:
+                result = resting(args, kwargs)
+            if result is not MISSED:
+                return result
         if self._is_off():
             return self._plain(args, kwargs)
         if self._is_disabled:
@@ -102,6 +111,7 @@ class Incremental(Generic[P, R]):
                 if given is None:
                     return self._plain(args, kwargs)
                 traced, dynamic, changed = given
+                self._resting = traced.resting
                 serve = traced.engine.served
                 if is_profiled():
                     outputs = profiled(self._name, serve, dynamic, changed, start_s)
@@ -129,6 +139,7 @@ class Incremental(Generic[P, R]):
         """A call with `Rows` among the arguments, of more than one row."""
         engine, leaves, rows = self._rows.serving(args, kwargs)
         self._traces.latest = None
+        self._resting = None
         start_s = time.perf_counter()
         outputs = profiled(self._name, engine.call, leaves, rows)
         engine.note(start_s)
@@ -141,32 +152,38 @@ class Incremental(Generic[P, R]):
 
     @staticmethod
     def _is_off() -> bool:
-        """Whether the function is called as it is: under another transformation, or where nothing is compiled."""
+        """Whether the function is called as it is: under another transformation, or where nothing
+        is compiled.
+        """
         return not _jax.is_top_level() or _jax.is_jit_disabled()
 
-    # --- inside compiled loops -----------------------------------------------------------------------------------
+    # --- inside compiled loops --------------------------------------------------------------------
 
     def pure(self, *args: P.args, **kwargs: P.kwargs) -> tuple[PureState, Step]:
         """A form for compiled loops: saved values in a state that `lax.scan` can carry.
 
-        `state, step = f.pure(*args)`, then `state, out = step(state, *args)`, under `jit`, `scan`, `grad`, `vmap`.
-        `out` and its derivatives of any order with respect to the arguments are those of the function; the state has
-        none. What an argument reaches is computed if its bits differ from the state's, else `lax.cond` skips it.
+        `state, step = f.pure(*args)`, then `state, out = step(state, *args)`, under `jit`, `scan`,
+        `grad`, `vmap`. `out` and its derivatives of any order with respect to the arguments are
+        those of the function; the state has none. What an argument reaches is computed if its bits
+        differ from the state's, else `lax.cond` skips it.
 
         Args:
-            *args: example arguments. Frozen data must be the same objects in every step, and are never compared.
+            *args: example arguments. Frozen data must be the same objects in every step, and are
+                never compared.
             **kwargs: example keyword arguments.
 
         Returns:
             The state at these arguments, a pytree of arrays, and the step; see `Step`.
 
         Raises:
-            UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
+            UnsupportedLeafError: an argument is an array that JAX has no type for, or a static
+                value without a hash.
 
-        Cost: traces and plans once per signature; one evaluation. A step compares all inputs that are not frozen,
-            unless `changed=` tells. A derivative of a step computes anew what depends on the inputs that it is taken
-            for; `incremental(jax.value_and_grad(f)).pure` saves partial derivatives as well. Under `vmap` both sides of
-            a `cond` run, so that nothing is skipped.
+        Cost: traces and plans once per signature; one evaluation. A step compares all inputs that
+            are not frozen, unless `changed=` tells. A derivative of a step computes anew what
+            depends on the inputs that it is taken for; `incremental(jax.value_and_grad(f)).pure`
+            saves partial derivatives as well. Under `vmap` both sides of a `cond` run, so that
+            nothing is skipped.
         """
         leaves = jax.tree.leaves((args, kwargs))
         if has_rows(leaves):
@@ -177,19 +194,23 @@ class Incremental(Generic[P, R]):
             step = self._traces.step(signature, dynamic)
         return step.start(dynamic), step
 
-    # --- reports -------------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     @property
     def stats(self) -> Stats:
         """Counters of all calls so far, and the bytes saved now."""
-        saved_bytes = sum(t.engine.store.saved_bytes for t in list(self._traces.table.values()))
-        self._stats.saved_bytes = saved_bytes + sum(engine.saved_bytes for engine in list(self._rows.table.values()))
+        self._stats.saved_bytes = sum(engine.saved_bytes for engine in self._engines())
         return self._stats
 
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
-        """What the last call did and why; with arguments, what a call with them would do (nothing is evaluated).
+    def _engines(self) -> list[Engine | RowEngine]:
+        return [*self._traces.engines(), *self._rows.engines()]
 
-        Of a gradient with `sparse="rows"`, `explain(wrt=...)` says what of that by one part stays rows, and why not.
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """What the last call did and why; with arguments, what a call with them would do (nothing
+        is evaluated).
+
+        Of a gradient with `sparse="rows"`, `explain(wrt=...)` says what of that by one part stays
+        rows, and why not.
 
         Returns:
             A report that prints as a table; `as_dict()` gives it to programs.
@@ -206,7 +227,8 @@ class Incremental(Generic[P, R]):
             return explain_call(asked.engine, asked.leaves)
 
     def _asked(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
-        """What a report is about: a call with these arguments, or the last one; under the lock of calls.
+        """What a report is about: a call with these arguments, or the last one; under the lock of
+        calls.
 
         Raises:
             NotCalledError: there are neither arguments nor calls.
@@ -234,21 +256,25 @@ class Incremental(Generic[P, R]):
         with self._locked():
             return dependence_table(self._asked("deps()", args, kwargs).engine)
 
-    # --- control -------------------------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------
 
-    def warm_up(self, *args: Any, changing: Iterable[str | Sequence[str]] = (), **kwargs: Any) -> None:
+    def warm_up(
+        self, *args: Any, changing: Iterable[str | Sequence[str]] = (), **kwargs: Any
+    ) -> None:
         """Trace, compile and fill for the named changes, so that the first calls are fast already.
 
         Args:
             *args: example arguments, as for a call.
-            changing: what will change: paths of leaves as `explain()` prints them (`"mu"`, `"params['mu']"`), elements
-                of small arrays (`"theta[3]"`), or tuples of paths that change together.
+            changing: what will change: paths of leaves as `explain()` prints them (`"mu"`,
+                `"params['mu']"`), elements of small arrays (`"theta[3]"`), or tuples of paths that
+                change together.
             **kwargs: example keyword arguments.
 
         Raises:
             UnknownInputError: a path names no input.
 
-        Cost: one evaluation and, per named change, up to two compilations; shows progress on a terminal.
+        Cost: one evaluation and, per named change, up to two compilations; shows progress on a
+        terminal.
         """
         with self._locked():
             self(*args, **kwargs)
@@ -293,10 +319,10 @@ class Incremental(Generic[P, R]):
             traced = self._traces.latest
             if traced is None and self._rows.latest is not None:
                 raise no_checkpoint_of_rows()
-            if traced is None or not traced.engine.store.states:
+            if traced is None or not traced.store.states:
                 raise not_called("checkpoint()")
-            for other in self._traces.table.values():
-                other.engine.store.pin(None)
+            for engine in self._traces.engines():
+                engine.forget_checkpoint()
             traced.engine.checkpoint()
 
     def rollback(self) -> R:
@@ -310,7 +336,7 @@ class Incremental(Generic[P, R]):
         """
         with self._locked():
             traces = self._traces
-            pinned = next((t for t in traces.table.values() if t.engine.store.pinned is not None), None)
+            pinned = next((t for t in traces.all() if t.engine.has_checkpoint), None)
             if pinned is None:
                 raise no_checkpoint()
             traces.latest = pinned
@@ -319,24 +345,28 @@ class Incremental(Generic[P, R]):
     def clear(self) -> None:
         """Drop all saved values; traces and compiled programs stay."""
         with self._locked():
-            for traced in self._traces.table.values():
-                traced.engine.clear()
-            for engine in self._rows.table.values():
+            for engine in self._engines():
                 engine.clear()
 
     def fork(self) -> Incremental[P, R]:
-        """An independent function that shares saved values and compiled programs so far, with counters at zero."""
+        """An independent function that shares saved values and compiled programs so far, with
+        counters at zero.
+        """
         with self._locked():
             other = Incremental(self._fun, self._traces.options)
             other._adopt(self._traces.fork(other._stats), self._rows.fork(other._stats))
         return other
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
+        """As a method, with `instance` as first argument: a static value, unless its class is a
+        pytree.
+        """
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """By name where the function was decorated, else as a new function; saved values and programs stay behind."""
+        """By name where the function was decorated, else as a new function; saved values and
+        programs stay behind.
+        """
         return reduced(self, (Incremental, (self._fun, self._traces.options)))
 
     def __copy__(self) -> Incremental[P, R]:
@@ -353,11 +383,16 @@ class Incremental(Generic[P, R]):
 
     def __repr__(self) -> str:
         """Name and counters."""
-        return f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} unchanged"
+        return (
+            f"incremental({self._name}): {self._stats.calls} calls, {self._stats.unchanged} "
+            "unchanged"
+        )
 
 
 def _forget_in_child() -> None:
-    """After a fork of the process: programs and buffers of the parent must not be used, nor a lock that it held."""
+    """After a fork of the process: programs and buffers of the parent must not be used, nor a lock
+    that it held.
+    """
     for function in living():
         options = function._traces.options
         stats = function._stats

@@ -1,20 +1,21 @@
 """The seam to JAX: the only module that imports JAX's inner interfaces.
 
-In: nothing of incrax. Out: the jaxpr vocabulary, an equation evaluator, readers for call-like and loop equations,
-and the ambient trace and configuration. It must not know about plans or saved values.
+In: nothing of incrax. Out: the jaxpr vocabulary, an equation evaluator, readers for call-like and
+loop equations, and the ambient trace and configuration. It must not know about plans or saved
+values.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.dtypes
-import jax.extend.core as jex_core
 import jax.numpy as jnp
 import numpy as np
 from jax._src import array as _array
@@ -22,6 +23,7 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source_info
+from jax._src import tree_util as _tree_util
 from jax._src.interpreters import partial_eval as _inner_pe
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
@@ -58,10 +60,15 @@ if TYPE_CHECKING:
         def replace(self, **fields: Any) -> Equation: ...
 
 else:
-    Var = jex_core.Var
-    DropVar = jex_core.DropVar
-    Literal = jex_core.Literal
-    Equation = jex_core.JaxprEqn
+    Var = _core.Var
+    DropVar = _core.DropVar
+    Literal = _core.Literal
+    Equation = _core.JaxprEqn
+
+_ClosedJaxpr: Any = getattr(_core, "ClosedJaxpr", _core.Jaxpr)
+"""Two classes before JAX 0.12. All are public as `jax.extend.core`, whose import takes 30 ms, most
+of them for Pallas.
+"""
 
 Tracer: TypeAlias = _core.Tracer
 ArrayImpl = _array.ArrayImpl
@@ -81,18 +88,74 @@ class Body(NamedTuple):
 def open_jaxpr(jaxpr: Any) -> Body:
     """The parts of an open or closed jaxpr (one class since JAX 0.12, two before)."""
     consts = tuple(getattr(jaxpr, "consts", ()))
-    inner = jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
-    return Body(tuple(inner.invars), tuple(inner.constvars), consts, tuple(inner.eqns), tuple(inner.outvars))
+    inner = jaxpr.jaxpr if isinstance(jaxpr, _ClosedJaxpr) else jaxpr
+    return Body(
+        tuple(inner.invars), tuple(inner.constvars), consts, tuple(inner.eqns), tuple(inner.outvars)
+    )
 
 
 def is_jaxpr(x: Any) -> bool:
     """Whether a parameter of an equation is a jaxpr, open or closed."""
-    return isinstance(x, (jex_core.Jaxpr, jex_core.ClosedJaxpr))
+    return isinstance(x, (_core.Jaxpr, _ClosedJaxpr))
 
 
 def trace_body(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Body:
     """Trace `fun` on example arguments or avals."""
     return open_jaxpr(jax.make_jaxpr(fun)(*args, **kwargs))
+
+
+def own_arrays(jaxpr: Any) -> None:
+    """Put copies in the place of the arrays of NumPy that a new trace holds: whoever closed over
+    them may write to them, and JAX reads them whenever it lowers. Those without axes are literals.
+
+    In place, so that the `jax.jit` that made the trace has the copies; but what is inside is shared
+    with other programs, and is replaced.
+    """
+    inner = jaxpr.jaxpr if isinstance(jaxpr, _ClosedJaxpr) else jaxpr
+    for part in (jaxpr.consts, inner.eqns, inner.outvars):
+        part[:] = map(_owned, part)
+
+
+def _owned(x: Any) -> Any:
+    """A constant, an atom, an equation, one of its parameters, or a jaxpr with copies; itself where
+    it holds no array.
+    """
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if isinstance(x, Literal):
+        return Literal(x.val.copy(), x.aval) if isinstance(x.val, np.ndarray) else x
+    if isinstance(x, Equation):
+        invars = _owned_each(x.invars)
+        params = _owned_each(x.params.values())
+        if invars is None and params is None:
+            return x
+        named = dict(zip(x.params, params or x.params.values(), strict=True))
+        return x.replace(invars=invars or x.invars, params=named)
+    if is_jaxpr(x):
+        return _owned_jaxpr(x)
+    if isinstance(x, tuple) and any(map(is_jaxpr, x)):
+        parts = _owned_each(x)
+        return x if parts is None else tuple(parts)
+    return x
+
+
+def _owned_jaxpr(jaxpr: Any) -> Any:
+    is_closed = isinstance(jaxpr, _ClosedJaxpr)
+    inner = jaxpr.jaxpr if is_closed else jaxpr
+    consts = _owned_each(jaxpr.consts if is_closed else ())
+    eqns = _owned_each(inner.eqns)
+    outvars = _owned_each(inner.outvars)
+    if consts is None and eqns is None and outvars is None:
+        return jaxpr
+    found = inner.replace(eqns=eqns or inner.eqns, outvars=outvars or inner.outvars)
+    return _ClosedJaxpr(found, consts or jaxpr.consts) if is_closed else found
+
+
+def _owned_each(found: Iterable[Any]) -> list[Any] | None:
+    """All of them; None where none was replaced."""
+    before = list(found)
+    after = [_owned(x) for x in before]
+    return None if all(map(operator.is_, before, after)) else after
 
 
 def closed_jaxpr(body: Body) -> Any:
@@ -102,11 +165,13 @@ def closed_jaxpr(body: Body) -> Any:
     parts = [list(part) for part in (body.constvars, body.invars, body.outvars, body.eqns)]
     make_jaxpr: Any = _core.Jaxpr
     jaxpr = make_jaxpr(*parts, effects, debug_info)
-    return jex_core.ClosedJaxpr(jaxpr, list(body.consts))
+    return _ClosedJaxpr(jaxpr, list(body.consts))
 
 
 def pruned(body: Body) -> tuple[Body, list[bool]]:
-    """What the outputs and effects need, in inner jaxprs of loops too; and which inputs that reads."""
+    """What the outputs and effects need, in inner jaxprs of loops too; and which inputs that
+    reads.
+    """
     jaxpr = closed_jaxpr(body)
     inner: Any = getattr(jaxpr, "jaxpr", jaxpr)
     kept, is_used = _pe.dce_jaxpr(inner, [True] * len(body.outvars))
@@ -128,7 +193,9 @@ def effects_of(jaxpr: Any) -> Any:
 
 
 def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
-    """Bind each equation in order, reading from and writing to `env`; keeps each equation's context and source."""
+    """Bind each equation in order, reading from and writing to `env`; keeps each equation's context
+    and source.
+    """
     for eqn in eqns:
         values = [atom.val if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
         env.update(zip(eqn.outvars, apply(eqn, values), strict=True))
@@ -137,7 +204,10 @@ def evaluate(eqns: Iterable[Equation], env: dict[Var, Any]) -> None:
 def apply(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
     """What an equation makes of some values, under its own context and source."""
     name_stack = _source_info.current_name_stack() + eqn.source_info.name_stack
-    with _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
+    with (
+        _source_info.user_context(eqn.source_info.traceback, name_stack=name_stack),
+        eqn.ctx.manager,
+    ):
         return _bind(eqn, values)
 
 
@@ -153,8 +223,12 @@ def _bind(eqn: Equation, values: Sequence[Any]) -> Sequence[Any]:
 def as_product(eqn: Equation) -> Equation:
     """The square of an equation's input as a product."""
     aval = eqn.invars[0].aval
-    (product,) = trace_body(lambda x: jax.lax.mul(x, x), jax.ShapeDtypeStruct(aval.shape, aval.dtype)).eqns
-    return eqn.replace(primitive=product.primitive, invars=[*eqn.invars, *eqn.invars], params=product.params)
+    (product,) = trace_body(
+        lambda x: jax.lax.mul(x, x), jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    ).eqns
+    return eqn.replace(
+        primitive=product.primitive, invars=[*eqn.invars, *eqn.invars], params=product.params
+    )
 
 
 def read(atom: Atom, env: dict[Var, Any]) -> Any:
@@ -169,14 +243,18 @@ def new_var(aval: Any) -> Var:
 
 
 def literal(value: Any, aval: Any) -> Literal | None:
-    """A scalar constant written into an equation; None where a Python scalar cannot carry its weak type."""
+    """A scalar constant written into an equation; None where a Python scalar cannot carry its weak
+    type.
+    """
     if not getattr(aval, "weak_type", False):
         return Literal(np.asarray(value, aval.dtype), aval)
     scalar = np.asarray(value, aval.dtype).item()
-    return Literal(scalar, aval) if jax.dtypes.canonicalize_dtype(type(scalar)) == aval.dtype else None
+    return (
+        Literal(scalar, aval) if jax.dtypes.canonicalize_dtype(type(scalar)) == aval.dtype else None
+    )
 
 
-# --- call-like equations ------------------------------------------------------------------------------------------
+# --- call-like equations --------------------------------------------------------------------------
 
 _CALL_PARAMS = {
     "jit": "jaxpr",
@@ -199,7 +277,9 @@ LOOP = "incrax_loop"  # of `control_flow.loops.primitive`
 
 
 def called_jaxpr(eqn: Equation) -> Any | None:
-    """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay closed."""
+    """The jaxpr that a call-like equation evaluates on exactly its inputs, or None if it must stay
+    closed.
+    """
     if eqn.primitive.name == PASS:
         invars = tuple(new_var(atom.aval) for atom in eqn.invars)
         return closed_jaxpr(Body(invars, (), (), (), invars[: len(eqn.outvars)]))
@@ -212,11 +292,15 @@ def called_jaxpr(eqn: Equation) -> Any | None:
 
 
 def opaque_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
-    """The jaxpr, and its inputs, that a linear solve or an operation made of others evaluates; None for the rest."""
+    """The jaxpr, and its inputs, that a linear solve or an operation made of others evaluates; None
+    for the rest.
+    """
     if eqn.primitive.name == "call_hi_primitive" and not eqn.effects:
         expand: Any = eqn.primitive
         types = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars]
-        return closed_jaxpr(trace_body(lambda *xs: expand.to_lojax(*xs, **eqn.params), *types)), list(eqn.invars)
+        return closed_jaxpr(
+            trace_body(lambda *xs: expand.to_lojax(*xs, **eqn.params), *types)
+        ), list(eqn.invars)
     if eqn.primitive.name != "custom_linear_solve":
         return None
     lengths = eqn.params["const_lengths"]
@@ -227,15 +311,21 @@ def opaque_call(eqn: Equation) -> tuple[Any, list[Atom]] | None:
 
 def _is_plain_jit(params: dict[str, Any]) -> bool:
     constrained = [*params.get("in_shardings", ()), *params.get("out_shardings", ())]
-    has_layouts = any(x is not None for x in [*params.get("in_layouts", ()), *params.get("out_layouts", ())])
-    return all(_is_unspecified(s) for s in constrained) and not has_layouts and not params.get("compiler_options_kvs")
+    has_layouts = any(
+        x is not None for x in [*params.get("in_layouts", ()), *params.get("out_layouts", ())]
+    )
+    return (
+        all(_is_unspecified(s) for s in constrained)
+        and not has_layouts
+        and not params.get("compiler_options_kvs")
+    )
 
 
 def _is_unspecified(sharding: Any) -> bool:
     return type(sharding).__name__ == "UnspecifiedValue"
 
 
-# --- loops and branches -------------------------------------------------------------------------------------------
+# --- loops and branches ---------------------------------------------------------------------------
 
 
 def scan_counts(eqn: Equation) -> tuple[int, int]:
@@ -248,19 +338,20 @@ def scan_counts(eqn: Equation) -> tuple[int, int]:
 
 def sub_bodies(eqn: Equation) -> list[Body]:
     """The jaxprs inside an equation's parameters, opened."""
-    return [open_jaxpr(jaxpr) for jaxpr in jex_core.jaxprs_in_params(eqn.params)]
+    return [open_jaxpr(jaxpr) for jaxpr in _core.jaxprs_in_params(eqn.params)]
 
 
-# --- marked values ------------------------------------------------------------------------------------------------
+# --- marked values --------------------------------------------------------------------------------
 
 KEEP = "incrax_keep"
-"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of values.
+"""Name of the primitive (*values, *dependencies) -> values, the identity that says something of
+values.
 
-Parameters: the number of values; the name that the user gave them; whether they are worth saving; whether they depend
-on the dependencies only.
+Parameters: the number of values; the name that the user gave them; whether they are worth saving;
+whether they depend on the dependencies only.
 """
 
-_keep_p = jex_core.Primitive(KEEP)
+_keep_p = _core.Primitive(KEEP)
 _keep_p.multiple_results = True
 _keep_p.def_impl(lambda *xs, num_values, **_: list(xs[:num_values]))
 _keep_p.def_abstract_eval(lambda *avals, num_values, **_: list(avals[:num_values]))
@@ -268,8 +359,15 @@ _mlir.register_lowering(_keep_p, lambda _, *xs, num_values, **__: list(xs[:num_v
 
 
 def keep(values: Sequence[Any], dependencies: Sequence[Any] | None, name: str | None) -> list[Any]:
-    """The values, marked as worth saving; dependent on the dependencies only, unless these are None."""
-    params = {"num_values": len(values), "name": name, "is_kept": True, "is_narrowed": dependencies is not None}
+    """The values, marked as worth saving; dependent on the dependencies only, unless these are
+    None.
+    """
+    params = {
+        "num_values": len(values),
+        "name": name,
+        "is_kept": True,
+        "is_narrowed": dependencies is not None,
+    }
     return _keep_p.bind(*values, *(dependencies or ()), **params)
 
 
@@ -278,11 +376,15 @@ def as_constant(value: Any, name: str | None) -> Any:
     return _keep_p.bind(value, num_values=1, name=name, is_kept=False, is_narrowed=True)[0]
 
 
-def _keep_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+def _keep_jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
     return _keep_p.bind(*primals, **params), list(tangents[: params["num_values"]])
 
 
-def _keep_batch(xs: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+def _keep_batch(
+    xs: Sequence[Any], axes: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
     return _keep_p.bind(*xs, **params), list(axes[: params["num_values"]])
 
 
@@ -290,18 +392,30 @@ _ad.primitive_jvps[_keep_p] = _keep_jvp
 _batching.primitive_batchers[_keep_p] = _keep_batch
 
 
-# --- primitives with rules of their own ---------------------------------------------------------------------------
+# --- primitives with rules of their own -----------------------------------------------------------
 
 
 class Rules(NamedTuple):
-    """What a primitive does, on plain values: zero tangents and cotangents, and axes that are not there, are None."""
+    """What a primitive does, on plain values: zero tangents and cotangents, and axes that are not
+    there, are None.
+    """
 
     run: Callable[..., list[Any]]  # (*values, **params) -> results, in terms of other primitives
-    types: Callable[..., tuple[list[Any], Any]]  # (*avals, **params) -> avals of the results, effects
-    push: Callable[..., tuple[list[Any], list[Any]]]  # (values, tangents, **params) -> results, their tangents
-    pull: Callable[..., list[Any]]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
-    batch: Callable[..., tuple[list[Any], list[Any]]]  # (mapped, values, axes, **params) -> results, their axes
-    prune: Callable[..., Any] | None = None  # (is_used, eqn) -> the equation for some of the results only
+    types: Callable[
+        ..., tuple[list[Any], Any]
+    ]  # (*avals, **params) -> avals of the results, effects
+    push: Callable[
+        ..., tuple[list[Any], list[Any]]
+    ]  # (values, tangents, **params) -> results, their tangents
+    pull: Callable[
+        ..., list[Any]
+    ]  # (cotangents, values, **params) -> cotangents; a linear value is its `Linear`
+    batch: Callable[
+        ..., tuple[list[Any], list[Any]]
+    ]  # (mapped, values, axes, **params) -> results, their axes
+    prune: Callable[..., Any] | None = (
+        None  # (is_used, eqn) -> the equation for some of the results only
+    )
 
 
 class Linear(NamedTuple):
@@ -320,7 +434,7 @@ class Mapped(NamedTuple):
 
 def new_primitive(name: str, rules: Rules) -> Any:
     """A primitive with several results and these rules."""
-    primitive = jex_core.Primitive(name)
+    primitive = _core.Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(partial(_dispatch.apply_primitive, primitive))
     primitive.def_effectful_abstract_eval(rules.types)
@@ -343,10 +457,13 @@ def _prune(rule: Any, is_used: Sequence[bool], *rest: Any) -> tuple[list[bool], 
     return [any(atom is each for each in read) for atom in eqn.invars], kept
 
 
-def _push(rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+def _push(
+    rule: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
     outs, moved = rule(primals, [None if type(t) is _ad.Zero else t for t in tangents], **params)
     return outs, [
-        _ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t for x, t in zip(outs, moved, strict=True)
+        _ad.Zero(jax.typeof(x).to_tangent_aval()) if t is None else t
+        for x, t in zip(outs, moved, strict=True)
     ]
 
 
@@ -362,8 +479,12 @@ def _batch(rule: Any, axis: Any, values: Sequence[Any], axes: Sequence[Any], **p
 
 
 def names_axis(effects: Iterable[Any], name: Any) -> bool:
-    """Whether one of these effects is that a mapped axis is asked for by name, in `axis_index` for example."""
-    return any(isinstance(effect, _core.NamedAxisEffect) and effect.name == name for effect in effects)
+    """Whether one of these effects is that a mapped axis is asked for by name, in `axis_index` for
+    example.
+    """
+    return any(
+        isinstance(effect, _core.NamedAxisEffect) and effect.name == name for effect in effects
+    )
 
 
 def stacked_aval(aval: Any, num: int) -> Any:
@@ -376,11 +497,12 @@ def row_aval(aval: Any) -> Any:
     return _core.ShapedArray(aval.shape[1:], aval.dtype, weak_type=aval.weak_type)
 
 
-# --- functions on the host ----------------------------------------------------------------------------------------
+# --- functions on the host ------------------------------------------------------------------------
 
 
 def with_bodies(eqn: Equation, change: Callable[[Body], Body]) -> Equation:
-    """The equation with each jaxpr in its parameters changed; the very one if `change` gives the very bodies.
+    """The equation with each jaxpr in its parameters changed; the very one if `change` gives the
+    very bodies.
 
     Inputs and constants of a body must stay.
     """
@@ -393,20 +515,24 @@ def _with_bodies(value: Any, change: Callable[[Body], Body]) -> Any:
     """A parameter likewise; the very object where no jaxpr in it changes."""
     if type(value) in (tuple, list):
         inner = [_with_bodies(x, change) for x in value]
-        return value if all(x is y for x, y in zip(inner, value, strict=True)) else type(value)(inner)
+        return (
+            value if all(x is y for x, y in zip(inner, value, strict=True)) else type(value)(inner)
+        )
     if not is_jaxpr(value):
         return value
     body = open_jaxpr(value)
     changed = change(body)
     if changed is body:
         return value
-    jaxpr: Any = value.jaxpr if isinstance(value, jex_core.ClosedJaxpr) else value
+    jaxpr: Any = value.jaxpr if isinstance(value, _ClosedJaxpr) else value
     replaced = jaxpr.replace(eqns=list(changed.eqns), outvars=list(changed.outvars))
     return value.replace(jaxpr=replaced) if jaxpr is not value else replaced
 
 
 def with_host_functions(eqn: Equation, wrap: Callable[[Equation], Callable[..., Any]]) -> Equation:
-    """The equation with each function that it calls on the host, in inner jaxprs too, replaced as `wrap` says."""
+    """The equation with each function that it calls on the host, in inner jaxprs too, replaced as
+    `wrap` says.
+    """
 
     def change(body: Body) -> Body:
         eqns = tuple(with_host_functions(inner, wrap) for inner in body.eqns)
@@ -424,7 +550,7 @@ def calls_host(eqn: Equation) -> bool:
     return "callback" in eqn.primitive.name
 
 
-# --- types --------------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 
 def is_ref(aval: Any) -> bool:
@@ -473,14 +599,26 @@ def is_key_dtype(dtype: Any) -> bool:
     return not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-# --- ambient state ------------------------------------------------------------------------------------------------
+# --- ambient state --------------------------------------------------------------------------------
 
 is_top_level = _core.trace_state_clean
 
 
+traces = _core.trace_ctx
+evaluating = _core.eval_trace
+"""`traces.trace is evaluating` where no transformation is under way: the greater part of
+`is_top_level`, without a function.
+"""
+
+
+flatten = _tree_util.default_registry.flatten
+"""As `jax.tree.flatten`, without a function of Python in front."""
+
 trace_context = _config.trace_context
 TRACED_FLAGS = (_config.debug_nans, _config.debug_infs, _config.default_prng_impl)
-"""With the trace's context, all of JAX outside the arguments that changes how a function is traced and compiled."""
+"""With the trace's context, all of JAX outside the arguments that changes how a function is traced
+and compiled.
+"""
 
 
 def checks_values() -> bool:
@@ -502,7 +640,8 @@ class _Noted(_source_info.SourceInfo):
 
 
 def note(tracer: Tracer, what: Any) -> bool:
-    """Keep an object as long as a tracer lives, in the tracer: a table would keep a trace alive that failed.
+    """Keep an object as long as a tracer lives, in the tracer: a table would keep a trace alive
+    that failed.
 
     It goes where JAX notes the line for a message. False if there is no such place.
     """
@@ -533,7 +672,9 @@ def is_innermost(tracer: Tracer) -> bool:
 
 
 def is_known_with(x: Any, other: Any) -> bool:
-    """Whether a value can be used wherever another can: of the same trace, of one around it, or of none."""
+    """Whether a value can be used wherever another can: of the same trace, of one around it, or of
+    none.
+    """
     if not isinstance(x, Tracer):
         return True
     return isinstance(other, Tracer) and _is_around(x, other._trace)
@@ -559,8 +700,13 @@ def source_line(eqn: Equation) -> str:
 
 
 def source_frames(eqn: Equation) -> list[tuple[str, str]]:
-    """File and function of the frames in which the equation was made, without those of JAX, the innermost first."""
-    return [(frame.file_name, frame.function_name) for frame in _source_info.user_frames(eqn.source_info.traceback)]
+    """File and function of the frames in which the equation was made, without those of JAX, the
+    innermost first.
+    """
+    return [
+        (frame.file_name, frame.function_name)
+        for frame in _source_info.user_frames(eqn.source_info.traceback)
+    ]
 
 
 def is_mutable_array(x: Any) -> bool:
@@ -568,11 +714,13 @@ def is_mutable_array(x: Any) -> bool:
     return isinstance(x, _core.Ref)
 
 
-# --- recording ----------------------------------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 JaxprTrace: Any = getattr(_inner_pe, "DynamicJaxprTrace", object)
 JaxprTracer: Any = getattr(_inner_pe, "DynamicJaxprTracer", object)
-"""The trace that stages equations, and its values; `control_flow.tapes.recording` makes these tell what they are."""
+"""The trace that stages equations, and its values; `control_flow.tapes.recording` makes these tell
+what they are.
+"""
 
 
 def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Body:
@@ -583,7 +731,7 @@ def staged(trace: Any, fun: Callable[..., Sequence[Any]], avals: Sequence[Any]) 
         outputs = fun(*inputs)
     traced = [trace.to_jaxpr_tracer(x, source) for x in outputs]
     jaxpr, consts = trace.to_jaxpr(traced, _new_debug_info(), source)[:2]
-    return open_jaxpr(jex_core.ClosedJaxpr(jaxpr, list(consts)))
+    return open_jaxpr(_ClosedJaxpr(jaxpr, list(consts)))
 
 
 def new_trace(kind: Any) -> Any:
@@ -596,15 +744,19 @@ def _new_debug_info() -> Any:
 
 
 concrete_value = _core.to_concrete_value
-"""The value of an array, or of the primal of a tracer that has one; None where a tracer has none."""
+"""The value of an array, or of the primal of a tracer that has one; None where a tracer has
+none.
+"""
 
-# --- devices ------------------------------------------------------------------------------------------------------
+# --- devices --------------------------------------------------------------------------------------
 
 
 def first_buffer(results: Iterable[Any]) -> list[ArrayImpl]:
-    """The first array with a buffer among results, by which one sees whether a program has ended; none if all lack it.
+    """The first array with a buffer among results, by which one sees whether a program has ended;
+    none if all lack it.
 
-    A key does not tell, the array of its words does; `float0` results are arrays of NumPy, and come from no device.
+    A key does not tell, the array of its words does; `float0` results are arrays of NumPy, and come
+    from no device.
     """
     for x in results:
         buffer = getattr(x, "_base_array", x)
@@ -614,8 +766,12 @@ def first_buffer(results: Iterable[Any]) -> list[ArrayImpl]:
 
 
 def is_held_whole(x: Any) -> bool:
-    """Whether a device of this process holds all of an array, and no other process any: reading it gathers nothing."""
-    return x.is_fully_addressable and (type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated)
+    """Whether a device of this process holds all of an array, and no other process any: reading it
+    gathers nothing.
+    """
+    return x.is_fully_addressable and (
+        type(x.sharding) is SingleDeviceSharding or x.is_fully_replicated
+    )
 
 
 def explicit_sharding(aval: Any) -> NamedSharding | None:

@@ -1,4 +1,5 @@
-"""Where in the user's code something happened: file and line, the expression, and what its text is used for.
+"""Where in the user's code something happened: file and line, the expression, and what its text is
+used for.
 
 In: frames. Out: strings. It must not know about tracers.
 """
@@ -20,7 +21,10 @@ import jax
 import numpy as np
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_STANDARD = tuple(os.path.realpath(path) + os.sep for path in {sysconfig.get_path(n) for n in ("stdlib", "platstdlib")})
+_STANDARD = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {sysconfig.get_path(n) for n in ("stdlib", "platstdlib")}
+)
 _INSTALLED = tuple(
     {os.path.dirname(os.path.dirname(module.__file__ or "")) + os.sep for module in (jax, np)}
     | {path + os.sep for path in site.getsitepackages()}
@@ -40,7 +44,9 @@ MAX_SHOWN = 60
 
 
 class Place(NamedTuple):
-    """A place in the user's code: `file:line`, the expression there, and what its text is used for."""
+    """A place in the user's code: `file:line`, the expression there, and what its text is used
+    for.
+    """
 
     where: str
     expression: str
@@ -66,13 +72,17 @@ def defining_file(cls: type) -> str | None:
 
 
 def is_own_module(module: ModuleType) -> bool:
-    """Whether a module is of the user: by its file, or made by a program, or what a notebook runs."""
+    """Whether a module is of the user: by its file, or made by a program, or what a notebook
+    runs.
+    """
     file = getattr(module, "__file__", None)
     return not is_installed(file) if file else getattr(module, "__spec__", None) is None
 
 
 def is_of_user(frame: FrameType) -> bool:
-    """Whether a frame runs the user's code; generated code belongs to the module that it runs in."""
+    """Whether a frame runs the user's code; generated code belongs to the module that it runs
+    in.
+    """
     filename = frame.f_code.co_filename
     if filename.startswith("<"):
         module = frame.f_globals.get("__name__", "")
@@ -110,7 +120,9 @@ def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
 
 
 def is_asked_by_jax(frame: FrameType | None) -> bool:
-    """Whether a function of JAX asked for a text, itself or through `__repr__` of what holds the value."""
+    """Whether a function of JAX asked for a text, itself or through `__repr__` of what holds the
+    value.
+    """
     while frame is not None and _passes_text_on(frame):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__", "").startswith("jax.")
@@ -137,7 +149,10 @@ def _span(code: CodeType, last: int, line: int) -> Span:
 def _source(frame: FrameType, span: Span) -> str:
     """The text of an expression on one line, shortened."""
     first, end, column, end_column = span
-    lines = [linecache.getline(frame.f_code.co_filename, n, frame.f_globals) for n in range(first, end + 1)]
+    lines = [
+        linecache.getline(frame.f_code.co_filename, n, frame.f_globals)
+        for n in range(first, end + 1)
+    ]
     if not any(lines):
         return ""
     encoded = [line.encode() for line in lines]
@@ -152,7 +167,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
-# --- what a text is used for ----------------------------------------------------------------------------------------
+# --- what a text is used for ----------------------------------------------------------------------
 
 _TRANSPARENT = (
     ast.JoinedStr,
@@ -172,7 +187,9 @@ def _use(frame: FrameType, span: Span) -> str:
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
     parents = _parents_at(tuple(lines), span)
     for node in parents:
-        if isinstance(node, ast.Raise) or (isinstance(node, ast.Assert) and not _covers(node.test, span)):
+        if isinstance(node, ast.Raise) or (
+            isinstance(node, ast.Assert) and not _covers(node.test, span)
+        ):
             return "raise"
     for node in parents:
         if isinstance(node, ast.Call):
@@ -188,7 +205,9 @@ def _use(frame: FrameType, span: Span) -> str:
 def _goes_to_terminal(node: ast.Call) -> bool:
     """Whether nothing can read what this prints."""
     files = [keyword.value for keyword in node.keywords if keyword.arg in (None, "file")]
-    return all(isinstance(file, ast.Attribute) and file.attr in ("stdout", "stderr") for file in files)
+    return all(
+        isinstance(file, ast.Attribute) and file.attr in ("stdout", "stderr") for file in files
+    )
 
 
 @functools.lru_cache(maxsize=256)

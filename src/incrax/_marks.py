@@ -1,7 +1,7 @@
 """Marks: what the user knows to be worth saving, and what it depends on.
 
-In: values inside a function that is being traced. Out: the same values, marked in the program. Outside an incremental
-function marks do nothing.
+In: values inside a function that is being traced. Out: the same values, marked in the program.
+Outside an incremental function marks do nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _STEP = re.compile(r"\.(?P<attribute>\w+)|\[(?P<key>[^\[\]]+)\]")
 def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
     """Mark a value as worth saving, inside a function that is made incremental.
 
-    The value is saved from the first change on that leaves it alone, is the last to go when the byte budget is short,
-    and bears its name in `explain()`. Derivatives go through. Whether loading it pays is still measured.
+    The value is saved from the first change on that leaves it alone, is the last to go when the
+    byte budget is short, and bears its name in `explain()`. Derivatives go through. Whether loading
+    it pays is still measured.
 
     Args:
         x: pytree of arrays.
         name: shown in reports.
-        deps: pytree of values, inputs of the function or made from them, that `x` depends on and nothing else, for code
-            of which the trace overestimates that. None: as traced. A false claim gives stale results, which
-            `incrax.verify` finds. The claim is about values: derivatives with respect to other inputs are not cut.
+        deps: pytree of values, inputs of the function or made from them, that `x` depends on and
+            nothing else, for code of which the trace overestimates that. None: as traced. A false
+            claim gives stale results, which `incrax.verify` finds. The claim is about values:
+            derivatives with respect to other inputs are not cut.
 
     Returns:
         `x`, unchanged.
@@ -62,7 +64,9 @@ def keep(x: T, name: str | None = None, *, deps: Any = None) -> T:
 
 
 @overload
-def cached(f: Callable[P, R], *, deps: Iterable[str] | None = ..., name: str | None = ...) -> Callable[P, R]: ...
+def cached(
+    f: Callable[P, R], *, deps: Iterable[str] | None = ..., name: str | None = ...
+) -> Callable[P, R]: ...
 
 
 @overload
@@ -77,12 +81,12 @@ def cached(
     """Mark the results of a function or a method as worth saving; see `keep`.
 
     Args:
-        f: function of pytrees that is called inside a function that is made incremental. May be left out to use
-            `cached(...)` as a decorator with options.
-        deps: names of the arguments that the result depends on, or of parts of them, as one would write them in the
-            function: `"mu"`, `"self.mu"`, `"params['mu']"`, `"theta[3]"`. All other arguments are taken for constants
-            by the engine, in the result and in all that is computed on the way to it, derivatives included.
-            None: as traced.
+        f: function of pytrees that is called inside a function that is made incremental. May be
+            left out to use `cached(...)` as a decorator with options.
+        deps: names of the arguments that the result depends on, or of parts of them, as one would
+            write them in the function: `"mu"`, `"self.mu"`, `"params['mu']"`, `"theta[3]"`. All
+            other arguments are taken for constants by the engine, in the result and in all that is
+            computed on the way to it, derivatives included. None: as traced.
         name: shown in reports; the function's own by default.
 
     Returns:
@@ -111,7 +115,11 @@ def cached(
                 return keep(fun(*args, **kwargs), shown)
             found = [part for path in paths for part in _leaves_at(fun, path, args, kwargs)]
             args, kwargs = _without_others((args, kwargs), found, shown)
-            return keep(fun(*args, **kwargs), shown, deps=[leaf if k is None else leaf[k] for leaf, k in found])
+            return keep(
+                fun(*args, **kwargs),
+                shown,
+                deps=[leaf if k is None else leaf[k] for leaf, k in found],
+            )
 
         return marked
 
@@ -122,7 +130,7 @@ def _is_traced(x: Any) -> bool:
     return isinstance(x, _jax.Tracer)
 
 
-# --- dependencies by name ---------------------------------------------------------------------------------------------
+# --- dependencies by name -------------------------------------------------------------------------
 
 
 def _leaves_at(fun: Callable[..., Any], path: str, args: Any, kwargs: Any) -> list[tuple[Any, Any]]:
@@ -160,10 +168,16 @@ def _parsed(path: Any) -> tuple[str, list[tuple[str | None, Any]]]:
     try:
         if match is not None:
             steps = _STEP.finditer(match["rest"])
-            return match["name"], [(s["attribute"], ast.literal_eval(s["key"]) if s["key"] else None) for s in steps]
+            return match["name"], [
+                (s["attribute"], ast.literal_eval(s["key"]) if s["key"] else None) for s in steps
+            ]
     except (ValueError, SyntaxError):
         pass
-    raise wrong_option("cached(deps=...)", path, "the name of an argument or of a part of it, like \"params['mu']\"")
+    raise wrong_option(
+        "cached(deps=...)",
+        path,
+        "the name of an argument or of a part of it, like \"params['mu']\"",
+    )
 
 
 def _without_others(tree: Any, found: list[tuple[Any, Any]], name: str | None) -> Any:

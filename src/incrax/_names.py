@@ -6,19 +6,30 @@ import functools
 import sys
 from typing import Any
 
+NAME_LENGTH = 80
+"""Characters of a program's name: the name of a file has up to 255 bytes."""
+
 
 def name_of(fun: Any) -> str:
     """What messages, reports and compiled programs call a function: the same in every process.
 
-    Not by `repr`, which has an address, or whole arrays: JAX names programs, and finds them in its cache, by this.
+    Not by `repr`, which has an address, or whole arrays: JAX names programs, and finds them in its
+    cache, by this.
     """
     if isinstance(fun, functools.partial):
         return name_of(fun.func)
     return getattr(fun, "__name__", None) or type(fun).__name__
 
 
+def as_program_name(name: str) -> str:
+    """A name for a compiled program: JAX begins that of a file in its cache with it."""
+    return name.encode("ascii", "replace").decode()[:NAME_LENGTH]
+
+
 def is_global(x: Any) -> bool:
-    """Whether an object is found under its own name in its module, so that it is a global variable."""
+    """Whether an object is found under its own name in its module, so that it is a global
+    variable.
+    """
     name = getattr(x, "__qualname__", None)
     found = sys.modules.get(getattr(x, "__module__", None) or "")
     if not isinstance(name, str) or found is None:
@@ -29,5 +40,7 @@ def is_global(x: Any) -> bool:
 
 
 def reduced(x: Any, otherwise: Any) -> Any:
-    """What `__reduce__` returns: a name where the object is found by it, else how it is made anew."""
+    """What `__reduce__` returns: a name where the object is found by it, else how it is made
+    anew.
+    """
     return x.__qualname__ if is_global(x) else otherwise

@@ -21,7 +21,9 @@ STATEFUL = frozenset({"rng_uniform"})
 
 @dataclass(frozen=True)
 class Program:
-    """A jaxpr as data: `outvars` computed from `invars` and the closed-over `consts` by `eqns`, in order."""
+    """A jaxpr as data: `outvars` computed from `invars` and the closed-over `consts` by `eqns`, in
+    order.
+    """
 
     invars: tuple[Var, ...]
     constvars: tuple[Var, ...]
@@ -37,7 +39,9 @@ class Program:
 
     def as_jaxpr(self) -> Any:
         """The program as a closed jaxpr, for printing and for evaluation by JAX."""
-        return _jax.closed_jaxpr(_jax.Body(self.invars, self.constvars, self.consts, self.eqns, self.outvars))
+        return _jax.closed_jaxpr(
+            _jax.Body(self.invars, self.constvars, self.consts, self.eqns, self.outvars)
+        )
 
     def __str__(self) -> str:
         return str(self.as_jaxpr())
@@ -61,6 +65,34 @@ def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple
     return trace(noted, *args, **kwargs), trees[-1]
 
 
+def trace_jitted(
+    fun: Callable[..., Any], name: str, leaves: Sequence[Any]
+) -> tuple[Program, Any, Callable[..., list[Any]] | None]:
+    """The program of a function of leaves, the tree of its outputs, and a `jax.jit` with this name
+    that returns their leaves, all of one trace; None where a tracer is closed over.
+    """
+    known: list[Program] = []
+    trees: list[Any] = []
+
+    @functools.wraps(fun)
+    def run(*leaves: Any) -> list[Any]:
+        if known:  # after `jax.clear_caches`: what is captured may have changed by now
+            return evaluator(known[0])(known[0].consts, *leaves)
+        outputs, tree = jax.tree.flatten(fun(*leaves))
+        trees.append(tree)
+        return outputs
+
+    run.__name__ = name
+    jitted = jax.jit(run)
+    jaxpr = jitted.trace(*leaves).jaxpr
+    if len(jaxpr.in_avals) != len(leaves):  # tracers that it closes over are inputs here
+        program, tree = trace_with_tree(fun, *leaves)
+        return program, tree, None
+    _jax.own_arrays(jaxpr)
+    known.append(from_jaxpr(jaxpr))
+    return known[0], trees[-1], jitted
+
+
 def from_jaxpr(jaxpr: Any) -> Program:
     """A `Program` that evaluates an open body or a jaxpr of JAX."""
     body = jaxpr if isinstance(jaxpr, _jax.Body) else _jax.open_jaxpr(jaxpr)
@@ -68,7 +100,8 @@ def from_jaxpr(jaxpr: Any) -> Program:
 
 
 def type_of(x: Any) -> Any:
-    """What stands for a variable, a literal or a value when a function of it is traced: its type without its memory.
+    """What stands for a variable, a literal or a value when a function of it is traced: its type
+    without its memory.
 
     Weak types stay, keys are keys; how it is sharded is part of it only where types say so.
     """
@@ -79,7 +112,9 @@ def type_of(x: Any) -> Any:
 
 
 def evaluator(program: Program) -> Callable[..., list[Any]]:
-    """A function `(consts, *leaves) -> outputs` that evaluates the program's equations one by one."""
+    """A function `(consts, *leaves) -> outputs` that evaluates the program's equations one by
+    one.
+    """
 
     def run(consts: tuple[Any, ...], *leaves: Any) -> list[Any]:
         env: dict[Var, Any] = dict(zip(program.constvars, consts, strict=True))

@@ -22,9 +22,11 @@ class Stats:
         aborted: calls that raised.
         races: races decided.
         saved_bytes: bytes of saved values now.
-        chunks_run: of `Rows`: chunks evaluated; each counts once per pass over the rows, here and in the next two.
+        chunks_run: of `Rows`: chunks evaluated; each counts once per pass over the rows, here and
+            in the next two.
         chunks_reused: chunks whose saved results served.
-        chunks_joined: chunks whose results were combined from those of the chunks that they were joined from.
+        chunks_joined: chunks whose results were combined from those of the chunks that they were
+            joined from.
     """
 
     calls: int = 0

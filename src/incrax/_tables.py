@@ -1,9 +1,11 @@
-"""Tables that forget what was used least recently, and one bound for all programs that they remember.
+"""Tables that forget what was used least recently, and one bound for all programs that they
+remember.
 
-A function, a tape or the body of a loop is traced and compiled once for each kind of arguments, and found again in such
-a table. Each table is bounded by itself. Those that say what their entries weigh are bounded together as well: beyond
-`max_program_bytes()` the entry that was used least recently goes, of whichever table, but never the latest of a table,
-which the next call will most likely ask for.
+A function, a tape or the body of a loop is traced and compiled once for each kind of arguments, and
+found again in such a table. Each table is bounded by itself. Those that say what their entries
+weigh are bounded together as well: beyond `max_program_bytes()` the entry that was used least
+recently goes, of whichever table, but never the latest of a table, which the next call will most
+likely ask for.
 
 In: keys and values. Out: the values. It must not know what they are.
 """
@@ -25,12 +27,15 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MAX_PROGRAM_BYTES = 2 * 10**9
-"""Bytes that remembered programs may take, by the estimate of `program_bytes`; `INCRAX_PROGRAM_BYTES` sets others."""
+"""Bytes that remembered programs may take, by the estimate of `program_bytes`;
+`INCRAX_PROGRAM_BYTES` sets others.
+"""
 
 PROGRAM_BYTES = 100_000
 EQUATION_BYTES = 4_000
-"""Memory of one compiled program and of each of its equations on a processor: of elementwise programs of 100 and 500
-equations, 3.7 and 3.3 kB for each equation were measured."""
+"""Memory of one compiled program and of each of its equations on a processor: of elementwise
+programs of 100 and 500 equations, 3.7 and 3.3 kB for each equation were measured.
+"""
 
 CHECK_EVERY = 16
 """Additions to tables that say what their entries weigh, of which one has all of them weighed."""
@@ -41,16 +46,21 @@ class LruTable(Generic[K, V]):
 
     Args:
         max_size: entries that are kept.
-        weigh: estimated bytes of a value, where it holds programs; it may have become larger since it was added.
+        weigh: estimated bytes of a value, where it holds programs; it may have become larger since
+            it was added.
     """
 
     _lock: ClassVar[threading.RLock] = threading.RLock()
-    """Of all tables; here, since weak references may call back when names of the module are gone."""
+    """Of all tables; here, since weak references may call back when names of the module are
+    gone.
+    """
 
     def __init__(self, max_size: int, *, weigh: Callable[[V], int] | None = None) -> None:
         self.max_size = max_size
         self.weigh = weigh
-        self._entries: OrderedDict[K, tuple[int, V]] = OrderedDict()  # with the tick of their last use
+        self._entries: OrderedDict[K, tuple[int, V]] = (
+            OrderedDict()
+        )  # with the tick of their last use
         if weigh is not None:
             with self._lock:
                 _weighed.add(self)
@@ -69,7 +79,9 @@ class LruTable(Generic[K, V]):
         return None if entry is None else entry[1]
 
     def add(self, key: K, value: V) -> list[V]:
-        """Put a value in, which is the latest used now; returns those that made room for it in this table."""
+        """Put a value in, which is the latest used now; returns those that made room for it in this
+        table.
+        """
         with self._lock:
             self._put(key, value)
             forgotten = [self._pop_oldest() for _ in range(len(self._entries) - self.max_size)]
@@ -146,7 +158,8 @@ def max_program_bytes() -> int:
         return int(float(text))
     except (ValueError, OverflowError):
         raise ValueError(
-            f"the environment variable `INCRAX_PROGRAM_BYTES` is {text!r}; it is the number of bytes that remembered "
+            f"the environment variable `INCRAX_PROGRAM_BYTES` is {text!r}; it is the number of "
+            "bytes that remembered "
             "programs may take, such as 4e9. Set one, or unset it for 2e9."
         ) from None
 
@@ -155,7 +168,12 @@ def remembered_bytes() -> int:
     """Estimated bytes of all remembered programs of this process."""
     with LruTable._lock:
         tables = list(_weighed)
-        return sum(table.weigh(value) for table in tables if table.weigh is not None for value in table.values())
+        return sum(
+            table.weigh(value)
+            for table in tables
+            if table.weigh is not None
+            for value in table.values()
+        )
 
 
 def make_room() -> None:
@@ -164,13 +182,17 @@ def make_room() -> None:
     excess = remembered_bytes() - limit
     while excess > 0:
         with LruTable._lock:
-            ages = [(tick, table) for table in _weighed if (tick := table._oldest_tick()) is not None]
+            ages = [
+                (tick, table) for table in _weighed if (tick := table._oldest_tick()) is not None
+            ]
             if not ages:
                 return
             _, table = min(ages, key=lambda item: item[0])
             forgotten = table._pop_oldest()
             excess -= 0 if table.weigh is None else table.weigh(forgotten)
-        logger.info("the program used least recently made room: INCRAX_PROGRAM_BYTES is %.3g", limit)
+        logger.info(
+            "the program used least recently made room: INCRAX_PROGRAM_BYTES is %.3g", limit
+        )
 
 
 def _forget_in_child() -> None:

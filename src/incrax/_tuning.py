@@ -16,32 +16,37 @@ def is_disabled() -> bool:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How plans are chosen. The defaults are for production; tests of counters use `planner="minimal"`.
+    """How plans are chosen. The defaults are for production; tests of counters use
+    `planner="minimal"`.
 
     Args:
-        planner: `"cost"` weighs bytes moved against arithmetic and may choose the whole program; `"minimal"` runs
-            exactly the dirty equations, saves every value at a change of dependency set and measures nothing.
-        race: time a new plan against the whole program on its first uses and keep the faster (`"cost"` only).
+        planner: `"cost"` weighs bytes moved against arithmetic and may choose the whole program;
+            `"minimal"` runs exactly the dirty equations, saves every value at a change of
+            dependency set and measures nothing.
+        race: time a new plan against the whole program on its first uses and keep the faster
+            (`"cost"` only).
         race_rounds: timed uses of each candidate in a race.
         hot_after: how often a dirty set must be seen before a plan of its own is compiled.
-        compile_s: seconds that compiling plans may take on trust (`"cost"` only), and beyond them a tenth of the time
-            spent in programs; past that, the gain that a plan promises must have been worth its compilation.
+        compile_s: seconds that planning and compiling may take on trust (`"cost"` only), and beyond
+            them a tenth of the time spent in programs; past that, what the calls so far would have
+            gained must be worth it, so that a short job never pays for what it hardly uses.
         max_plans: compiled plans kept per signature; other dirty sets run the whole program.
         max_tracked: elements up to which an input array is tracked element by element.
-        max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per function.
+        max_signatures: traced signatures (structures, shapes, dtypes, static leaves) kept per
+            function.
         calibrate: measure the machine once for the cost model, instead of using built-in figures.
-        timed: let seconds that were measured decide at all; if not, nothing is calibrated, raced, rested or compiled on
-            account of them, and the same calls are served alike on every machine. Runs of several processes always go
-            without.
-        history: calls per signature that `report` remembers: when, how long, what changed and what ran, no values.
-            0: none.
+        timed: let seconds that were measured decide at all; if not, nothing is calibrated, raced,
+            rested or compiled on account of them, and the same calls are served alike on every
+            machine. Runs of several processes always go without.
+        history: calls per signature that `report` remembers: when, how long, what changed and what
+            ran, no values. 0: none.
     """
 
     planner: Planner = "cost"
     race: bool = True
     race_rounds: int = 4
     hot_after: int = 2
-    compile_s: float = 1.0
+    compile_s: float = 0.0
     max_plans: int = 64
     max_tracked: int = 256
     max_signatures: int = 16
@@ -52,12 +57,21 @@ class Tuning:
     def __post_init__(self) -> None:
         """Refuse settings that mean nothing."""
         if self.planner not in ("cost", "minimal"):
-            raise ValueError(f'`Tuning(planner=...)` got {self.planner!r}; use "cost" or "minimal".')
+            raise ValueError(
+                f'`Tuning(planner=...)` got {self.planner!r}; use "cost" or "minimal".'
+            )
         for name in ("race_rounds", "hot_after", "max_plans", "max_signatures"):
             if getattr(self, name) < 1:
-                raise ValueError(f"`Tuning({name}=...)` got {getattr(self, name)}; it must be at least 1.")
+                raise ValueError(
+                    f"`Tuning({name}=...)` got {getattr(self, name)}; it must be at least 1."
+                )
         if not self.compile_s >= 0:
-            raise ValueError(f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at least 0.")
+            raise ValueError(
+                f"`Tuning(compile_s=...)` got {self.compile_s}; it is a number of seconds, at "
+                "least 0."
+            )
         for name in ("max_tracked", "history"):
             if getattr(self, name) < 0:
-                raise ValueError(f"`Tuning({name}=...)` got {getattr(self, name)}; it must not be negative.")
+                raise ValueError(
+                    f"`Tuning({name}=...)` got {getattr(self, name)}; it must not be negative."
+                )

@@ -1,4 +1,6 @@
-"""All errors of incrax. Each message says what was seen, the usual cause, the consequence, and what to do."""
+"""All errors of incrax. Each message says what was seen, the usual cause, the consequence, and what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class StepTypeError(IncraxError, TypeError):
 
 
 class MemoryBudgetError(IncraxError, MemoryError):
-    """What must stay in memory does not fit the byte budget, or what runs does not fit the device."""
+    """What must stay in memory does not fit the byte budget, or what runs does not fit the
+    device.
+    """
 
 
 class RowsError(IncraxError, ValueError):
@@ -96,11 +100,15 @@ class GuardOnEffectError(TapeError):
 
 
 class CapturedStateError(TapeError):
-    """Something that a function captures cannot be compared, so that a change could go unnoticed."""
+    """Something that a function captures cannot be compared, so that a change could go
+    unnoticed.
+    """
 
 
 class NotReproducibleError(TapeError):
-    """A function reads a clock or draws random numbers outside JAX, or takes another way at equal values."""
+    """A function reads a clock or draws random numbers outside JAX, or takes another way at equal
+    values.
+    """
 
 
 class PythonBranchError(TapeError):

@@ -1,4 +1,6 @@
-"""Two results: better, worse, the same within the noise, new, gone; the exit code of the command."""
+"""Two results: better, worse, the same within the noise, new, gone; the exit code of the
+command.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ def timing(median: float, spread: float = 0.02) -> Timing:
 def line(case: str, ratio: float, *, spread: float = 0.02, target: float | None = None) -> Line:
     """A line in which jax.jit takes `ratio` times as long as incrax."""
     name = "jax.jit / incrax"
-    checks = [] if target is None else [Check(f">={target:g}x jax.jit", f"{ratio:.2f}x", ratio >= target, name)]
+    checks = (
+        []
+        if target is None
+        else [Check(f">={target:g}x jax.jit", f"{ratio:.2f}x", ratio >= target, name)]
+    )
     timings = {"jax.jit": timing(ratio, spread), "incrax": timing(1.0, spread)}
     return Line(case, {}, timings, {name: ratio}, {}, checks)
 
@@ -30,7 +36,9 @@ def counted(case: str, *, is_met: bool) -> Line:
 def result(*lines: Line, benchmark: str = "mixture", quick: bool = False, **more) -> schema.Result:
     machine = {"cpu": "A"} | more.pop("machine", {})
     tables = [schema.Table("one", list(lines))]
-    return schema.Result(1, benchmark, "2026-11-22", machine, {}, schema.Options(quick), tables, **more)
+    return schema.Result(
+        1, benchmark, "2026-11-22", machine, {}, schema.Options(quick), tables, **more
+    )
 
 
 def statuses(first: schema.Result, second: schema.Result) -> dict[str, str]:
@@ -40,7 +48,13 @@ def statuses(first: schema.Result, second: schema.Result) -> dict[str, str]:
 def test_lines_are_better_worse_the_same_new_or_gone():
     first = result(line("a", 2.0), line("b", 2.0), line("c", 2.0), line("d", 2.0))
     second = result(line("a", 3.0), line("b", 1.0), line("c", 2.05), line("e", 2.0))
-    assert statuses(first, second) == {"a": "better", "b": "worse", "c": "same", "e": "new", "d": "gone"}
+    assert statuses(first, second) == {
+        "a": "better",
+        "b": "worse",
+        "c": "same",
+        "e": "new",
+        "d": "gone",
+    }
 
 
 @pytest.mark.parametrize(("spread", "expected"), [(0.02, "worse"), (0.2, "same")])
@@ -58,7 +72,10 @@ def test_the_noise_is_that_of_four_medians_in_quadrature():
 
 def test_a_machine_that_is_twice_as_fast_is_no_progress():
     slow = line("a", 2.0)
-    halves = {name: Timing(*(0.5 * x for x in (t.median, t.lower, t.upper))) for name, t in slow.timings.items()}
+    halves = {
+        name: Timing(*(0.5 * x for x in (t.median, t.lower, t.upper)))
+        for name, t in slow.timings.items()
+    }
     assert statuses(result(slow), result(Line("a", {}, halves, slow.ratios))) == {"a": "same"}
 
 
@@ -71,15 +88,20 @@ def test_counts_compare_by_whether_their_target_is_met():
 
 def test_only_a_target_that_got_worse_counts():
     lines = comparing.compare(
-        [result(line("a", 2.0), line("b", 2.0, target=1.5))], [result(line("a", 1.0), line("b", 1.0, target=1.5))]
+        [result(line("a", 2.0), line("b", 2.0, target=1.5))],
+        [result(line("a", 1.0), line("b", 1.0, target=1.5))],
     )
     assert {each.case: each.is_worse_target for each in lines} == {"a": False, "b": True}
 
 
 def test_runs_that_cannot_be_compared_are_refused():
-    with pytest.raises(comparing.ComparisonError, match="the first has figures of mixture, the second of pure"):
+    with pytest.raises(
+        comparing.ComparisonError, match="the first has figures of mixture, the second of pure"
+    ):
         comparing.compare([result(line("a", 2.0))], [result(line("a", 2.0), benchmark="pure")])
-    with pytest.raises(comparing.ComparisonError, match="one result of 'mixture' is of a quick run"):
+    with pytest.raises(
+        comparing.ComparisonError, match="one result of 'mixture' is of a quick run"
+    ):
         comparing.compare([result(line("a", 2.0), quick=True)], [result(line("a", 2.0))])
 
 
@@ -88,7 +110,9 @@ def files(tmp_path):
     """Three results: the first, one that is worse in a target, one that is worse elsewhere."""
     made = {
         "first": result(line("a", 2.0, target=1.5), line("b", 2.0)),
-        "worse": result(line("a", 1.0, target=1.5), line("b", 2.0), machine={"cpu": "B"}, conditions="busy"),
+        "worse": result(
+            line("a", 1.0, target=1.5), line("b", 2.0), machine={"cpu": "B"}, conditions="busy"
+        ),
         "elsewhere": result(line("a", 2.0, target=1.5), line("b", 1.0)),
     }
     for name, each in made.items():
@@ -103,7 +127,10 @@ def test_the_exit_code_is_1_only_where_a_target_got_worse(files, capsys):
     capsys.readouterr()
     assert command.main(["--compare", files["first"], files["worse"]]) == 1
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[2].split() == "worse mixture a jax.jit / incrax 2 1 0.50 ±5 % yes".split()
+    assert (
+        shown.out.splitlines()[2].split()
+        == "worse mixture a jax.jit / incrax 2 1 0.50 ±5 % yes".split()
+    )
     assert "different machines (A; B)" in shown.err
     assert "the second was measured on a busy machine: mixture" in shown.err
 
@@ -124,7 +151,7 @@ def test_bad_usage_has_exit_code_2(files, tmp_path, capsys):
     assert command.main(["--run", "pure", "--rounds", "0"]) == 2
     assert command.main(["--run", "pure", "--limit", "-1"]) == 2
     shown = capsys.readouterr().err
-    assert "no benchmark is called 'nothing'; known are all, mixture" in shown
+    assert "no benchmark is called 'nothing'; known are all, jobs" in shown
     assert "no peer is called 'nothing'; known are all, zfit" in shown
     with pytest.raises(SystemExit) as caught:
         command.main([])

@@ -45,24 +45,33 @@ def test_cells_become_figures(tmp_path):
 
 
 def test_a_table_whose_columns_moved_is_refused(tmp_path):
-    with pytest.raises(importing.ImportingError, match="line 3: the table does not print as it was read"):
+    with pytest.raises(
+        importing.ImportingError, match="line 3: the table does not print as it was read"
+    ):
         read(tmp_path, TABLE.replace("c     1 ms", "c   1 ms"))
 
 
 def test_a_figure_without_a_target_is_refused(tmp_path):
-    with pytest.raises(importing.ImportingError, match="reached 'ms 99', but no target is like that"):
+    with pytest.raises(
+        importing.ImportingError, match="reached 'ms 99', but no target is like that"
+    ):
         read(tmp_path, TABLE.replace("us 99", "ms 99"))
 
 
 def test_a_text_without_a_table_and_a_name_without_a_benchmark_are_refused(tmp_path):
     with pytest.raises(importing.ImportingError, match="has no table of a script"):
         read(tmp_path, "nothing\n")
-    with pytest.raises(importing.ImportingError, match="its name must be DATE-BENCHMARK.txt; known are mixture"):
+    with pytest.raises(
+        importing.ImportingError, match="its name must be DATE-BENCHMARK.txt; known are mixture"
+    ):
         importing.benchmark_of(Path("2026-11-21-what.txt"), ["mixture"])
 
 
 def test_the_longest_name_that_fits_is_the_benchmark():
-    assert importing.benchmark_of(Path("2026-11-21-row-sparse-busy.txt"), ["row", "row_sparse"]) == "row_sparse"
+    assert (
+        importing.benchmark_of(Path("2026-11-21-row-sparse-busy.txt"), ["row", "row_sparse"])
+        == "row_sparse"
+    )
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)

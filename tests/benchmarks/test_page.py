@@ -1,4 +1,6 @@
-"""The page on performance: what it says of made-up results, and that the one that is kept is up to date."""
+"""The page on performance: what it says of made-up results, and that the one that is kept is up to
+date.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +26,40 @@ def line(case: str, ratio: float, aim: float | None = 2.0, size: float = 1.0) ->
     seconds = {"jax.jit": ratio * 1e-3, "incrax": 1e-3, "hand": 5e-4}
     timings = {name: Timing(x, 0.9 * x, 1.1 * x) for name, x in seconds.items()}
     name = "jax.jit / incrax"
-    checks = [Check(f">={aim:g}x jax.jit", f"{ratio:.2f}x jax.jit", ratio >= aim, name)] if aim else []
+    checks = (
+        [Check(f">={aim:g}x jax.jit", f"{ratio:.2f}x jax.jit", ratio >= aim, name)] if aim else []
+    )
     cells = {"jax.jit": f"{ratio} ms", "incrax": "1 ms", name: f"{ratio:.2f}"}
     return Line(case, cells, timings, {name: ratio}, {"size": size}, checks)
 
 
 def result(benchmark: str, *tables: Table, date: str = "2026-11-22", **more) -> schema.Result:
-    machine, versions = {"cpu": "Abacus", "cores": "2"}, {"python": "3.11", "jax": "0.10", "incrax": "0.1"}
+    machine, versions = (
+        {"cpu": "Abacus", "cores": "2"},
+        {"python": "3.11", "jax": "0.10", "incrax": "0.1"},
+    )
     options = more.pop("options", schema.Options(rounds=9))
     return schema.Result(1, benchmark, date, machine, versions, options, list(tables), **more)
 
 
 def curves() -> schema.Result:
-    lines = [line(f"mixture, {n} rows", gain, None, n) for n, gain in ((1_000, 0.5), (10_000, 2.0), (100_000, 8.0))]
+    lines = [
+        line(f"mixture, {n} rows", gain, None, n)
+        for n, gain in ((1_000, 0.5), (10_000, 2.0), (100_000, 8.0))
+    ]
     inputs = [line(f"normals, {3 * n} inputs", 1.0, None, n) for n in (1, 2)]
-    return result("curves", Table("Call time against rows", lines), Table("Call time against inputs", inputs))
+    return result(
+        "curves", Table("Call time against rows", lines), Table("Call time against inputs", inputs)
+    )
 
 
 def growth() -> schema.Result:
     made = [
-        Line(f"chain, {n} equations", {}, figures={"equations": n, "analysis": n * 1e-4, "plan, fast": n * 2e-4})
+        Line(
+            f"chain, {n} equations",
+            {},
+            figures={"equations": n, "analysis": n * 1e-4, "plan, fast": n * 2e-4},
+        )
         for n in (100, 1_000)
     ]
     return result("growth", Table("Growth with equations", made))
@@ -87,20 +103,28 @@ def text(files):
 
 def test_every_line_has_its_figures_its_target_and_its_verdict(text):
     assert "| value, one yield | 3.0 ms | 1 ms | 3.00 | `>=2x jax.jit` | ok |" in text
-    assert "| value, one \\| mean | 1.5 ms | 1 ms | 1.50 | `>=2x jax.jit` | **short**: 1.50x jax.jit |" in text
+    assert (
+        "| value, one \\| mean | 1.5 ms | 1 ms | 1.50 | `>=2x jax.jit` | **short**: 1.50x jax.jit |"
+        in text
+    )
 
 
 def test_what_is_short_is_listed_once_more(text):
     assert "2 lines have a target, 1 of them are short of one." in text
     short = text.partition("## Targets that are short")[2].partition("\n## ")[0]
-    assert "| mixture | value, one \\| mean | `>=2x jax.jit` | 1.50x jax.jit | 2026-11-22 (busy) |" in short
+    assert (
+        "| mixture | value, one \\| mean | `>=2x jax.jit` | 1.50x jax.jit | 2026-11-22 (busy) |"
+        in short
+    )
     assert "one yield" not in short
 
 
 def test_every_figure_has_its_machine_versions_date_state_and_command(text):
     assert (
-        "`python -m benchmarks --run mixture`. Measured 2026-11-22 on Abacus x 2; python 3.11, jax 0.10, incrax 0.1, "
-        "commit abc123; **while other programs kept the machine busy** (others took 62 % of the processors, "
+        "`python -m benchmarks --run mixture`. Measured 2026-11-22 on Abacus x 2; python 3.11, jax "
+        "0.10, incrax 0.1, "
+        "commit abc123; **while other programs kept the machine busy** (others took 62 % of the "
+        "processors, "
         "load average 3)."
     ) in text
     assert "> taken while it rained" in text
@@ -110,7 +134,9 @@ def test_every_figure_has_its_machine_versions_date_state_and_command(text):
 def test_peers_are_shown_or_skipped_with_their_reason(text):
     assert "| mixture, value | 1 ms | 9 ms | 9.00 |" in text
     assert "**Skipped** on 2026-11-22: needs Python 9.9; none of them was found" in text
-    assert re.search(r"### torch\n\n.*`python -m benchmarks --peers torch`\n\nNot measured yet\.", text)
+    assert re.search(
+        r"### torch\n\n.*`python -m benchmarks --peers torch`\n\nNot measured yet\.", text
+    )
 
 
 def test_benchmarks_without_a_result_are_named(text):
@@ -140,8 +166,16 @@ def test_plots_are_files_that_can_be_read_without_a_date_and_turn_dark(files):
             assert root.find("{http://www.w3.org/2000/svg}title") is not None
             assert "dc:date" not in drawn
             assert "prefers-color-scheme: dark" in drawn
-            colours = {each.lower() for each in re.findall(r"(?:fill|stroke): (#[0-9a-fA-F]{6})", drawn)}
-            assert colours <= {*plots.DARK, *plots.DARK.values(), *plots.FORMS.values(), *plots.OTHER, plots.OPEN}
+            colours = {
+                each.lower() for each in re.findall(r"(?:fill|stroke): (#[0-9a-fA-F]{6})", drawn)
+            }
+            assert colours <= {
+                *plots.DARK,
+                *plots.DARK.values(),
+                *plots.FORMS.values(),
+                *plots.OTHER,
+                plots.OPEN,
+            }
 
 
 def luminance(colour: str) -> float:
@@ -208,21 +242,32 @@ def test_a_quiet_run_is_shown_rather_than_a_newer_busy_one():
 
 def test_versions_are_named_in_one_order():
     made = result("peers-torch", skipped="why")
-    one, other = ({name: "1" for name in names} for names in (["incrax", "jax", "python"], ["python", "jax", "incrax"]))
-    told = [selection.measured(dataclasses.replace(made, versions=versions)) for versions in (one, other)]
+    one, other = (
+        {name: "1" for name in names}
+        for names in (["incrax", "jax", "python"], ["python", "jax", "incrax"])
+    )
+    told = [
+        selection.measured(dataclasses.replace(made, versions=versions))
+        for versions in (one, other)
+    ]
     assert told[0] == told[1]
     assert "python 1, jax 1, incrax 1" in told[0]
 
 
 def test_lines_of_one_name_are_told_apart_in_the_plot():
-    twice = [Table("one", [line("value", 3.0)]), Table("once more", [line("value", 4.0), line("other", 5.0)])]
+    twice = [
+        Table("one", [line("value", 3.0)]),
+        Table("once more", [line("value", 4.0), line("other", 5.0)]),
+    ]
     drawn = page.make([result("pure", *twice)])[f"{page.ASSETS}/gains.svg"]
     for label in ("pure: value, table 1", "pure: value, table 2", "pure: other<"):
         assert label in drawn
 
 
 def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
-    part = {"options": schema.Options(arguments=["--rounds", "3", "--only", "value, one"], rounds=3)}
+    part = {
+        "options": schema.Options(arguments=["--rounds", "3", "--only", "value, one"], rounds=3)
+    }
     made = [
         result("pure", Table("one", []), date="2026-11-20", conditions="busy"),
         result("pure", Table("one", []), date="2026-11-22", conditions="quiet", **part),
@@ -237,7 +282,7 @@ def test_a_run_of_some_cases_is_shown_only_where_there_is_no_whole_one():
     assert "`python -m benchmarks --run pure`" in shown
 
 
-# --- the page that is kept -------------------------------------------------------------------------------------------
+# --- the page that is kept ------------------------------------------------------------------------
 
 
 def test_the_page_that_is_kept_is_that_of_the_results():

@@ -1,4 +1,5 @@
-"""Other libraries: environments that are made once or not at all, sides that take turns, figures that must agree.
+"""Other libraries: environments that are made once or not at all, sides that take turns, figures
+that must agree.
 
 Nothing is fetched: the sides are scripts of this folder's Python, and pip is not called.
 """
@@ -53,41 +54,62 @@ def sides(tmp_path):
 
     with ExitStack() as stack:
 
-        def start(name: str, factor: float = 1.0, sleep: float = 0.0, limit_s: float = 30.0) -> Side:
+        def start(
+            name: str, factor: float = 1.0, sleep: float = 0.0, limit_s: float = 30.0
+        ) -> Side:
             script = tmp_path / f"{name}.py"
             script.write_text(SIDE.format(home=str(HOME), factor=factor, sleep=sleep))
             deadline = time.perf_counter() + limit_s
-            made = turns.started([sys.executable, str(script), str(tmp_path)], name, tmp_path, deadline)
+            made = turns.started(
+                [sys.executable, str(script), str(tmp_path)], name, tmp_path, deadline
+            )
             return stack.enter_context(made)
 
         yield start
 
 
-# --- sides -----------------------------------------------------------------------------------------------------------
+# --- sides ----------------------------------------------------------------------------------------
 
 
 def test_two_sides_that_agree_are_timed_by_turns(sides):
     ours, theirs = sides("incrax", sleep=0.001), sides("zfit", sleep=0.01)
     assert theirs.greeting["cases"] == ["good", "raising", "ending", "hanging"]
     assert set(theirs.greeting["versions"]) == {"python", "numpy"}
-    line = turns.measured_line(Peer("zfit", "?", targets=(("good", 2.0),)), "good", (ours, theirs), Wish(rounds=3))
+    line = turns.measured_line(
+        Peer("zfit", "?", targets=(("good", 2.0),)), "good", (ours, theirs), Wish(rounds=3)
+    )
     assert set(line.timings) == {"incrax", "zfit"}
     assert line.timings["zfit"].median >= 0.01
     assert line.timings["incrax"].median >= 0.001
-    assert line.ratios == {"zfit / incrax": line.timings["zfit"].median / line.timings["incrax"].median}
-    assert [(check.target, check.ratio) for check in line.checks] == [(">=2x zfit", "zfit / incrax")]
+    assert line.ratios == {
+        "zfit / incrax": line.timings["zfit"].median / line.timings["incrax"].median
+    }
+    assert [(check.target, check.ratio) for check in line.checks] == [
+        (">=2x zfit", "zfit / incrax")
+    ]
 
 
 def test_sides_that_do_not_compute_the_same_are_not_timed(sides):
     both = sides("incrax"), sides("zfit", factor=1.0 + 1e-6)
-    with pytest.raises(PeerError, match="good: zfit and incrax differ by 1e-06 .allowed 1e-08., so that they do not"):
+    with pytest.raises(
+        PeerError,
+        match="good: zfit and incrax differ by 1e-06 .allowed 1e-08., so that they do not",
+    ):
         turns.measured_line(Peer("zfit", "?"), "good", both, Wish(rounds=1))
-    assert turns.measured_line(Peer("zfit", "?", rtol=1e-5), "good", both, Wish(quick=True)).checks == []
+    assert (
+        turns.measured_line(Peer("zfit", "?", rtol=1e-5), "good", both, Wish(quick=True)).checks
+        == []
+    )
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected"),
-    [([1.0], [1.0], 0.0), ([2.0, 1e-3], [2.0, 2e-3], 1.0), ([1.0], [1.0, 2.0], np.inf), ([1.0], [np.nan], np.nan)],
+    [
+        ([1.0], [1.0], 0.0),
+        ([2.0, 1e-3], [2.0, 2e-3], 1.0),
+        ([1.0], [1.0, 2.0], np.inf),
+        ([1.0], [np.nan], np.nan),
+    ],
 )
 def test_every_figure_counts_by_its_own_size(ours, theirs, expected):
     assert turns.difference(ours, theirs) == pytest.approx(expected, nan_ok=True)
@@ -112,7 +134,7 @@ def test_a_side_that_does_not_answer_is_given_up(sides):
         sides("zfit", limit_s=1.5).ask(do="prepare", case="hanging")
 
 
-# --- environments ----------------------------------------------------------------------------------------------------
+# --- environments ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -136,7 +158,9 @@ def torch() -> Peer:
     return next(peer for peer in peers.PEERS if peer.name == "torch")
 
 
-def test_an_environment_is_made_once_and_again_when_its_requirements_change(pip, tmp_path, monkeypatch):
+def test_an_environment_is_made_once_and_again_when_its_requirements_change(
+    pip, tmp_path, monkeypatch
+):
     monkeypatch.setattr(environments, "find_python", lambda versions: Path(sys.executable))
     said = []
     python = environments.environment(torch(), tmp_path, 9.0, said.append)
@@ -163,7 +187,9 @@ def test_an_environment_is_made_once_and_again_when_its_requirements_change(pip,
         (Ended(-15, is_late=True, output="", errors=""), "does not install in 9 s"),
     ],
 )  # fmt: skip
-def test_what_does_not_install_is_skipped_and_that_is_the_result(pip, tmp_path, monkeypatch, answer, reason):
+def test_what_does_not_install_is_skipped_and_that_is_the_result(
+    pip, tmp_path, monkeypatch, answer, reason
+):
     monkeypatch.setattr(environments, "find_python", lambda versions: Path(sys.executable))
     pip.answers += [Ended(0, is_late=False, output="", errors=""), answer]
     outcome = turns.run(torch(), Wish(limit_s=9.0), lambda text: None, tmp_path)
@@ -181,7 +207,9 @@ def vars_of(result: schema.Result) -> object:
     return json.loads(schema.dumps(result))
 
 
-@pytest.mark.parametrize(("error", "status"), [(turns.LateError, "timed out"), (PeerError, "failed")])
+@pytest.mark.parametrize(
+    ("error", "status"), [(turns.LateError, "timed out"), (PeerError, "failed")]
+)
 def test_a_side_that_is_late_is_told_from_one_that_fails(monkeypatch, tmp_path, error, status):
     def raising(*args):
         raise error("why")
@@ -206,15 +234,18 @@ def test_a_peer_without_a_python_is_skipped(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(environments, "find_python", lambda versions: None)
     words = ["--peers", "root", "--cache", str(tmp_path), "--output", str(tmp_path / "results")]
     assert command.main(words) == 0
-    assert "root: skipped, needs Python 3.12 or 3.11 or 3.10 or 3.13; none of them was found" in capsys.readouterr().err
+    assert (
+        "root: skipped, needs Python 3.12 or 3.11 or 3.10 or 3.13; none of them was found"
+        in capsys.readouterr().err
+    )
     (path,) = (tmp_path / "results").glob("*-peers-root.json")
     assert "none of them was found" in str(schema.load(path).skipped)
 
 
 def test_pythons_are_found_here_or_not_at_all():
-    assert environments.find_python(["9.9", f"{sys.version_info.major}.{sys.version_info.minor}"]) == Path(
-        sys.executable
-    )
+    assert environments.find_python(
+        ["9.9", f"{sys.version_info.major}.{sys.version_info.minor}"]
+    ) == Path(sys.executable)
     assert environments.find_python(["9.9"]) is None
 
 
@@ -227,14 +258,18 @@ def test_where_environments_are_kept(monkeypatch, tmp_path):
     assert environments.cache_folder(tmp_path) == tmp_path
 
 
-# --- the peers -------------------------------------------------------------------------------------------------------
+# --- the peers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("peer", peers.PEERS, ids=lambda peer: peer.name)
 def test_every_peer_has_its_requirements_its_script_and_our_side(peer):
     assert peer.pythons
     assert all(version.startswith("3.") for version in peer.pythons)
-    pinned = [line for line in peer.requirements.read_text().splitlines() if line and not line.startswith("#")]
+    pinned = [
+        line
+        for line in peer.requirements.read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     assert any("==" in line for line in pinned)
     compile(peer.script.read_text(), str(peer.script), "exec")
     assert f'    "{peer.name}": ([' in (HOME / "ours.py").read_text()
@@ -253,4 +288,6 @@ def test_our_side_writes_the_problem_and_gives_the_figures_of_plain_jax(tmp_path
     p = {name: float(data[name]) for name in data["names"]}
     p["n1"] *= 1.0 + 8e-4
     value, gradient = jax.value_and_grad(mixture.nll)(p, data["x"])
-    np.testing.assert_allclose(found, [value, *(gradient[name] for name in mixture.NAMES)], rtol=1e-10)
+    np.testing.assert_allclose(
+        found, [value, *(gradient[name] for name in mixture.NAMES)], rtol=1e-10
+    )

@@ -1,4 +1,6 @@
-"""Figures that pages quote are those of the newest results; where one differs, the page wants mending."""
+"""Figures that pages quote are those of the newest results; where one differs, the page wants
+mending.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ TOLERANCE = 0.15
 """Of a ratio: what a result differs by from one quiet run to the next."""
 
 OTHERS: dict[str, Callable[[Line], float]] = {
-    "fast": lambda line: line.ratios['jax.jit / policy="exact"'] / line.ratios['policy="fast" / policy="exact"'],
+    "fast": lambda line: (
+        line.ratios['jax.jit / policy="exact"'] / line.ratios['policy="fast" / policy="exact"']
+    ),
     "slower": lambda line: 1 / line.ratios[JIT],
     "us": lambda line: 1e6 * line.timings["incrax"].median,
-    "us beyond": lambda line: 1e6 * (line.timings["incrax"].median - line.timings["executable"].median),
+    "us beyond": lambda line: (
+        1e6 * (line.timings["incrax"].median - line.timings["executable"].median)
+    ),
     "first call": lambda line: line.figures["incrax / jax.jit"],
 }
 """Figures that are no ratio of a result."""
@@ -37,12 +43,17 @@ QUOTED = {
         ("amplitude", "value+grad(couplings), couplings changed, vectorised", JIT)
     ],
     ("README.md", "the same, a whole fit of couplings"): [("fits", "B: fit", JIT)],
-    ("README.md", "chain of Metropolis steps"): [("pure", "chain of 400 steps, 50,000 channels", JIT)],
+    ("README.md", "chain of Metropolis steps"): [
+        ("pure", "chain of 400 steps, 50,000 channels", JIT)
+    ],
     ("README.md", "least squares, 8 parameters"): [
         ("algebra", "least squares, 8 parameters, value+grad, 1e+06 rows", JIT)
     ],
     ("docs/index.md", "1e5 events: a whole fit"): [("fits", "B: fit", JIT)],
-    ("docs/index.md", "the same: profiles; MINOS"): [("fits", "B: 2 profiles", JIT), ("fits", "B: MINOS of 2", JIT)],
+    ("docs/index.md", "the same: profiles; MINOS"): [
+        ("fits", "B: 2 profiles", JIT),
+        ("fits", "B: MINOS of 2", JIT),
+    ],
     ("docs/index.md", "the same: one value and gradient"): [
         ("amplitude", "value+grad(couplings), couplings changed, vectorised", JIT),
         ("amplitude", "value+grad(couplings), one width changed, unrolled", JIT),
@@ -55,24 +66,40 @@ QUOTED = {
     ("docs/index.md", "least squares, 8 parameters"): [
         ("algebra", "least squares, 8 parameters, value+grad, 1e+06 rows", JIT)
     ],
-    ("docs/index.md", "Metropolis steps inside"): [("pure", "chain of 400 steps, 50,000 channels", JIT)],
-    ("docs/index.md", "encoder over 4096 rows"): [("hold", "small encoder, all rows", "all rows per batch / incrax")],
-    ("docs/when_not.md", "everything changes at every call"): [("mixture", "value, all changed", JIT)],
-    ("docs/when_not.md", "the same, value and gradient"): [("mixture", "value+grad(8), all changed", JIT)],
-    ("docs/when_not.md", "a random subset of 8"): [("mixture", "value+grad(8), random subsets (8 calls)", JIT)],
+    ("docs/index.md", "Metropolis steps inside"): [
+        ("pure", "chain of 400 steps, 50,000 channels", JIT)
+    ],
+    ("docs/index.md", "encoder over 4096 rows"): [
+        ("hold", "small encoder, all rows", "all rows per batch / incrax")
+    ],
+    ("docs/when_not.md", "everything changes at every call"): [
+        ("mixture", "value, all changed", JIT)
+    ],
+    ("docs/when_not.md", "the same, value and gradient"): [
+        ("mixture", "value+grad(8), all changed", JIT)
+    ],
+    ("docs/when_not.md", "a random subset of 8"): [
+        ("mixture", "value+grad(8), random subsets (8 calls)", JIT)
+    ],
     ("docs/when_not.md", "two means of 8"): [("mixture", "value+grad(8), two means", JIT)],
-    ("docs/when_not.md", "a whole Minuit fit"): [("mixture", "numeric gradient, the 217 calls of a Minuit fit", JIT)],
+    ("docs/when_not.md", "a whole Minuit fit"): [
+        ("mixture", "numeric gradient, the 217 calls of a Minuit fit", JIT)
+    ],
     ("docs/when_not.md", "a whole fit, all 8"): [("fits", "A: fit", JIT)],
     ("docs/when_not.md", "profiles of 8 parameters"): [("fits", "A: 8 profiles", JIT)],
     ("docs/when_not.md", "one yield of a mixture of 1e3"): [
         ("curves", "mixture, 1,000 rows", JIT),
         ("curves", "mixture, 3,000 rows", JIT),
     ],
-    ("docs/when_not.md", "one mean at each call, value"): [("exact", "value, one mean", 'jax.jit / policy="exact"')],
+    ("docs/when_not.md", "one mean at each call, value"): [
+        ("exact", "value, one mean", 'jax.jit / policy="exact"')
+    ],
     ("docs/when_not.md", "two parameters, 1e4 rows"): [
         ("algebra", "gaussian, both parameters, value+grad, 1e+04 rows", JIT)
     ],
-    ("docs/when_not.md", "parameters that change, data in `Rows`"): [("rows", "move, 1,000,000 rows, value", JIT)],
+    ("docs/when_not.md", "parameters that change, data in `Rows`"): [
+        ("rows", "move, 1,000,000 rows, value", JIT)
+    ],
     ("docs/when_not.md", "one width of 20 in one array"): [
         ("amplitude", "value+grad(width), one width changed, vectorised", "best uncached / incrax")
     ],
@@ -145,14 +172,18 @@ QUOTED = {
 
 
 def measured(benchmark: str, case: str, what: str) -> float:
-    """The ratio, or what `OTHERS` computes, in the newest result that the page on performance shows."""
+    """The ratio, or what `OTHERS` computes, in the newest result that the page on performance
+    shows.
+    """
     (line,) = [line for _, line in RESULTS[benchmark].lines if line.case == case]
     return OTHERS[what](line) if what in OTHERS else line.ratios[what]
 
 
 def quoted(page: str, text: str, num: int) -> list[float]:
     """The first figures after the text; in a table, after the cell that holds it."""
-    (line,) = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if text in line]
+    (line,) = [
+        line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if text in line
+    ]
     after = line[line.index(text) + len(text) :]
     after = after[after.index("|") :] if line.startswith("|") and not text.endswith("|") else after
     return [float(number) for number in NUMBER.findall(after)][:num]
@@ -168,7 +199,11 @@ def test_a_quoted_figure_is_that_of_the_newest_result(page, text):
 def test_every_line_of_a_table_of_figures_is_checked(page):
     """A line without an entry above could become stale unseen."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("|") and re.search(r"\| [\d.]+[^|]*\| ", f"{line} ")]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.startswith("|") and re.search(r"\| [\d.]+[^|]*\| ", f"{line} ")
+    ]
     known = [marker for name, marker in QUOTED if name == page]
     assert lines
     assert [line for line in lines if not any(marker in line for marker in known)] == []

@@ -1,4 +1,6 @@
-"""One benchmark in a process of its own: its result, its end at the limit, what is skipped, what failed."""
+"""One benchmark in a process of its own: its result, its end at the limit, what is skipped, what
+failed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def made(tmp_path: Path, text: str, **more) -> Benchmark:
     return Benchmark("mixture", 1, script=str(path), **more)
 
 
-# --- the catalogue ---------------------------------------------------------------------------------------------------
+# --- the catalogue --------------------------------------------------------------------------------
 
 
 def test_every_script_is_in_the_catalogue():
@@ -66,11 +68,22 @@ def test_the_list_names_everything(capsys):
     assert {each["name"] for each in found["peers"]} >= {"zfit", "root", "torch"}
 
 
-# --- running ---------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def test_a_quick_run_of_a_real_script(tmp_path, capsys):
-    words = ["--run", "pullback", "--quick", "--only", "c[1]", "--output", str(tmp_path), "--label", "here", "--json"]
+    words = [
+        "--run",
+        "pullback",
+        "--quick",
+        "--only",
+        "c[1]",
+        "--output",
+        str(tmp_path),
+        "--label",
+        "here",
+        "--json",
+    ]
     assert command.main(words) == 0
     shown = capsys.readouterr()
     (found,) = json.loads(shown.out)
@@ -79,7 +92,9 @@ def test_a_quick_run_of_a_real_script(tmp_path, capsys):
     assert path.name.endswith("-pullback-here.json")
     result = schema.load(path)
     assert result == schema.parse(found["result"], "output")
-    assert result.options == schema.Options(quick=True, rounds=3, arguments=["--quick", "--only", "c[1]"])
+    assert result.options == schema.Options(
+        quick=True, rounds=3, arguments=["--quick", "--only", "c[1]"]
+    )
     assert [line.case for _, line in result.lines] == ["c[1] * p, compiled", "c[1] * p, eager"]
     assert all(set(line.timings) == {"n = 1e3", "n = 1e5"} for _, line in result.lines)
     assert {"python", "jax", "numpy", "incrax"} <= set(result.versions)
@@ -99,7 +114,10 @@ def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path, said)
         "time.sleep(60)\n",
     )
     outcome = running.run(script, Wish(limit_s=1.5), said.append)
-    assert (outcome.status, outcome.reason) == ("timed out", "stopped after 2 s; --limit SECONDS gives more")
+    assert (outcome.status, outcome.reason) == (
+        "timed out",
+        "stopped after 2 s; --limit SECONDS gives more",
+    )
     assert said == ["begun"]
     assert is_gone(int(note.read_text()))
 
@@ -109,14 +127,18 @@ def test_a_command_that_is_asked_to_end_ends_its_benchmark(tmp_path):
     note = tmp_path / "pid"
     made(
         tmp_path,
-        f"import os, pathlib, time\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n",
+        "import os, pathlib, "
+        f"time\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n",
     )
     text = (
         "from benchmarks.suite import catalogue, command\n"
-        f"catalogue.BENCHMARKS = (catalogue.Benchmark('mixture', 1, script={str(tmp_path / 'script.py')!r}),)\n"
+        "catalogue.BENCHMARKS = (catalogue.Benchmark('mixture', 1, "
+        f"script={str(tmp_path / 'script.py')!r}),)\n"
         "raise SystemExit(command.main(['--run', 'mixture']))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", text], cwd=SCRIPTS.parent, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], cwd=SCRIPTS.parent, stderr=subprocess.PIPE, text=True
+    )
     with process:
         for _ in range(400):
             if note.exists() and note.read_text():
@@ -150,7 +172,11 @@ def is_alive(pid: int) -> bool:
 def test_a_script_that_fails_says_what_it_said_last(tmp_path, said):
     script = made(tmp_path, "import sys\nprint('a')\nraise SystemExit('no data here')\n")
     outcome = running.run(script, Wish(), said.append)
-    assert (outcome.status, outcome.reason, outcome.result) == ("failed", "exit code 1: no data here", None)
+    assert (outcome.status, outcome.reason, outcome.result) == (
+        "failed",
+        "exit code 1: no data here",
+        None,
+    )
 
 
 def test_a_script_whose_needs_are_not_installed_is_skipped_with_a_reason(tmp_path, said):
@@ -167,24 +193,32 @@ def test_a_script_without_its_data_is_skipped_with_its_own_reason(tmp_path, said
 
 
 def test_a_quick_run_is_recorded_only_where_a_folder_is_named(tmp_path, monkeypatch):
-    result = schema.Result(1, "pure", "2026-11-22", {}, {}, schema.Options(quick=True), [], skipped="why")
+    result = schema.Result(
+        1, "pure", "2026-11-22", {}, {}, schema.Options(quick=True), [], skipped="why"
+    )
     outcome = running.Outcome("pure", "ok", 1.0, result=result)
     parse = command.parser().parse_args
     monkeypatch.setattr(command, "RESULTS", tmp_path / "results")
     assert command._record(outcome, parse(["--run", "pure", "--quick"])) is None
-    named = command._record(outcome, parse(["--run", "pure", "--quick", "--output", str(tmp_path / "here")]))
+    named = command._record(
+        outcome, parse(["--run", "pure", "--quick", "--output", str(tmp_path / "here")])
+    )
     assert named == tmp_path / "here" / "2026-11-22-pure.json"
-    assert command._record(outcome, parse(["--run", "pure"])) == tmp_path / "results" / "2026-11-22-pure.json"
+    assert (
+        command._record(outcome, parse(["--run", "pure"]))
+        == tmp_path / "results" / "2026-11-22-pure.json"
+    )
 
 
 @pytest.mark.parametrize(
-    ("shares", "expected"), [([0.0, 0.1], "quiet"), ([0.0, 0.9], "busy"), ([None], "unknown"), ([None, 0.1], "quiet")]
+    ("shares", "expected"),
+    [([0.0, 0.1], "quiet"), ([0.0, 0.9], "busy"), ([None], "unknown"), ([None, 0.1], "quiet")],
 )
 def test_a_machine_is_quiet_where_others_take_next_to_nothing(shares, expected):
     assert machine.conditions(shares) == expected
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- what is asked for ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,8 +226,14 @@ def test_a_machine_is_quiet_where_others_take_next_to_nothing(shares, expected):
     [
         (["--list", "--quick"], "--quick says nothing with --list; it goes with --run, --peers"),
         (["--run", "pure", "--check"], "--check says nothing with --run; it goes with --page"),
-        (["--page", "--json"], "--json says nothing with --page; it goes with --list, --run, --compare, --peers"),
-        (["--run", "pure", "--cache", "here"], "--cache says nothing with --run; it goes with --peers"),
+        (
+            ["--page", "--json"],
+            "--json says nothing with --page; it goes with --list, --run, --compare, --peers",
+        ),
+        (
+            ["--run", "pure", "--cache", "here"],
+            "--cache says nothing with --run; it goes with --peers",
+        ),
         (
             ["--run", "pure", "--label", "a/b"],
             "--label becomes a part of the name of a file; 'a/b' has a separator of folders",
@@ -205,8 +245,12 @@ def test_options_that_would_be_ignored_are_bad_usage(words, message, capsys):
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
-@pytest.mark.parametrize("words", [["--run", "pure"], ["--run", "pure", "--quick"], ["--peers", "torch"]])
-def test_a_folder_that_cannot_be_written_to_is_found_out_before_anything_runs(words, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "words", [["--run", "pure"], ["--run", "pure", "--quick"], ["--peers", "torch"]]
+)
+def test_a_folder_that_cannot_be_written_to_is_found_out_before_anything_runs(
+    words, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(running, "run", None)
     assert command.main([*words, "--output", str(tmp_path / "file")]) == 2
@@ -224,17 +268,30 @@ def test_a_folder_without_permission_is_found_out_too(tmp_path, monkeypatch, cap
 def test_a_case_that_no_benchmark_has_is_bad_usage(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(catalogue, "BENCHMARKS", (made(tmp_path, "print('no table')"),))
     assert command.main(["--run", "mixture", "--quick", "--only", "no such case"]) == 2
-    assert "error: no case's name contains 'no such case'; the same with --quick" in capsys.readouterr().err
+    assert (
+        "error: no case's name contains 'no such case'; the same with --quick"
+        in capsys.readouterr().err
+    )
     assert command.main(["--run", "mixture", "--quick"]) == 0
 
 
 def test_a_library_that_is_skipped_leaves_the_figures_of_the_day(tmp_path):
-    measured = schema.Result(1, "peers-torch", "2026-11-22", {}, {}, schema.Options(), [schema.Table("one", [])])
-    skipped = schema.Result(1, "peers-torch", "2026-11-22", {}, {}, schema.Options(), [], skipped="why")
+    measured = schema.Result(
+        1, "peers-torch", "2026-11-22", {}, {}, schema.Options(), [schema.Table("one", [])]
+    )
+    skipped = schema.Result(
+        1, "peers-torch", "2026-11-22", {}, {}, schema.Options(), [], skipped="why"
+    )
     given = command.parser().parse_args(["--peers", "torch", "--output", str(tmp_path)])
     path = command._record(running.Outcome("peers-torch", "ok", 1.0, result=measured), given)
-    assert command._record(running.Outcome("peers-torch", "skipped", 1.0, "why", skipped), given) is None
+    assert (
+        command._record(running.Outcome("peers-torch", "skipped", 1.0, "why", skipped), given)
+        is None
+    )
     assert path is not None
     assert schema.load(path) == measured
     path.unlink()
-    assert command._record(running.Outcome("peers-torch", "skipped", 1.0, "why", skipped), given) == path
+    assert (
+        command._record(running.Outcome("peers-torch", "skipped", 1.0, "why", skipped), given)
+        == path
+    )

@@ -1,4 +1,6 @@
-"""Results: written and read back unchanged; what is wrong with a file is said with the place of it."""
+"""Results: written and read back unchanged; what is wrong with a file is said with the place of
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ VALID = {
                     "cells": {"incrax": "1 ms"},
                     "timings": {"incrax": {"median": 2.0, "lower": 1.0, "upper": 3.0}},
                     "ratios": {"jax.jit / incrax": 2},
-                    "checks": [{"target": ">=2x jax.jit", "reached": "2.00x jax.jit", "is_met": True}],
+                    "checks": [
+                        {"target": ">=2x jax.jit", "reached": "2.00x jax.jit", "is_met": True}
+                    ],
                 }
             ],
         }
@@ -56,10 +60,14 @@ WRONG = {
     "x: `colour` is no field of a result; known are schema, benchmark": changed("colour", value=1),
     "x: `date` is 3; expected a text": changed("date", value=3),
     "x: `options.quick` is 1; expected true or false": changed("options", "quick", value=1),
-    "x: `options.rounds` is true; expected a whole number": changed("options", "rounds", value=True),
+    "x: `options.rounds` is true; expected a whole number": changed(
+        "options", "rounds", value=True
+    ),
     "x: `tables` is dict; expected a list": changed("tables", value={}),
     "x: `tables[0].lines[0].cells` is list; expected an object": changed(*LINE, "cells", value=[]),
-    "x: `tables[0].lines[0].case` is missing; every line has one": changed(*LINE, "case", remove=True),
+    "x: `tables[0].lines[0].case` is missing; every line has one": changed(
+        *LINE, "case", remove=True
+    ),
     'x: `tables[0].lines[0].timings.incrax.median` is "fast"; expected a finite number': changed(
         *LINE, "timings", "incrax", "median", value="fast"
     ),
@@ -69,7 +77,9 @@ WRONG = {
     "x: the times of 'incrax' in 'one', 'value' are not in order: lower quartile 9": changed(
         *LINE, "timings", "incrax", "lower", value=9
     ),
-    "x: `conditions` is 'calm'; it must be one of quiet, busy, unknown": changed("conditions", value="calm"),
+    "x: `conditions` is 'calm'; it must be one of quiet, busy, unknown": changed(
+        "conditions", value="calm"
+    ),
     "x: has neither tables nor a reason in `skipped`": changed("tables", value=[]),
 }
 

@@ -19,8 +19,9 @@ KEY = jax.random.key(0)
 class Case(NamedTuple):
     """How to make a bijection, an input, and a context or None; `num_event` axes make one event.
 
-    `is_eager`: transformations run it operation by operation as well. `has_derivative`: of the inverse.
-    Tests take Jacobians in forward mode: on CPU, XLA 0.10 dies of the reverse one of a FlowJAX spline.
+    `is_eager`: transformations run it operation by operation as well. `has_derivative`: of the
+    inverse. Tests take Jacobians in forward mode: on CPU, XLA 0.10 dies of the reverse one of a
+    FlowJAX spline.
     """
 
     make: Callable[[], Any]
@@ -47,7 +48,9 @@ def numpyro_cases() -> dict[str, Case]:
     parts = lambda: [nt.AffineTransform(0.5, jnp.array([2.0, 1.0, 0.5])), nt.ExpTransform()]
     return {
         "numpyro affine": Case(lambda: nt.AffineTransform(1.0, jnp.array(2.0)), x, num_event=0),
-        "numpyro compose": Case(lambda: nt.ComposeTransform(parts()), x, num_event=0, is_eager=True),
+        "numpyro compose": Case(
+            lambda: nt.ComposeTransform(parts()), x, num_event=0, is_eager=True
+        ),
         "numpyro inverse": Case(lambda: nt.ExpTransform().inv, np.abs(x), num_event=0),
         "numpyro identity": Case(nt.IdentityTransform, x, num_event=0),
         "numpyro permute": Case(lambda: nt.PermuteTransform(jnp.array([2, 0, 1])), x),
@@ -55,7 +58,9 @@ def numpyro_cases() -> dict[str, Case]:
         "numpyro sigmoid": Case(nt.SigmoidTransform, x, num_event=0),
         "numpyro softplus": Case(nt.SoftplusTransform, x, num_event=0),
         "numpyro stick breaking": Case(nt.StickBreakingTransform, x),
-        "numpyro cholesky affine": Case(lambda: nt.LowerCholeskyAffine(jnp.ones(3), jnp.array(lower)), x),
+        "numpyro cholesky affine": Case(
+            lambda: nt.LowerCholeskyAffine(jnp.ones(3), jnp.array(lower)), x
+        ),
     }
 
 
@@ -66,12 +71,20 @@ def distrax_cases() -> dict[str, Case]:
     matrix = np.array([[1.0, 0.2, 0], [0.5, 2, 0.1], [1, 1, 3]])
     scale = lambda: distrax.ScalarAffine(jnp.ones(3), 2 * jnp.ones(3))
     return {
-        "distrax chain": Case(lambda: distrax.Chain([distrax.Tanh(), scale()]), x, num_event=0, is_eager=True),
+        "distrax chain": Case(
+            lambda: distrax.Chain([distrax.Tanh(), scale()]), x, num_event=0, is_eager=True
+        ),
         "distrax block": Case(lambda: distrax.Block(distrax.Tanh(), 1), x),
-        "distrax inverse": Case(lambda: distrax.Inverse(distrax.Sigmoid()), np.array([0.2, 0.7, 0.4]), num_event=0),
-        "distrax matrix": Case(lambda: distrax.UnconstrainedAffine(jnp.array(matrix), jnp.ones(3)), x),
+        "distrax inverse": Case(
+            lambda: distrax.Inverse(distrax.Sigmoid()), np.array([0.2, 0.7, 0.4]), num_event=0
+        ),
+        "distrax matrix": Case(
+            lambda: distrax.UnconstrainedAffine(jnp.array(matrix), jnp.ones(3)), x
+        ),
         "distrax spline": Case(
-            lambda: distrax.RationalQuadraticSpline(jnp.array(MOVED[:10]), -3.0, 3.0), x, num_event=0
+            lambda: distrax.RationalQuadraticSpline(jnp.array(MOVED[:10]), -3.0, 3.0),
+            x,
+            num_event=0,
         ),
     }
 
@@ -107,7 +120,10 @@ def all_cases() -> dict[str, Case]:
 def params() -> list[Any]:
     """For `pytest.mark.parametrize`: every case, and a skip for every library that is not there."""
     missing = [library for library in SOURCES if library and not importlib.util.find_spec(library)]
-    skips = [pytest.param(name, marks=pytest.mark.skip(reason=f"{name} is not installed")) for name in missing]
+    skips = [
+        pytest.param(name, marks=pytest.mark.skip(reason=f"{name} is not installed"))
+        for name in missing
+    ]
     return [*all_cases(), *skips]
 
 
@@ -123,7 +139,10 @@ def counted(name: str, x: Any) -> Any:
         return value
 
     return jax.pure_callback(
-        count, jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), x, vmap_method="broadcast_all"
+        count,
+        jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)),
+        x,
+        vmap_method="broadcast_all",
     )
 
 
@@ -150,7 +169,9 @@ class Counted:
         return counted("inverse", y) / jnp.exp(log_scale), -jnp.sum(counted("ladj", log_scale))
 
 
-jax.tree_util.register_pytree_node(Counted, lambda c: ((c.w,), None), lambda aux, kids: Counted(kids[0]))
+jax.tree_util.register_pytree_node(
+    Counted, lambda c: ((c.w,), None), lambda aux, kids: Counted(kids[0])
+)
 
 
 class Scale:
@@ -166,4 +187,6 @@ class Scale:
         return y / self.scale, -jnp.sum(jnp.log(jnp.abs(self.scale)))
 
 
-jax.tree_util.register_pytree_node(Scale, lambda s: ((s.scale,), None), lambda aux, kids: Scale(kids[0]))
+jax.tree_util.register_pytree_node(
+    Scale, lambda s: ((s.scale,), None), lambda aux, kids: Scale(kids[0])
+)

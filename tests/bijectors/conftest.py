@@ -1,4 +1,6 @@
-"""Tests that count what is remembered start from an empty table, whatever ran before them in the process."""
+"""Tests that count what is remembered start from an empty table, whatever ran before them in the
+process.
+"""
 
 from __future__ import annotations
 

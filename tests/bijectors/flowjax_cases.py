@@ -49,7 +49,9 @@ def _bent(key: Any) -> Any:
 def bisected(bijection: Any, y: Any, condition: Any = None) -> Any:
     from flowjax.root_finding import bisection_search
 
-    return bisection_search(lambda x: bijection.transform(x) - y, lower=-10.0, upper=10.0, atol=1e-10)[0]
+    return bisection_search(
+        lambda x: bijection.transform(x) - y, lower=-10.0, upper=10.0, atol=1e-10
+    )[0]
 
 
 def _elementwise() -> dict[str, Case]:
@@ -80,9 +82,13 @@ def _of_vectors() -> dict[str, Case]:
         "permute": Case(lambda: fb.Permute(jnp.array([2, 0, 1])), X),
         "planar": Case(lambda: fb.Planar(KEY, dim=3, negative_slope=0.1), X),
         "planar of tanh": Case(lambda: fb.Planar(KEY, dim=3), X, has_inverse=False),
-        "triangular affine": Case(lambda: fb.TriangularAffine(jnp.arange(3.0), jnp.array(lower)), X),
+        "triangular affine": Case(
+            lambda: fb.TriangularAffine(jnp.arange(3.0), jnp.array(lower)), X
+        ),
         "block autoregressive": Case(
-            lambda: fb.BlockAutoregressiveNetwork(KEY, dim=3, depth=1, block_dim=2), X, has_inverse=False
+            lambda: fb.BlockAutoregressiveNetwork(KEY, dim=3, depth=1, block_dim=2),
+            X,
+            has_inverse=False,
         ),
     }
 
@@ -92,7 +98,9 @@ def _of_bijections() -> dict[str, Case]:
     import flowjax.bijections as fb
 
     def layers() -> Any:
-        return eqx.filter_vmap(lambda s: fb.Affine(jnp.zeros(3), s))(jnp.array([[1.0, 2.0, 3.0], [0.5, 1.0, 2.0]]))
+        return eqx.filter_vmap(lambda s: fb.Affine(jnp.zeros(3), s))(
+            jnp.array([[1.0, 2.0, 3.0], [0.5, 1.0, 2.0]])
+        )
 
     return {
         "chain": Case(_chain, X, is_eager=True),
@@ -100,14 +108,22 @@ def _of_bijections() -> dict[str, Case]:
         "indexed": Case(lambda: fb.Indexed(fb.Exp((2,)), jnp.array([0, 2]), (3,)), X),
         "inverted chain": Case(lambda: fb.Invert(_chain()), np.array([1.1, -0.9, 2.5])),
         "numerical inverse": Case(
-            lambda: fb.NumericalInverse(fb.SoftPlus(), bisected), X[0], num_event=0, has_derivative=False
+            lambda: fb.NumericalInverse(fb.SoftPlus(), bisected),
+            X[0],
+            num_event=0,
+            has_derivative=False,
         ),
         "reshape": Case(lambda: fb.Reshape(fb.Tanh((6,)), (2, 3)), MATRIX, num_event=2),
         "sandwich": Case(lambda: fb.Sandwich(fb.Tanh((3,)), _affine()), X),
         "scan": Case(lambda: fb.Scan(layers()), X),
         "spline": Case(lambda: _bent(KEY), X[0], num_event=0),
         "stack": Case(lambda: fb.Stack([fb.Tanh((3,)), _affine()]), MATRIX, num_event=2),
-        "vmap": Case(lambda: fb.Vmap(eqx.filter_vmap(_bent)(jax.random.split(KEY, 3)), in_axes=eqx.if_array(0)), X),
+        "vmap": Case(
+            lambda: fb.Vmap(
+                eqx.filter_vmap(_bent)(jax.random.split(KEY, 3)), in_axes=eqx.if_array(0)
+            ),
+            X,
+        ),
     }
 
 
@@ -119,7 +135,9 @@ def _with_context() -> dict[str, Case]:
     return {
         "additive condition": Case(lambda: fb.AdditiveCondition(linear(3), (3,), (2,)), X, CONTEXT),
         "embedded condition": Case(
-            lambda: fb.EmbedCondition(fb.AdditiveCondition(linear(3), (3,), (2,)), linear(2), (2,)), X, CONTEXT
+            lambda: fb.EmbedCondition(fb.AdditiveCondition(linear(3), (3,), (2,)), linear(2), (2,)),
+            X,
+            CONTEXT,
         ),
     }
 
@@ -131,9 +149,13 @@ def _flows() -> dict[str, Case]:
 
     base = fd.Normal(jnp.zeros(3))
     sizes = {"nn_width": 4, "nn_depth": 1}
-    flow = lambda make, **options: make(KEY, base_dist=base, flow_layers=2, **sizes, **options).bijection
+    flow = lambda make, **options: (
+        make(KEY, base_dist=base, flow_layers=2, **sizes, **options).bijection
+    )
     return {
-        "masked autoregressive": Case(lambda: fb.MaskedAutoregressive(KEY, transformer=fb.Affine(), dim=3, **sizes), X),
+        "masked autoregressive": Case(
+            lambda: fb.MaskedAutoregressive(KEY, transformer=fb.Affine(), dim=3, **sizes), X
+        ),
         "masked autoregressive flow": Case(lambda: flow(ff.masked_autoregressive_flow), X),
         "spline coupling": Case(
             lambda: fb.Coupling(KEY, transformer=_spline(), untransformed_dim=1, dim=3, **sizes), X

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from helpers import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import incrax
@@ -21,7 +22,9 @@ def cancelled(f, *args):
     """A function without the passes that undo each other, and the markers that are left."""
     jaxpr = bijectors.cancel(jax.make_jaxpr(f)(*args))
     tree = jax.tree.structure(jax.eval_shape(f, *args))
-    run = lambda *args: jax.tree.unflatten(tree, jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *jax.tree.leaves(args)))
+    run = lambda *args: jax.tree.unflatten(
+        tree, jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *jax.tree.leaves(args))
+    )
     return run, sorted(set(passes(_jax.open_jaxpr(jaxpr))))
 
 
@@ -74,7 +77,9 @@ def test_a_log_determinant_alone_is_that_of_the_pass():
 
 def test_parameters_computed_twice_from_the_same_inputs_are_the_same():
     forward = jax.jit(lambda w, x: bijectors.remember(Sinh(jax.nn.softplus(w))).forward(x))
-    inverse = jax.jit(lambda w, y: bijectors.remember(Sinh(jax.nn.softplus(w))).inverse_and_log_det(y))
+    inverse = jax.jit(
+        lambda w, y: bijectors.remember(Sinh(jax.nn.softplus(w))).inverse_and_log_det(y)
+    )
     check(lambda w, x: inverse(w, forward(w, x)), X, X, left=["forward"])
     check(lambda w, x: inverse(w * 1.5, forward(w, x)), X, X, left=["forward", "inverse"])
 
@@ -100,14 +105,18 @@ def test_a_context_is_part_of_a_pass():
     ids="stop_gradient sum product reversal inverses".split(),
 )
 def test_nothing_is_left_out_across_another_operation(between):
-    check(lambda b, x: INVERSE(b, between(FORWARD(b, x)[0])), sinh(), X, left=["forward", "inverse"])
+    check(
+        lambda b, x: INVERSE(b, between(FORWARD(b, x)[0])), sinh(), X, left=["forward", "inverse"]
+    )
 
 
 def test_another_bijection_is_another_bijection():
     class Cosh(Sinh):
         """The same parameters, other code."""
 
-    jax.tree_util.register_pytree_node(Cosh, lambda s: ((s.a,), None), lambda aux, kids: Cosh(kids[0]))
+    jax.tree_util.register_pytree_node(
+        Cosh, lambda s: ((s.a,), None), lambda aux, kids: Cosh(kids[0])
+    )
     f = lambda b, x: INVERSE(bijectors.remember(Cosh(b.bijection.a)), FORWARD(b, x)[0])
     check(f, sinh(), X, left=["forward", "inverse"])
 
@@ -179,7 +188,9 @@ def test_remat_and_custom_rules_stay():
 
 def test_a_constant_permutation_after_its_inverse_is_the_operand():
     order, back = jnp.array([2, 0, 1]), jnp.array([1, 2, 0])
-    left = lambda f, *args: [e.primitive.name for e in bijectors.cancel(jax.make_jaxpr(f)(*args)).jaxpr.eqns]
+    left = lambda f, *args: [
+        e.primitive.name for e in bijectors.cancel(jax.make_jaxpr(f)(*args)).jaxpr.eqns
+    ]
     assert "gather" not in left(lambda x: x[order][back], X)
     assert "gather" not in left(lambda x: x[:, order][:, back], jnp.ones((2, 3)))
     assert left(lambda x: x[order][order], X).count("gather") == 2
@@ -223,11 +234,13 @@ def test_a_jaxpr_without_bijections_stays_what_it_is():
     assert [e.primitive for e in after.jaxpr.eqns] == [e.primitive for e in before.jaxpr.eqns]
 
 
-# --- random programs --------------------------------------------------------------------------------------------------
+# --- random programs ------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["forward", "inverse", "stop", "scale", "shift", "again", "permute", "back"]),
+        st.sampled_from(
+            ["forward", "inverse", "stop", "scale", "shift", "again", "permute", "back"]
+        ),
         st.integers(0, 2),
         st.booleans(),
     ),
@@ -237,7 +250,9 @@ STEPS = st.lists(
 
 
 def program_of(steps, *, jitted):
-    """A function of parameters and x that goes through bijections; each with its log-determinants summed."""
+    """A function of parameters and x that goes through bijections; each with its log-determinants
+    summed.
+    """
     wrap = jax.jit if jitted else lambda f: f
 
     def f(w, x):
@@ -263,12 +278,15 @@ def program_of(steps, *, jitted):
     return f
 
 
-@settings(max_examples=max(settings.default.max_examples // 2, 1))
+@examples(1 / 2)
 @given(STEPS)
 @example([("forward", 0, True), ("inverse", 0, True), ("inverse", 1, False), ("forward", 1, False)])
 @example([("forward", 0, False), ("stop", 0, False), ("inverse", 0, False)])
 @example([("forward", 0, False), ("permute", 0, False), ("back", 0, False), ("inverse", 0, False)])
-@example([("forward", 0, False), ("forward", 1, False), ("inverse", 0, False), ("inverse", 1, False)])
+@example(
+    [("forward", 0, False), ("forward", 1, False), ("inverse", 0, False), ("inverse", 1, False)]
+)
+@pytest.mark.exhaustive
 def test_random_programs_have_the_values_and_derivatives_of_plain_evaluation(steps):
     w = jnp.arange(9.0).reshape(3, 3) / 9
     plain = bijectors.set_record_flow_graph(False)(program_of(steps, jitted=False))
@@ -279,7 +297,7 @@ def test_random_programs_have_the_values_and_derivatives_of_plain_evaluation(ste
     agree(jax.jit(jax.jacrev(run, (0, 1)))(w, X), expected[0])
 
 
-# --- incremental functions --------------------------------------------------------------------------------------------
+# --- incremental functions ------------------------------------------------------------------------
 
 
 def minimal(f):

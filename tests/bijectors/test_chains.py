@@ -1,4 +1,6 @@
-"""A chain of FlowJAX is one bijection, a part of it another; what a late log-determinant needs is kept of all parts."""
+"""A chain of FlowJAX is one bijection, a part of it another; what a late log-determinant needs is
+kept of all parts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ KEY = jax.random.key(0)
 
 @pytest.fixture
 def chain():
-    parts = [fb.Affine(jnp.ones(3), 2 * jnp.ones(3)), fb.Tanh((3,)), fb.Affine(jnp.zeros(3), 3 * jnp.ones(3))]
+    parts = [
+        fb.Affine(jnp.ones(3), 2 * jnp.ones(3)),
+        fb.Tanh((3,)),
+        fb.Affine(jnp.zeros(3), 3 * jnp.ones(3)),
+    ]
     return bijectors.remember(fb.Chain(parts))
 
 
@@ -53,7 +59,7 @@ def test_events_with_leading_axes_are_recorded_as_one_array(chain):
     np.testing.assert_allclose(ladj[0], chain.transform_and_log_det(X)[1], rtol=1e-6)
 
 
-# --- conditioners -----------------------------------------------------------------------------------------------------
+# --- conditioners ---------------------------------------------------------------------------------
 
 
 class Conditioned(Counted):
@@ -66,7 +72,9 @@ class Conditioned(Counted):
         return super().transform_and_log_det(x)
 
 
-jax.tree_util.register_pytree_node(Conditioned, lambda c: ((c.w,), None), lambda aux, kids: Conditioned(kids[0]))
+jax.tree_util.register_pytree_node(
+    Conditioned, lambda c: ((c.w,), None), lambda aux, kids: Conditioned(kids[0])
+)
 
 
 def scanned():
@@ -107,8 +115,12 @@ def layers(name):
     spline = fb.RationalQuadraticSpline(knots=3, interval=3)
     return {
         "coupling": lambda: ff.coupling_flow(KEY, base_dist=base, invert=False, **sizes),
-        "autoregressive": lambda: ff.masked_autoregressive_flow(KEY, base_dist=base, invert=False, **sizes),
-        "spline": lambda: ff.coupling_flow(KEY, base_dist=base, transformer=spline, invert=False, **sizes),
+        "autoregressive": lambda: ff.masked_autoregressive_flow(
+            KEY, base_dist=base, invert=False, **sizes
+        ),
+        "spline": lambda: ff.coupling_flow(
+            KEY, base_dist=base, transformer=spline, invert=False, **sizes
+        ),
     }[name]().bijection
 
 

@@ -1,4 +1,6 @@
-"""What must miss, what dies and what is counted, for every form of bijection: FlowJAX, NumPyro, distrax, plain."""
+"""What must miss, what dies and what is counted, for every form of bijection: FlowJAX, NumPyro,
+distrax, plain.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`bijectors.jit`: records go through the boundary of a compiled function, static arguments, and no trace is left."""
+"""`bijectors.jit`: records go through the boundary of a compiled function, static arguments, and no
+trace is left.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from incrax import bijectors
 from incrax.bijectors.memory import num_remembered
 from incrax.errors import UnsupportedLeafError
 
-NEEDS_FLOWJAX = pytest.mark.skipif(importlib.util.find_spec("flowjax") is None, reason="flowjax is not installed")
+NEEDS_FLOWJAX = pytest.mark.skipif(
+    importlib.util.find_spec("flowjax") is None, reason="flowjax is not installed"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +186,9 @@ def test_derivatives_are_those_of_plain_evaluation(transform):
     got = transform(lambda b, x: nll(b, x, jit=bijectors.jit), (0, 1))(sinh(), X)
     plain = bijectors.set_record_flow_graph(False)(lambda b, x: nll(b, x, jit=lambda f: f))
     expected = transform(plain, (0, 1))(sinh(), X)
-    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-9, atol=1e-12), got, expected)
+    jax.tree.map(
+        lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-9, atol=1e-12), got, expected
+    )
 
 
 def test_a_derivative_by_parameters_of_an_inverse_of_data_is_computed():
@@ -304,7 +310,9 @@ def test_bijections_and_distributions_of_flowjax_are_arguments():
     import flowjax.bijections as fb
     import flowjax.distributions as fd
 
-    b = bijectors.remember(fb.Chain([fb.Affine(X / 4, jnp.exp(X / 4)), fb.Tanh((3,)), fb.Affine(X, jnp.exp(X))]))
+    b = bijectors.remember(
+        fb.Chain([fb.Affine(X / 4, jnp.exp(X / 4)), fb.Tanh((3,)), fb.Affine(X, jnp.exp(X))])
+    )
     base = fd.Normal(jnp.zeros(3))
 
     def f(b, base, x):

@@ -1,4 +1,6 @@
-"""Every bijection: round trips, exact Jacobians, remembered against recomputed, and one transformation each."""
+"""Every bijection: round trips, exact Jacobians, remembered against recomputed, and one
+transformation each.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def num_left():
 
 @cache
 def made(name):
-    """The case, its bijection, input and context; the same bijection in all tests, so that it is compiled once."""
+    """The case, its bijection, input and context; the same bijection in all tests, so that it is
+    compiled once.
+    """
     case = all_cases()[name]
     context = None if case.context is None else jnp.array(case.context)
     return case, bijectors.remember(case.make()), jnp.array(case.x), context
@@ -50,13 +54,20 @@ def made(name):
 
 @cache
 def oracle(name):
-    """Without memory, in one program: output, its log-determinant, its Jacobian, and both of the inverse."""
+    """Without memory, in one program: output, its log-determinant, its Jacobian, and both of the
+    inverse.
+    """
     case, b, x, context = made(name)
 
     def run(x):
         y, ladj = b.transform_and_log_det(x, context)
         jacobian = jax.jacfwd(lambda x: b.forward(x, context))(x)
-        return y, ladj, jacobian, *(b.inverse_and_log_det(y, context) if case.has_inverse else (None, None))
+        return (
+            y,
+            ladj,
+            jacobian,
+            *(b.inverse_and_log_det(y, context) if case.has_inverse else (None, None)),
+        )
 
     with bijectors.set_record_flow_graph(False):
         return jax.jit(run)(x)
@@ -93,7 +104,11 @@ def test_what_is_remembered_is_close_to_what_is_computed(name):
             b.inverse(other, context)
         return
     close(found, back, case)
-    assert (found.dtype, found.weak_type, ladj.dtype) == (back.dtype, back.weak_type, back_ladj.dtype)
+    assert (found.dtype, found.weak_type, ladj.dtype) == (
+        back.dtype,
+        back.weak_type,
+        back_ladj.dtype,
+    )
     computed = b.inverse(other, context)
     assert computed is not x
     assert b.forward(computed, context) is other
@@ -109,11 +124,13 @@ def test_a_late_log_determinant_is_that_of_the_pass(name):
     assert b.log_abs_det_jacobian(x, y, context) is found
 
 
-# --- transformations --------------------------------------------------------------------------------------------------
+# --- transformations ------------------------------------------------------------------------------
 
 
 def score(name):
-    """log|det J| and a function of the inverse of the output, as in a log-density of an own sample."""
+    """log|det J| and a function of the inverse of the output, as in a log-density of an own
+    sample.
+    """
     case, b, _, context = made(name)
 
     def f(x):
@@ -137,14 +154,19 @@ TRANSFORMATIONS = {
     "hessian": (lambda f: jax.jacfwd(jax.jacfwd(f)), lambda plain: plain["hessian"]),
     "remat": (lambda f: jax.grad(jax.checkpoint(f)), lambda plain: plain["gradient"]),
     "vmap": (lambda f: lambda x: jax.vmap(f)(pair(x)), lambda plain: plain["values"]),
-    "scan": (lambda f: lambda x: jax.lax.scan(lambda c, x: (c, f(x)), 0.0, pair(x))[1], lambda plain: plain["values"]),
+    "scan": (
+        lambda f: lambda x: jax.lax.scan(lambda c, x: (c, f(x)), 0.0, pair(x))[1],
+        lambda plain: plain["values"],
+    ),
 }
 """Each with how its result follows from those without memory."""
 
 
 @cache
 def without_memory(name):
-    """The derivatives of the same score, whose inverse is the input: forward passes only, nothing remembered."""
+    """The derivatives of the same score, whose inverse is the input: forward passes only, nothing
+    remembered.
+    """
     case, b, x, context = made(name)
 
     def f(x):
@@ -167,7 +189,9 @@ EAGER = [name for name, case in all_cases().items() if case.is_eager]
 
 
 @pytest.mark.parametrize(("any_name", "transformation"), turns(all_cases()))
-def test_a_transformation_gives_what_it_gives_without_memory_and_leaves_no_tracer(any_name, transformation):
+def test_a_transformation_gives_what_it_gives_without_memory_and_leaves_no_tracer(
+    any_name, transformation
+):
     transform, expected = TRANSFORMATIONS[transformation]
     with jax.checking_leaks():
         found = jax.jit(transform(score(any_name)))(made(any_name)[2])

@@ -107,7 +107,9 @@ def test_an_array_made_from_an_output_is_another_array(change):
         assert b.inverse(other) is not X
 
 
-@pytest.mark.parametrize("keep", [lambda y: jax.device_put(y), jax.lax.stop_gradient], ids=["device_put", "stop"])
+@pytest.mark.parametrize(
+    "keep", [lambda y: jax.device_put(y), jax.lax.stop_gradient], ids=["device_put", "stop"]
+)
 def test_the_same_object_is_the_same_output(keep):
     b = scale()
     y = b.forward(X)
@@ -118,10 +120,16 @@ def test_the_same_object_is_the_same_output(keep):
 def test_another_parameter_means_another_inverse():
     b = scale()
     y = b.forward(X)
-    for other in (scale(3.0), jax.tree.map(lambda w: w - 0.1, b), jax.tree.map(lambda w: w + 0.0, b)):
+    for other in (
+        scale(3.0),
+        jax.tree.map(lambda w: w - 0.1, b),
+        jax.tree.map(lambda w: w + 0.0, b),
+    ):
         np.testing.assert_allclose(other.inverse(y), y / other.bijection.scale)
         assert other.inverse(y) is not X
-        np.testing.assert_allclose(other.log_abs_det_jacobian(X, y), jnp.sum(jnp.log(other.bijection.scale)))
+        np.testing.assert_allclose(
+            other.log_abs_det_jacobian(X, y), jnp.sum(jnp.log(other.bijection.scale))
+        )
 
 
 def test_the_same_parameters_in_another_object_are_the_same_bijection():
@@ -160,8 +168,14 @@ def test_parameters_in_containers_are_watched():
     ]:
         plain = Shift(0.0)
         plain.store = store
-        plain.transform_and_log_det = lambda x, store=store: (x + jax.tree.leaves(store)[0], jnp.zeros(()))
-        plain.inverse_and_log_det = lambda y, store=store: (y - jax.tree.leaves(store)[0], jnp.zeros(()))
+        plain.transform_and_log_det = lambda x, store=store: (
+            x + jax.tree.leaves(store)[0],
+            jnp.zeros(()),
+        )
+        plain.inverse_and_log_det = lambda y, store=store: (
+            y - jax.tree.leaves(store)[0],
+            jnp.zeros(()),
+        )
         b = bijectors.remember(plain)
         y = b.forward(X)
         assert b.inverse(y) is X
@@ -371,7 +385,9 @@ def test_a_pytree_that_is_changed_in_place_is_evaluated_as_it_is():
     class Hidden(Scale):
         pass
 
-    jax.tree_util.register_pytree_node(Hidden, lambda h: ((), h.__dict__), lambda aux, kids: Hidden(**aux))
+    jax.tree_util.register_pytree_node(
+        Hidden, lambda h: ((), h.__dict__), lambda aux, kids: Hidden(**aux)
+    )
     plain = Hidden(jnp.array(2.0))
     b = bijectors.remember(plain)
     y = b.forward(X)

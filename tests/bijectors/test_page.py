@@ -20,7 +20,9 @@ def test_the_page_prints_what_it_shows():
         warnings.simplefilter("ignore", DeprecationWarning)
         pytest.importorskip("flowjax", reason="flowjax is not installed")
     namespace, printed, shown = {}, io.StringIO(), ""
-    for language, text in re.findall(r"^```(python|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+    for language, text in re.findall(
+        r"^```(python|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    ):
         if language == "python":
             with contextlib.redirect_stdout(printed):
                 exec(compile(text, "bijectors.md", "exec"), namespace)

@@ -139,7 +139,10 @@ def test_a_bijection_that_is_no_pytree_is_no_argument_of_a_compiled_function():
     with pytest.raises(UnsupportedLeafError) as caught:
         bijectors.jit(lambda b, x: b.forward(x))(bijectors.remember(b), X)
     assert str(caught.value) == (
-        "`bijectors.jit(f)` got `args[0].bijection` of type Scaled, a bijection that is no pytree: its parameters "
-        "would be part of the program, and a change of one would not be seen. Nothing was evaluated. Register the "
-        "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection if it never changes."
+        "`bijectors.jit(f)` got `args[0].bijection` of type Scaled, a bijection that is no pytree: "
+        "its parameters "
+        "would be part of the program, and a change of one would not be seen. Nothing was "
+        "evaluated. Register the "
+        "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection if it "
+        "never changes."
     )

@@ -16,9 +16,12 @@ from incrax.bijectors import switches
 
 X = jnp.array([0.5, -1.0, 2.0])
 WARNING = (
-    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "
-    "may slow down your forward and backward passes: where a log-determinant is wanted it is cheaper to compute it "
-    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
+    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the "
+    "remembered input. This "
+    "may slow down your forward and backward passes: where a log-determinant is wanted it is "
+    "cheaper to compute it "
+    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. "
+    "This is said once."
 )
 
 
@@ -114,19 +117,25 @@ def test_a_switch_is_of_its_own_thread():
 
 @pytest.mark.parametrize("switch", [bijectors.set_record_flow_graph, bijectors.set_requires_ladj])
 def test_a_switch_takes_a_bool(switch):
-    with pytest.raises(TypeError, match=rf"`{switch.__name__}` got 0 of type int; it must be True or False\."):
+    with pytest.raises(
+        TypeError, match=rf"`{switch.__name__}` got 0 of type int; it must be True or False\."
+    ):
         switch(0)
 
 
 def test_what_is_no_bijection_is_refused():
     with pytest.raises(bijectors.NotABijectionError) as found:
         bijectors.remember(jnp.exp)
-    assert str(found.value).endswith("`transform_and_log_det` (or `forward_and_log_det`) and `inverse_and_log_det`.")
+    assert str(found.value).endswith(
+        "`transform_and_log_det` (or `forward_and_log_det`) and `inverse_and_log_det`."
+    )
     with pytest.raises(bijectors.NotABijectionError, match="got the class Counted, which"):
         bijectors.remember(Counted)
 
 
-@pytest.mark.parametrize("compiled", [incrax.incremental, bijectors.jit], ids=["incremental", "jit"])
+@pytest.mark.parametrize(
+    "compiled", [incrax.incremental, bijectors.jit], ids=["incremental", "jit"]
+)
 def test_a_compiled_function_has_a_program_for_each_position_of_the_switches(compiled):
     seen = []
 
@@ -146,7 +155,11 @@ def test_a_compiled_function_has_a_program_for_each_position_of_the_switches(com
 
 
 def test_one_switch_may_be_in_force_in_two_threads():
-    switch, inside, leave = bijectors.set_record_flow_graph(False), threading.Event(), threading.Event()
+    switch, inside, leave = (
+        bijectors.set_record_flow_graph(False),
+        threading.Event(),
+        threading.Event(),
+    )
     seen = []
 
     def other():

@@ -1,4 +1,6 @@
-"""Memory under transformations: what is remembered of tracers, what must not be, and that nothing is left behind."""
+"""Memory under transformations: what is remembered of tracers, what must not be, and that nothing
+is left behind.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_derivatives_through_memory_are_those_of_the_identity(wrap):
 
 
 @pytest.mark.parametrize("wrap", REVERSIBLE.values(), ids=REVERSIBLE)
-@pytest.mark.parametrize("order", [jax.grad, lambda f, argnums: jax.jacfwd(jax.grad(f, argnums), argnums)])
+@pytest.mark.parametrize(
+    "order", [jax.grad, lambda f, argnums: jax.jacfwd(jax.grad(f, argnums), argnums)]
+)
 def test_derivatives_of_log_densities_of_samples_are_those_without_memory(wrap, order):
     def loss(b, x):
         return log_prob(b, wrap(lambda b, x: b.forward(x))(b, x))
@@ -110,17 +114,26 @@ def test_another_context_or_parameter_in_a_trace_is_computed():
     assert markers(same, sinh(), X, 2.0) == ["forward"]
     for f in (other_context, other_parameter):
         assert markers(f, sinh(), X, 2.0) == ["forward", "inverse"]
-        np.testing.assert_allclose(jax.jit(f)(sinh(), X, 2.0), plainly(f)(sinh(), X, 2.0), rtol=1e-12)
+        np.testing.assert_allclose(
+            jax.jit(f)(sinh(), X, 2.0), plainly(f)(sinh(), X, 2.0), rtol=1e-12
+        )
 
 
 def test_what_stands_between_output_and_inverse_is_not_skipped():
-    for between in (lambda y: y + 0, lambda y: y * 1.0, jax.lax.stop_gradient, lambda y: y[:3].reshape(3)[::1][:]):
+    for between in (
+        lambda y: y + 0,
+        lambda y: y * 1.0,
+        jax.lax.stop_gradient,
+        lambda y: y[:3].reshape(3)[::1][:],
+    ):
         f = lambda b, x, between=between: b.inverse(between(b.forward(x)))
         is_same = between(X) is X and between is not jax.lax.stop_gradient
         assert is_same or markers(f, sinh(), X) == ["forward", "inverse"]
         got = jax.jacobian(f, (0, 1))(sinh(), X)
         expected = jax.jacobian(plainly(f), (0, 1))(sinh(), X)
-        jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-9, atol=1e-12), got, expected)
+        jax.tree.map(
+            lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-9, atol=1e-12), got, expected
+        )
 
 
 def test_derivatives_by_parameters_of_an_inverse_of_data_are_computed():
@@ -144,7 +157,9 @@ def test_derivatives_by_parameters_of_an_inverse_of_data_are_computed():
 def test_an_outer_output_is_inverted_from_memory_in_an_inner_trace():
     def f(b, x):
         y = b.forward(x)
-        return jax.vmap(lambda c: b.inverse(y) * c)(jnp.arange(2.0)), jax.grad(lambda c: jnp.sum(b.inverse(y) * c))(2.0)
+        return jax.vmap(lambda c: b.inverse(y) * c)(jnp.arange(2.0)), jax.grad(
+            lambda c: jnp.sum(b.inverse(y) * c)
+        )(2.0)
 
     assert markers(f, sinh(), X) == ["forward"]
     with jax.checking_leaks():
@@ -173,7 +188,9 @@ def test_an_output_with_no_tangent_remembers_only_what_is_as_far_out():
         def inverse_and_log_det(self, y):
             return jnp.arcsinh(y), jnp.sum(self.a * y)
 
-    jax.tree_util.register_pytree_node(Stopped, lambda s: ((s.a,), None), lambda aux, kids: Stopped(kids[0]))
+    jax.tree_util.register_pytree_node(
+        Stopped, lambda s: ((s.a,), None), lambda aux, kids: Stopped(kids[0])
+    )
     b = bijectors.remember(Stopped(jnp.ones(3)))
 
     def f(x):
@@ -216,7 +233,9 @@ def test_an_outer_output_that_comes_back_from_an_inner_trace_keeps_its_memory():
         def transform_and_log_det(self, x):
             return x, jnp.sum(self.a)
 
-    jax.tree_util.register_pytree_node(Identity, lambda s: ((s.a,), None), lambda aux, kids: Identity(kids[0]))
+    jax.tree_util.register_pytree_node(
+        Identity, lambda s: ((s.a,), None), lambda aux, kids: Identity(kids[0])
+    )
     b = sinh()
     y = b.forward(X)
     jax.grad(lambda a: jnp.sum(bijectors.remember(Identity(a)).forward(y) * a))(jnp.ones(3))
@@ -253,7 +272,11 @@ def test_a_trace_that_fails_leaves_nothing_behind():
     for transform in (jax.jit, jax.vmap, lambda f: jax.grad(f, 1)):
         with pytest.raises(ValueError, match="3"):
             transform(f)(
-                *((jax.tree.map(lambda a: a[None], sinh()), X[None]) if transform is jax.vmap else (sinh(), X))
+                *(
+                    (jax.tree.map(lambda a: a[None], sinh()), X[None])
+                    if transform is jax.vmap
+                    else (sinh(), X)
+                )
             )
     gc.collect()
     assert [ref() for ref in alive] == [None] * len(alive)
@@ -300,7 +323,9 @@ def test_rules_of_custom_derivatives_have_memories_of_their_own():
 
     g.defvjp(lambda x: (there_and_back(b, x), b.forward(x)), lambda y, ct: (ct * b.inverse(y),))
     with jax.checking_leaks():
-        np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: jnp.sum(f(x))))(X), 3 * jnp.ones(3))
+        np.testing.assert_array_equal(
+            jax.jit(jax.grad(lambda x: jnp.sum(f(x))))(X), 3 * jnp.ones(3)
+        )
         np.testing.assert_allclose(jax.jit(jax.grad(lambda x: jnp.sum(g(x))))(X), X, rtol=1e-12)
         np.testing.assert_allclose(jax.grad(lambda x: jnp.sum(g(x)))(X), X, rtol=1e-12)
 
@@ -322,7 +347,9 @@ def test_values_in_a_mapped_mesh_keep_their_types():
 
 def test_a_chain_and_bijections_by_hand_answer_in_a_trace():
     fb = pytest.importorskip("flowjax.bijections")
-    b = bijectors.remember(fb.Chain([fb.Affine(X / 4, jnp.exp(X / 4)), fb.Tanh((3,)), fb.Affine(X, jnp.exp(X))]))
+    b = bijectors.remember(
+        fb.Chain([fb.Affine(X / 4, jnp.exp(X / 4)), fb.Tanh((3,)), fb.Affine(X, jnp.exp(X))])
+    )
 
     def f(x):
         y = b.forward(x)
@@ -346,7 +373,9 @@ def test_tracers_that_a_bijection_closes_over_are_not_compiled_in():
         def transform_and_log_det(self, x):
             return self.shift(x), jnp.sum(self.a)
 
-    jax.tree_util.register_pytree_node(Shifted, lambda s: ((s.a,), s.shift), lambda aux, kids: Shifted(kids[0], aux))
+    jax.tree_util.register_pytree_node(
+        Shifted, lambda s: ((s.a,), s.shift), lambda aux, kids: Shifted(kids[0], aux)
+    )
 
     def f(a, t, x):
         shift = lambda x: x + a + t

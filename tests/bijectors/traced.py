@@ -33,7 +33,9 @@ def sinh(a=0.7):
 
 
 def markers(f, *args):
-    """The names of the passes that a function would run: of what it was traced to, or of a jaxpr."""
+    """The names of the passes that a function would run: of what it was traced to, or of a
+    jaxpr.
+    """
     return list(passes(_jax.open_jaxpr(jax.make_jaxpr(f)(*args))))
 
 

@@ -1,4 +1,6 @@
-"""Jacobians and Hessians of trees that the pattern compresses: results of JAX, passes counted, sparse results."""
+"""Jacobians and Hessians of trees that the pattern compresses: results of JAX, passes counted,
+sparse results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ import incrax
 from incrax.derivatives import blocks
 
 X = jnp.linspace(0.1, 1.0, 40)
-P = {"a": jnp.linspace(1.0, 2.0, 12).reshape(3, 4), "b": jnp.array(0.5), "c": jnp.linspace(0.5, 1.0, 24)}
+P = {
+    "a": jnp.linspace(1.0, 2.0, 12).reshape(3, 4),
+    "b": jnp.array(0.5),
+    "c": jnp.linspace(0.5, 1.0, 24),
+}
 
 
 def chained(x):
@@ -32,7 +38,9 @@ def passes(monkeypatch):
     from incrax.derivatives.sparsity import compressed
 
     counts, vmap = [], jax.vmap
-    monkeypatch.setattr(compressed.jax, "vmap", lambda f: lambda x: counts.append(len(x)) or vmap(f)(x))
+    monkeypatch.setattr(
+        compressed.jax, "vmap", lambda f: lambda x: counts.append(len(x)) or vmap(f)(x)
+    )
     return counts
 
 
@@ -88,7 +96,9 @@ def test_sparse_hessians_hold_what_may_be_nonzero():
 
 def test_sparse_blocks_of_trees():
     near(dense(incrax.hessian(tree_loss, sparse=True)(P, 2.0)), jax.hessian(tree_loss)(P, 2.0))
-    near(dense(incrax.jacobian(tree_outputs, sparse=True)(P, 2.0)), jax.jacrev(tree_outputs)(P, 2.0))
+    near(
+        dense(incrax.jacobian(tree_outputs, sparse=True)(P, 2.0)), jax.jacrev(tree_outputs)(P, 2.0)
+    )
 
 
 def test_sparse_results_are_multiplied_as_those_of_jax():
@@ -145,9 +155,13 @@ def test_mixed_types_and_complex_numbers_are_left_to_jax():
 
 
 def test_options_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match=r"`jacobian\(sparse=True\)` does not go with `has_aux=True`"):
+    with pytest.raises(
+        ValueError, match=r"`jacobian\(sparse=True\)` does not go with `has_aux=True`"
+    ):
         incrax.jacobian(chained, sparse=True, has_aux=True)
-    with pytest.raises(ValueError, match=r"`hessian\(sparse=True\)` does not go with `holomorphic=True`"):
+    with pytest.raises(
+        ValueError, match=r"`hessian\(sparse=True\)` does not go with `holomorphic=True`"
+    ):
         incrax.hessian(chained, sparse=True, holomorphic=True)
 
 
@@ -193,7 +207,9 @@ def test_a_colouring_is_found_once(monkeypatch):
     from incrax.derivatives.sparsity import compressed
 
     counts, color = [], compressed.color_columns
-    monkeypatch.setattr(compressed, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern))
+    monkeypatch.setattr(
+        compressed, "color_columns", lambda pattern: counts.append(pattern.shape) or color(pattern)
+    )
     incrax.jacobian(lambda x: x[1:] * x[:-1])(X)
     assert counts == [(39, 40), (40, 39)]
     counts.clear()
@@ -214,10 +230,16 @@ def test_a_compressed_jacobian_has_the_dtype_of_its_leaves(given, mode):
 
 AROUND = {
     "vmap of hessian": (lambda h: jax.vmap(h(chained)), jnp.stack([X, 2 * X])),
-    "hessian of vmap": (lambda h: h(lambda x: jnp.sum(jax.vmap(chained)(x))), jnp.stack([X, 2 * X])),
+    "hessian of vmap": (
+        lambda h: h(lambda x: jnp.sum(jax.vmap(chained)(x))),
+        jnp.stack([X, 2 * X]),
+    ),
     "grad of hessian": (lambda h: jax.grad(lambda x: jnp.sum(jnp.tanh(h(chained)(x)))), X),
     "jacfwd of hessian": (lambda h: jax.jacfwd(lambda x: jnp.sum(h(chained)(x), 0)), X),
-    "scan of hessian": (lambda h: lambda x: jax.lax.scan(lambda c, s: (c, h(chained)(s * c)), x, X[:2])[1], X),
+    "scan of hessian": (
+        lambda h: lambda x: jax.lax.scan(lambda c, s: (c, h(chained)(s * c)), x, X[:2])[1],
+        X,
+    ),
 }
 
 

@@ -47,7 +47,11 @@ DERIVATIVES = {
     "value_and_grad": (incrax.value_and_grad, {}, {"a": None}),
     "jacobian": (incrax.jacobian, {}, {"a": None}),
     "hessian": (incrax.hessian, {}, {"a": {"a": None}}),
-    "hvp": (incrax.hvp, {"tangent": {"a": jnp.array(1.0), "w": None, "n": None, "name": None}}, {"a": None}),
+    "hvp": (
+        incrax.hvp,
+        {"tangent": {"a": jnp.array(1.0), "w": None, "n": None, "name": None}},
+        {"a": None},
+    ),
 }
 
 
@@ -55,7 +59,9 @@ DERIVATIVES = {
 def test_every_derivative_leaves_it_out(name):
     derivative, extra, _ = DERIVATIVES[name]
     found = derivative(loss)(marked(), X, **extra)
-    expected = derivative(loss, wrt="p['a']")(P, X, **({"tangent": jnp.array(1.0)} if extra else {}))
+    expected = derivative(loss, wrt="p['a']")(
+        P, X, **({"tangent": jnp.array(1.0)} if extra else {})
+    )
     leaves = lambda tree: [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     np.testing.assert_allclose(leaves(found), leaves(expected))
 
@@ -66,7 +72,9 @@ def test_a_jvp_has_no_tangent_there():
     np.testing.assert_allclose((value, along), (loss(P, X), GRADIENT))
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, incrax.incremental], ids=["plain", "jit", "incremental"])
+@pytest.mark.parametrize(
+    "wrap", [lambda f: f, jax.jit, incrax.incremental], ids=["plain", "jit", "incremental"]
+)
 def test_jax_gives_zeros_there(wrap):
     numbers = {"a": P["a"], "w": incrax.cut(P["w"])}
     found = wrap(jax.grad(loss))(numbers, X)
@@ -85,14 +93,21 @@ def test_a_mark_outlives_an_outer_jit():
 def test_a_marked_tree_is_an_ordinary_argument(wrap):
     numbers = {"a": P["a"], "w": P["w"]}
     same(wrap(loss)({**numbers, "w": incrax.cut(P["w"])}, X), wrap(loss)(numbers, X))
-    same(jax.vmap(wrap(loss), ({"a": None, "w": 0}, None))({**numbers, "w": incrax.cut(jnp.eye(3))}, X), P["a"] * X**2)
+    same(
+        jax.vmap(wrap(loss), ({"a": None, "w": 0}, None))(
+            {**numbers, "w": incrax.cut(jnp.eye(3))}, X
+        ),
+        P["a"] * X**2,
+    )
 
 
 def test_values_and_not_wrappers_reach_the_function():
     seen = []
     incrax.grad(lambda p, x: seen.append(type(p["w"])) or loss(p, x))(marked(), X)
     assert not any(issubclass(kind, Cut | Uncut) for kind in seen)
-    found = incrax.grad(lambda p, x: jax.lax.mul(p["a"], jax.lax.reduce_sum(jax.lax.mul(p["w"], x), (0,))))(marked(), X)
+    found = incrax.grad(
+        lambda p, x: jax.lax.mul(p["a"], jax.lax.reduce_sum(jax.lax.mul(p["w"], x), (0,)))
+    )(marked(), X)
     same(found["a"], jnp.sum(P["w"] * X))
 
 
@@ -143,7 +158,8 @@ def test_naming_what_is_cut_is_an_error():
     with pytest.raises(incrax.errors.SelectionError) as caught:
         incrax.grad(loss, wrt="p['w']")(marked(), X)
     assert str(caught.value) == (
-        "`grad(wrt=...)` selects `p['w']`, which is marked as constant by `cut`. Nothing was evaluated or stored. Take "
+        "`grad(wrt=...)` selects `p['w']`, which is marked as constant by `cut`. Nothing was "
+        "evaluated or stored. Take "
         "it out of `wrt`, or take the mark off with `uncut`."
     )
 
@@ -200,7 +216,11 @@ def test_a_marked_array_behaves_as_its_array(name, mark):
 
 
 def test_a_marked_number_converts():
-    assert (float(incrax.cut(2.0)), int(incrax.cut(3)), bool(incrax.cut(jnp.array(1.0)))) == (2.0, 3, True)
+    assert (float(incrax.cut(2.0)), int(incrax.cut(3)), bool(incrax.cut(jnp.array(1.0)))) == (
+        2.0,
+        3,
+        True,
+    )
     assert range(5)[incrax.cut(2)] == 2
     assert complex(incrax.cut(1j)) == 1j
     assert (round(incrax.cut(2.26), 1), f"{incrax.cut(2.26):.1f}") == (2.3, "2.3")

@@ -1,4 +1,6 @@
-"""Pushforwards at fixed arguments: `jax.linearize` is the oracle; what is computed and held is counted."""
+"""Pushforwards at fixed arguments: `jax.linearize` is the oracle; what is computed and held is
+counted.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_a_push_is_that_of_jax():
     same(value, expected)
     of_p, of_x = TANGENT
     same(push(TANGENT), linear(of_p["a"], of_p["b"], of_x))
-    same(push(jax.tree.map(lambda t: 2 * t, TANGENT)), linear(2 * of_p["a"], 2 * of_p["b"], 2 * of_x))
+    same(
+        push(jax.tree.map(lambda t: 2 * t, TANGENT)), linear(2 * of_p["a"], 2 * of_p["b"], 2 * of_x)
+    )
 
 
 def test_only_the_selection_moves():
@@ -115,7 +119,8 @@ def test_under_transformations_it_is_the_same_push():
 
 
 @pytest.mark.parametrize(
-    ("tangent", "seen"), [(jnp.ones(2), "float64[2]"), (1j * np.ones(3), "complex128[3]"), (None, "None")]
+    ("tangent", "seen"),
+    [(jnp.ones(2), "float64[2]"), (1j * np.ones(3), "complex128[3]"), (None, "None")],
 )
 def test_a_tangent_that_does_not_fit_is_an_error(tangent, seen):
     _, push = incrax.linearize(model, P, X, wrt="x")
@@ -125,7 +130,9 @@ def test_a_tangent_that_does_not_fit_is_an_error(tangent, seen):
 
 
 def test_nothing_to_differentiate_is_an_error():
-    with pytest.raises(incrax.errors.SelectionError, match="`linearize` has nothing to differentiate"):
+    with pytest.raises(
+        incrax.errors.SelectionError, match="`linearize` has nothing to differentiate"
+    ):
         incrax.linearize(lambda n: n, 3)
     with pytest.raises(TypeError, match=r"`linearize\(fun\)` got 3"):
         incrax.linearize(3, 1.0)

@@ -1,4 +1,6 @@
-"""Models of other libraries, which incrax does not depend on: skipped where they are not installed."""
+"""Models of other libraries, which incrax does not depend on: skipped where they are not
+installed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_a_model_of_equinox_gets_a_gradient_in_its_shape():
     eqx = pytest.importorskip("equinox")
     found = incrax.grad(of_equinox)(model, X)
     expected = eqx.filter_grad(of_equinox)(model, X)
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(eqx.filter(expected, eqx.is_array)), strict=True):
+    for ours, theirs in zip(
+        jax.tree.leaves(found), jax.tree.leaves(eqx.filter(expected, eqx.is_array)), strict=True
+    ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     assert found.activation is None
 
@@ -72,7 +76,9 @@ def of_nnx(model, x):
 def test_a_model_of_flax_gets_a_gradient_in_its_shape():
     model = nnx_model()
     found = incrax.grad(of_nnx)(model, X)
-    expected = jax.grad(lambda kernel: jnp.sum((X @ kernel + model.bias[...]) ** 2))(model.kernel[...])
+    expected = jax.grad(lambda kernel: jnp.sum((X @ kernel + model.bias[...]) ** 2))(
+        model.kernel[...]
+    )
     np.testing.assert_allclose(found.kernel[...], expected, rtol=1e-5)
     for wrt in ("model.kernel", lambda m: m.kernel):
         np.testing.assert_allclose(incrax.grad(of_nnx, wrt=wrt)(model, X)[...], expected, rtol=1e-5)

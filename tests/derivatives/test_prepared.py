@@ -1,4 +1,6 @@
-"""One interface for all derivatives: plain JAX is the oracle; types are strict; minimisers take the flat view."""
+"""One interface for all derivatives: plain JAX is the oracle; types are strict; minimisers take the
+flat view.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ PARAMS = {"mu": 0.7, "w": np.array([[0.2, 0.4], [0.6, 0.8]])}
 
 def loss(params, data, power=2):
     t = (data - params["mu"]) ** power
-    return jnp.mean(t) + jnp.sum(params["w"] ** 4) * jnp.mean(data) + params["mu"] * params["w"][0, 1]
+    return (
+        jnp.mean(t) + jnp.sum(params["w"] ** 4) * jnp.mean(data) + params["mu"] * params["w"][0, 1]
+    )
 
 
 def residuals(params, data):
@@ -28,7 +32,7 @@ def prepared(fun=loss, args=(PARAMS, DATA), **options):
     return incrax.prepare(fun, *args, tuning=MINIMAL, **options)
 
 
-# --- as functions of the arguments ------------------------------------------------------------------------------------
+# --- as functions of the arguments ----------------------------------------------------------------
 
 
 def test_value_and_derivatives_are_those_of_jax():
@@ -45,7 +49,11 @@ def test_products_of_derivatives_are_those_of_jax():
     p = prepared()
     tangent = {"mu": 1.0, "w": np.ones((2, 2))}
     gradient = lambda params: jax.grad(loss)(params, DATA)
-    same(p.hvp(PARAMS, DATA, tangent=tangent), jax.jvp(gradient, (PARAMS,), (tangent,))[1], factor=1024)
+    same(
+        p.hvp(PARAMS, DATA, tangent=tangent),
+        jax.jvp(gradient, (PARAMS,), (tangent,))[1],
+        factor=1024,
+    )
     value, pull = p.pullback(PARAMS, DATA)
     same(value, jax.jit(loss)(PARAMS, DATA))
     same(pull(1.0), gradient(PARAMS))
@@ -101,7 +109,9 @@ def test_what_is_cut_is_left_out():
 def test_marks_are_taken_off_before_the_function_is_called():
     """Functions of `jax.lax` refuse marked leaves."""
     p = prepared(lambda x, t: x * jax.lax.sin(t), (2.0, incrax.cut(jnp.array(0.5))))
-    assert float(p.value(2.0, incrax.cut(jnp.array(0.5)))) == pytest.approx(2 * np.sin(0.5), rel=1e-14)
+    assert float(p.value(2.0, incrax.cut(jnp.array(0.5)))) == pytest.approx(
+        2 * np.sin(0.5), rel=1e-14
+    )
 
 
 def test_inside_a_compiled_function_it_is_the_plain_function():
@@ -113,20 +123,32 @@ def test_inside_a_compiled_function_it_is_the_plain_function():
     )
 
 
-# --- strict about types -----------------------------------------------------------------------------------------------
+# --- strict about types ---------------------------------------------------------------------------
 
 OTHER_TYPES = {
     "shape": (({**PARAMS, "w": np.ones(3)}, DATA), "`params['w']` as float64[3]", "float64[2, 2]"),
     "dtype": ((PARAMS, DATA.astype(np.float32)), "`data` as float32[40]", "float64[40]"),
     "integer": (({**PARAMS, "mu": 1}, DATA), "`params['mu']` as int64[]", "float64[]"),
-    "static": (({**PARAMS, "mu": "high"}, DATA), "`params['mu']` as 'high' of type str", "float64[]"),
+    "static": (
+        ({**PARAMS, "mu": "high"}, DATA),
+        "`params['mu']` as 'high' of type str",
+        "float64[]",
+    ),
     "structure": (
         ({"mu": 0.7}, DATA),
         "`params` as PyTreeDef({'mu': *})",
         "PyTreeDef({'mu': *, 'w': *})",
     ),
 }
-METHODS = ("value", "gradient", "value_and_gradient", "jacobian", "hessian", "pullback", "pushforward")
+METHODS = (
+    "value",
+    "gradient",
+    "value_and_gradient",
+    "jacobian",
+    "hessian",
+    "pullback",
+    "pushforward",
+)
 
 
 @pytest.mark.parametrize("case", OTHER_TYPES)
@@ -137,7 +159,8 @@ def test_an_argument_of_another_type_is_an_error_that_names_it(method, case):
     with pytest.raises(incrax.errors.PreparedTypeError) as caught:
         getattr(p, method)(*args)
     assert str(caught.value) == (
-        f"`prepare(f).{method}` got {seen}; it was prepared for {expected}. Nothing was evaluated or stored. Convert "
+        f"`prepare(f).{method}` got {seen}; it was prepared for {expected}. Nothing was evaluated "
+        "or stored. Convert "
         "it, or prepare the function for this type."
     )
     assert p.stats == {}
@@ -147,10 +170,13 @@ def test_another_static_value_is_an_error_that_names_it():
     p = prepared(lambda x, mode: x if mode == "plain" else -x, (1.0, "plain"))
     assert float(p.value(2.0, "plain")) == 2.0
     with pytest.raises(
-        incrax.errors.PreparedTypeError, match="`mode` as 'other' of type str; .* for 'plain' of type str"
+        incrax.errors.PreparedTypeError,
+        match="`mode` as 'other' of type str; .* for 'plain' of type str",
     ):
         p.value(2.0, "other")
-    with pytest.raises(incrax.errors.PreparedTypeError, match=r"`mode` as float64\[\]; .* for 'plain' of type str"):
+    with pytest.raises(
+        incrax.errors.PreparedTypeError, match=r"`mode` as float64\[\]; .* for 'plain' of type str"
+    ):
         p.value(2.0, 1.0)
 
 
@@ -158,7 +184,8 @@ def test_another_number_of_arguments_is_an_error():
     with pytest.raises(incrax.errors.PreparedTypeError) as caught:
         prepared().value(PARAMS)
     assert str(caught.value) == (
-        "`prepare(f).value` got 1 arguments; it was prepared for 2. Nothing was evaluated or stored. Pass arguments "
+        "`prepare(f).value` got 1 arguments; it was prepared for 2. Nothing was evaluated or "
+        "stored. Pass arguments "
         "like those given to `prepare`, all by position."
     )
 
@@ -174,7 +201,9 @@ def test_a_masked_array_is_an_error():
 
 
 def test_what_cannot_be_selected_is_an_error_at_once():
-    with pytest.raises(incrax.errors.SelectionError, match="`prepare` has nothing to differentiate"):
+    with pytest.raises(
+        incrax.errors.SelectionError, match="`prepare` has nothing to differentiate"
+    ):
         incrax.prepare(lambda n: n, 3)
     with pytest.raises(incrax.errors.UnknownInputError):
         prepared(wrt="params['x']")
@@ -182,7 +211,7 @@ def test_what_cannot_be_selected_is_an_error_at_once():
         incrax.prepare(3)
 
 
-# --- as functions of one vector ---------------------------------------------------------------------------------------
+# --- as functions of one vector -------------------------------------------------------------------
 
 X0 = np.array([0.7, 0.2, 0.4, 0.6, 0.8])
 
@@ -254,7 +283,9 @@ def test_the_flat_view_shares_traces_with_the_methods():
 
 
 def test_the_flat_view_runs_only_what_an_element_reaches():
-    p = prepared(lambda params, data: jnp.sum(jnp.exp(params["w"])) + params["mu"] * jnp.sum(jnp.sin(data)))
+    p = prepared(
+        lambda params, data: jnp.sum(jnp.exp(params["w"])) + params["mu"] * jnp.sum(jnp.sin(data))
+    )
     p.flat.value(X0)
     p.flat.value(X0 + np.array([0.1, 0, 0, 0, 0]))
     assert p.stats["value"].loaded == 2
@@ -277,13 +308,15 @@ def test_single_precision_leaves_stay_what_they_are():
 
 
 @pytest.mark.parametrize(
-    ("x", "seen"), [(np.ones(3), "float64[3]"), (np.ones((5, 1)), "float64[5, 1]"), (1j * X0, "complex128[5]")]
+    ("x", "seen"),
+    [(np.ones(3), "float64[3]"), (np.ones((5, 1)), "float64[5, 1]"), (1j * X0, "complex128[5]")],
 )
 def test_a_vector_of_another_type_is_an_error(x, seen):
     with pytest.raises(incrax.errors.TangentError) as caught:
         prepared().flat.value(x)
     assert str(caught.value) == (
-        f"`prepare(f).flat` got a vector of type {seen}, and the selection has 5 elements. Nothing was evaluated or "
+        f"`prepare(f).flat` got a vector of type {seen}, and the selection has 5 elements. Nothing "
+        "was evaluated or "
         "stored. Pass a vector like `flat.x0`."
     )
 
@@ -293,12 +326,13 @@ def test_complex_leaves_have_no_flat_view():
     with pytest.raises(incrax.errors.SelectionError) as caught:
         p.flat  # noqa: B018
     assert str(caught.value) == (
-        "`prepare(f).flat` is a vector of real numbers, and `z` is complex128[]. Nothing was evaluated or stored. Pass "
+        "`prepare(f).flat` is a vector of real numbers, and `z` is complex128[]. Nothing was "
+        "evaluated or stored. Pass "
         "its real and imaginary parts as two arguments, or leave it out of `wrt`."
     )
 
 
-# --- minimisers -------------------------------------------------------------------------------------------------------
+# --- minimisers -----------------------------------------------------------------------------------
 
 
 def rosenbrock(x):
@@ -311,7 +345,13 @@ START = np.array([-1.2, 1.0])
 @pytest.mark.parametrize("method", ["BFGS", "trust-exact", "Newton-CG"])
 def test_scipy_minimises_by_the_flat_view(method):
     flat = prepared(rosenbrock, (START,)).flat
-    given = {"hessp": flat.hvp} if method == "Newton-CG" else {} if method == "BFGS" else {"hess": flat.hessian}
+    given = (
+        {"hessp": flat.hvp}
+        if method == "Newton-CG"
+        else {}
+        if method == "BFGS"
+        else {"hess": flat.hessian}
+    )
     found = scipy.optimize.minimize(flat.value, flat.x0, jac=flat.gradient, method=method, **given)
     np.testing.assert_allclose(flat.unflatten(found.x), [1.0, 1.0], rtol=1e-4)
 
@@ -320,7 +360,9 @@ def test_scipy_fits_residuals_by_the_flat_view():
     flat = prepared(residuals).flat
     found = scipy.optimize.least_squares(flat.value, flat.x0, jac=flat.jacobian)
     assert found.success
-    np.testing.assert_allclose(flat.unflatten(found.x)["w"], flat.unflatten(found.x)["mu"], rtol=1e-6)
+    np.testing.assert_allclose(
+        flat.unflatten(found.x)["w"], flat.unflatten(found.x)["mu"], rtol=1e-6
+    )
 
 
 def test_minuit_minimises_by_the_flat_view():

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import same
+from helpers import aligned, same
 
 import incrax
 from incrax import _jax
@@ -55,11 +55,27 @@ FACTORS = [scalar(1.0 + k / 10) for k in range(10)]
 
 compilations = []
 jax.monitoring.register_event_duration_secs_listener(
-    lambda event, *_, **__: compilations.append(event) if event.endswith("backend_compile_duration") else None
+    lambda event, *_, **__: (
+        compilations.append(event) if event.endswith("backend_compile_duration") else None
+    )
 )
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        float,
+        lambda c: np.asarray(c).item(),
+        lambda c: range(9)[c],
+        lambda c: X[jnp.array([c > 1] * 3)].sum(),
+    ],
+)
+def test_a_function_may_read_what_is_not_differentiated(read):
+    value, pullback = incrax.vjp(lambda p, c: p * float(read(c)), 3.0, jnp.array(2), wrt="p")
+    assert float(pullback(1.0)) == float(value) / 3.0 == float(read(jnp.array(2)))
 
 
 def test_all_cotangents_come_in_the_shape_of_the_arguments():
@@ -125,7 +141,9 @@ def test_what_is_cut_has_no_cotangent():
 
 
 def test_auxiliary_results_are_passed_on():
-    value, pullback, aux = incrax.vjp(lambda x: (jnp.sum(x**2), {"twice": 2 * x, "n": 3}), X, has_aux=True)
+    value, pullback, aux = incrax.vjp(
+        lambda x: (jnp.sum(x**2), {"twice": 2 * x, "n": 3}), X, has_aux=True
+    )
     same(value, jnp.sum(X**2))
     same(aux["twice"], 2 * X)
     assert int(aux["n"]) == 3
@@ -162,7 +180,9 @@ def hundredfold(x, y):
     return x * y
 
 
-hundredfold.defvjp(lambda x, y: (x * y, (x, y)), lambda res, ct: (100 * ct * res[1], 10 * ct * res[0]))
+hundredfold.defvjp(
+    lambda x, y: (x * y, (x, y)), lambda res, ct: (100 * ct * res[1], 10 * ct * res[0])
+)
 
 
 @jax.custom_jvp
@@ -180,7 +200,9 @@ RULED = {
     "scan": lambda x, y: jax.lax.scan(lambda c, _: (jnp.sin(c) * y, c), x, None, length=4),
     "cond": lambda x, y: jax.lax.cond(x > 0, lambda: x * y, lambda: y),
     "checkpoint": lambda x, y: jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)) * y)(x),
-    "while": lambda x, y: y * jax.lax.stop_gradient(jax.lax.while_loop(lambda c: c < 9, lambda c: c * 2, x)),
+    "while": lambda x, y: (
+        y * jax.lax.stop_gradient(jax.lax.while_loop(lambda c: c < 9, lambda c: c * 2, x))
+    ),
     "unused": lambda x, y: y * 2.0,
     "constant": lambda x, y: (y * 2.0, 3.0),
     "identity": lambda x, y: (x, y, x),
@@ -211,7 +233,9 @@ def test_integers_and_keys_among_the_arguments_have_no_cotangent():
     same(pullback((1.0, FLOAT0), wrt="x"), of_x)
 
 
-@pytest.mark.parametrize("f", [lambda x: x * 2.0, lambda x: x * jnp.ones(2), jnp.exp], ids=["weak", "strong", "exp"])
+@pytest.mark.parametrize(
+    "f", [lambda x: x * 2.0, lambda x: x * jnp.ones(2), jnp.exp], ids=["weak", "strong", "exp"]
+)
 def test_python_numbers_give_the_types_of_jax(f):
     value, pullback = incrax.vjp(f, 3.0)
     expected, by_jax = jax.vjp(f, 3.0)
@@ -227,11 +251,13 @@ def test_types_of_arguments_are_kept():
     same(pullback(np.ones(3)), jax.vjp(f, x, y)[1](jnp.ones(3, jnp.float32)))
 
 
-# --- what is computed -------------------------------------------------------------------------------------------------
+# --- what is computed -----------------------------------------------------------------------------
 
 
 def test_of_a_chain_one_cotangent_needs_the_operations_behind_it_only():
-    """sin(1 * f0 * f1 * ...): cos, then for factor k the products behind it and one with those before it."""
+    """sin(1 * f0 * f1 * ...): cos, then for factor k the products behind it and one with those
+    before it.
+    """
     _, pullback = incrax.vjp(chain, *FACTORS)
     assert pullback.num_operations(wrt="factors[9]") == 2
     for number in range(1, 10):
@@ -250,7 +276,9 @@ def test_without_compilation_only_what_is_needed_runs(wrt):
         bound = []
         original = jax.lax.mul_p.bind
         try:
-            jax.lax.mul_p.bind = lambda *args, **params: bound.append(1) or original(*args, **params)
+            jax.lax.mul_p.bind = lambda *args, **params: (
+                bound.append(1) or original(*args, **params)
+            )
             cotangent = pullback(jnp.ones(()), wrt=wrt)
         finally:
             del jax.lax.mul_p.bind
@@ -344,7 +372,7 @@ def test_the_number_of_programs_is_bounded():
     assert len(linear_maps._primals._table) == linear_maps.MAX_PRIMALS
 
 
-# --- large constants --------------------------------------------------------------------------------------------------
+# --- large constants ------------------------------------------------------------------------------
 
 SIZES = (10**3, 10**5, 10**7)
 
@@ -354,7 +382,10 @@ def closed_over(n):
     return {"one element": lambda p: c[1] * p, "a product": lambda p: (c @ proj) * p}
 
 
-TOUCHES = {"one element": lambda p, c, proj: c[1] * p, "a product": lambda p, c, proj: (c @ proj) * p}
+TOUCHES = {
+    "one element": lambda p, c, proj: c[1] * p,
+    "a product": lambda p, c, proj: (c @ proj) * p,
+}
 
 
 @pytest.mark.parametrize("touch", TOUCHES)
@@ -386,7 +417,7 @@ def test_an_argument_that_is_not_asked_for_costs_nothing_backward(touch):
     assert seen == {(1, 8)}
 
 
-# --- residuals --------------------------------------------------------------------------------------------------------
+# --- residuals ------------------------------------------------------------------------------------
 
 
 def test_keep_frees_what_other_cotangents_need_and_says_how_much():
@@ -442,26 +473,17 @@ def test_an_array_that_is_two_residuals_is_counted_once():
     assert pullback.residual_bytes == X.nbytes
 
 
-def aligned(size):
-    """An array whose memory JAX may share."""
-    memory = np.zeros(8 * size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    array = memory[start : start + 8 * size].view(np.float64)
-    array[:] = 1.0
-    return array
-
-
 @pytest.mark.parametrize("size", [3, 5000])
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_numpy_argument_may_be_changed_in_place_afterwards(size, is_compiled):
-    x = aligned(size)
+    x = aligned(size, 1.0)
     with jax.disable_jit(not is_compiled):
         _, pullback = incrax.vjp(lambda x: jnp.sum(jax.lax.mul(x, x)), x)
         x[:] = 7.0
         same(pullback(1.0), (2.0 * jnp.ones(size),))
 
 
-# --- items ------------------------------------------------------------------------------------------------------------
+# --- items ----------------------------------------------------------------------------------------
 
 
 def test_items_are_computed_when_they_are_read_and_once():
@@ -487,7 +509,7 @@ def test_items_are_computed_when_they_are_read_and_once():
     assert ran == [1, 2]
 
 
-# --- other ways to call -----------------------------------------------------------------------------------------------
+# --- other ways to call ---------------------------------------------------------------------------
 
 
 def test_under_transformations_it_is_the_same_pullback():
@@ -589,7 +611,7 @@ def test_effects_of_the_function_happen_once_per_call():
     assert seen == [1.0, 2.0]
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -615,7 +637,8 @@ def test_a_cotangent_that_vjp_leaves_out_is_an_error():
     with pytest.raises(incrax.errors.SelectionError) as caught:
         pullback(COTANGENT, wrt="p['a']")
     assert str(caught.value) == (
-        "The pullback was asked for the cotangent of `p['a']`, and it has those of `x`. This is usually an argument "
+        "The pullback was asked for the cotangent of `p['a']`, and it has those of `x`. This is "
+        "usually an argument "
         "that the `wrt` of `vjp` leaves out. Nothing was evaluated. Name it there."
     )
 
@@ -627,7 +650,8 @@ def test_a_cotangent_that_keep_gave_up_is_an_error():
         with pytest.raises(incrax.errors.FreedResidualError) as caught:
             ask(COTANGENT, wrt="p") if ask is pullback else ask(wrt="p")
     assert str(caught.value) == (
-        "The pullback was asked for the cotangent of `p['a']`, `p['b']` after `keep(wrt=...)`, which kept what `x` "
+        "The pullback was asked for the cotangent of `p['a']`, `p['b']` after `keep(wrt=...)`, "
+        "which kept what `x` "
         "needs and freed the rest. Nothing was evaluated. Keep these as well, or call `vjp` again."
     )
     same(pullback(COTANGENT, wrt="x"), by_jax(P, X)[2])

@@ -1,4 +1,6 @@
-"""`grad(sparse="rows")`: gradients of tables that are read in a few rows; oracle: the dense gradient."""
+"""`grad(sparse="rows")`: gradients of tables that are read in a few rows; oracle: the dense
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ READS = {
     "a slice": lambda t, i: jnp.sum(t[4:9] ** 3),
     "a dynamic slice": lambda t, i: jnp.sum(jax.lax.dynamic_slice(t, (i[0], 0), (4, 3)) ** 2),
     "take": lambda t, i: jnp.sum(jnp.take(t, i, axis=0) ** 2),
-    "out of range": lambda t, i: jnp.sum(jnp.take(t, i + 48, axis=0, mode="fill", fill_value=0.0) ** 2),
+    "out of range": lambda t, i: jnp.sum(
+        jnp.take(t, i + 48, axis=0, mode="fill", fill_value=0.0) ** 2
+    ),
 }
 
 
@@ -98,7 +102,9 @@ def test_options_are_checked():
 def test_untouched_rows_with_infinite_derivatives_are_those_of_jax_on_request():
     f = lambda t, s: jnp.sum(t[jnp.array([1])] * s)
     t = jnp.ones((50, 3))
-    strict = incrax.grad(lambda t, s: jnp.sum((t * s)[jnp.array([1])]), sparse="rows", nonfinite="dense")
+    strict = incrax.grad(
+        lambda t, s: jnp.sum((t * s)[jnp.array([1])]), sparse="rows", nonfinite="dense"
+    )
     expected = jax.grad(lambda t, s: jnp.sum((t * s)[jnp.array([1])]))(t, jnp.inf)
     found = strict(t, jnp.inf)
     found = found.todense() if isinstance(found, incrax.RowSparse) else found

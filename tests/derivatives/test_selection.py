@@ -1,4 +1,6 @@
-"""What `wrt` stands for, and results in its shape; oracle: JAX's derivatives of the whole first argument."""
+"""What `wrt` stands for, and results in its shape; oracle: JAX's derivatives of the whole first
+argument.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def loss(p, x):
 
 def whole(p, x):
     """JAX's gradient, by hand of the leaves that have one."""
-    return jax.grad(lambda mu, layers, x: loss(p._replace(mu=mu, layers=layers), x), (0, 1, 2))(p.mu, p.layers, x)
+    return jax.grad(lambda mu, layers, x: loss(p._replace(mu=mu, layers=layers), x), (0, 1, 2))(
+        p.mu, p.layers, x
+    )
 
 
 MU, LAYERS, IN_X = whole(model(), X)
@@ -62,7 +66,10 @@ FORMS = {
     "numbers": ((1, 0), (IN_X, Model(MU, LAYERS, None, None))),
     "a selector": (lambda p: (p.mu, p.layers[0].w), (MU, LAYERS[0].w)),
     "a selector of one": (lambda p: p.mu, MU),
-    "a selector of two arguments": (lambda p, x: {"x": x, "b": p.layers[1].b}, {"x": IN_X, "b": LAYERS[1].b}),
+    "a selector of two arguments": (
+        lambda p, x: {"x": x, "b": p.layers[1].b},
+        {"x": IN_X, "b": LAYERS[1].b},
+    ),
     "a selector of a subtree": (lambda p: p.layers[1], LAYERS[1]),
     "a leaf twice": (lambda p: [p.mu, p.mu], [MU, MU]),
     "a mask": (
@@ -108,14 +115,18 @@ def test_keyword_arguments_have_names():
 def test_values_behind_a_star_have_one_name():
     found = incrax.grad(lambda *values: values[0] * values[1], wrt="values")(2.0, 3.0)
     assert [float(part) for part in found] == [3.0, 2.0]
-    assert float(incrax.grad(lambda *values: values[0] * values[1], wrt="values[1]")(2.0, 3.0)) == 2.0
+    assert (
+        float(incrax.grad(lambda *values: values[0] * values[1], wrt="values[1]")(2.0, 3.0)) == 2.0
+    )
 
 
 def test_a_derivative_that_is_not_asked_for_is_not_computed():
     of_all, of_mu = incrax.grad(loss), incrax.grad(loss, wrt="p.mu")
     of_all(model(), X)
     of_mu(model(), X)
-    num_products = lambda f: sum(e.primitive.name == "dot_general" for e in f._traces.latest.engine.facts.program.eqns)
+    num_products = lambda f: sum(
+        e.primitive.name == "dot_general" for e in f._traces.latest.engine.facts.program.eqns
+    )
     assert (num_products(of_all), num_products(of_mu)) == (5, 2)
 
 
@@ -127,46 +138,64 @@ def test_only_what_changed_runs_again():
     assert f.stats.ran == ran, "the gradient by a factor does not depend on it"
 
 
-# --- what cannot be selected ------------------------------------------------------------------------------------------
+# --- what cannot be selected ----------------------------------------------------------------------
 
 HOW = (
-    "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple of paths), the number "
+    "`wrt` takes the path of an argument or of a part of it as `explain()` prints it (or a tuple "
+    "of paths), the number "
     "of an argument, a pytree of booleans for the first argument, or a function that picks parts: "
     "`lambda p: (p.mu, p.layers[0].w)`."
 )
 REFUSED = {
     "an integer": (
         "p.count",
-        "`grad(wrt=...)` selects `p.count` of type int64[], and only floating-point and complex arrays have "
-        "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or stored. Convert it to a "
-        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type float0.",
+        "`grad(wrt=...)` selects `p.count` of type int64[], and only floating-point and complex "
+        "arrays have "
+        "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or "
+        "stored. Convert it to a "
+        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type "
+        "float0.",
     ),
     "a static value": (
         "p.name",
-        "`grad(wrt=...)` selects `p.name` of type str, and only floating-point and complex arrays have "
-        "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or stored. Convert it to a "
-        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type float0.",
+        "`grad(wrt=...)` selects `p.name` of type str, and only floating-point and complex arrays "
+        "have "
+        "derivatives. This is usually an index, a count or a flag. Nothing was evaluated or "
+        "stored. Convert it to a "
+        "floating-point type, leave it out, or pass `allow_int=True` for JAX's derivatives of type "
+        "float0.",
     ),
     "a number too large": (
         2,
-        f"`grad(wrt=...)` got 2: the call has 2 positional arguments. Nothing was evaluated or stored. {HOW}",
+        "`grad(wrt=...)` got 2: the call has 2 positional arguments. Nothing was evaluated or "
+        f"stored. {HOW}",
     ),
     "an unknown attribute": (
         lambda p: p.nu,
-        "it failed with AttributeError: 'Model' object has no attribute 'nu'; it may only pick parts. Nothing was",
+        "it failed with AttributeError: 'Model' object has no attribute 'nu'; it may only pick "
+        "parts. Nothing was",
     ),
     "arithmetic": (lambda p: 2 * p.mu, "it failed with TypeError: unsupported operand"),
-    "a selector of nothing": (lambda p: None, "it returned nothing where a part of an argument is needed."),
-    "a selector of something else": (lambda p: X, "it returned ArrayImpl where a part of an argument is needed."),
+    "a selector of nothing": (
+        lambda p: None,
+        "it returned nothing where a part of an argument is needed.",
+    ),
+    "a selector of something else": (
+        lambda p: X,
+        "it returned ArrayImpl where a part of an argument is needed.",
+    ),
     "another structure": ({"a": True}, "its structure is not that of the first argument: "),
     "an object": (
         3.5,
-        f"`grad(wrt=...)` got 3.5: it is none of what is understood. Nothing was evaluated or stored. {HOW}",
+        "`grad(wrt=...)` got 3.5: it is none of what is understood. Nothing was evaluated or "
+        f"stored. {HOW}",
     ),
     "nothing at all": (
         Model(False, False, False, True),
-        "`grad` has nothing to differentiate: of `p.count`, none is a floating-point or complex array without a mark. "
-        "This is usually a function whose first argument holds integers only, or where all is marked by `cut`. Nothing "
+        "`grad` has nothing to differentiate: of `p.count`, none is a floating-point or complex "
+        "array without a mark. "
+        "This is usually a function whose first argument holds integers only, or where all is "
+        "marked by `cut`. Nothing "
         f"was evaluated or stored. Name others by `wrt`. {HOW}",
     ),
 }
@@ -184,7 +213,8 @@ def test_what_cannot_be_selected_is_an_error_that_says_why(case):
 
 def test_an_unknown_path_lists_the_inputs():
     with pytest.raises(
-        incrax.errors.UnknownInputError, match=r"`p\.nu` names no input of this function; its inputs are: p\.mu"
+        incrax.errors.UnknownInputError,
+        match=r"`p\.nu` names no input of this function; its inputs are: p\.mu",
     ):
         incrax.grad(loss, wrt="p.nu")(model(), X)
 
@@ -218,5 +248,7 @@ def test_numpy_and_python_leaves_are_selected():
 
 
 def test_a_path_to_nothing_is_an_error_that_says_so():
-    with pytest.raises(incrax.errors.SelectionError, match="has nothing to differentiate: of no leaves"):
+    with pytest.raises(
+        incrax.errors.SelectionError, match="has nothing to differentiate: of no leaves"
+    ):
         incrax.grad(lambda p: p["a"], wrt="p['n']")({"a": 1.0, "n": None})

@@ -1,4 +1,6 @@
-"""Jacobians, Hessians, products and tangents: results of JAX, in the mode that is cheaper, any order of nesting."""
+"""Jacobians, Hessians, products and tangents: results of JAX, in the mode that is cheaper, any
+order of nesting.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def near(actual, expected, rtol=1e-12):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
 
 
-# --- Jacobians --------------------------------------------------------------------------------------------------------
+# --- Jacobians ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [None, "forward", "reverse"])
@@ -49,13 +51,17 @@ def test_jacobians_have_the_shape_of_the_selection_inside_that_of_the_outputs():
     near(found, expected)
 
 
-@pytest.mark.parametrize(("num_in", "num_out", "mode"), [(3, 7, "jacfwd"), (7, 3, "jacrev"), (4, 4, "jacfwd")])
+@pytest.mark.parametrize(
+    ("num_in", "num_out", "mode"), [(3, 7, "jacfwd"), (7, 3, "jacrev"), (4, 4, "jacfwd")]
+)
 def test_the_mode_follows_the_shapes(monkeypatch, num_in, num_out, mode):
     used = []
 
     def noted(name):
         transform = getattr(jax, name)
-        make = lambda *args, **settings: lambda *x: used.append(name) or transform(*args, **settings)(*x)
+        make = lambda *args, **settings: (
+            lambda *x: used.append(name) or transform(*args, **settings)(*x)
+        )
         monkeypatch.setattr(jax, name, make)
 
     matrix = jnp.ones((num_out, num_in))
@@ -85,7 +91,10 @@ def test_a_function_with_a_reverse_rule_alone_gets_reverse_mode():
 
 
 def test_a_loop_of_unknown_length_gets_forward_mode():
-    same(incrax.jacobian(lambda x: jnp.sum(only_forward(x)))(X), jax.jacfwd(lambda x: jnp.sum(only_forward(x)))(X))
+    same(
+        incrax.jacobian(lambda x: jnp.sum(only_forward(x)))(X),
+        jax.jacfwd(lambda x: jnp.sum(only_forward(x)))(X),
+    )
 
 
 def test_what_is_passed_on_comes_along():
@@ -98,7 +107,7 @@ def test_unknown_modes_are_refused():
         incrax.jacobian(scalar, mode="sideways")
 
 
-# --- second order -----------------------------------------------------------------------------------------------------
+# --- second order ---------------------------------------------------------------------------------
 
 
 def test_hessians_of_trees_are_those_of_jax():
@@ -108,7 +117,10 @@ def test_hessians_of_trees_are_those_of_jax():
 
 
 def test_hessians_of_several_outputs():
-    same(incrax.hessian(outputs, wrt="p['w']")(P, X), jax.hessian(lambda w: outputs({**P, "w": w}, X))(P["w"]))
+    same(
+        incrax.hessian(outputs, wrt="p['w']")(P, X),
+        jax.hessian(lambda w: outputs({**P, "w": w}, X))(P["w"]),
+    )
 
 
 def test_mixed_blocks_are_in_the_shape_of_the_selection_twice():
@@ -160,11 +172,16 @@ WRONG = {
     ),
     "shape": (
         {**TANGENT, "w": jnp.ones(3)},
-        "`jvp` got a tangent that is float64[3], and it belongs to `p['w']`, float64[5]. Nothing was evaluated or "
-        "stored. Pass a pytree like what it belongs to, with arrays of the same shapes and dtypes; None for leaves "
+        "`jvp` got a tangent that is float64[3], and it belongs to `p['w']`, float64[5]. Nothing "
+        "was evaluated or "
+        "stored. Pass a pytree like what it belongs to, with arrays of the same shapes and dtypes; "
+        "None for leaves "
         "that are not selected.",
     ),
-    "dtype": ({**TANGENT, "w": 1j * jnp.ones(5)}, "that is complex128[5], and it belongs to `p['w']`, float64[5]."),
+    "dtype": (
+        {**TANGENT, "w": 1j * jnp.ones(5)},
+        "that is complex128[5], and it belongs to `p['w']`, float64[5].",
+    ),
     "none": ({**TANGENT, "w": None}, "that is None, and it belongs to `p['w']`, float64[5]."),
 }
 
@@ -177,7 +194,7 @@ def test_tangents_that_do_not_fit_are_errors(case):
     assert text in str(caught.value)
 
 
-# --- custom rules, complex numbers, third order -----------------------------------------------------------------------
+# --- custom rules, complex numbers, third order ---------------------------------------------------
 
 
 @jax.custom_jvp
@@ -225,13 +242,17 @@ def test_rules_are_respected(rule):
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if "vjp" not in rule])
 def test_rules_are_respected_to_third_order(rule):
-    third = lambda grad, f: lambda x: jnp.sum(grad(lambda y: jnp.sum(grad(lambda z: jnp.sum(grad(f)(z) ** 2))(y)))(x))
+    third = lambda grad, f: (
+        lambda x: jnp.sum(grad(lambda y: jnp.sum(grad(lambda z: jnp.sum(grad(f)(z) ** 2))(y)))(x))
+    )
     ours, theirs = third(incrax.grad, RULES[rule]), third(jax.grad, RULES[rule])
     same(incrax.incremental(ours)(X), jax.jit(theirs)(X), factor=1e4)
 
 
 def test_gradients_through_saved_values_are_right_to_third_order():
-    """Against finite differences: derivatives of derivatives, each through values that the others saved."""
+    """Against finite differences: derivatives of derivatives, each through values that the others
+    saved.
+    """
     f = lambda p, x: jnp.sum(jnp.exp(-((x - p["m"]) ** 2) / p["s"]) * p["n"])
     p = {"m": 0.3, "s": 1.2, "n": 2.0}
     first, second = incrax.grad(f), incrax.hessian(f)
@@ -239,14 +260,20 @@ def test_gradients_through_saved_values_are_right_to_third_order():
     step = 1e-5
     for name in p:
         up, down = {**p, name: p[name] + step}, {**p, name: p[name] - step}
-        difference = lambda g, up=up, down=down: jax.tree.map(lambda a, b: (a - b) / (2 * step), g(up, X), g(down, X))
+        difference = lambda g, up=up, down=down: jax.tree.map(
+            lambda a, b: (a - b) / (2 * step), g(up, X), g(down, X)
+        )
         at = lambda tree, name=name: tree[name]
         np.testing.assert_allclose(difference(f), first(p, X)[name], rtol=1e-7)
         for other in p:
-            np.testing.assert_allclose(difference(first)[other], at(second(p, X))[other], rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(
+                difference(first)[other], at(second(p, X))[other], rtol=1e-6, atol=1e-8
+            )
             for last in p:
                 found = third(p, X)[other][last][name]
-                np.testing.assert_allclose(difference(second)[other][last], found, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(
+                    difference(second)[other][last], found, rtol=1e-5, atol=1e-6
+                )
 
 
 def test_derivatives_pass_the_checks_of_jax():
@@ -255,7 +282,10 @@ def test_derivatives_pass_the_checks_of_jax():
 
 def test_complex_conventions_are_those_of_jax():
     z = X + 1j * X[::-1]
-    same(incrax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z), jax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z))
+    same(
+        incrax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z),
+        jax.grad(lambda z: jnp.sum(jnp.abs(z) ** 2))(z),
+    )
     f = lambda z: jnp.sum(jnp.sin(z))
     same(incrax.grad(f, holomorphic=True)(z), jax.grad(f, holomorphic=True)(z))
     same(incrax.jacobian(jnp.sin, holomorphic=True)(z), jax.jacrev(jnp.sin, holomorphic=True)(z))
@@ -263,7 +293,7 @@ def test_complex_conventions_are_those_of_jax():
         incrax.grad(f, holomorphic=True)(X)
 
 
-# --- dtypes -----------------------------------------------------------------------------------------------------------
+# --- dtypes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [None, "forward", "reverse"])
@@ -306,15 +336,21 @@ def test_complex_derivatives_by_real_leaves_stay_complex():
     near(incrax.jacobian(f)(X), jax.jacfwd(f)(X))
 
 
-# --- parameters called tangent ----------------------------------------------------------------------------------------
+# --- parameters called tangent --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("derivative", [incrax.jvp, incrax.hvp])
 def test_a_parameter_called_tangent_is_passed_by_position(derivative):
     f, g = (lambda x, tangent: jnp.sum(x**3) * tangent), (lambda x, t: jnp.sum(x**3) * t)
     same(derivative(f)(X, 2.0, tangent=X), derivative(g)(X, 2.0, tangent=X))
-    same(derivative(f, wrt="tangent")(X, 2.0, tangent=3.0), derivative(g, wrt="t")(X, 2.0, tangent=3.0))
-    same(derivative(lambda x, tangent=2.0: f(x, tangent))(X, tangent=X), derivative(g)(X, 2.0, tangent=X))
+    same(
+        derivative(f, wrt="tangent")(X, 2.0, tangent=3.0),
+        derivative(g, wrt="t")(X, 2.0, tangent=3.0),
+    )
+    same(
+        derivative(lambda x, tangent=2.0: f(x, tangent))(X, tangent=X),
+        derivative(g)(X, 2.0, tangent=X),
+    )
 
 
 @pytest.mark.parametrize("derivative", [incrax.jvp, incrax.hvp])
@@ -324,7 +360,7 @@ def test_a_parameter_called_tangent_that_is_left_out_is_named(derivative):
             derivative(f)(X, tangent=X)
 
 
-# --- nesting ----------------------------------------------------------------------------------------------------------
+# --- nesting --------------------------------------------------------------------------------------
 
 NESTED = {
     "grad of vmap": (lambda d: d(lambda x: jnp.sum(jax.vmap(jnp.sin)(x))), X),
@@ -364,7 +400,10 @@ PER_EXAMPLE = {
 def test_a_derivative_per_example(name):
     ours, theirs = PER_EXAMPLE[name]
     over = {"in_axes": (None, 0)}
-    near(jax.jit(jax.vmap(ours(scalar), **over))(P, X), jax.jit(jax.vmap(theirs(scalar), **over))(P, X))
+    near(
+        jax.jit(jax.vmap(ours(scalar), **over))(P, X),
+        jax.jit(jax.vmap(theirs(scalar), **over))(P, X),
+    )
     batched = lambda p, x: jnp.sum(jax.vmap(scalar, **over)(p, x))
     near(jax.jit(ours(batched))(P, X), jax.jit(theirs(batched))(P, X))
 

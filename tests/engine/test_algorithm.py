@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, same
-from hypothesis import example, given, settings
+from helpers import MINIMAL, examples, same
+from hypothesis import example, given
 from hypothesis import strategies as st
 from properties.programs import START, Program, programs
 from properties.timelines import arguments
@@ -24,7 +24,7 @@ def bits(results):
     return [np.asarray(x).tobytes() for x in jax.tree.leaves(results)]
 
 
-@settings(max_examples=6)
+@examples(1 / 4)
 @given(programs(), seeds)
 @example(Program((("inverse", 0, 0), ("atan2", 0, 1), ("sign", 0, 0))), 7)
 def test_a_call_has_the_bits_of_a_new_object(program, seed):
@@ -33,10 +33,14 @@ def test_a_call_has_the_bits_of_a_new_object(program, seed):
         assert bits(ours(*args)) == bits(Incrementally(program)(*args))
 
 
-@settings(max_examples=4)
+@examples(1 / 6)
 @given(programs(), seeds)
 def test_the_engine_agrees_and_leaves_alone_what_the_algorithm_leaves_alone(program, seed):
-    reference, ours, before = Incrementally(program), incrax.incremental(program, tuning=MINIMAL), None
+    reference, ours, before = (
+        Incrementally(program),
+        incrax.incremental(program, tuning=MINIMAL),
+        None,
+    )
     for args in arguments(START, seed, 5):
         expected, got = jax.tree.map(jnp.asarray, reference(*args)), ours(*args)
         same(got, expected)
@@ -47,7 +51,7 @@ def test_the_engine_agrees_and_leaves_alone_what_the_algorithm_leaves_alone(prog
         before = got
 
 
-@settings(max_examples=20)
+@examples(4 / 5)
 @given(programs(), st.sets(st.integers(0, 3)))
 def test_a_plan_reads_only_what_is_at_hand(program, changed):
     traced = inline(trace(program, *START))
@@ -91,7 +95,9 @@ def test_a_call_that_fails_changes_nothing():
             raise ValueError("negative")
         return np.sqrt(x)
 
-    ours = Incrementally(lambda a, b: jax.pure_callback(host, jax.ShapeDtypeStruct((), float), a) + b)
+    ours = Incrementally(
+        lambda a, b: jax.pure_callback(host, jax.ShapeDtypeStruct((), float), a) + b
+    )
     before, saved = ours(4.0, 1.0), dict(ours.saved)
     with pytest.raises(Exception, match="negative"):
         ours(-1.0, 2.0)

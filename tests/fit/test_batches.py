@@ -49,7 +49,9 @@ def test_a_step_is_the_damped_least_squares_step(m):
     jacobian = np.asarray(jax.jacrev(lambda v: errors(eqx.combine(unravel(v), rest), x, y))(flat))
     damping = 0.3 * np.trace(jacobian @ jacobian.T) / m
     stacked = np.concatenate([jacobian, np.sqrt(damping) * np.eye(flat.size)])
-    expected = -np.linalg.lstsq(stacked, np.concatenate([errors(model, x, y), np.zeros(flat.size)]))[0]
+    expected = -np.linalg.lstsq(
+        stacked, np.concatenate([errors(model, x, y), np.zeros(flat.size)])
+    )[0]
     steps = fit.LeastSquaresSteps(errors, damping=0.3)
     after, state = steps.step(model, steps.init(model), x, y)
     found = jax.flatten_util.ravel_pytree(eqx.filter(after, eqx.is_inexact_array))[0] - flat
@@ -150,10 +152,13 @@ def test_a_damping_below_zero_is_refused(option):
     with pytest.raises(ValueError, match="least_damping|damping") as caught:
         fit.LeastSquaresSteps(errors, **{option: -1.0})
     assert str(caught.value) == (
-        f"`LeastSquaresSteps({option}=...)` got -1.0. Nothing was evaluated. Pass a number above zero."
+        f"`LeastSquaresSteps({option}=...)` got -1.0. Nothing was evaluated. Pass a number above "
+        "zero."
     )
 
 
 def test_complex_parameters_are_refused():
-    with pytest.raises(fit.ParameterTypeError, match="`LeastSquaresSteps` was asked to fit `p` of type complex128"):
+    with pytest.raises(
+        fit.ParameterTypeError, match="`LeastSquaresSteps` was asked to fit `p` of type complex128"
+    ):
         fit.LeastSquaresSteps(lambda p: p).init(1j)

@@ -23,7 +23,12 @@ def nll(params, x, shift=0.0):
 
 def model(x=X, **options):
     start = {"mu": 0.5, "sigma": 1.5}
-    return incrax.bind(nll, params=start, x=x, **{"roles": {"x": "data"}, "bounds": {"sigma": (0.1, None)}, **options})
+    return incrax.bind(
+        nll,
+        params=start,
+        x=x,
+        **{"roles": {"x": "data"}, "bounds": {"sigma": (0.1, None)}, **options},
+    )
 
 
 @pytest.mark.parametrize("method", ["migrad", "L-BFGS-B", "SLSQP"])
@@ -100,7 +105,7 @@ def test_a_constraint_pulls_the_fit():
     np.testing.assert_allclose(m["mu"], 3.0, atol=1e-3)
 
 
-# --- many data sets ---------------------------------------------------------------------------------------------------
+# --- many data sets -------------------------------------------------------------------------------
 
 
 def samples(count, size=300):
@@ -113,7 +118,9 @@ def test_fits_of_many_data_sets_are_unbiased():
     found = fit.toys(m, samples(60), progress=False)
     assert found.values.shape == found.errors.shape == (60, 2)
     assert found.is_converged.all()
-    np.testing.assert_allclose(found.values[:, 0], [each["x"].mean() for each in samples(60)], atol=1e-3)
+    np.testing.assert_allclose(
+        found.values[:, 0], [each["x"].mean() for each in samples(60)], atol=1e-3
+    )
     pulls = found.pulls()
     assert np.all(np.abs(pulls.mean(axis=0)) < 4 / np.sqrt(60))
     np.testing.assert_allclose(pulls.std(axis=0), 1.0, atol=0.35)
@@ -156,7 +163,8 @@ def test_a_study_without_data_sets_or_names():
     with pytest.raises(incrax.errors.BindError) as caught:
         fit.toys(model(), iter(()), progress=False)
     assert str(caught.value) == (
-        "`toys(model, data_sets)` got no data set. This is usually a generator that was used up before. Nothing was "
+        "`toys(model, data_sets)` got no data set. This is usually a generator that was used up "
+        "before. Nothing was "
         "fitted. "
         'Pass a list, or a new generator: `({"x": sample(k)} for k in range(100))`.'
     )
@@ -172,7 +180,12 @@ def test_without_errors_no_hessian_is_evaluated():
 
 
 def test_options_of_the_function_reach_the_fit():
-    m = incrax.bind(incrax.incremental(nll, tuning=MINIMAL), params={"mu": 0.5, "sigma": 1.5}, x=X, roles={"x": "data"})
+    m = incrax.bind(
+        incrax.incremental(nll, tuning=MINIMAL),
+        params={"mu": 0.5, "sigma": 1.5},
+        x=X,
+        roles={"x": "data"},
+    )
     fit.minimize(m)
     assert all(f._traces.options.tuning == MINIMAL for f in m.prepared().methods.values())
 
@@ -183,9 +196,11 @@ def test_what_a_model_says_itself_is_not_said_beside_it(call, given):
     with pytest.raises(incrax.errors.BindError) as caught:
         call(model(), **given)
     assert str(caught.value) == (
-        f"`{call.__name__}` got a bound model and `{next(iter(given))}` beside it. A model has values, roles and "
+        f"`{call.__name__}` got a bound model and `{next(iter(given))}` beside it. A model has "
+        "values, roles and "
         "bounds of its "
-        "own. Nothing was evaluated. Use `model.set`, `model.set_role` and `bind(bounds=...)`, or pass the function "
+        "own. Nothing was evaluated. Use `model.set`, `model.set_role` and `bind(bounds=...)`, or "
+        "pass the function "
         "itself."
     )
 
@@ -233,7 +248,7 @@ def test_a_fit_ends_on_a_bound_that_float32_rounds():
     assert m["w"] == np.float32(0.1)
 
 
-# --- least squares ----------------------------------------------------------------------------------------------------
+# --- least squares --------------------------------------------------------------------------------
 
 
 def curve(params, x, y):
@@ -245,7 +260,14 @@ def test_least_squares_of_a_bound_model(wrap):
     x = np.linspace(0.0, 3.0, 40)
     y = 2.0 * np.exp(-1.3 * x) + 0.01 * np.random.default_rng(0).normal(size=40)
     start = {"a": 1.0, "b": 1.0}
-    m = incrax.bind(wrap(curve), params=start, x=x, y=y, roles={"x": "data", "y": "data"}, bounds={"b": (0.0, 1.25)})
+    m = incrax.bind(
+        wrap(curve),
+        params=start,
+        x=x,
+        y=y,
+        roles={"x": "data", "y": "data"},
+        bounds={"b": (0.0, 1.25)},
+    )
     found = fit.levenberg_marquardt(m)
     assert m["b"] == 1.25
     m = incrax.bind(wrap(curve), params=start, x=x, y=y, roles={"x": "data", "y": "data"})

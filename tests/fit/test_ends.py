@@ -1,4 +1,6 @@
-"""Ends of minimisers: never an error of the method's own, and converged only where the gradient says so as well."""
+"""Ends of minimisers: never an error of the method's own, and converged only where the gradient
+says so as well.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ import pytest
 
 import incrax
 from incrax import fit
+from incrax.fit.box import Box
 from incrax.fit.covariance import left_to_gain
 from incrax.fit.methods import METHODS
 
 NOT_SMOOTH = {
     "NaN at the start": (lambda v: jnp.sqrt(v[0]) + v[0] ** 2, [-1.0]),
-    "NaN derivative at the start": (lambda v: jnp.sqrt((v[0] - 1) ** 2) + (v[1] - 2) ** 2, [1.0, 0.0]),
+    "NaN derivative at the start": (
+        lambda v: jnp.sqrt((v[0] - 1) ** 2) + (v[1] - 2) ** 2,
+        [1.0, 0.0],
+    ),
     "infinite second derivative": (lambda v: jnp.abs(v[0]) ** 1.5, [0.0]),
     "a pole": (lambda v: jnp.log(jnp.abs(v[0])), [1.0]),
 }
@@ -36,7 +42,9 @@ def test_a_derivative_that_is_not_finite_is_told_by_the_status(case):
 
 
 def test_strategies_of_minuit_survive_a_hessian_that_is_not_finite():
-    found = fit.minimize(lambda v: jnp.sum(jnp.sqrt(v) + v**2), np.array([-1.0, 1.0]), strategy=2, progress=False)
+    found = fit.minimize(
+        lambda v: jnp.sum(jnp.sqrt(v) + v**2), np.array([-1.0, 1.0]), strategy=2, progress=False
+    )
     assert found.status is fit.Status.NOT_FINITE
 
 
@@ -47,7 +55,9 @@ def test_an_error_of_the_function_or_the_callback_is_not_taken_for_one_of_the_me
     with pytest.raises(ValueError, match="mine"):
         fit.minimize(lambda v: jnp.sum(v**2), np.ones(2), method="trust-exact", callback=complain)
     with pytest.raises(TypeError):
-        fit.minimize(lambda v: jnp.sum(v**2), np.ones(2), method="trust-exact", initial_trust_radius="far")
+        fit.minimize(
+            lambda v: jnp.sum(v**2), np.ones(2), method="trust-exact", initial_trust_radius="far"
+        )
 
 
 def corner(v):
@@ -61,11 +71,18 @@ def _pair(lower, upper):
 FALSE_ENDS = {
     "a plane": (lambda v: v[0] + 2 * v[1], [1.0, 1.0], "Newton-CG", {}),
     "absolute values": (lambda v: jnp.abs(v[0] - 0.3) + jnp.abs(v[1]), [1.0, 1.0], "Newton-CG", {}),
-    "a corner": (corner, [0.0, 5.0], "trust-constr", {"bounds": {"v": _pair([0.0, -5.0], [4.0, 5.0])}}),
+    "a corner": (
+        corner,
+        [0.0, 5.0],
+        "trust-constr",
+        {"bounds": {"v": _pair([0.0, -5.0], [4.0, 5.0])}},
+    ),
     "a narrow peak": (
         lambda v: jnp.log(v[1]) + 0.5 * ((1.3 - v[0]) / v[1]) ** 2,
         [0.0, 1.0],
-        "SLSQP",  # by a tolerance that every version of SciPy reaches on its way; where it gives up else, they differ
+        # by a tolerance that every version of SciPy reaches on its way; where it gives up else,
+        # they differ
+        "SLSQP",
         {"bounds": {"v": _pair([-10.0, 1e-3], [10.0, 10.0])}, "tolerance": 1.0},
     ),
     "units": (lambda v: 4e-13 * (v[0] - 1e7) ** 2, [0.0], "BFGS", {}),
@@ -86,7 +103,9 @@ def test_an_end_on_a_slope_is_no_convergence_and_the_message_says_why(case):
         fit.profile(found, found.names[0])
 
 
-@pytest.mark.parametrize("method", ["migrad", *[name for name, takes in METHODS.items() if takes.bounds]])
+@pytest.mark.parametrize(
+    "method", ["migrad", *[name for name, takes in METHODS.items() if takes.bounds]]
+)
 def test_no_method_says_that_it_converged_in_a_corner_that_is_no_minimum(method):
     bounds = {"v": (np.array([0.0, -5.0]), np.array([4.0, 5.0]))}
     found = fit.minimize(corner, np.array([0.0, 5.0]), method=method, bounds=bounds, progress=False)
@@ -114,7 +133,9 @@ def test_many_elements_are_judged_by_the_slope():
 
 def test_a_function_without_a_gradient_keeps_the_account_of_the_method():
     def outside(v):
-        return jax.pure_callback(lambda x: np.sum((x - 1.0) ** 2), jax.ShapeDtypeStruct((), v.dtype), v)
+        return jax.pure_callback(
+            lambda x: np.sum((x - 1.0) ** 2), jax.ShapeDtypeStruct((), v.dtype), v
+        )
 
     found = fit.minimize(outside, np.zeros(2), method="Nelder-Mead")
     assert found.is_converged
@@ -125,13 +146,15 @@ def test_the_distance_to_a_minimum_is_that_of_a_quadratic_within_bounds():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(4, 4))
     hessian, step = root @ root.T + np.eye(4), np.array([0.3, -0.2, 0.1, 0.4])
-    wide = (np.full(4, -np.inf), np.full(4, np.inf))
+    wide = Box(np.full(4, -np.inf), np.full(4, np.inf))
     left = left_to_gain(np.zeros(4), hessian @ step, hessian, wide, 0.5)
     assert left == pytest.approx(0.5 * step @ hessian @ step, rel=1e-12)
     units = np.array([1e-6, 1.0, 1e5, 1e3])
-    scaled = left_to_gain(np.zeros(4), hessian @ step / units, hessian / units / units[:, None], wide, 0.5)
+    scaled = left_to_gain(
+        np.zeros(4), hessian @ step / units, hessian / units / units[:, None], wide, 0.5
+    )
     assert scaled == pytest.approx(left, rel=1e-9)
-    pressed = (np.array([0.0, -1, -1, -1]), np.full(4, np.inf))
+    pressed = Box(np.array([0.0, -1, -1, -1]), np.full(4, np.inf))
     gradient = np.array([5.0, 0.0, 0.0, 0.0])
     assert left_to_gain(np.zeros(4), gradient, hessian, pressed, 0.5) == 0
     assert left_to_gain(np.zeros(4), -gradient, hessian, pressed, 0.5) > 1

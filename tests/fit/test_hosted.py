@@ -1,4 +1,7 @@
-"""Searches step by step: options of the function given, what a second fit does not do again. Counters, never clocks."""
+"""Searches step by step: options of the function given, what a second fit does not do again.
+
+Counters, never clocks.
+"""
 
 from __future__ import annotations
 

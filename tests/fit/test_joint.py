@@ -111,13 +111,16 @@ def weighed(mu, weights, x):
 
 
 def test_data_of_another_structure_reach_their_own_part():
-    one, two = (incrax.bind(weighed, mu=1.0, weights=None, x=A, roles={"x": "data"}) for _ in range(2))
+    one, two = (
+        incrax.bind(weighed, mu=1.0, weights=None, x=A, roles={"x": "data"}) for _ in range(2)
+    )
     m = fit.simultaneous({"one": one, "two": two}, shared=["mu"])
     m.set({"one['weights']": np.full(A.size, 10.0)})
     one.set(weights=np.full(A.size, 10.0))
     np.testing.assert_allclose(m.value(), one.value() + two.value(), rtol=1e-12)
     m = fit.simultaneous(
-        {"one": incrax.bind(lambda mu, d: mu * sum(d), mu=2.0, d=[1, 2], roles={"d": "data"})}, shared=["mu"]
+        {"one": incrax.bind(lambda mu, d: mu * sum(d), mu=2.0, d=[1, 2], roles={"d": "data"})},
+        shared=["mu"],
     )
     m.set({"one['d']": [1, 2, 3]})
     assert m.value() == 12.0
@@ -146,7 +149,7 @@ def test_sigma_and_value_have_one_shape():
     assert single.value() == 4.0
 
 
-# --- constraints ------------------------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------
 
 
 def test_a_gaussian_constraint_is_half_the_squared_distance_in_errors():
@@ -157,7 +160,9 @@ def test_a_gaussian_constraint_is_half_the_squared_distance_in_errors():
 
 def test_a_constraint_with_a_covariance_couples_parameters():
     covariance = np.array([[0.04, 0.01], [0.01, 0.09]])
-    m = fit.constrained(model(), fit.gaussian_constraint(["sigma", "mu"], [0.6, 1.0], covariance=covariance))
+    m = fit.constrained(
+        model(), fit.gaussian_constraint(["sigma", "mu"], [0.6, 1.0], covariance=covariance)
+    )
     away = np.array([0.5 - 0.6, 0.75 - 1.0])
     expected = 0.5 * away @ np.linalg.solve(covariance, away)
     np.testing.assert_allclose(m.value() - model().value(), expected, rtol=1e-9)
@@ -165,20 +170,32 @@ def test_a_constraint_with_a_covariance_couples_parameters():
 
 def test_a_constraint_of_one_parameter_runs_no_likelihood():
     base = model()
-    m = fit.constrained(base, fit.Constraint(("mu",), lambda mu: 0.0 * mu), fit.gaussian_constraint("sigma", 0.5, 0.1))
+    m = fit.constrained(
+        base,
+        fit.Constraint(("mu",), lambda mu: 0.0 * mu),
+        fit.gaussian_constraint("sigma", 0.5, 0.1),
+    )
     assert fit.constrained(base).value() == base.value()
     np.testing.assert_allclose(m.value(), base.value(), rtol=1e-12)
 
 
 def test_constraints_of_a_sum_are_added_once():
-    m = joint(constraints=[fit.gaussian_constraint("mu", 1.0, 0.1), fit.gaussian_constraint("sigma", 0.6, 0.1)])
+    m = joint(
+        constraints=[
+            fit.gaussian_constraint("mu", 1.0, 0.1),
+            fit.gaussian_constraint("sigma", 0.6, 0.1),
+        ]
+    )
     np.testing.assert_allclose(m.value() - joint().value(), 0.5 * (2.5**2 + 1.0), rtol=1e-9)
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 MADE = "No model was made."
-PASS = "Pass `gaussian_constraint(name, value, sigma)`, or `covariance=` of shape (k, k) for k elements in all."
+PASS = (
+    "Pass `gaussian_constraint(name, value, sigma)`, or `covariance=` of shape (k, k) for k "
+    "elements in all."
+)
 ERRORS = {
     "both errors": (
         lambda: fit.gaussian_constraint("mu", 1.0),
@@ -186,7 +203,8 @@ ERRORS = {
     ),
     "no covariance": (
         lambda: fit.gaussian_constraint(["mu", "sigma"], [1.0, 2.0], covariance=-np.eye(2)),
-        f"The constraint of `mu`, `sigma` has a matrix of shape [2, 2] that is no covariance of 2 values. {MADE} "
+        "The constraint of `mu`, `sigma` has a matrix of shape [2, 2] that is no covariance of 2 "
+        f"values. {MADE} "
         f"{PASS}",
     ),
     "other shape": (
@@ -207,13 +225,15 @@ ERRORS = {
     ),
     "name of a part": (
         lambda: fit.simultaneous({"a b": model()}),
-        f"`simultaneous` got 'a b' as the name of a part. {MADE} Names of parts are names of inputs: letters, digits "
+        f"`simultaneous` got 'a b' as the name of a part. {MADE} Names of parts are names of "
+        "inputs: letters, digits "
         "and "
         "underscores.",
     ),
     "shared twice": (
         lambda: fit.simultaneous({"one": model()}, shared=["mu", "params"]),
-        "`simultaneous(shared=...)` names `mu` and `params`, and in `one` one is part of the other. "
+        "`simultaneous(shared=...)` names `mu` and `params`, and in `one` one is part of the "
+        "other. "
         f"{MADE} Share one of them.",
     ),
     "state": (
@@ -227,12 +247,17 @@ ERRORS = {
     ),
     "not there": (
         lambda: fit.simultaneous({"one": model(), "two": model()}, shared=["nu"]),
-        "`simultaneous(shared=...)` names `nu`, and none of the models `one`, `two` has one input of this name. "
-        f"{MADE} Use an input's name, a path as `print(model)` shows it, or its end where that is unique.",
+        "`simultaneous(shared=...)` names `nu`, and none of the models `one`, `two` has one input "
+        "of this name. "
+        f"{MADE} Use an input's name, a path as `print(model)` shows it, or its end where that is "
+        "unique.",
     ),
     "other type": (
-        lambda: fit.simultaneous({"one": model(), "two": model(sigma=np.ones(2))}, shared=["sigma"]),
-        "`sigma` is to be shared, and is of type ['float64[2]'] in `two` but ['float64[]'] in `one`. "
+        lambda: fit.simultaneous(
+            {"one": model(), "two": model(sigma=np.ones(2))}, shared=["sigma"]
+        ),
+        "`sigma` is to be shared, and is of type ['float64[2]'] in `two` but ['float64[]'] in "
+        "`one`. "
         f"{MADE} Give it the same structure, shape and dtype in all models.",
     ),
 }

@@ -1,4 +1,6 @@
-"""Least squares beyond the certified problems: bounds, losses, weights, parts, ends, counters; SciPy is the oracle."""
+"""Least squares beyond the certified problems: bounds, losses, weights, parts, ends, counters;
+SciPy is the oracle.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,18 @@ def solve(fun=decay, start=START, y=Y, **options):
 
 def scipy_fit(y=Y, **options):
     exact = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
-    return scipy.optimize.least_squares(lambda v: as_vector(v, y=y), [1, 0, 0.3], **exact, **options)
+    return scipy.optimize.least_squares(
+        lambda v: as_vector(v, y=y), [1, 0, 0.3], **exact, **options
+    )
 
 
 def test_params_come_back_in_their_structure_and_types():
     found = solve()
     assert jax.tree.structure(found.params) == jax.tree.structure(START)
-    assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(found.params))
+    assert all(
+        isinstance(leaf, jax.Array) and leaf.dtype == np.float64
+        for leaf in jax.tree.leaves(found.params)
+    )
     assert found.names == ("p['a']", "p['c']", "p['k']")
     np.testing.assert_allclose(found.values, scipy_fit().x, rtol=1e-7)
     assert found.status is fit.Status.CONVERGED
@@ -46,7 +53,9 @@ def test_standard_errors_are_those_of_curve_fit():
     sigma = 0.01 * (1 + X)
     found = solve(weights=1 / sigma**2, is_absolute=True)
     model = lambda x, a, c, k: a * np.exp(-k * x) + c
-    values, covariance = scipy.optimize.curve_fit(model, X, Y, [1, 0, 0.3], sigma=sigma, absolute_sigma=True)
+    values, covariance = scipy.optimize.curve_fit(
+        model, X, Y, [1, 0, 0.3], sigma=sigma, absolute_sigma=True
+    )
     np.testing.assert_allclose(found.values, values, rtol=1e-6)
     np.testing.assert_allclose(found.covariance, covariance, rtol=1e-4)
     np.testing.assert_allclose(np.diagonal(found.correlation), 1)
@@ -56,16 +65,24 @@ def test_standard_errors_are_those_of_curve_fit():
 def test_robust_losses_are_those_of_scipy(loss):
     y = Y.copy()
     y[::7] += 1
-    found, expected = solve(y=y, loss=loss, loss_scale=0.05), scipy_fit(y=y, loss=loss, f_scale=0.05)
+    found, expected = (
+        solve(y=y, loss=loss, loss_scale=0.05),
+        scipy_fit(y=y, loss=loss, f_scale=0.05),
+    )
     assert found.is_converged
     assert found.cost == pytest.approx(expected.cost, rel=1e-12)
     np.testing.assert_allclose(found.values, expected.x, rtol=1e-6)
-    assert np.abs(solve(y=y).values - scipy_fit().x).max() > 5 * np.abs(found.values - scipy_fit().x).max()
+    assert (
+        np.abs(solve(y=y).values - scipy_fit().x).max()
+        > 5 * np.abs(found.values - scipy_fit().x).max()
+    )
 
 
 def test_bounds_hold_at_every_step_and_at_the_end():
     seen = []
-    found = solve(bounds={"p['k']": (None, 1.0)}, callback=lambda p, cost: seen.append(float(p["k"])))
+    found = solve(
+        bounds={"p['k']": (None, 1.0)}, callback=lambda p, cost: seen.append(float(p["k"]))
+    )
     expected = scipy_fit(bounds=([-np.inf] * 3, [np.inf, np.inf, 1.0])).x
     np.testing.assert_allclose(found.values, expected, rtol=1e-6)
     assert max(seen) <= 1.0
@@ -88,12 +105,16 @@ def test_what_is_not_selected_stays_as_it_is():
 
 
 def test_data_can_be_free_as_well():
-    found = fit.levenberg_marquardt(lambda p, q: jnp.stack([p - 1.0, q - 2.0]), 0.0, 0.0, wrt=(0, 1))
+    found = fit.levenberg_marquardt(
+        lambda p, q: jnp.stack([p - 1.0, q - 2.0]), 0.0, 0.0, wrt=(0, 1)
+    )
     assert [float(each) for each in found.free] == [1.0, 2.0]
 
 
 def test_complex_residuals_count_real_and_imaginary_part():
-    found = fit.levenberg_marquardt(lambda p: (p[0] + 1j * p[1]) * jnp.ones(3) - (1 + 2j), np.zeros(2))
+    found = fit.levenberg_marquardt(
+        lambda p: (p[0] + 1j * p[1]) * jnp.ones(3) - (1 + 2j), np.zeros(2)
+    )
     np.testing.assert_allclose(found.values, [1, 2], rtol=1e-12)
     assert found.residuals.shape == (6,)
 
@@ -106,7 +127,7 @@ def test_single_precision_stays_single():
     np.testing.assert_allclose(found.values, scipy_fit().x, rtol=1e-4)
 
 
-# --- ends -------------------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 
 def test_what_the_data_do_not_determine_has_no_finite_error():
@@ -134,7 +155,9 @@ def test_a_start_that_is_not_finite_is_told(fun):
 
 
 def test_regions_without_values_are_not_entered():
-    found = fit.levenberg_marquardt(lambda p: jnp.stack([jnp.log(p) + 3.0, p - 0.1]), np.float64(5.0))
+    found = fit.levenberg_marquardt(
+        lambda p: jnp.stack([jnp.log(p) + 3.0, p - 0.1]), np.float64(5.0)
+    )
     assert found.is_converged
     assert np.isfinite(found.cost)
 
@@ -146,12 +169,14 @@ def test_a_search_without_end_stops_at_its_limit():
 
 
 def test_a_function_that_jumps_ends_and_is_not_said_to_converge():
-    found = fit.levenberg_marquardt(lambda p: jnp.floor(p * 3) + 0.5 + p * jnp.array([1.0, 2.0]), np.array([1.0]))
+    found = fit.levenberg_marquardt(
+        lambda p: jnp.floor(p * 3) + 0.5 + p * jnp.array([1.0, 2.0]), np.array([1.0])
+    )
     assert found.status in (fit.Status.STALLED, fit.Status.CONVERGED)
     assert found.num_steps < 100
 
 
-# --- counters ---------------------------------------------------------------------------------------------------------
+# --- counters -------------------------------------------------------------------------------------
 
 
 def test_a_rejected_step_costs_no_jacobian():

@@ -14,7 +14,8 @@ USE = (
     "`bounds={\"params['sigma']\": (0, None)}`."
 )
 WEIGHT = (
-    " Nothing was evaluated. A weight multiplies a squared residual: pass 1 / sigma**2 in the structure of "
+    " Nothing was evaluated. A weight multiplies a squared residual: pass 1 / sigma**2 in the "
+    "structure of "
     "the residuals, or "
     "one array that broadcasts to each."
 )
@@ -36,15 +37,18 @@ def text_of(kind, fun, start=START, **options):
 
 def test_a_loss_that_does_not_exist():
     assert text_of(ValueError, never, loss="hubert") == (
-        '`levenberg_marquardt(loss=...)` got \'hubert\'. Nothing was evaluated. Use one of "squares", "huber", '
+        "`levenberg_marquardt(loss=...)` got 'hubert'. Nothing was evaluated. Use one of "
+        '"squares", "huber", '
         '"soft_l1", "cauchy", "arctan".'
     )
 
 
 def test_a_complex_parameter():
     assert text_of(fit.ParameterTypeError, never, {"a": 1j}) == (
-        "`levenberg_marquardt` was asked to fit `p['a']` of type complex128[], and least squares need real parameters. "
-        "Nothing was evaluated. Pass real and imaginary part as two parameters, or leave it out of `wrt`. "
+        "`levenberg_marquardt` was asked to fit `p['a']` of type complex128[], and least squares "
+        "need real parameters. "
+        "Nothing was evaluated. Pass real and imaginary part as two parameters, or leave it out of "
+        "`wrt`. "
         "Residuals may be "
         "complex."
     )
@@ -52,9 +56,11 @@ def test_a_complex_parameter():
 
 def test_a_bound_of_what_is_not_free():
     assert text_of(fit.BoundsError, never, bounds={"p['c']": (0, 1)}) == (
-        "`levenberg_marquardt(bounds=...)` names `p['c']`, and no free parameter has this path. This is "
+        "`levenberg_marquardt(bounds=...)` names `p['c']`, and no free parameter has this path. "
+        "This is "
         "usually a typing "
-        "error, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, `p['b']`."
+        "error, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, "
+        "`p['b']`."
     )
 
 
@@ -64,16 +70,23 @@ def test_a_bound_of_what_is_not_free():
         ([(0, 1)], "[(0, 1)]: it is no mapping of paths to pairs."),
         ({"p['a']": 3}, "3 for `p['a']`: it is no pair (lower, upper)."),
         ({"p['a']": (2, 1)}, "(2, 1) for `p['a']`: the lower bound is not below the upper one."),
-        ({"p['b']": (0, np.ones(3))}, "array([1., 1., 1.]) for `p['b']`: it does not fit the shape [2]."),
+        (
+            {"p['b']": (0, np.ones(3))},
+            "(0, array([1., 1., 1.])) for `p['b']`: it does not fit the shape [2].",
+        ),
     ],
 )
 def test_bounds_that_cannot_be_understood(bounds, reason):
-    assert text_of(fit.BoundsError, never, bounds=bounds) == f"`levenberg_marquardt(bounds=...)` got {reason}{USE}"
+    assert (
+        text_of(fit.BoundsError, never, bounds=bounds)
+        == f"`levenberg_marquardt(bounds=...)` got {reason}{USE}"
+    )
 
 
 def test_a_start_outside_of_its_bounds():
     assert text_of(fit.BoundsError, never, bounds={"p['b']": (0.5, None)}) == (
-        "`levenberg_marquardt` starts with `p['b'][0]` = 0, outside of its bounds (0.5, inf). Nothing was "
+        "`levenberg_marquardt` starts with `p['b'][0]` = 0, outside of its bounds (0.5, inf). "
+        "Nothing was "
         "evaluated. Start "
         "inside, or widen the bounds."
     )
@@ -84,7 +97,10 @@ def test_a_start_outside_of_its_bounds():
     [
         (-1.0, "a negative weight or NaN; expected none below zero."),
         (np.ones(4), "the shape [4]; expected [3], that of the residuals."),
-        ((1.0, 2.0), "the structure PyTreeDef((*, *)); expected that of the residuals, PyTreeDef(*)."),
+        (
+            (1.0, 2.0),
+            "the structure PyTreeDef((*, *)); expected that of the residuals, PyTreeDef(*).",
+        ),
     ],
 )
 def test_weights_that_do_not_fit(weights, reason):
@@ -95,7 +111,8 @@ def test_weights_that_do_not_fit(weights, reason):
 
 def test_a_function_without_residuals():
     assert text_of(fit.ParameterTypeError, lambda p: None) == (
-        "`levenberg_marquardt` needs a function that returns residuals, and got None from it. Nothing was "
+        "`levenberg_marquardt` needs a function that returns residuals, and got None from it. "
+        "Nothing was "
         "evaluated. Return "
         "an array, or a pytree of arrays, whose squares are to be summed; for a scalar cost pass "
         "`prepare(cost, ...).flat` to a minimiser."

@@ -1,4 +1,6 @@
-"""Minimisers: every method, pytrees, what is fixed, bounds, ends, counters; the oracles are iminuit and SciPy."""
+"""Minimisers: every method, pytrees, what is fixed, bounds, ends, counters; the oracles are iminuit
+and SciPy.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def solve(**options):
 
 
 def oracle(**options):
-    return scipy.optimize.minimize(of_vector, FLAT_START, method="trust-constr", tol=1e-12, **options)
+    return scipy.optimize.minimize(
+        of_vector, FLAT_START, method="trust-constr", tol=1e-12, **options
+    )
 
 
 BOUNDED = fit.make_task(loss, (START, X, Y), bounds={"p['k']": (0.5, 1.1), "p['c']": (0, None)})
@@ -57,7 +61,14 @@ OBJECTS = {
     "optax.lbfgs": lambda: optax.lbfgs(),
     "optimistix.BFGS": lambda: optimistix.BFGS(1e-9, 1e-9),
 }
-PRECISE = {"Nelder-Mead": 1e-10, "Powell": 1e-12, "COBYLA": 1e-8, "COBYQA": 1e-8, "TNC": 1e-14, "SLSQP": 1e-12}
+PRECISE = {
+    "Nelder-Mead": 1e-10,
+    "Powell": 1e-12,
+    "COBYLA": 1e-8,
+    "COBYQA": 1e-8,
+    "TNC": 1e-14,
+    "SLSQP": 1e-12,
+}
 
 
 def made(name):
@@ -69,7 +80,11 @@ def test_every_method_finds_the_minimum_that_iminuit_finds(method):
     near = {"a": 1.99, "k": np.float64(1.29), "c": np.array([0.501])}
     options = {"maxiter": 20_000} if method == "COBYLA" else {}
     options |= {"method": made(method), "tolerance": PRECISE.get(method)}
-    found = fit.minimize(loss, near, X, Y, **options) if method == "dogleg" else solve(max_calls=20_000, **options)
+    found = (
+        fit.minimize(loss, near, X, Y, **options)
+        if method == "dogleg"
+        else solve(max_calls=20_000, **options)
+    )
     assert found.is_converged, found.message
     assert found.names == NAMES
     errors = np.array(BEST.errors)
@@ -82,7 +97,9 @@ def test_errors_and_correlation_are_those_of_iminuit():
     found = solve()
     BEST.hesse()
     np.testing.assert_allclose(found.covariance, np.array(BEST.covariance), rtol=1e-3)
-    np.testing.assert_allclose(found.correlation, np.array(BEST.covariance.correlation()), rtol=1e-3)
+    np.testing.assert_allclose(
+        found.correlation, np.array(BEST.covariance.correlation()), rtol=1e-3
+    )
     assert found.edm < 1e-4
     assert found.gradient_norm == np.abs(found.gradient).max()
 
@@ -106,7 +123,9 @@ def test_errordef_scales_errors_alone():
     np.testing.assert_allclose(squares.covariance, 2 * likelihood.covariance)
 
 
-@pytest.mark.parametrize("method", ["migrad", *[name for name, takes in METHODS.items() if takes.bounds], "optax.adam"])
+@pytest.mark.parametrize(
+    "method", ["migrad", *[name for name, takes in METHODS.items() if takes.bounds], "optax.adam"]
+)
 def test_bounds_hold_and_what_they_hold_has_no_error(method):
     seen = []
     options: dict = {"method": method}
@@ -124,7 +143,7 @@ def test_bounds_hold_and_what_they_hold_has_no_error(method):
         assert np.isnan(found.errors).tolist() == [False, False, True]
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
 
 def test_an_incremental_function_keeps_its_options():
@@ -136,11 +155,21 @@ def test_an_incremental_function_keeps_its_options():
     assert method._traces.options.versions == 3
 
 
-def test_what_is_fixed_is_evaluated_once():
-    def fixed(p, q, x, y):
-        return loss({**p, "c": p["c"] + jnp.sum(jnp.sinh(q * x)) * 1e-9}, x, y)
+def with_fixed_input(p, q, x, y):
+    return loss({**p, "c": p["c"] + jnp.sum(jnp.sinh(q * x)) * 1e-9}, x, y)
 
-    fun = incrax.incremental(fixed, tuning=MINIMAL)
+
+def test_work_counts_what_was_computed_to_be_saved():
+    fun = incrax.incremental(with_fixed_input, policy="exact")
+    many = np.linspace(0.0, 1.0, 20_000)
+    found = fit.minimize(fun, START, 0.5, many, 2.0 * many, method="BFGS", max_calls=3)
+    stats = found.task().prepared.methods["value_and_gradient"].stats
+    assert stats.filled > 0
+    assert found.work.ran == stats.ran + stats.filled
+
+
+def test_what_is_fixed_is_evaluated_once():
+    fun = incrax.incremental(with_fixed_input, tuning=MINIMAL)
     found = fit.minimize(fun, START, 0.5, X, Y, method="BFGS")
     assert 0 < found.work.ran < found.work.whole
     method = found.task().prepared.methods["value_and_gradient"]
@@ -155,7 +184,9 @@ def test_without_gradients_minuit_moves_single_elements():
     def two(p):
         return (jnp.cosh(p["a"] - 1) + jnp.exp(p["b"]) - p["b"]) * 3
 
-    found = fit.minimize(incrax.incremental(two, tuning=MINIMAL), {"a": 0.0, "b": 0.5}, with_gradient=False)
+    found = fit.minimize(
+        incrax.incremental(two, tuning=MINIMAL), {"a": 0.0, "b": 0.5}, with_gradient=False
+    )
     np.testing.assert_allclose(found.values, [1, 0], atol=1e-2)
     assert found.counts.gradients == 0
     assert found.work.avoided > 0.1
@@ -180,7 +211,9 @@ def test_value_and_gradient_of_a_point_are_one_evaluation():
 
 def test_the_strategy_of_minuit_brings_our_hessian():
     found = solve(strategy=1)
-    assert found.counts.hessians > solve(strategy=0).counts.hessians  # that of the errors at the minimum, both have
+    assert (
+        found.counts.hessians > solve(strategy=0).counts.hessians
+    )  # that of the errors at the minimum, both have
     np.testing.assert_allclose(found.values, np.array(BEST.values), rtol=1e-3)
     saddle = fit.minimize(lambda p: jnp.sum(p**4 - p**2), np.array([0.1, 0.2]), strategy=1)
     np.testing.assert_allclose(np.abs(saddle.values), np.sqrt(0.5), rtol=1e-3)
@@ -190,7 +223,7 @@ def test_first_steps_of_minuit_can_be_given():
     assert solve(step=0.01).counts != solve(step=[1.0, 1.0, 1e-3]).counts
 
 
-# --- ends -------------------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["migrad", "BFGS", "Nelder-Mead", "trust-exact", "optax.lbfgs"])
@@ -210,7 +243,9 @@ def test_a_limit_of_steps_of_the_method():
 
 
 def test_why_a_search_of_optimistix_ended():
-    """All steps used up is a limit, unless the last of them converged; a search that gives up before has stalled."""
+    """All steps used up is a limit, unless the last of them converged; a search that gives up
+    before has stalled.
+    """
     descent = optimistix.BFGS(1e-9, 1e-9)
     free = solve(method=descent)
     ends = [solve(method=descent, max_steps=num) for num in (3, free.num_steps)]
@@ -218,7 +253,9 @@ def test_why_a_search_of_optimistix_ended():
     assert [found.num_steps for found in ends] == [3, free.num_steps]
     assert ends[0].status is fit.Status.MAX_STEPS
     assert ends[1].is_converged
-    given_up = fit.minimize(lambda p: jnp.log(p), 1.0, method=optimistix.NelderMead(1e-9, 1e-9), progress=False)
+    given_up = fit.minimize(
+        lambda p: jnp.log(p), 1.0, method=optimistix.NelderMead(1e-9, 1e-9), progress=False
+    )
     assert given_up.message == "the minimiser gave up"
     assert given_up.status not in (fit.Status.MAX_STEPS, fit.Status.CONVERGED)
 
@@ -255,18 +292,27 @@ def test_a_search_that_walks_off_ends_at_its_best_finite_point():
 
 def test_rounding_errors_are_no_stall():
     """BFGS gives up where its line search finds nothing lower than rounding errors."""
-    found = fit.minimize(lambda p: 1e9 + jnp.sum((p - 1.0) ** 2), np.zeros(3), method="BFGS", gtol=1e-12)
+    found = fit.minimize(
+        lambda p: 1e9 + jnp.sum((p - 1.0) ** 2), np.zeros(3), method="BFGS", gtol=1e-12
+    )
     assert found.status in (fit.Status.AT_PRECISION, fit.Status.CONVERGED)
     np.testing.assert_allclose(found.values, 1, atol=1e-3)
 
 
 def test_a_search_that_ends_on_a_slope_has_stalled():
-    found = fit.minimize(lambda p: jnp.sum(jnp.abs(p - 1.0) + 0.5 * p), np.array([0.2, 0.3]), method="BFGS", gtol=1e-9)
+    found = fit.minimize(
+        lambda p: jnp.sum(jnp.abs(p - 1.0) + 0.5 * p),
+        np.array([0.2, 0.3]),
+        method="BFGS",
+        gtol=1e-9,
+    )
     assert found.status is fit.Status.STALLED
 
 
 def test_what_is_no_minimum_has_no_errors():
-    saddle = fit.minimize(lambda p: p[0] ** 2 - p[1] ** 2 + p[1] ** 4, np.array([1.0, 0.0]), method="BFGS")
+    saddle = fit.minimize(
+        lambda p: p[0] ** 2 - p[1] ** 2 + p[1] ** 4, np.array([1.0, 0.0]), method="BFGS"
+    )
     assert saddle.values[1] == 0
     assert not saddle.is_minimum
     assert np.isnan(saddle.errors[1])
@@ -275,7 +321,9 @@ def test_what_is_no_minimum_has_no_errors():
 
 def test_what_the_function_does_not_determine_has_infinite_errors():
     found = fit.minimize(
-        lambda p: (p["a"] + p["b"] - 1.0) ** 2 + p["c"] ** 2, {"a": 0.0, "b": 0.0, "c": 1.0}, method="BFGS"
+        lambda p: (p["a"] + p["b"] - 1.0) ** 2 + p["c"] ** 2,
+        {"a": 0.0, "b": 0.0, "c": 1.0},
+        method="BFGS",
     )
     assert np.isinf(found.errors).tolist() == [True, True, False]
     assert found.errors[2] == pytest.approx(np.sqrt(0.5))

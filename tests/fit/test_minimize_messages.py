@@ -29,14 +29,17 @@ def found():
     return fit.minimize(loss, START, method="BFGS")
 
 
-# --- what cannot be minimised -----------------------------------------------------------------------------------------
+# --- what cannot be minimised ---------------------------------------------------------------------
 
 
 def test_a_method_that_does_not_exist():
     assert text_of(fit.MethodError, fit.minimize, loss, START, method="migrat") == (
-        "`minimize(method=...)` got 'migrat'. Nothing was evaluated. Use one of 'migrad', 'Nelder-Mead', 'Powell', "
-        "'COBYLA', 'COBYQA', 'CG', 'BFGS', 'L-BFGS-B', 'TNC', 'SLSQP', 'Newton-CG', 'trust-ncg', 'trust-krylov', "
-        "'trust-exact', 'dogleg', 'trust-constr', or an optimiser of optax or a minimiser of optimistix as an object: "
+        "`minimize(method=...)` got 'migrat'. Nothing was evaluated. Use one of 'migrad', "
+        "'Nelder-Mead', 'Powell', "
+        "'COBYLA', 'COBYQA', 'CG', 'BFGS', 'L-BFGS-B', 'TNC', 'SLSQP', 'Newton-CG', 'trust-ncg', "
+        "'trust-krylov', "
+        "'trust-exact', 'dogleg', 'trust-constr', or an optimiser of optax or a minimiser of "
+        "optimistix as an object: "
         "`method=optax.adam(0.01)`."
     )
     assert "got 3." in text_of(fit.MethodError, fit.minimize, loss, START, method=3)
@@ -46,16 +49,22 @@ def test_a_method_that_does_not_exist():
 def test_bounds_for_a_method_that_has_none(method):
     given = optimistix.BFGS(1e-8, 1e-8) if method == "optimistix" else method
     name = "BFGS" if method == "optimistix" else method
-    assert text_of(fit.MethodError, fit.minimize, loss, START, method=given, bounds={"p['a']": (0, 2)}) == (
-        f"`minimize(bounds=...)` was given bounds, and the method {name!r} has none: it would walk out of them. "
-        "Nothing was evaluated. Use one of 'migrad', 'Nelder-Mead', 'Powell', 'COBYLA', 'COBYQA', 'L-BFGS-B', 'TNC', "
-        "'SLSQP', 'trust-constr', or optax, or write the parameter as a function of an unbounded one."
+    assert text_of(
+        fit.MethodError, fit.minimize, loss, START, method=given, bounds={"p['a']": (0, 2)}
+    ) == (
+        f"`minimize(bounds=...)` was given bounds, and the method {name!r} has none: it would walk "
+        "out of them. "
+        "Nothing was evaluated. Use one of 'migrad', 'Nelder-Mead', 'Powell', 'COBYLA', 'COBYQA', "
+        "'L-BFGS-B', 'TNC', "
+        "'SLSQP', 'trust-constr', or optax, or write the parameter as a function of an unbounded "
+        "one."
     )
 
 
 def test_options_that_a_method_does_not_have():
     assert text_of(fit.MethodError, fit.minimize, loss, START, strategie=1) == (
-        "`minimize(method='migrad')` got the options `strategie`. Nothing was evaluated. Those of 'migrad' are "
+        "`minimize(method='migrad')` got the options `strategie`. Nothing was evaluated. Those of "
+        "'migrad' are "
         "`strategy`, `step`, `precision`, `use_simplex`, `with_gradient`."
     )
     assert "Those of 'optax' are `max_steps`." in text_of(
@@ -74,8 +83,10 @@ def test_options_that_a_method_of_scipy_does_not_have(method):
 def test_a_callback_for_one_program():
     method = optimistix.BFGS(1e-8, 1e-8)
     assert text_of(fit.MethodError, fit.minimize, loss, START, method=method, callback=print) == (
-        "`minimize(callback=...)` was given a callback, and BFGS searches within one compiled program that never calls "
-        "the host. Nothing was evaluated. Leave the callback out, or use a method of SciPy, Minuit or optax."
+        "`minimize(callback=...)` was given a callback, and BFGS searches within one compiled "
+        "program that never calls "
+        "the host. Nothing was evaluated. Leave the callback out, or use a method of SciPy, Minuit "
+        "or optax."
     )
 
 
@@ -89,18 +100,21 @@ def test_a_callback_for_one_program():
 )
 def test_a_function_that_returns_no_number(fun, seen):
     assert text_of(fit.MethodError, fit.minimize, fun, START) == (
-        f"`minimize` needs a function that returns one real number, and got {seen} from it. Nothing was evaluated. Sum "
+        f"`minimize` needs a function that returns one real number, and got {seen} from it. "
+        "Nothing was evaluated. Sum "
         "it up, or pass residuals to `levenberg_marquardt`."
     )
 
 
 def test_what_is_shared_with_least_squares_names_its_caller():
     assert text_of(fit.BoundsError, fit.minimize, loss, START, bounds={"p['c']": (0, 1)}) == (
-        "`minimize(bounds=...)` names `p['c']`, and no free parameter has this path. This is usually a typing error, "
+        "`minimize(bounds=...)` names `p['c']`, and no free parameter has this path. This is "
+        "usually a typing error, "
         "or a parameter that `wrt` leaves out. Nothing was evaluated. Free are `p['a']`, `p['b']`."
     )
     assert text_of(fit.ParameterTypeError, fit.minimize, loss, {"a": 1j, "b": 0.0}) == (
-        "`minimize` was asked to fit `p['a']` of type complex128[], and minimisers need real parameters. Nothing was "
+        "`minimize` was asked to fit `p['a']` of type complex128[], and minimisers need real "
+        "parameters. Nothing was "
         "evaluated. Pass real and imaginary part as two parameters, or leave it out of `wrt`."
     )
     assert "`minimize` starts with `p['a']` = 1, outside" in text_of(
@@ -112,13 +126,14 @@ def test_what_is_shared_with_least_squares_names_its_caller():
     assert "`minimize(fun)`" in text_of(TypeError, fit.minimize, 3)
 
 
-# --- scans ------------------------------------------------------------------------------------------------------------
+# --- scans ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", [fit.profile, lambda found, name: found.minos(name)])
 def test_a_name_that_is_not_free(found, call):
     assert text_of(fit.MinimumError, call, found, "p['b']") == (
-        "\"p['b']\" names no free element of this fit. This is usually a typing error, an array without `[i]`, or a "
+        "\"p['b']\" names no free element of this fit. This is usually a typing error, an array "
+        "without `[i]`, or a "
         f"parameter that `wrt` leaves out. Nothing was evaluated. Free are {NAMES}."
     )
 
@@ -131,7 +146,8 @@ def test_a_scan_of_an_element_against_itself(found):
 
 def test_grids_that_cannot_be_scanned(found):
     assert text_of(fit.MinimumError, fit.profile, found, "p['a']", grid=[[1.0]]) == (
-        "A scan of `p['a']` got the grid [[1.0]]: it is no vector of finite numbers. Nothing was evaluated. Pass a "
+        "A scan of `p['a']` got the grid [[1.0]]: it is no vector of finite numbers. Nothing was "
+        "evaluated. Pass a "
         "vector of values within the bounds."
     )
     bounded = fit.minimize(loss, START, bounds={"p['a']": (0, 2)})
@@ -155,8 +171,10 @@ def test_grids_that_cannot_be_scanned(found):
 def test_a_point_that_is_no_minimum(what, call):
     flat = fit.minimize(lambda p: p["a"] ** 2 + 0 * jnp.sum(p["b"]), START, method="BFGS")
     assert text_of(fit.MinimumError, call, flat) == (
-        f"`{what}` goes out from a minimum, and this search ended as: converged. Its Hessian is needed, positive "
-        "definite, for a first guess. This is usually a search that was stopped, or a parameter that the data do not "
+        f"`{what}` goes out from a minimum, and this search ended as: converged. Its Hessian is "
+        "needed, positive "
+        "definite, for a first guess. This is usually a search that was stopped, or a parameter "
+        "that the data do not "
         "determine. Minimise again from here, or fix that parameter by `wrt`."
     )
 
@@ -167,14 +185,17 @@ def test_minuit_that_gives_up():
     text = text_of(fit.MinimumError, fit.contour, found, "p[0]", "p[1]", cl=0.999)
     assert text.startswith("`contour` was given up by Minuit: ")
     assert text.endswith(
-        ". This is usually a minimum that is not sharp enough, or bounds in the way. Minimise again with a smaller "
+        ". This is usually a minimum that is not sharp enough, or bounds in the way. Minimise "
+        "again with a smaller "
         "`tolerance`, or use `profile`."
     )
 
 
 def test_a_contour_that_the_grid_does_not_reach(found, monkeypatch):
     monkeypatch.setattr(fit.scans, "MARGIN", 0.1)
-    text = text_of(fit.MinimumError, fit.contour, found, "p['a']", "p['b'][0]", method="grid", num_points=4)
+    text = text_of(
+        fit.MinimumError, fit.contour, found, "p['a']", "p['b'][0]", method="grid", num_points=4
+    )
     assert "the grid does not reach the level" in text
 
 
@@ -184,14 +205,19 @@ def test_a_method_of_contours_that_does_not_exist(found):
     )
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def test_what_needs_the_function(found):
     again = fit.FitResult.from_json(found.to_json())
-    for what, call in {"params": lambda: again.params, "minos": again.minos, "free": lambda: again.free}.items():
+    for what, call in {
+        "params": lambda: again.params,
+        "minos": again.minos,
+        "free": lambda: again.free,
+    }.items():
         assert text_of(fit.MinimumError, call) == (
-            f"`{what}` needs the function, and this result was read from JSON, which holds none. Nothing was "
+            f"`{what}` needs the function, and this result was read from JSON, which holds none. "
+            "Nothing was "
             "evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was minimised."
         )
     assert "`profile` needs the function" in text_of(fit.MinimumError, fit.profile, again, "p['a']")
@@ -200,7 +226,8 @@ def test_what_needs_the_function(found):
 def test_json_of_something_else(found):
     line = fit.profile(found, "p['a']", num_points=2)
     assert text_of(fit.MinimumError, fit.FitResult.from_json, line.to_json()) == (
-        "`from_json` got a record of kind 'Scan'; it reads what `FitResult.to_json` wrote. Nothing was evaluated."
+        "`from_json` got a record of kind 'Scan'; it reads what `FitResult.to_json` wrote. Nothing "
+        "was evaluated."
     )
     later = found.to_json().replace('"format": 1', '"format": 2')
     assert "got format 2;" in text_of(fit.MinimumError, fit.FitResult.from_json, later)
@@ -208,7 +235,10 @@ def test_json_of_something_else(found):
 
 
 def test_json_with_another_function(found):
-    assert text_of(fit.MinimumError, fit.FitResult.from_json, found.to_json(), loss, START, wrt="p['a']") == (
-        "`from_json` was given a function with the free elements p['a'], and the fit was of p['a'], p['b'][0], "
+    assert text_of(
+        fit.MinimumError, fit.FitResult.from_json, found.to_json(), loss, START, wrt="p['a']"
+    ) == (
+        "`from_json` was given a function with the free elements p['a'], and the fit was of "
+        "p['a'], p['b'][0], "
         "p['b'][1]. Nothing was evaluated. Pass the function, arguments and `wrt` of the fit."
     )

@@ -1,6 +1,8 @@
-"""Problems that the search was not built on: those of Moré, Garbow and Hillstrom (1981), from starts times 1 and 10.
+"""Problems that the search was not built on: those of Moré, Garbow and Hillstrom (1981), from
+starts times 1 and 10.
 
-Oracles: the minima that their paper gives. A start far off may end in another local minimum, which is named.
+Oracles: the minima that their paper gives. A start far off may end in another local minimum, which
+is named.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def helical(x):
     return jnp.stack([10 * (x[2] - 10 * angle), 10 * (jnp.hypot(x[0], x[1]) - 1), x[2]])
 
 
-BARD = np.array([0.14, 0.18, 0.22, 0.25, 0.29, 0.32, 0.35, 0.39, 0.37, 0.58, 0.73, 0.96, 1.34, 2.10, 4.39])
+BARD = np.array(
+    [0.14, 0.18, 0.22, 0.25, 0.29, 0.32, 0.35, 0.39, 0.37, 0.58, 0.73, 0.96, 1.34, 2.10, 4.39]
+)
 
 
 def bard(x):
@@ -40,7 +44,9 @@ def bard(x):
     return BARD - (x[0] + u / (x[1] * v + x[2] * jnp.minimum(u, v)))
 
 
-KOWALIK_Y = np.array([0.1957, 0.1947, 0.1735, 0.1600, 0.0844, 0.0627, 0.0456, 0.0342, 0.0323, 0.0235, 0.0246])
+KOWALIK_Y = np.array(
+    [0.1957, 0.1947, 0.1735, 0.1600, 0.0844, 0.0627, 0.0456, 0.0342, 0.0323, 0.0235, 0.0246]
+)
 KOWALIK_U = np.array([4, 2, 1, 0.5, 0.25, 0.167, 0.125, 0.1, 0.0833, 0.0714, 0.0625])
 
 
@@ -68,7 +74,14 @@ def wood(x):
 
 
 def powell_singular(x):
-    return jnp.stack([x[0] + 10 * x[1], 5**0.5 * (x[2] - x[3]), (x[1] - 2 * x[2]) ** 2, 10**0.5 * (x[0] - x[3]) ** 2])
+    return jnp.stack(
+        [
+            x[0] + 10 * x[1],
+            5**0.5 * (x[2] - x[3]),
+            (x[1] - 2 * x[2]) ** 2,
+            10**0.5 * (x[0] - x[3]) ** 2,
+        ]
+    )
 
 
 def trigonometric(x):
@@ -97,7 +110,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("factor", [1, 10])
-@pytest.mark.parametrize(("fun", "start", "minima"), CASES, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    ("fun", "start", "minima"), CASES, ids=lambda x: getattr(x, "__name__", "")
+)
 def test_a_search_ends_in_a_minimum_or_says_that_it_did_not(fun, start, minima, factor):
     found = fit.levenberg_marquardt(fun, factor * np.array(start, float))
     at = [abs(2 * found.cost - each) <= 1e-12 + 3e-6 * each for each in minima]
@@ -108,14 +123,18 @@ def test_a_search_ends_in_a_minimum_or_says_that_it_did_not(fun, start, minima, 
 
 
 def test_residuals_far_too_large_for_the_linear_model_are_not_said_to_have_converged():
-    """Gauss and Newton's matrix is far from the Hessian there: the search creeps, and says where it stopped."""
+    """Gauss and Newton's matrix is far from the Hessian there: the search creeps, and says where it
+    stopped.
+    """
     found = fit.levenberg_marquardt(brown_dennis, np.array([25.0, 5, -5, -1]), max_steps=50)
     assert found.status is fit.Status.MAX_STEPS
     assert 2 * found.cost < 7926693.3
 
 
 def test_a_double_root_is_an_end():
-    """Each step halves what is left, for ever: residuals below epsilon times the first ones are rounding errors."""
+    """Each step halves what is left, for ever: residuals below epsilon times the first ones are
+    rounding errors.
+    """
     found = fit.levenberg_marquardt(powell_singular, np.array([3.0, -1, 0, 1]))
     assert found.status is fit.Status.AT_PRECISION
     assert np.abs(found.values).max() < 1e-6

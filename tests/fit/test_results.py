@@ -31,7 +31,16 @@ def test_a_result_prints_its_method_counters_and_table(found):
     text = str(found)
     assert text.startswith(f"migrad: converged, value {found.value:.8g}, edm")
     assert f"{found.counts.values} values, {found.counts.gradients} gradients" in text
-    for cell in ("p['a'][0]", "p['a'][1]", "p['b']", "value", "error", "MINOS", "nan", f"{found.errors[0]:.3g}"):
+    for cell in (
+        "p['a'][0]",
+        "p['a'][1]",
+        "p['b']",
+        "value",
+        "error",
+        "MINOS",
+        "nan",
+        f"{found.errors[0]:.3g}",
+    ):
         assert cell in text
     assert "p['a'][0]" in found._repr_html_().replace("&#x27;", "'")
     assert found.table().row_count == 3
@@ -44,7 +53,18 @@ def test_json_brings_everything_but_the_function_back(found):
     assert json.loads(text)["incrax"] == incrax.__version__
     for name in ("values", "covariance", "errors", "correlation", "gradient", "hessian", "is_held"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    for name in ("status", "value", "names", "intervals", "counts", "work", "edm", "errordef", "method", "message"):
+    for name in (
+        "status",
+        "value",
+        "names",
+        "intervals",
+        "counts",
+        "work",
+        "edm",
+        "errordef",
+        "method",
+        "message",
+    ):
         assert getattr(again, name) == getattr(found, name)
     np.testing.assert_array_equal(again.bounds, found.bounds)
     assert str(again) == str(found)
@@ -54,7 +74,10 @@ def test_json_and_the_function_can_go_on(found):
     bounds = {"p['b']": (1.5, None)}
     again = fit.FitResult.from_json(found.to_json(), loss, START, 3.0, bounds=bounds)
     assert again.params["a"].tolist() == found.params["a"].tolist()
-    line, expected = fit.profile(again, "p['a'][1]", num_points=3), fit.profile(found, "p['a'][1]", num_points=3)
+    line, expected = (
+        fit.profile(again, "p['a'][1]", num_points=3),
+        fit.profile(found, "p['a'][1]", num_points=3),
+    )
     np.testing.assert_allclose(line.values, expected.values, rtol=1e-12)
 
 
@@ -75,7 +98,9 @@ def test_scans_go_to_json_and_back(found):
 
 def test_least_squares_share_names_json_and_plots():
     x = np.arange(5.0)
-    found = fit.levenberg_marquardt(lambda p, x: p["a"] * x + p["b"] - x**2, {"a": 0.0, "b": 0.0}, x)
+    found = fit.levenberg_marquardt(
+        lambda p, x: p["a"] * x + p["b"] - x**2, {"a": 0.0, "b": 0.0}, x
+    )
     text = found.to_json()
     again = fit.FitResult.from_json(text)
     assert again.to_json() == text
@@ -96,7 +121,8 @@ def test_least_squares_share_names_json_and_plots():
 def test_least_squares_say_that_they_have_no_hessian():
     found = fit.levenberg_marquardt(lambda p: p["a"] - jnp.arange(3.0), {"a": 0.0})
     expected = (
-        "`{}` needs a scalar function, and this is a fit of residuals by `levenberg_marquardt`. Nothing was evaluated. "
+        "`{}` needs a scalar function, and this is a fit of residuals by `levenberg_marquardt`. "
+        "Nothing was evaluated. "
         "Pass half the sum of their squares to `minimize`, from these `params`."
     )
     for what, ask in {

@@ -60,7 +60,9 @@ def test_a_record_brings_its_bounds():
     found = fit.minimize(h, start, bounds={"p['b']": (0, None)})
     again = fit.FitResult.from_json(found.to_json(), h, start)
     grid = [-2.0, -1.0, 0.0, 1.0]
-    np.testing.assert_allclose(fit.profile(again, "p['a']", grid=grid).values, [6.5, 2.5, 0.5, 0.0], atol=1e-4)
+    np.testing.assert_allclose(
+        fit.profile(again, "p['a']", grid=grid).values, [6.5, 2.5, 0.5, 0.0], atol=1e-4
+    )
 
 
 def test_minimising_keeps_no_data_alive():
@@ -86,14 +88,17 @@ def test_a_late_covariance_is_that_of_the_data_of_the_fit():
 
 
 def test_a_fit_of_very_many_parameters_is_printed_and_written():
-    found = fit.levenberg_marquardt(lambda p, y: p["a"] - y, {"a": jnp.zeros(4200)}, jnp.ones(4200), solver="sparse")
+    found = fit.levenberg_marquardt(
+        lambda p, y: p["a"] - y, {"a": jnp.zeros(4200)}, jnp.ones(4200), solver="sparse"
+    )
     assert "converged" in str(found)
     again = fit.FitResult.from_json(found.to_json())
     np.testing.assert_allclose(again.values, 1.0)
     with pytest.raises(fit.CovarianceError) as caught:
         _ = again.covariance
     assert str(caught.value) == (
-        "The covariance of 4,200 parameters is not in this record: it was too large to be found when the fit was "
+        "The covariance of 4,200 parameters is not in this record: it was too large to be found "
+        "when the fit was "
         "written. "
         "All else is here. Fit again from these values with the parameters of interest in `wrt`."
     )
@@ -112,8 +117,12 @@ def test_shapes_that_do_not_fit_are_told():
     with pytest.raises(fit.WeightsError):
         fit.levenberg_marquardt(line, {"a": 0.0}, np.ones(4), weights=np.ones((1, 4)))
     with pytest.raises(fit.BoundsError, match="its parts cannot be compared"):
-        fit.levenberg_marquardt(line, {"a": np.zeros(2)}, np.ones(2), bounds={"p['a']": ([0, None], None)})
+        fit.levenberg_marquardt(
+            line, {"a": np.zeros(2)}, np.ones(2), bounds={"p['a']": ([0, None], None)}
+        )
     with pytest.raises(fit.BoundsError):
-        fit.levenberg_marquardt(line, {"a": np.zeros(2)}, np.ones(2), bounds={"p['a']": ([-1, -1], [1, 1, 1])})
+        fit.levenberg_marquardt(
+            line, {"a": np.zeros(2)}, np.ones(2), bounds={"p['a']": ([-1, -1], [1, 1, 1])}
+        )
     with pytest.raises(fit.ParameterTypeError):
         fit.levenberg_marquardt(line, {"a": 0.0}, np.ones(0))

@@ -1,4 +1,6 @@
-"""MINOS, profiles, scans and contours: algebra and iminuit are the oracles; counters say what did not run."""
+"""MINOS, profiles, scans and contours: algebra and iminuit are the oracles; counters say what did
+not run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def bent(p):
     """Not symmetric about its minimum: a Poisson likelihood with a bent valley."""
     mean = jnp.exp(p["a"]) * (1 + p["b"] ** 2)
     return (
-        mean - 9 * jnp.log(mean) + 2 * (p["b"] - 0.4 * p["a"]) ** 2 + 0.1 * p["c"] ** 4 + 0.3 * (p["c"] - p["a"]) ** 2
+        mean
+        - 9 * jnp.log(mean)
+        + 2 * (p["b"] - 0.4 * p["a"]) ** 2
+        + 0.1 * p["c"] ** 4
+        + 0.3 * (p["c"] - p["a"]) ** 2
     )
 
 
@@ -55,7 +61,7 @@ def curved():
     return fit.minimize(bent, BENT, method="BFGS", gtol=1e-9)
 
 
-# --- MINOS ------------------------------------------------------------------------------------------------------------
+# --- MINOS ----------------------------------------------------------------------------------------
 
 
 def test_minos_of_a_quadratic_is_the_error(straight):
@@ -86,7 +92,7 @@ def test_minos_leaves_out_what_a_bound_holds():
     assert set(found.minos()) == {"p['a']", "p['b']"}
 
 
-# --- profiles ---------------------------------------------------------------------------------------------------------
+# --- profiles -------------------------------------------------------------------------------------
 
 
 def test_the_profile_of_a_quadratic_is_a_parabola(straight):
@@ -94,7 +100,9 @@ def test_the_profile_of_a_quadratic_is_a_parabola(straight):
     expected = 0.5 * (found.grid - CENTER[1]) ** 2 / COVARIANCE[1, 1]
     np.testing.assert_allclose(found.rise, expected, atol=1e-9)
     shift = COVARIANCE[:, 1] / COVARIANCE[1, 1]
-    np.testing.assert_allclose(found.free, CENTER + np.outer(found.grid - CENTER[1], shift), atol=1e-6)
+    np.testing.assert_allclose(
+        found.free, CENTER + np.outer(found.grid - CENTER[1], shift), atol=1e-6
+    )
     assert found.is_converged.all()
     assert found.counts == fit.Counts(gradients=11)
 
@@ -116,11 +124,15 @@ def test_a_grid_is_taken_in_any_order_and_far_away(curved):
     found = fit.profile(curved, "p['a']", grid=grid)
     np.testing.assert_array_equal(found.grid, grid)
     np.testing.assert_array_equal(found.free[:, 0], grid)
-    np.testing.assert_allclose(found.values, by_iminuit().mnprofile("p['a']", grid=grid)[1], rtol=1e-5)
+    np.testing.assert_allclose(
+        found.values, by_iminuit().mnprofile("p['a']", grid=grid)[1], rtol=1e-5
+    )
 
 
 def test_bounds_hold_in_a_profile():
-    found = fit.minimize(bent, BENT, bounds={"p['b']": (0, 0.9), "p['a']": (None, 2.2)}, method="L-BFGS-B")
+    found = fit.minimize(
+        bent, BENT, bounds={"p['b']": (0, 0.9), "p['a']": (None, 2.2)}, method="L-BFGS-B"
+    )
     line = fit.profile(found, "p['a']", num_points=9, width=4)
     assert line.grid.max() == 2.2
     assert line.free[:, 1].max() <= 0.9
@@ -128,7 +140,9 @@ def test_bounds_hold_in_a_profile():
     minuit = iminuit.Minuit(of_vector, np.array([1.0, 0.1, 0.2]), name=BENT_NAMES)
     minuit.errordef, minuit.limits["p['b']"], minuit.tol = 0.5, (0, 0.9), 1e-4
     minuit.migrad()
-    np.testing.assert_allclose(line.values, minuit.mnprofile("p['a']", grid=line.grid)[1], atol=1e-3)
+    np.testing.assert_allclose(
+        line.values, minuit.mnprofile("p['a']", grid=line.grid)[1], atol=1e-3
+    )
 
 
 def test_the_function_and_its_arguments_will_do_for_a_minimum():
@@ -151,10 +165,14 @@ def test_a_better_minimum_on_the_way_shows_as_a_negative_rise():
 
 
 def test_inner_searches_never_run_what_only_the_fixed_element_reaches():
-    """Every call of a minimum over the others at one value of `a`, the first aside, loads what `a` reaches."""
+    """Every call of a minimum over the others at one value of `a`, the first aside, loads what `a`
+    reaches.
+    """
 
     def fun(p, x):
-        return jnp.sum(jnp.sinh(p["a"] * x)) ** 2 + jnp.sum((p["b"] - p["a"] ** 2) ** 4 + jnp.exp(p["b"] * x))
+        return jnp.sum(jnp.sinh(p["a"] * x)) ** 2 + jnp.sum(
+            (p["b"] - p["a"] ** 2) ** 4 + jnp.exp(p["b"] * x)
+        )
 
     x = np.linspace(0, 1, 5)
     made = incrax.incremental(fun, tuning=MINIMAL)
@@ -163,7 +181,11 @@ def test_inner_searches_never_run_what_only_the_fixed_element_reaches():
     ran = []
 
     class Watched:
-        value, hessian, hvp = found.task().flat.value, found.task().flat.hessian, found.task().flat.hvp
+        value, hessian, hvp = (
+            found.task().flat.value,
+            found.task().flat.hessian,
+            found.task().flat.hvp,
+        )
 
         @staticmethod
         def value_and_gradient(v):
@@ -186,7 +208,9 @@ def test_inner_searches_never_run_what_only_the_fixed_element_reaches():
 
 
 def test_elements_that_would_gain_nothing_stay_where_they_are():
-    """In a sum of functions of single elements the others never move, and nothing that they reach runs."""
+    """In a sum of functions of single elements the others never move, and nothing that they reach
+    runs.
+    """
     fun = lambda p: jnp.cosh(p["a"]) + jnp.exp(p["b"]) - p["b"] + jnp.sin(p["c"]) ** 2
     made = incrax.incremental(fun, tuning=MINIMAL)
     found = fit.minimize(made, {"a": 0.3, "b": 0.3, "c": 0.3}, method="trust-exact")
@@ -199,15 +223,19 @@ def test_elements_that_would_gain_nothing_stay_where_they_are():
     assert not names & {"exp", "sin", "cos"}
 
 
-# --- two elements -----------------------------------------------------------------------------------------------------
+# --- two elements ---------------------------------------------------------------------------------
 
 
 def test_a_scan_of_two_elements_of_a_quadratic(straight):
     found = fit.scan2d(straight, NAMES[0], NAMES[2], num_points=(4, 5))
     assert found.values.shape == (4, 5)
     inverse = np.linalg.inv(COVARIANCE[np.ix_([0, 2], [0, 2])])
-    d = np.stack(np.meshgrid(found.grids[0] - CENTER[0], found.grids[1] - CENTER[2], indexing="ij"), axis=-1)
-    np.testing.assert_allclose(found.rise, 0.5 * np.einsum("ijk,kl,ijl->ij", d, inverse, d), atol=1e-8)
+    d = np.stack(
+        np.meshgrid(found.grids[0] - CENTER[0], found.grids[1] - CENTER[2], indexing="ij"), axis=-1
+    )
+    np.testing.assert_allclose(
+        found.rise, 0.5 * np.einsum("ijk,kl,ijl->ij", d, inverse, d), atol=1e-8
+    )
     assert found.counts.gradients == 20
 
 

@@ -1,4 +1,6 @@
-"""Where a fit starts: integers of Python are parameters, arrays of integers are data, and nothing is no parameter."""
+"""Where a fit starts: integers of Python are parameters, arrays of integers are data, and nothing
+is no parameter.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_whatever_the_method(method):
 
 @pytest.mark.parametrize("solver", ["dense", "sparse"])
 def test_least_squares_fit_it_as_well(solver):
-    found = fit.levenberg_marquardt(residuals, {"mu": 2, "sigma": 3}, X, solver=solver, progress=False)
+    found = fit.levenberg_marquardt(
+        residuals, {"mu": 2, "sigma": 3}, X, solver=solver, progress=False
+    )
     assert found.is_converged
     np.testing.assert_allclose(found.values, [BEST[0], 1.0], atol=1e-9)
 
@@ -58,11 +62,16 @@ def test_steps_move_it_and_leave_counters_of_a_network_alone():
 
 def test_a_scan_and_a_record_start_from_integers_as_well():
     found = fit.minimize(nll, {"mu": 2, "sigma": 1}, X, progress=False)
-    assert fit.FitResult.from_json(found.to_json(), nll, {"mu": 2, "sigma": 1}, X).params["mu"] == found.params["mu"]
+    assert (
+        fit.FitResult.from_json(found.to_json(), nll, {"mu": 2, "sigma": 1}, X).params["mu"]
+        == found.params["mu"]
+    )
 
 
 def test_samplers_sample_it():
-    density = samplers.density.Density("test", lambda p: -(p["mu"] ** 2) - p["s"] ** 2, ({"mu": 2, "s": 1.0},), None)
+    density = samplers.density.Density(
+        "test", lambda p: -(p["mu"] ** 2) - p["s"] ** 2, ({"mu": 2, "s": 1.0},), None
+    )
     assert density.names == ("p['mu']", "p['s']")
 
 
@@ -73,16 +82,21 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("integer", [np.array(2), np.int32(2), jnp.array([2]), np.array([1, 2], np.uint8)])
+@pytest.mark.parametrize(
+    "integer", [np.array(2), np.int32(2), jnp.array([2]), np.array([1, 2], np.uint8)]
+)
 def test_an_array_of_integers_is_refused(name, integer):
     with pytest.raises(incrax.errors.SelectionError) as caught:
         CALLS[name]({"mu": integer, "sigma": 1.0})
     seen = f"{jnp.asarray(integer).dtype}[{','.join(map(str, np.shape(integer)))}]"
     assert str(caught.value) == (
-        f"`{name}` was asked to move `p['mu']` of type {seen}, and integers have no derivative: it would stay "
-        "where it is. This is usually a number without a decimal point. Nothing was evaluated or stored. Write 1.0 "
+        f"`{name}` was asked to move `p['mu']` of type {seen}, and integers have no derivative: it "
+        "would stay "
+        "where it is. This is usually a number without a decimal point. Nothing was evaluated or "
+        "stored. Write 1.0 "
         "instead of 1, "
-        "`np.array([1.0, 2.0])`; if it is no parameter, pass it as another argument or leave it out of `wrt`."
+        "`np.array([1.0, 2.0])`; if it is no parameter, pass it as another argument or leave it "
+        "out of `wrt`."
     )
 
 
@@ -97,7 +111,9 @@ def test_integers_of_numpy_stay_data_and_flags_stay_flags():
     assert found.names == ("p['mu']",)
     assert found.values == pytest.approx([3.0], abs=1e-2)
     assert {tuple(dtype.kind for dtype in each) for each in seen} == {("i", "i", "b")}
-    part = fit.minimize(lambda p: (p["a"] - p["n"][1]) ** 2, {"a": 0, "n": counts}, wrt="p['a']", progress=False)
+    part = fit.minimize(
+        lambda p: (p["a"] - p["n"][1]) ** 2, {"a": 0, "n": counts}, wrt="p['a']", progress=False
+    )
     assert part.values == pytest.approx([2.0], abs=1e-2)
 
 
@@ -106,8 +122,10 @@ def test_no_parameters_are_refused(name):
     with pytest.raises(fit.ParameterTypeError) as caught:
         getattr(fit, name)(lambda p: jnp.sum(p), np.zeros((0, 2)))
     assert str(caught.value) == (
-        f"`{name}` has no parameter to fit: `p` without any element. This is usually an array that was cut or filtered "
-        "to nothing. Nothing was evaluated. Pass at least one number, or name what is free by `wrt`."
+        f"`{name}` has no parameter to fit: `p` without any element. This is usually an array that "
+        "was cut or filtered "
+        "to nothing. Nothing was evaluated. Pass at least one number, or name what is free by "
+        "`wrt`."
     )
     with pytest.raises(incrax.errors.SelectionError, match="the call has 0 positional arguments"):
         getattr(fit, name)(lambda: jnp.zeros(()))
@@ -115,13 +133,15 @@ def test_no_parameters_are_refused(name):
         getattr(fit, name)(incrax.bind(lambda w: jnp.sum(w), w=np.zeros(0)))
 
 
-# --- bound models -----------------------------------------------------------------------------------------------------
+# --- bound models ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fitted", [fit.minimize, fit.levenberg_marquardt])
 def test_a_bound_integer_of_python_is_trainable(fitted):
     fun = nll if fitted is fit.minimize else residuals
-    model = incrax.bind(fun, p={"mu": 2, "sigma": 1}, x=X, roles={"x": "data"}, bounds={"sigma": (0.1, None)})
+    model = incrax.bind(
+        fun, p={"mu": 2, "sigma": 1}, x=X, roles={"x": "data"}, bounds={"sigma": (0.1, None)}
+    )
     assert model.names == ("p['mu']", "p['sigma']")
     assert model["mu"] == 2.0
     assert fitted(model, progress=False).is_converged
@@ -130,7 +150,11 @@ def test_a_bound_integer_of_python_is_trainable(fitted):
 
 def test_a_fixed_integer_is_a_parameter_and_data_stay_integers():
     model = incrax.bind(
-        lambda mu, n, x: (mu - x[n]) ** 2, mu=2, n=1, x=np.array([3, 4]), roles={"mu": "fixed", "n": "data"}
+        lambda mu, n, x: (mu - x[n]) ** 2,
+        mu=2,
+        n=1,
+        x=np.array([3, 4]),
+        roles={"mu": "fixed", "n": "data"},
     )
     assert isinstance(model["mu"], float)
     assert type(model["n"]) is int

@@ -1,4 +1,6 @@
-"""`totals` adds up counters over a block; `assert_ran` fails when, and only when, something else ran."""
+"""`totals` adds up counters over a block; `assert_ran` fails when, and only when, something else
+ran.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def after(*changes):
     return f
 
 
-# --- totals ----------------------------------------------------------------------------------------------------------
+# --- totals ---------------------------------------------------------------------------------------
 
 
 def test_counts_are_those_of_the_block_only():
@@ -139,7 +141,8 @@ def test_an_object_counts_once_at_a_time():
         after()
     assert counted.total.calls == 1
     assert str(caught.value) == (
-        "`totals()` is counting already: the same object was entered twice, and would count everything twice. Nothing "
+        "`totals()` is counting already: the same object was entered twice, and would count "
+        "everything twice. Nothing "
         "was changed. Write `with incrax.totals() as inner:` for a block inside another one."
     )
     with counted:
@@ -147,7 +150,7 @@ def test_an_object_counts_once_at_a_time():
     assert counted.total.calls == 0
 
 
-# --- assert_ran ------------------------------------------------------------------------------------------------------
+# --- assert_ran -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -198,9 +201,13 @@ def test_the_message_says_what_ran_what_changed_and_what_served():
     with pytest.raises(AssertionError) as caught:
         incrax.assert_ran(after({"width": 3.0}), only=["params['phase']"], never=["exp"], at_most=0)
     lines = str(caught.value).splitlines()
-    assert re.match(r"\d+ equations ran that belong to none of what may run \(`params\['phase'\]`\):", lines[0])
+    assert re.match(
+        r"\d+ equations ran that belong to none of what may run \(`params\['phase'\]`\):", lines[0]
+    )
     assert "1 equations of `exp` ran, and none may:" in lines
-    assert any(re.match(r"  exp at .*test_counting\.py:\d+.*\(resolution\)", line) for line in lines)
+    assert any(
+        re.match(r"  exp at .*test_counting\.py:\d+.*\(resolution\)", line) for line in lines
+    )
     assert any(line.endswith("equations ran, and at most 0 may:") for line in lines)
     assert lines[-1] == "Changed: `params['width']`. Served by: plan (minimal planner)."
 
@@ -208,7 +215,9 @@ def test_the_message_says_what_ran_what_changed_and_what_served():
 def test_the_whole_function_comes_with_a_hint():
     f = incrax.incremental(model)
     f(PARAMS, X)
-    with pytest.raises(AssertionError, match=r'make the function with `tuning=Tuning\(planner="minimal"\)`\.$'):
+    with pytest.raises(
+        AssertionError, match=r'make the function with `tuning=Tuning\(planner="minimal"\)`\.$'
+    ):
         incrax.assert_ran(f, only=())
 
 
@@ -312,9 +321,12 @@ def test_a_name_that_stands_for_nothing_is_an_error():
     with pytest.raises(incrax.errors.UnknownInputError) as caught:
         incrax.assert_ran(after(), never=["expp"])
     assert str(caught.value) == (
-        "`assert_ran(f)` got `expp`, which is no input of the function, no primitive in it, no Python function that "
-        "made its equations, and no name of a marked value, so that the test could never fail. Its inputs: "
-        "params['phase'], params['width'], params['yield'], x. Its Python functions: resolution, model. "
+        "`assert_ran(f)` got `expp`, which is no input of the function, no primitive in it, no "
+        "Python function that "
+        "made its equations, and no name of a marked value, so that the test could never fail. Its "
+        "inputs: "
+        "params['phase'], params['width'], params['yield'], x. Its Python functions: resolution, "
+        "model. "
         "Use one of these, or a name as `explain()` prints it."
     )
 
@@ -323,7 +335,8 @@ def test_what_keeps_no_record_is_an_error():
     with pytest.raises(TypeError) as caught:
         incrax.assert_ran(model, only=())
     assert str(caught.value) == (
-        "`assert_ran(f)` got a value of type function, which keeps no record of what it ran. Pass what "
+        "`assert_ran(f)` got a value of type function, which keeps no record of what it ran. Pass "
+        "what "
         "`incremental(f)`, `grad(f)` and the like return, not the function that was given to them."
     )
 
@@ -332,6 +345,7 @@ def test_before_a_call():
     with pytest.raises(incrax.NotCalledError) as caught:
         incrax.assert_ran(incrax.incremental(model))
     assert str(caught.value) == (
-        "`assert_ran()` needs a call to report on, and this function has not been called yet. Call it once, or give "
+        "`assert_ran()` needs a call to report on, and this function has not been called yet. Call "
+        "it once, or give "
         "`assert_ran()` example arguments."
     )

@@ -31,7 +31,12 @@ def rows(*args, **kwargs):
 def test_the_table_has_a_row_per_leaf_with_these_keys():
     data = table().as_dict()
     assert set(data) == {"num_equations", "leaves"}
-    assert [row["path"] for row in data["leaves"]] == ["params['a']", "params['b']", "params['c']", "x"]
+    assert [row["path"] for row in data["leaves"]] == [
+        "params['a']",
+        "params['b']",
+        "params['c']",
+        "x",
+    ]
     keys = {"path", "elements", "equations", "flops", "transcendentals", "seconds", "share"}
     assert all(set(row) == keys for row in data["leaves"])
 
@@ -82,7 +87,9 @@ def test_elements_of_small_arrays_are_counted():
     assert found["t"]["elements"] == 3
     assert found["x"]["elements"] == 1
     tuning = incrax.Tuning(planner="minimal", max_tracked=2)
-    assert rows(lambda t, x: t[0] * jnp.sum(x) + t[1], (np.ones(3), X), tuning)["t"]["elements"] == 1
+    assert (
+        rows(lambda t, x: t[0] * jnp.sum(x) + t[1], (np.ones(3), X), tuning)["t"]["elements"] == 1
+    )
 
 
 def test_static_leaves_have_no_row():

@@ -31,7 +31,11 @@ def test_versions_devices_and_settings_are_those_of_the_process(monkeypatch):
 
 def test_figures_are_positive_and_named():
     figures = incrax.environment().figures
-    assert {"a call of jax.jit", "a call of incremental, nothing changed", "reading, per byte"} <= set(figures)
+    assert {
+        "a call of jax.jit",
+        "a call of incremental, nothing changed",
+        "reading, per byte",
+    } <= set(figures)
     assert all(seconds > 0 for seconds in figures.values())
 
 
@@ -52,7 +56,11 @@ def test_what_is_tested_has_no_finding():
     ("versions", "severity", "seen"),
     [
         ({"jax": "0.9.2", "jaxlib": "0.9.2"}, "error", "JAX 0.9.2 is older than 0.10"),
-        ({"jax": "0.13.0", "jaxlib": "0.13.0"}, "warning", "JAX 0.13.0 is newer than what was tested, 0.10 to 0.12"),
+        (
+            {"jax": "0.13.0", "jaxlib": "0.13.0"},
+            "warning",
+            "JAX 0.13.0 is newer than what was tested, 0.10 to 0.12",
+        ),
         ({"jax": "0.10.2", "jaxlib": "0.10.1"}, "warning", "jax 0.10.2 with jaxlib 0.10.1"),
         (
             {"jax": "0.12.0", "jaxlib": "0.12.0", "flowjax": "19.0"},
@@ -99,7 +107,10 @@ def test_settings_that_matter(name, value, seen):
 
 def test_many_devices_on_an_old_jax(monkeypatch):
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
-    assert ("warning", "4 CPU devices on JAX 0.10.2, where many programs with collectives may hang") in findings()
+    assert (
+        "warning",
+        "4 CPU devices on JAX 0.10.2, where many programs with collectives may hang",
+    ) in findings()
     assert findings(jax="0.12.0", jaxlib="0.12.0") == []
 
 
@@ -128,7 +139,8 @@ def test_an_error_is_not_sound():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(2.0, "2 s"), (2e-3, "2 ms"), (2e-6, "2 us"), (2e-9, "2 ns"), (2.5e-11, "25 ps")]
+    ("seconds", "text"),
+    [(2.0, "2 s"), (2e-3, "2 ms"), (2e-6, "2 us"), (2e-9, "2 ns"), (2.5e-11, "25 ps")],
 )
 def test_seconds_have_a_unit(seconds, text):
     assert module._seconds(seconds) == text

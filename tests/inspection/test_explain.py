@@ -51,14 +51,19 @@ def called(*calls, fun=model, tuning=MINIMAL):
 def snapshot(f):
     """Counters, and the identity of all that is stored."""
     stored = [
-        (id(state), state.uses, [id(x) for x in state.outputs], {var: id(x) for var, x in state.saved.items()})
+        (
+            id(state),
+            state.uses,
+            [id(x) for x in state.outputs],
+            {var: id(x) for var, x in state.saved.items()},
+        )
         for traced in f._traces.table.values()
         for state in traced.engine.store.states
     ]
     return f.stats.as_dict(), stored
 
 
-# --- the last call --------------------------------------------------------------------------------------------------
+# --- the last call --------------------------------------------------------------------------------
 
 
 def test_the_report_has_these_keys():
@@ -69,12 +74,16 @@ def test_the_report_has_these_keys():
 
 def test_arrays_that_were_closed_over_are_listed_with_their_size():
     small, large = jnp.ones(10), np.ones((100, 200))
-    report = called((1.0,), fun=lambda a: jnp.sum(large * a) + jax.jit(lambda b: jnp.sum(small * b))(a)).explain()
+    report = called(
+        (1.0,), fun=lambda a: jnp.sum(large * a) + jax.jit(lambda b: jnp.sum(small * b))(a)
+    ).explain()
     assert report.as_dict()["constants"] == [
         {"type": "f64[100,200]", "bytes": 160_000},
         {"type": "f64[10]", "bytes": 80},
     ]
-    assert [line for line in str(report).splitlines() if "closed over" in line and "0.16 MB" in line]
+    assert [
+        line for line in str(report).splitlines() if "closed over" in line and "0.16 MB" in line
+    ]
 
 
 def test_arguments_are_not_closed_over():
@@ -129,7 +138,11 @@ def test_the_source_of_an_equation_is_a_line_of_the_user():
 
 
 def test_elements_of_a_small_vector_are_named():
-    f = called((np.ones(3), X), (np.array([1.0, 2.0, 1.0]), X), fun=lambda t, x: t[0] * t[1] + t[2] * jnp.sum(x))
+    f = called(
+        (np.ones(3), X),
+        (np.array([1.0, 2.0, 1.0]), X),
+        fun=lambda t, x: t[0] * t[1] + t[2] * jnp.sum(x),
+    )
     assert set(f.explain().as_dict()["changed"]) == {"t[1]"}
 
 
@@ -144,7 +157,7 @@ def test_values_that_were_missing_are_listed_as_filled():
     assert f.stats.filled > 0
 
 
-# --- a call that was not made ---------------------------------------------------------------------------------------
+# --- a call that was not made ---------------------------------------------------------------------
 
 
 def test_a_dry_run_says_what_a_call_would_do():
@@ -155,7 +168,9 @@ def test_a_dry_run_says_what_a_call_would_do():
     assert [step["primitive"] for step in report["ran"]] == ["mul", "add"]
     f({**PARAMS, "c": np.float64(5.0)}, X)
     made = f.explain().as_dict()
-    assert {k: made[k] for k in ("changed", "ran", "loaded")} == {k: report[k] for k in ("changed", "ran", "loaded")}
+    assert {k: made[k] for k in ("changed", "ran", "loaded")} == {
+        k: report[k] for k in ("changed", "ran", "loaded")
+    }
 
 
 @pytest.mark.parametrize(
@@ -167,7 +182,9 @@ def test_a_dry_run_says_what_a_call_would_do():
         (PARAMS, X + 1),
     ],
 )
-@pytest.mark.parametrize("tuning", [MINIMAL, incrax.Tuning(race=False, calibrate=False, hot_after=1)])
+@pytest.mark.parametrize(
+    "tuning", [MINIMAL, incrax.Tuning(race=False, calibrate=False, hot_after=1)]
+)
 def test_a_dry_run_leaves_the_store_as_it_was(args, tuning):
     f = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X), tuning=tuning)
     before = snapshot(f)
@@ -188,7 +205,9 @@ def test_a_dry_run_before_the_first_call_evaluates_nothing():
     calls = []
 
     def fun(x):
-        return jax.pure_callback(lambda x: (calls.append(None), x)[1], jax.ShapeDtypeStruct((), np.float64), x)
+        return jax.pure_callback(
+            lambda x: (calls.append(None), x)[1], jax.ShapeDtypeStruct((), np.float64), x
+        )
 
     f = incrax.incremental(fun, tuning=MINIMAL)
     report = f.explain(1.0).as_dict()
@@ -224,7 +243,7 @@ def test_without_a_call_there_is_nothing_to_explain():
         incrax.incremental(model).explain()
 
 
-# --- text -----------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def test_the_text_has_no_colours_and_no_trailing_blanks():
@@ -282,7 +301,9 @@ def test_long_lists_are_cut():
 
 
 def test_brackets_in_names_are_no_markup():
-    f = called(({"[bold]": 1.0}, X), ({"[bold]": 2.0}, X), fun=lambda p, x: p["[bold]"] * jnp.sum(x))
+    f = called(
+        ({"[bold]": 1.0}, X), ({"[bold]": 2.0}, X), fun=lambda p, x: p["[bold]"] * jnp.sum(x)
+    )
     assert "p['[bold]']" in str(f.explain())
 
 

@@ -46,7 +46,12 @@ def test_each_call_has_a_row_that_says_what_changed_and_what_served_it():
     assert calls["num"] == len(calls["seconds"]) == 4
     assert kinds(f) == ["first call", "saved outputs", "plan", "plan"]
     changed = [calls["changes"][number]["names"] for number in calls["changed"]]
-    assert changed == [["params['a']", "params['b']", "params['c']", "x"], [], ["params['c']"], ["params['a']"]]
+    assert changed == [
+        ["params['a']", "params['b']", "params['c']", "x"],
+        [],
+        ["params['c']"],
+        ["params['a']"],
+    ]
 
 
 def test_equations_run_add_up_to_the_counters():
@@ -111,7 +116,11 @@ def test_values_are_not_kept_alive():
         f({**PARAMS, "c": float(k)}, X)
     store = f._traces.latest.engine.store
     for state in store.states:
-        seen += [weakref.ref(x) for x in (*state.outputs, *state.saved.values()) if isinstance(x, jax.Array)]
+        seen += [
+            weakref.ref(x)
+            for x in (*state.outputs, *state.saved.values())
+            if isinstance(x, jax.Array)
+        ]
     assert seen
     del state
     f.clear()

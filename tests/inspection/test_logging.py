@@ -1,4 +1,6 @@
-"""What the log says: traces with their reasons, plans, choices, evictions, rests; and nothing when nobody listens."""
+"""What the log says: traces with their reasons, plans, choices, evictions, rests; and nothing when
+nobody listens.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def model(mu, x, mode="sum"):
 @pytest.fixture
 def log(caplog):
     caplog.set_level(logging.DEBUG, logger="incrax")
-    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "incrax"]
+    return lambda: [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name == "incrax"
+    ]
 
 
 def retrace(log):
@@ -82,7 +88,9 @@ def test_a_function_that_is_made_anew(log):
     f = incrax.incremental(lambda fun, x: fun(x), tuning=MINIMAL)
     for _ in range(2):
         f(lambda x: x, X)
-    assert re.search(r"`fun` is <function .*, was <function .* \(another object\), compared", retrace(log))
+    assert re.search(
+        r"`fun` is <function .*, was <function .* \(another object\), compared", retrace(log)
+    )
 
 
 def test_nested_otherwise():
@@ -111,12 +119,16 @@ def test_a_new_plan_names_the_inputs_and_what_it_runs(log):
     f(X, 1.0)
     f(X, 2.0)
     line = [text for level, text in log() if "new plan" in text and level == "INFO"][-1]
-    assert "new plan for changes of `b`, which came up once: runs 2 equations of a function of 4, loads 1 saved" in line
+    assert (
+        "new plan for changes of `b`, which came up once: runs 2 equations of a function of 4, "
+        "loads 1 saved" in line
+    )
     assert "the whole function takes" not in line  # which was not timed
 
 
 def test_a_decided_race_is_a_debug_line(log):
-    f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(jnp.sin(a))) * b)
+    patient = incrax.Tuning(compile_s=10.0)
+    f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(jnp.sin(a))) * b, tuning=patient)
     for k in range(40):
         f(np.ones(200_000), float(k))
     assert any(level == "DEBUG" and "changes of `b` are served by" in text for level, text in log())
@@ -124,13 +136,17 @@ def test_a_decided_race_is_a_debug_line(log):
 
 def test_evictions_are_a_line_with_the_budget(log):
     f = incrax.incremental(
-        lambda a, b, c: jnp.sum(jnp.exp(a) * b) + jnp.sum(jnp.sin(a) * c), tuning=MINIMAL, memory=500
+        lambda a, b, c: jnp.sum(jnp.exp(a) * b) + jnp.sum(jnp.sin(a) * c),
+        tuning=MINIMAL,
+        memory=500,
     )
     for k in range(4):
         f(X + k, float(k), 1.0)
         f(X + k, float(k) + 0.5, 1.0)
     assert f.stats.evicted
-    assert any(level == "INFO" and "more than the budget of 0.0005 MB" in text for level, text in log())
+    assert any(
+        level == "INFO" and "more than the budget of 0.0005 MB" in text for level, text in log()
+    )
 
 
 def test_a_rest_says_what_it_cost(log):
@@ -139,7 +155,10 @@ def test_a_rest_says_what_it_cost(log):
         f(float(k), float(k) + 1.0)
     lines = [text for level, text in log() if level == "INFO" and "serves the next" in text]
     assert lines
-    assert "<lambda>: the whole function serves the next 128 calls, as saving did not pay of late; " in lines[0]
+    assert (
+        "<lambda>: the whole function serves the next 128 calls, as saving did not pay of late; "
+        in lines[0]
+    )
 
 
 def test_rows_and_fresh_calls_are_traces_too(log):
@@ -174,7 +193,10 @@ def test_static_values_that_cannot_say_what_they_are(log):
     f = incrax.incremental(lambda x, how: jnp.sum(x), tuning=MINIMAL)
     for how in map(incrax.frozen, (Broken(), Broken(), Long(), Long())):
         f(X, how)
-    assert "`how` is a Broken, was a Broken (another object)" in [text for _, text in log() if "again" in text][0]
+    assert (
+        "`how` is a Broken, was a Broken (another object)"
+        in [text for _, text in log() if "again" in text][0]
+    )
     assert "`how` is two lines....." in retrace(log)
 
 
@@ -192,7 +214,7 @@ def test_nothing_is_written_where_nobody_listens(caplog):
     assert not caplog.records
 
 
-# --- is it worth it ---------------------------------------------------------------------------------------------------
+# --- is it worth it -------------------------------------------------------------------------------
 
 
 def weighed(spent_s, number=FIRST_WINDOW):
@@ -205,13 +227,18 @@ def weighed(spent_s, number=FIRST_WINDOW):
 def test_a_gain_in_words():
     worth = weighed(5e-4)
     assert worth.gain == pytest.approx(2.0)
-    assert worth.sentence == "yes, 2 times faster over 64 calls (500 us a call, the whole function 1 ms)"
+    assert (
+        worth.sentence
+        == "yes, 2 times faster over 64 calls (500 us a call, the whole function 1 ms)"
+    )
 
 
 def test_a_loss_says_what_to_do():
     assert weighed(2e-3).sentence == (
-        "no, what the engine costs is more than it saves over 64 calls (2 ms a call, the whole function 1 ms): "
-        "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` instead, or "
+        "no, what the engine costs is more than it saves over 64 calls (2 ms a call, the whole "
+        "function 1 ms): "
+        "the function is too cheap, or too much of it changes at every call; call it under "
+        "`jax.jit` instead, or "
         "change fewer inputs at a time"
     )
 

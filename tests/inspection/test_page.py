@@ -1,4 +1,6 @@
-"""The page in a browser: it opens alone, follows what is chosen, and says the numbers of `explain`."""
+"""The page in a browser: it opens alone, follows what is chosen, and says the numbers of
+`explain`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from page_reader import Page
 
 import incrax
 
-Keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
+Keys = pytest.importorskip(
+    "selenium.webdriver.common.keys", reason="selenium is not installed"
+).Keys
 
 X = np.linspace(0.1, 2.0, 300)
 PARAMS = {"a": 1.0, "b": 2.0, "c": 3.0, "t": np.array([1.0, 2.0, 3.0])}
@@ -27,7 +31,11 @@ def wave(params, x):
 
 
 def model(params, x):
-    return jnp.sum(jnp.exp(params["a"] * x)) + jnp.sum(wave(params, x)) * params["c"] + params["t"][1] ** 2
+    return (
+        jnp.sum(jnp.exp(params["a"] * x))
+        + jnp.sum(wave(params, x)) * params["c"]
+        + params["t"][1] ** 2
+    )
 
 
 def changed(*names, by=7.5):
@@ -72,22 +80,27 @@ def large():
     return incrax.report(f, {"w": np.linspace(0.1, 1.0, 40), "c": 2.0}, np.linspace(0.1, 1.0, 20))
 
 
-# --- opening --------------------------------------------------------------------------------------------------------
+# --- opening --------------------------------------------------------------------------------------
 
 
 def test_it_opens_without_errors_and_without_requests(page):
     assert page.run("return document.documentElement.dataset.ready") == "yes"
     assert page.errors() == []
-    assert page.run("return performance.getEntriesByType('resource').map(entry => entry.name)") == []
+    assert (
+        page.run("return performance.getEntriesByType('resource').map(entry => entry.name)") == []
+    )
     log = [entry["message"] for entry in page.driver.get_log("performance")]
     requests = [message for message in log if '"Network.requestWillBeSent"' in message]
-    assert [message for message in requests if "file:///" not in message and "data:," not in message] == []
+    assert [
+        message for message in requests if "file:///" not in message and "data:," not in message
+    ] == []
 
 
 def test_its_policy_lets_nothing_else_run(page):
     """What the page was not made with neither runs nor loads."""
     page.run(
-        "const s = document.createElement('script'); s.textContent = 'window.broken = 1'; document.body.append(s);"
+        "const s = document.createElement('script'); s.textContent = 'window.broken = 1'; "
+        "document.body.append(s);"
     )
     page.run("const i = new Image(); i.src = 'http://localhost:9/x.png'; document.body.append(i);")
     assert page.run("return window.broken") is None
@@ -107,7 +120,9 @@ def test_names_that_look_like_markup_are_text(driver, tmp_path):
 
 
 def test_it_opens_in_the_frame_of_a_notebook(driver, functions, tmp_path):
-    (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{incrax.report(functions['minimal'])._repr_html_()}")
+    (tmp_path / "notebook.html").write_text(
+        f"<!doctype html><body>{incrax.report(functions['minimal'])._repr_html_()}"
+    )
     driver.get_log("browser")
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(0)
@@ -120,7 +135,9 @@ def test_it_opens_in_the_frame_of_a_notebook(driver, functions, tmp_path):
 
 @pytest.mark.parametrize("kind", ["not called", "no inputs", "no equations", "no history", "rows"])
 def test_pages_about_little_open_too(driver, tmp_path, kind):
-    f = incrax.incremental(model, tuning=incrax.Tuning(planner="minimal", history=kind != "no history"))
+    f = incrax.incremental(
+        model, tuning=incrax.Tuning(planner="minimal", history=kind != "no history")
+    )
     if kind == "not called":
         report = incrax.report(f, PARAMS, X)
     elif kind == "rows":
@@ -131,7 +148,9 @@ def test_pages_about_little_open_too(driver, tmp_path, kind):
         f(PARAMS, X)
         report = incrax.report(f)
     else:
-        f = incrax.incremental((lambda: jnp.ones(3)) if kind == "no inputs" else (lambda a: a), tuning=MINIMAL)
+        f = incrax.incremental(
+            (lambda: jnp.ones(3)) if kind == "no inputs" else (lambda a: a), tuning=MINIMAL
+        )
         f(*([] if kind == "no inputs" else [1.0]))
         report = incrax.report(f)
     page = Page(driver, report, tmp_path)
@@ -139,9 +158,19 @@ def test_pages_about_little_open_too(driver, tmp_path, kind):
     assert page.errors() == []
 
 
-# --- numbers --------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
-CHANGES = [("a",), ("b",), ("c",), ("t",), ("t[1]",), ("t[0]",), ("a", "b"), ("b", "c", "t[1]"), ("a", "b", "c", "t")]
+CHANGES = [
+    ("a",),
+    ("b",),
+    ("c",),
+    ("t",),
+    ("t[1]",),
+    ("t[0]",),
+    ("a", "b"),
+    ("b", "c", "t[1]"),
+    ("a", "b", "c", "t"),
+]
 
 
 def path_of(name):
@@ -174,12 +203,17 @@ def test_what_a_change_reaches_is_what_deps_says(page, functions):
 
 
 def test_choosing_another_input_colours_the_map_anew(page, functions):
-    page.run("const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new Event('change'));")
+    page.run(
+        "const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new "
+        "Event('change'));"
+    )
     num = functions["minimal"].deps().num_equations
     page.choose("x")
     assert page.states().get("run") == functions["minimal"].deps().rows[-1].equations
     page.choose("params['c']")
-    reached = next(row.equations for row in functions["minimal"].deps().rows if row.path == "params['c']")
+    reached = next(
+        row.equations for row in functions["minimal"].deps().rows if row.path == "params['c']"
+    )
     states = page.states()
     assert states["run"] == reached < num
     assert states["load"] == int(page.numbers()["saved values loaded"][0]) > 0
@@ -191,14 +225,17 @@ def test_choosing_another_input_colours_the_map_anew(page, functions):
 def test_the_colours_of_the_engine_are_what_explain_runs(driver, functions, tmp_path):
     f = functions["cost"]
     page = Page(driver, incrax.report(f), tmp_path)
-    page.run("const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new Event('change'));")
+    page.run(
+        "const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new "
+        "Event('change'));"
+    )
     page.click("input[name=view][value=engine]")
     page.choose("params['a']", "params['b']")
     states = page.states()
     assert states["run"] + states["extra"] == f.explain(changed("a", "b"), X).as_dict()["num_ran"]
 
 
-# --- other sections -------------------------------------------------------------------------------------------------
+# --- other sections -------------------------------------------------------------------------------
 
 
 def test_calls_and_plans_are_there_and_lead_to_the_map(page, functions):
@@ -207,7 +244,9 @@ def test_calls_and_plans_are_there_and_lead_to_the_map(page, functions):
     page.run("document.getElementById('calls-table').dispatchEvent(new Event('toggle'))")
     rows = page.run("return document.querySelectorAll('#calls-table tbody tr').length")
     assert rows == data["calls"]["num"] == functions["minimal"].stats.calls
-    assert page.run("return document.querySelectorAll('#plans-table tbody tr').length") == len(data["plans"])
+    assert page.run("return document.querySelectorAll('#plans-table tbody tr').length") == len(
+        data["plans"]
+    )
     page.choose()
     page.click("#plans-table button")
     assert page.numbers()["equations"][1] == str(data["plans"][0]["num_ran"])
@@ -219,12 +258,14 @@ def test_saved_values_are_listed(page, functions):
     assert page.run("return document.querySelectorAll('#saved-table tbody tr').length") == num > 0
 
 
-# --- keyboard -------------------------------------------------------------------------------------------------------
+# --- keyboard -------------------------------------------------------------------------------------
 
 
 def test_the_map_is_moved_through_by_keys(page):
     page.run("document.querySelector('#treemap .tile[tabindex=\"0\"]').focus()")
-    assert page.run("return document.querySelectorAll('#treemap .tile[tabindex=\"0\"]').length") == 1
+    assert (
+        page.run("return document.querySelectorAll('#treemap .tile[tabindex=\"0\"]').length") == 1
+    )
     first = page.focused()
     page.press(Keys.ARROW_DOWN)
     second = page.focused()
@@ -251,12 +292,14 @@ def test_the_time_line_is_moved_through_by_keys(page):
     assert page.run("return document.activeElement.getAttribute('aria-valuenow')") == "7"
     page.press(Keys.HOME, Keys.ARROW_RIGHT)
     assert page.run("return document.activeElement.getAttribute('aria-valuenow')") == "2"
-    assert "params['c'] changed" in page.run("return document.activeElement.getAttribute('aria-valuetext')")
+    assert "params['c'] changed" in page.run(
+        "return document.activeElement.getAttribute('aria-valuetext')"
+    )
     page.press(Keys.ENTER)
     assert "params['c']" in page.find("#sentence").text
 
 
-# --- many equations -------------------------------------------------------------------------------------------------
+# --- many equations -------------------------------------------------------------------------------
 
 
 def test_five_thousand_equations_are_drawn_as_few_tiles(driver, large, tmp_path):
@@ -268,10 +311,18 @@ def test_five_thousand_equations_are_drawn_as_few_tiles(driver, large, tmp_path)
     assert 20 < drawn <= MAX_TILES
     page.choose("params['w'][3]")
     equations = large.as_dict()["equations"]
-    bit = 1 << next(leaf["offset"] for leaf in large.as_dict()["leaves"] if leaf["path"] == "params['w']") + 3
+    bit = (
+        1
+        << next(
+            leaf["offset"] for leaf in large.as_dict()["leaves"] if leaf["path"] == "params['w']"
+        )
+        + 3
+    )
     reached = sum(bool(int(equations["sets"][number], 16) & bit) for number in equations["set"])
     assert int(page.numbers()["equations"][0]) == reached < num / 4
-    texts = page.run("return [...document.querySelectorAll('#treemap .tile')].map(tile => tile.textContent)")
+    texts = page.run(
+        "return [...document.querySelectorAll('#treemap .tile')].map(tile => tile.textContent)"
+    )
     assert any("1 run" in text or " run, " in text for text in texts)
 
 
@@ -279,8 +330,10 @@ def test_every_group_of_many_equations_opens(driver, large, tmp_path):
     page = Page(driver, large, tmp_path)
     for _ in range(12):
         label = page.run(
-            "const tile = [...document.querySelectorAll('#treemap .tile')].find(t => t.classList.contains('fold'))"
-            " || [...document.querySelectorAll('#treemap .tile')].find(t => t.textContent.endsWith('Opens.'));"
+            "const tile = [...document.querySelectorAll('#treemap .tile')].find(t => "
+            "t.classList.contains('fold'))"
+            " || [...document.querySelectorAll('#treemap .tile')].find(t => "
+            "t.textContent.endsWith('Opens.'));"
             "if (!tile) return null; const text = tile.textContent; tile.click(); return text;"
         )
         if label is None:
@@ -290,15 +343,32 @@ def test_every_group_of_many_equations_opens(driver, large, tmp_path):
     assert page.states()
 
 
-# --- looks ----------------------------------------------------------------------------------------------------------
+# --- looks ----------------------------------------------------------------------------------------
 
 
 def colours(page):
     """The colours of the page."""
-    names = ("page", "panel", "ink", "soft", "line", "accent", "run", "run-ink", "extra", "extra-line", "extra-ink")
+    names = (
+        "page",
+        "panel",
+        "ink",
+        "soft",
+        "line",
+        "accent",
+        "run",
+        "run-ink",
+        "extra",
+        "extra-line",
+        "extra-ink",
+    )
     names += ("load", "load-ink", "clean", "clean-ink", "edge", "saved", "focus", "group", "bar")
-    values = "return arguments[0].map(name => getComputedStyle(document.documentElement).getPropertyValue('--' + name))"
-    return page.run("return getComputedStyle(document.body).backgroundColor"), page.run(values, list(names))
+    values = (
+        "return arguments[0].map(name => "
+        "getComputedStyle(document.documentElement).getPropertyValue('--' + name))"
+    )
+    return page.run("return getComputedStyle(document.body).backgroundColor"), page.run(
+        values, list(names)
+    )
 
 
 def test_light_and_dark_follow_the_system_or_the_switch(page):

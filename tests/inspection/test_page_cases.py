@@ -1,4 +1,6 @@
-"""The page about functions that are out of the ordinary: long names, many groups, failed calls, several signatures."""
+"""The page about functions that are out of the ordinary: long names, many groups, failed calls,
+several signatures.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from page_reader import Page
 import incrax
 from incrax.inspection.page import Report
 
-Keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
+Keys = pytest.importorskip(
+    "selenium.webdriver.common.keys", reason="selenium is not installed"
+).Keys
 
 NUM_GROUPS = 400
 LONG = "x" * 150
@@ -65,7 +69,7 @@ def is_shown(page, selector):
     return page.run("return document.querySelector(arguments[0]).offsetParent !== null", selector)
 
 
-# --- what ran ---------------------------------------------------------------------------------------------------------
+# --- what ran -------------------------------------------------------------------------------------
 
 
 def test_figures_of_calls_are_of_the_signature_that_is_shown(driver, tmp_path):
@@ -100,8 +104,14 @@ def test_before_any_call_nothing_is_said_to_be_saved_or_to_have_run(driver, tmp_
     page.choose()
     assert "served by whole" in page.find("#sentence").text
     assert page.find("#calls-note").text == "No call has returned yet."
-    assert not any(is_shown(page, selector) for selector in ("#timeline", "#call", "#calls-table", "#memory-chart"))
-    assert "it has not run by itself yet. Trying candidates has cost nothing so far." in page.find("#plans-note").text
+    assert not any(
+        is_shown(page, selector)
+        for selector in ("#timeline", "#call", "#calls-table", "#memory-chart")
+    )
+    assert (
+        "it has not run by itself yet. Trying candidates has cost nothing so far."
+        in page.find("#plans-note").text
+    )
     assert figures(page)["equations run per call"] == "unknownno call is remembered"
     assert page.errors() == []
 
@@ -124,7 +134,9 @@ def test_derived_equations_are_told_from_those_of_the_program(driver, tmp_path):
     page = Page(driver, Report({**data, "outlooks": outlooks, "plans": plans}), tmp_path)
     page.choose("a")
     assert page.find("#sentence").text.endswith("which runs 9, 4 of them derived.")
-    assert page.run("return document.querySelector('#numbers tbody tr').lastChild.textContent").startswith("9, ")
+    assert page.run(
+        "return document.querySelector('#numbers tbody tr').lastChild.textContent"
+    ).startswith("9, ")
     assert "9 (4 derived)" in page.find("#plans-table").text
 
 
@@ -132,47 +144,71 @@ def test_the_page_says_when_a_call_starts_from_values_of_an_earlier_one(driver, 
     data = reported_product().as_dict()
     last, second = (hex(1 << leaf["offset"]) for leaf in data["leaves"])
     both = hex(int(last, 16) | int(second, 16))
-    outlooks = [{**found, "differs": both} if found["mask"] == last else found for found in data["outlooks"]]
+    outlooks = [
+        {**found, "differs": both} if found["mask"] == last else found for found in data["outlooks"]
+    ]
     page = Page(driver, Report({**data, "outlooks": outlooks}), tmp_path)
     page.choose("a")
     why = "return document.querySelector('#numbers tr[data-name=why]').lastChild.textContent"
-    assert page.run(why).endswith("it starts from values of an earlier call, against which all inputs changed")
+    assert page.run(why).endswith(
+        "it starts from values of an earlier call, against which all inputs changed"
+    )
     page.choose("b")
     assert "earlier call" not in page.run(why)
 
 
 def test_what_advice_quotes_is_code(driver, tmp_path):
-    page = Page(driver, Report({**reported_product().as_dict(), "worth": "no: call it under `jax.jit`"}), tmp_path)
+    page = Page(
+        driver,
+        Report({**reported_product().as_dict(), "worth": "no: call it under `jax.jit`"}),
+        tmp_path,
+    )
     assert page.find("#plans-note").text.endswith("Is saving worth it? No: call it under jax.jit.")
     assert page.find("#plans-note code").text == "jax.jit"
 
 
-# --- the map ----------------------------------------------------------------------------------------------------------
+# --- the map --------------------------------------------------------------------------------------
 
 
 def test_groups_that_are_too_many_share_a_tile_and_none_is_left_out(driver, many_inputs, tmp_path):
     page = Page(driver, many_inputs, tmp_path)
-    page.run("const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new Event('change'));")
+    page.run(
+        "const s = document.getElementById('area'); s.value = 'count'; s.dispatchEvent(new "
+        "Event('change'));"
+    )
     root = "return map.root.children.map(node => [node.data.label, node.data.numbers.length])"
     shown = dict(page.run(root))
     assert len(shown) <= 150
-    assert sum(shown.values()) == many_inputs.as_dict()["function"]["num_equations"] == 2 * NUM_GROUPS
+    assert (
+        sum(shown.values()) == many_inputs.as_dict()["function"]["num_equations"] == 2 * NUM_GROUPS
+    )
     assert shown["251 smaller groups"] == 502
-    covered = "return d3.sum(map.tiles.filter(t => t.box.parent && !t.box.parent.parent), t => area(t.box))"
-    frame = page.run("const t = document.getElementById('treemap'); return t.clientWidth * t.clientHeight")
+    covered = (
+        "return d3.sum(map.tiles.filter(t => t.box.parent && !t.box.parent.parent), t => "
+        "area(t.box))"
+    )
+    frame = page.run(
+        "const t = document.getElementById('treemap'); return t.clientWidth * t.clientHeight"
+    )
     assert page.run(covered) > 0.8 * frame
 
 
 def test_equations_without_an_area_are_counted(driver, tmp_path):
     page = Page(driver, reported_product(), tmp_path)
     assert "not drawn" not in page.find("#areas").text
-    page.run("const s = document.getElementById('area'); s.value = 'flops'; s.dispatchEvent(new Event('change'));")
+    page.run(
+        "const s = document.getElementById('area'); s.value = 'flops'; s.dispatchEvent(new "
+        "Event('change'));"
+    )
     assert page.find("#areas").text == "FLOPs. 2 equations without any are not drawn."
 
 
 def test_a_group_opened_by_the_space_key_keeps_the_focus(driver, many_inputs, tmp_path):
     page = Page(driver, many_inputs, tmp_path)
-    page.run("[...document.querySelectorAll('#treemap .tile')].find(t => t.textContent.endsWith('Opens.')).focus()")
+    page.run(
+        "[...document.querySelectorAll('#treemap .tile')].find(t => "
+        "t.textContent.endsWith('Opens.')).focus()"
+    )
     page.press(Keys.SPACE)
     assert page.run("return document.querySelectorAll('#crumbs button').length") == 1
     assert page.run("return document.activeElement.classList.contains('tile')")
@@ -186,7 +222,10 @@ def test_a_window_that_changes_its_width_keeps_the_focus(driver, many_inputs, tm
     size = {"width": 900, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        wait = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done(true)));"
+        wait = (
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => "
+            "done(true)));"
+        )
         assert driver.execute_async_script(wait)
         assert page.run("return map.tiles[map.current].element === document.activeElement")
         assert page.focused() == before
@@ -198,7 +237,8 @@ def test_narrow_groups_are_named_by_their_inputs_alone(driver, many_inputs, tmp_
     page = Page(driver, many_inputs, tmp_path)
     shown = page.run(
         "return map.tiles.filter(t => t.data.kind === 'depends on').map(t =>"
-        " [t.box.x1 - t.box.x0 < 200, t.element.querySelector('b span').className, t.element.textContent])"
+        " [t.box.x1 - t.box.x0 < 200, t.element.querySelector('b span').className, "
+        "t.element.textContent])"
     )
     assert any(is_narrow for is_narrow, _, _ in shown)
     for is_narrow, name, text in shown:
@@ -206,7 +246,7 @@ def test_narrow_groups_are_named_by_their_inputs_alone(driver, many_inputs, tmp_
         assert text.startswith("depends on p['p")
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def test_a_call_that_changed_many_inputs_leads_to_the_map(driver, many_inputs, tmp_path):
@@ -221,7 +261,9 @@ def test_a_call_that_changed_many_inputs_leads_to_the_map(driver, many_inputs, t
     assert page.run("return document.querySelector('input[name=view]:checked').value") == "engine"
 
 
-@pytest.mark.parametrize(("low", "high"), [(1.4, 30.0), (2.1e-3, 3.8e-3), (3e-5, 0.2), (9e-4, 1.8e-3), (1.2e-7, 900.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.4, 30.0), (2.1e-3, 3.8e-3), (3e-5, 0.2), (9e-4, 1.8e-3), (1.2e-7, 900.0)]
+)
 def test_ticks_of_the_time_axis_keep_apart(driver, many_inputs, tmp_path, low, high):
     page = Page(driver, many_inputs, tmp_path)
     ticks = page.run("return logTicks(arguments[0], arguments[1])", low, high)
@@ -231,7 +273,7 @@ def test_ticks_of_the_time_axis_keep_apart(driver, many_inputs, tmp_path, low, h
     assert steps.min() > 12 / 146  # the height of a label over that of the axis
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [380, 1280])

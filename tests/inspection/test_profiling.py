@@ -1,4 +1,6 @@
-"""Spans named after stages in the profile that JAX writes; none are made while no profile is taken."""
+"""Spans named after stages in the profile that JAX writes; none are made while no profile is
+taken.
+"""
 
 from __future__ import annotations
 

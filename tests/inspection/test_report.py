@@ -56,7 +56,7 @@ def data_of(engine):
     return page_data._Data(page_data.Subject("f", engine, engine.history, {}, 1))
 
 
-# --- numbers --------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +65,15 @@ def test_an_outlook_has_the_numbers_of_explain(kind, name):
     f = made(kind)
     found = outlook(incrax.report(f).as_dict(), f"params['{name}']")
     expected = f.explain(changed(name), X).as_dict()
-    keys = ("served_by", "why", "num_ran", "loaded_bytes", "flops_ran", "flops_avoided", "transcendentals_avoided")
+    keys = (
+        "served_by",
+        "why",
+        "num_ran",
+        "loaded_bytes",
+        "flops_ran",
+        "flops_avoided",
+        "transcendentals_avoided",
+    )
     assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
     assert found["num_loaded"] == len(expected["loaded"])
     assert found["num_filled"] == len(expected["filled"])
@@ -147,7 +155,9 @@ def test_measured_programs_scale_the_seconds_of_their_equations():
     data = incrax.report(f).as_dict()
     equations, engine = data["equations"], f._traces.latest.engine
     assert engine.chooser.whole.seconds is not None
-    in_whole = [s for s, how in zip(equations["seconds"], equations["how"], strict=True) if how == 1]
+    in_whole = [
+        s for s, how in zip(equations["seconds"], equations["how"], strict=True) if how == 1
+    ]
     assert in_whole
     assert data["whole"]["is_measured"]
     if len(in_whole) == len(engine.facts.program.eqns):
@@ -174,11 +184,15 @@ def test_plans_are_listed_with_their_candidates():
     plans = incrax.report(f).as_dict()["plans"]
     assert plans[0]["changed"]["names"] == ["params['c']"]
     assert plans[0]["why"] == f._traces.latest.engine.chooser.seen(int(plans[0]["mask"], 16)).reason
-    assert all({"name", "seconds", "is_measured"} == set(c) for plan in plans for c in plan["candidates"])
+    assert all(
+        {"name", "seconds", "is_measured"} == set(c) for plan in plans for c in plan["candidates"]
+    )
 
 
 def test_plans_say_how_many_of_their_equations_are_derived():
-    f = incrax.incremental(jax.grad(lambda p, x: jnp.sum(jnp.log(p["a"] * x + p["b"] * x**2))), tuning=MINIMAL)
+    f = incrax.incremental(
+        jax.grad(lambda p, x: jnp.sum(jnp.log(p["a"] * x + p["b"] * x**2))), tuning=MINIMAL
+    )
     f(PARAMS, X)
     f({**PARAMS, "a": np.float64(7)}, X)
     data, engine = incrax.report(f).as_dict(), f._traces.latest.engine
@@ -260,7 +274,7 @@ def test_effects_run_in_every_outlook():
     assert outlook(data, "b")["num_ran"] == f.explain(1.0, 5.0).as_dict()["num_ran"]
 
 
-# --- what can be reported on ----------------------------------------------------------------------------------------
+# --- what can be reported on ----------------------------------------------------------------------
 
 
 def test_before_the_first_call_arguments_are_needed():
@@ -268,7 +282,8 @@ def test_before_the_first_call_arguments_are_needed():
     with pytest.raises(incrax.NotCalledError) as caught:
         incrax.report(f)
     assert str(caught.value) == (
-        "`report()` needs a call to report on, and this function has not been called yet. Call it once, or give "
+        "`report()` needs a call to report on, and this function has not been called yet. Call it "
+        "once, or give "
         "`report()` example arguments."
     )
     data = incrax.report(f, PARAMS, X).as_dict()
@@ -305,9 +320,12 @@ def test_what_is_no_incremental_function_is_refused():
     with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(model)
     assert str(caught.value) == (
-        "`report(f)` got a function. A page shows what an incremental function saves and runs, and this is none. "
-        "Usually the plain function was passed instead of what `incremental` or `grad` returned: calls of it are not "
-        "tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and report on that."
+        "`report(f)` got a function. A page shows what an incremental function saves and runs, and "
+        "this is none. "
+        "Usually the plain function was passed instead of what `incremental` or `grad` returned: "
+        "calls of it are not "
+        "tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and "
+        "report on that."
     )
     assert issubclass(incrax.errors.ReportError, TypeError)
 
@@ -316,9 +334,12 @@ def test_a_guarded_function_is_refused():
     with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(incrax.guarded(lambda x: x))
     assert str(caught.value) == (
-        "`report(f)` got a function made by `guarded`, which has a program for each path through its branches, each "
-        "compiled as a whole: there are no saved values to show. Nothing was evaluated. `f.explain()` lists its paths "
-        "and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for each path."
+        "`report(f)` got a function made by `guarded`, which has a program for each path through "
+        "its branches, each "
+        "compiled as a whole: there are no saved values to show. Nothing was evaluated. "
+        "`f.explain()` lists its paths "
+        "and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for "
+        "each path."
     )
 
 
@@ -350,10 +371,12 @@ def test_a_path_is_chosen_by_static_arguments_too():
     f({"a": 2.0, "b": 0.3}, x, 1)
     f({"a": 2.0, "b": 0.3}, x, 2)
     f({"a": 2.5, "b": 0.3}, x, 2)
-    assert [incrax.report(f, {"a": 2.0, "b": 0.3}, x, n).as_dict()["calls"]["num"] for n in (1, 2)] == [1, 2]
+    assert [
+        incrax.report(f, {"a": 2.0, "b": 0.3}, x, n).as_dict()["calls"]["num"] for n in (1, 2)
+    ] == [1, 2]
 
 
-# --- files and notebooks --------------------------------------------------------------------------------------------
+# --- files and notebooks --------------------------------------------------------------------------
 
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path):
@@ -362,8 +385,15 @@ def test_a_page_is_written_where_it_is_asked_for(tmp_path):
     assert (tmp_path / "one.html").read_text(encoding="utf-8") == report.html
     incrax.report(f, path=str(tmp_path / "two.html"))
     assert report.save(tmp_path / "three.html") == tmp_path / "three.html"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "three.html", "two.html"]
-    assert str(report) == f"report of model: {report.as_dict()['function']['num_equations']} equations, 6 calls"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "one.html",
+        "three.html",
+        "two.html",
+    ]
+    assert (
+        str(report)
+        == f"report of model: {report.as_dict()['function']['num_equations']} equations, 6 calls"
+    )
     assert repr(report) == f"<{report}>"
 
 
@@ -379,8 +409,10 @@ def test_arguments_where_the_file_belongs_are_an_error_before_anything_is_done()
     with pytest.raises(incrax.errors.ReportError) as caught:
         incrax.report(f, PARAMS, X, path=PARAMS)
     assert str(caught.value) == (
-        "`report` got an object of type dict for the file to write to, which must be a name or a path. Usually the "
-        "arguments of a call were given as `path`. Nothing was evaluated or written. Call `incrax.report(f, *args)`, "
+        "`report` got an object of type dict for the file to write to, which must be a name or a "
+        "path. Usually the "
+        "arguments of a call were given as `path`. Nothing was evaluated or written. Call "
+        "`incrax.report(f, *args)`, "
         "in which the file is `path=...`."
     )
     assert f.stats.as_dict() == before
@@ -401,7 +433,10 @@ def test_data_cannot_end_their_element():
     f = incrax.incremental(fun, tuning=MINIMAL)
     f(1.0)
     html = incrax.report(f).html
-    assert "alert(1)</script>" not in html.replace("&lt;", "<").split('id="data">')[1].split("</script>")[0]
+    assert (
+        "alert(1)</script>"
+        not in html.replace("&lt;", "<").split('id="data">')[1].split("</script>")[0]
+    )
     assert html.count("<script") == 3
     start = html.index('id="data">') + len('id="data">')
     data = json.loads(html[start : html.index("</script>", start)])

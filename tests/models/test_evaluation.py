@@ -31,7 +31,9 @@ def plain(m):
         merged = {name: fixed[name] for name in ("b", "a", "x")}
         for name, tree in trainable.items():
             is_none = lambda leaf: leaf is None
-            merged[name] = jax.tree.map(lambda t, f: f if t is None else t, tree, fixed[name], is_leaf=is_none)
+            merged[name] = jax.tree.map(
+                lambda t, f: f if t is None else t, tree, fixed[name], is_leaf=is_none
+            )
         return loss(**merged)
 
     return fun
@@ -39,7 +41,9 @@ def plain(m):
 
 def alike(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13), found, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13), found, expected
+    )
 
 
 @pytest.mark.parametrize("fixed", [(), ("b",), ("first",), ("second",)])
@@ -57,7 +61,9 @@ def test_derivatives_are_those_of_plain_jax_by_what_is_trainable(fixed):
 
 
 def test_jacobians_have_the_structure_of_the_value():
-    m = incrax.bind(lambda b, a, x: {"r": b * x - a, "s": a * b}, b=2.0, a=3.0, x=X, roles={"x": "data"})
+    m = incrax.bind(
+        lambda b, a, x: {"r": b * x - a, "s": a * b}, b=2.0, a=3.0, x=X, roles={"x": "data"}
+    )
     found = m.jacobian()
     np.testing.assert_allclose(found["r"]["b"], X)
     np.testing.assert_allclose(found["r"]["a"], -np.ones(30))
@@ -73,7 +79,9 @@ def test_nothing_runs_where_nothing_was_set():
 
 
 def test_only_what_a_change_reaches_runs():
-    m = incrax.bind(incrax.incremental(loss, tuning=MINIMAL), b=0.75, a={"first": 1.0, "second": X[:2]}, x=X)
+    m = incrax.bind(
+        incrax.incremental(loss, tuning=MINIMAL), b=0.75, a={"first": 1.0, "second": X[:2]}, x=X
+    )
     m.value()
     m.set(b=0.5)
     m.value()
@@ -83,7 +91,9 @@ def test_only_what_a_change_reaches_runs():
 
 def test_no_derivative_by_what_is_fixed_is_computed():
     fun = incrax.incremental(lambda w, v, x: jnp.sum((jnp.tanh(x * w) @ v) ** 2), tuning=MINIMAL)
-    m = incrax.bind(fun, w=X[:3], v=np.ones(3), x=np.ones((4, 3)), roles={"w": "fixed", "x": "data"})
+    m = incrax.bind(
+        fun, w=X[:3], v=np.ones(3), x=np.ones((4, 3)), roles={"w": "fixed", "x": "data"}
+    )
     assert set(m.grad()) == {"v"}
     ran = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
     assert ran.count("dot_general") == 2  # the value's, and that by v
@@ -91,7 +101,10 @@ def test_no_derivative_by_what_is_fixed_is_computed():
 
 def test_options_of_an_incremental_function_are_kept():
     m = incrax.bind(
-        incrax.incremental(loss, policy="exact", memory=10_000), b=0.75, a={"first": 1.0, "second": X[:2]}, x=X
+        incrax.incremental(loss, policy="exact", memory=10_000),
+        b=0.75,
+        a={"first": 1.0, "second": X[:2]},
+        x=X,
     )
     options = m.function._traces.options
     assert options.is_exact
@@ -105,10 +118,12 @@ def test_a_flat_view_is_a_function_of_the_trainable_elements():
     np.testing.assert_allclose(flat.x0, [1.25, 0.5, 1.5])
     value, gradient = flat.value_and_gradient(flat.x0)
     np.testing.assert_allclose(value, m.value())
-    np.testing.assert_allclose(gradient, np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(m.grad())]))
+    np.testing.assert_allclose(
+        gradient, np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(m.grad())])
+    )
 
 
-# --- without bounds ---------------------------------------------------------------------------------------------------
+# --- without bounds -------------------------------------------------------------------------------
 
 BOUNDS = {"b": (0.0, 2.0), "first": (None, 3.0), "second": ([0.0, -np.inf], [np.inf, 5.0])}
 
@@ -133,7 +148,9 @@ def test_gradients_and_volumes_in_unbounded_space_are_those_of_the_composed_func
     m = bound(bounds=BOUNDS)
     u = m.unbounded()
     at = np.array([0.3, -0.2, 0.7, 1.1])
-    ravel = lambda at: jnp.concatenate([jnp.ravel(each) for each in jax.tree.leaves(list(bounded(at)))])
+    ravel = lambda at: jnp.concatenate(
+        [jnp.ravel(each) for each in jax.tree.leaves(list(bounded(at)))]
+    )
 
     def bounded(at):
         second = jnp.stack([jnp.exp(at[2]), 5.0 - jnp.exp(-at[3])])
@@ -141,7 +158,9 @@ def test_gradients_and_volumes_in_unbounded_space_are_those_of_the_composed_func
 
     expected = jax.grad(lambda at: loss(*bounded(at), X))(at)
     np.testing.assert_allclose(u.flat.gradient(at), expected, rtol=1e-10)
-    np.testing.assert_allclose(u.log_det(at), jnp.linalg.slogdet(jax.jacobian(ravel)(at))[1], rtol=1e-10)
+    np.testing.assert_allclose(
+        u.log_det(at), jnp.linalg.slogdet(jax.jacobian(ravel)(at))[1], rtol=1e-10
+    )
 
 
 def test_own_transforms_take_the_place_of_bounds():
@@ -156,7 +175,10 @@ def test_own_transforms_take_the_place_of_bounds():
 def test_a_minimiser_without_bounds_stays_in_them():
     minimize = pytest.importorskip("scipy.optimize").minimize
     m = incrax.bind(
-        lambda a, b: (a + 1.0) ** 2 + (b - 0.5) ** 2, a=1.0, b=0.9, bounds={"a": (0.0, None), "b": (0.0, 1.0)}
+        lambda a, b: (a + 1.0) ** 2 + (b - 0.5) ** 2,
+        a=1.0,
+        b=0.9,
+        bounds={"a": (0.0, None), "b": (0.0, 1.0)},
     )
     u = m.unbounded()
     u.set(minimize(u.flat.value_and_gradient, u.flat.x0, jac=True).x)

@@ -15,7 +15,9 @@ X = np.linspace(-1.0, 2.0, 50)
 
 
 def nll(params, scale, x, offset=0.25):
-    return jnp.sum(((x - params["mu"]) / params["sigma"]) ** 2) * scale + jnp.sum(params["w"]) + offset
+    return (
+        jnp.sum(((x - params["mu"]) / params["sigma"]) ** 2) * scale + jnp.sum(params["w"]) + offset
+    )
 
 
 def model(**options):
@@ -26,7 +28,13 @@ def model(**options):
 def test_floating_leaves_and_integers_of_python_are_trainable_by_default_and_others_are_data():
     values = {"a": 1.0, "b": 2, "n": np.array(3), "flag": True, "name": "text"}
     m = incrax.bind(lambda a, b, n, flag, name: a * b * n, **values)
-    assert m.roles == {"a": "trainable", "b": "trainable", "n": "data", "flag": "data", "name": "data"}
+    assert m.roles == {
+        "a": "trainable",
+        "b": "trainable",
+        "n": "data",
+        "flag": "data",
+        "name": "data",
+    }
 
 
 def test_the_innermost_path_decides_on_a_role():
@@ -36,7 +44,11 @@ def test_the_innermost_path_decides_on_a_role():
 
 
 def test_a_predicate_decides_on_roles():
-    m = model(roles=lambda path, leaf: "data" if np.size(leaf) > 10 else "fixed" if "sigma" in path else None)
+    m = model(
+        roles=lambda path, leaf: (
+            "data" if np.size(leaf) > 10 else "fixed" if "sigma" in path else None
+        )
+    )
     assert m.roles["x"] == "data"
     assert m.trainable_paths == ("params['mu']", "params['w']", "scale")
     assert m.names == ("params['mu']", "params['w'][0]", "params['w'][1]", "scale")
@@ -69,7 +81,9 @@ def test_values_take_the_type_of_what_they_replace():
 
 
 def test_data_may_change_their_shape_and_structure():
-    m = incrax.bind(lambda a, data: a * jnp.sum(data["x"]), a=2.0, data={"x": X}, roles={"data": "data"})
+    m = incrax.bind(
+        lambda a, data: a * jnp.sum(data["x"]), a=2.0, data={"x": X}, roles={"data": "data"}
+    )
     m.set(data={"x": X[:3], "y": X})
     np.testing.assert_allclose(m.value(), 2.0 * X[:3].sum())
     m.set({"data['x']": X[:3] * 2}, a=1.0)
@@ -79,7 +93,11 @@ def test_data_may_change_their_shape_and_structure():
 
 def test_leaves_that_follow_replaced_data_stay_what_they_were():
     m = incrax.bind(
-        lambda data, a, b: a + b + sum(data), data=[1, 2], a=1.0, b=2.0, roles={"data": "data", "b": "fixed"}
+        lambda data, a, b: a + b + sum(data),
+        data=[1, 2],
+        a=1.0,
+        b=2.0,
+        roles={"data": "data", "b": "fixed"},
     )
     m.set(data=[1, 2, 3, 4], b=5.0)
     assert (m["a"], m["b"]) == (1.0, 5.0)
@@ -108,7 +126,11 @@ def test_what_is_refused_changes_nothing():
     told = []
     m.on_change(told.append)
     before = {**m.inputs, "params": dict(m["params"])}
-    for values in ({"mu": 1.0, "sigma": -1.0}, {"x": X[:3], "w": np.zeros(3)}, {"mu": 1.0, "nothing": 2.0}):
+    for values in (
+        {"mu": 1.0, "sigma": -1.0},
+        {"x": X[:3], "w": np.zeros(3)},
+        {"mu": 1.0, "nothing": 2.0},
+    ):
         with pytest.raises(incrax.IncraxError):
             m.set(values)
     assert not told
@@ -130,17 +152,28 @@ def test_watchers_are_told_what_was_set_until_they_end_it():
 
 def test_what_the_caller_does_with_arrays_later_is_not_seen():
     w, x = np.array([1.0, 2.0]), X.copy()
-    m = incrax.bind(nll, params={"mu": 0.5, "sigma": 1.5, "w": w}, scale=2.0, x=x, roles={"x": "data"})
+    m = incrax.bind(
+        nll, params={"mu": 0.5, "sigma": 1.5, "w": w}, scale=2.0, x=x, roles={"x": "data"}
+    )
     value = m.value()
     w[:], x[:] = 7.0, 0.0
     assert m.value() == value
     m.set(scale=3.0)
-    np.testing.assert_allclose(m.value(), jax.jit(nll)({"mu": 0.5, "sigma": 1.5, "w": np.array([1.0, 2.0])}, 3.0, X))
+    np.testing.assert_allclose(
+        m.value(), jax.jit(nll)({"mu": 0.5, "sigma": 1.5, "w": np.array([1.0, 2.0])}, 3.0, X)
+    )
 
 
 def test_the_table_shows_roles_values_and_bounds():
     text = str(model(bounds={"sigma": (0.1, None), "w": ([-1.0, -2.0], 5.0)}))
-    for shown in ("params['sigma']", "trainable", "0.1 to inf", "float64[50]", "(-2 ... -1) to 5", "0.5"):
+    for shown in (
+        "params['sigma']",
+        "trainable",
+        "0.1 to inf",
+        "float64[50]",
+        "(-2 ... -1) to 5",
+        "0.5",
+    ):
         assert shown in text
 
 
@@ -155,7 +188,12 @@ CHANGES = st.dictionaries(st.sampled_from(["mu", "sigma", "scale", "x"]), VALUES
 
 
 @given(
-    st.lists(st.tuples(CHANGES, st.sampled_from(["set", "at", "fix"]), st.sampled_from(["value", "grad"])), max_size=8)
+    st.lists(
+        st.tuples(
+            CHANGES, st.sampled_from(["set", "at", "fix"]), st.sampled_from(["value", "grad"])
+        ),
+        max_size=8,
+    )
 )
 def test_any_changes_give_the_values_of_plain_jax(changes):
     m = model()
@@ -178,9 +216,13 @@ def check(m, now, method):
     if method == "value":
         np.testing.assert_allclose(m.value(), nll(params, now["scale"], now["x"]), rtol=1e-12)
         return
-    expected = dict(zip(("params", "scale"), jax.grad(nll, (0, 1))(params, now["scale"], now["x"]), strict=True))
+    expected = dict(
+        zip(("params", "scale"), jax.grad(nll, (0, 1))(params, now["scale"], now["x"]), strict=True)
+    )
     found = m.grad()
     assert set(found) == set(m.trainable)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-9), found, {k: expected[k] for k in found}
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-9),
+        found,
+        {k: expected[k] for k in found},
     )

@@ -32,22 +32,27 @@ def text_of(kind, call):
 BINDING = {
     "no function": (
         lambda: incrax.bind(3.0),
-        f"`bind(f)` got 3.0 of type float, which cannot be called. {NOTHING} Pass a function of the inputs.",
+        f"`bind(f)` got 3.0 of type float, which cannot be called. {NOTHING} Pass a function of "
+        "the inputs.",
     ),
     "missing": (
         lambda: incrax.bind(loss, params=1.0),
-        f"`bind(loss)` got no value for `x`, and a bound model has a value for each input. {NOTHING} Pass "
+        "`bind(loss)` got no value for `x`, and a bound model has a value for each input. "
+        f"{NOTHING} Pass "
         "`bind(loss, x=...)`.",
     ),
     "other": (
         lambda: incrax.bind(loss, parms=1.0, x=2.0),
-        "`bind(loss)` got `parms`, and the function takes `params`, `x`. This is usually a typing error. "
+        "`bind(loss)` got `parms`, and the function takes `params`, `x`. This is usually a typing "
+        "error. "
         f"{NOTHING} Did you mean `params`?",
     ),
     "option": (
         lambda: incrax.bind(lambda bounds: bounds, bounds={}),
-        "`bind(<lambda>)` cannot bind the parameter `bounds`, because `bind` itself has an option of this name. "
-        f"{NOTHING} Give it another name: `bind(lambda my_bounds, ...: <lambda>(bounds=my_bounds, ...), "
+        "`bind(<lambda>)` cannot bind the parameter `bounds`, because `bind` itself has an option "
+        "of this name. "
+        f"{NOTHING} Give it another name: `bind(lambda my_bounds, ...: <lambda>(bounds=my_bounds, "
+        "...), "
         "my_bounds=...)`.",
     ),
     "roles": (
@@ -57,18 +62,21 @@ BINDING = {
     ),
     "role": (
         lambda: model(roles={"x": "constant"}),
-        f'`bind(roles=...)` gives `x` the role \'constant\'. {UNTOUCHED} Use one of "trainable", "fixed", "state", '
+        f"`bind(roles=...)` gives `x` the role 'constant'. {UNTOUCHED} Use one of \"trainable\", "
+        '"fixed", "state", '
         '"data".',
     ),
     "integers": (
         lambda: incrax.bind(lambda n: n, n=np.array(3), roles={"n": "trainable"}),
-        "`n` of type int64[] cannot be trainable, because it has no derivative. This is usually a number without a "
+        "`n` of type int64[] cannot be trainable, because it has no derivative. This is usually a "
+        "number without a "
         "decimal "
         f'point. {UNTOUCHED} Write 1.0 instead of 1, or give it the role "fixed" or "data".',
     ),
     "no mapping": (
         lambda: model(bounds=[(0, 1)]),
-        f"`bind(bounds=...)` got [(0, 1)] for `mu`: it is no mapping of paths to pairs. {NOTHING} Pass a pair: "
+        f"`bind(bounds=...)` got [(0, 1)] for `mu`: it is no mapping of paths to pairs. {NOTHING} "
+        "Pass a pair: "
         "`bounds={'mu': (0, None)}`.",
     ),
     "no pair": (
@@ -78,22 +86,27 @@ BINDING = {
     ),
     "empty": (
         lambda: model(bounds={"sigma": (2.0, 1.0)}),
-        "`bind(bounds=...)` got (2.0, 1.0) for `params['sigma']`: the lower bound is not below the upper one. "
+        "`bind(bounds=...)` got (2.0, 1.0) for `params['sigma']`: the lower bound is not below the "
+        "upper one. "
         f"{NOTHING} Pass a pair: `bounds={{\"params['sigma']\": (0, None)}}`.",
     ),
     "shape": (
         lambda: model(bounds={"w": (np.zeros(3), None)}),
-        "`bind(bounds=...)` got (array([0., 0., 0.]), None) for `params['w']`: it does not fit the shape [2]. "
+        "`bind(bounds=...)` got (array([0., 0., 0.]), None) for `params['w']`: it does not fit the "
+        "shape [2]. "
         f"{NOTHING} Pass a pair: `bounds={{\"params['w']\": (0, None)}}`.",
     ),
     "transform": (
         lambda: model(transforms={"sigma": (jnp.exp, 1.0)}),
-        f"`bind(transforms=...)` got ({jnp.exp!r}, 1.0) for `params['sigma']`: it is no pair of functions, into the "
-        f"bounds and back. {NOTHING} Pass a pair: `transforms={{\"params['sigma']\": (jnp.exp, jnp.log)}}`.",
+        f"`bind(transforms=...)` got ({jnp.exp!r}, 1.0) for `params['sigma']`: it is no pair of "
+        "functions, into the "
+        f"bounds and back. {NOTHING} Pass a pair: `transforms={{\"params['sigma']\": (jnp.exp, "
+        f"jnp.log)}}`.",
     ),
     "bounds of data": (
         lambda: model(bounds={"x": (0, None)}),
-        '`bind(bounds=...)` names `x`, whose role is "data"; only what is trainable or fixed has them. '
+        '`bind(bounds=...)` names `x`, whose role is "data"; only what is trainable or fixed has '
+        "them. "
         f'{NOTHING} Leave it out, or give it the role "trainable".',
     ),
     "outside": (
@@ -106,53 +119,65 @@ BINDING = {
 SETTING = {
     "unknown": (
         lambda m: m.set(sigmo=1.0),
-        "`sigmo` names no input of this model, which has `params`, `x`, `params['mu']`, `params['sigma']`, "
+        "`sigmo` names no input of this model, which has `params`, `x`, `params['mu']`, "
+        "`params['sigma']`, "
         f"`params['w']`. {UNTOUCHED} Did you mean `sigma`?",
     ),
     "unlike anything": (
         lambda m: m["zzz"],
-        "`zzz` names no input of this model, which has `params`, `x`, `params['mu']`, `params['sigma']`, "
-        f"`params['w']`. {UNTOUCHED} Use an input's name, a path as `print(model)` shows it, or its end.",
+        "`zzz` names no input of this model, which has `params`, `x`, `params['mu']`, "
+        "`params['sigma']`, "
+        f"`params['w']`. {UNTOUCHED} Use an input's name, a path as `print(model)` shows it, or "
+        "its end.",
     ),
     "traced": (
         lambda m: jax.jit(lambda mu: m.set(mu=mu))(1.0),
-        "`params['mu']` was to be set to a traced value, which has no number. This is usually a call of `set` inside "
-        f"`jax.jit` or `jax.grad`. {UNTOUCHED} Set it outside; inside compiled code, pass the value to the function "
+        "`params['mu']` was to be set to a traced value, which has no number. This is usually a "
+        "call of `set` inside "
+        f"`jax.jit` or `jax.grad`. {UNTOUCHED} Set it outside; inside compiled code, pass the "
+        "value to the function "
         "itself.",
     ),
     "structure": (
         lambda m: m.set(params={"mu": 1.0}),
-        "`params` has the structure PyTreeDef({'mu': *, 'sigma': *, 'w': *}) and was to be set to one of "
+        "`params` has the structure PyTreeDef({'mu': *, 'sigma': *, 'w': *}) and was to be set to "
+        "one of "
         f"PyTreeDef({{'mu': *}}). {UNTOUCHED} Pass the same structure, or bind a new model; {SAME}",
     ),
     "shape": (
         lambda m: m.set(w=np.ones(3)),
-        f"`params['w']` is of type float64[2] and was to be set to float64[3]. {UNTOUCHED} Pass a value of the same "
+        f"`params['w']` is of type float64[2] and was to be set to float64[3]. {UNTOUCHED} Pass a "
+        "value of the same "
         "shape "
         f"and kind; {SAME}",
     ),
     "kind": (
         lambda m: m.set(mu=1.0 + 2.0j),
-        f"`params['mu']` is of type float64[] and was to be set to complex128[]. {UNTOUCHED} Pass a value of the same "
+        f"`params['mu']` is of type float64[] and was to be set to complex128[]. {UNTOUCHED} Pass "
+        "a value of the same "
         f"shape and kind; {SAME}",
     ),
     "text": (
         lambda m: m.set(mu="1.0"),
-        f"`params['mu']` is of type float64[] and was to be set to str. {UNTOUCHED} Pass a value of the same shape and "
+        f"`params['mu']` is of type float64[] and was to be set to str. {UNTOUCHED} Pass a value "
+        "of the same shape and "
         f"kind; {SAME}",
     ),
     "no state": (
         lambda m: m.update(),
-        f'`update` needs inputs with the role "state", and this model has none. {UNTOUCHED} Give an input that role: '
+        f'`update` needs inputs with the role "state", and this model has none. {UNTOUCHED} Give '
+        "an input that role: "
         '`bind(..., roles={"moments": "state"})`.',
     ),
     "when": (
         lambda m: m.training(None, updates="later"),
-        f'`training(updates=...)` got \'later\'. {UNTOUCHED} Use one of "before", "after", "never".',
+        f'`training(updates=...)` got \'later\'. {UNTOUCHED} Use one of "before", "after", '
+        '"never".',
     ),
     "not called": (
         lambda m: m.explain("grad"),
-        "`explain('grad')` needs a call to report on, and this function has not been called yet. Call it once, or give "
+        "`explain('grad')` needs a call to report on, and this function has not been called yet. "
+        "Call it once, or give "
         "`explain('grad')` example arguments.",
     ),
 }
@@ -181,7 +206,8 @@ def test_nothing_is_trainable():
     m = incrax.bind(lambda n: n, n=np.array(3))
     for call, name in ((m.grad, "grad"), (m.flat, "flat"), (m.unbounded, "unbounded")):
         assert text_of(incrax.errors.BindError, call) == (
-            f"`{name}` needs something trainable, and no input of this model is. {UNTOUCHED} Give a floating input the "
+            f"`{name}` needs something trainable, and no input of this model is. {UNTOUCHED} Give "
+            "a floating input the "
             "role "
             '"trainable": `model.set_role("mu", "trainable")`.'
         )
@@ -190,7 +216,8 @@ def test_nothing_is_trainable():
 def test_a_value_on_its_bound_has_no_unbounded_counterpart():
     m = incrax.bind(lambda a: a, a=1.0, bounds={"a": (1.0, None)})
     assert text_of(incrax.errors.InputValueError, m.unbounded) == (
-        f"`a` lies on its bound, which is infinitely far away in unbounded space. {UNTOUCHED} Set it to a value inside "
+        f"`a` lies on its bound, which is infinitely far away in unbounded space. {UNTOUCHED} Set "
+        "it to a value inside "
         "of its "
         "bounds first."
     )
@@ -206,7 +233,8 @@ STATE = {
 def test_a_function_with_state_that_returns_none(fun, seen):
     m = incrax.bind(fun, s=1.0, a=2.0, roles={"s": "state"})
     assert text_of(incrax.errors.BindError, m.value) == (
-        'A function of inputs with the role "state" returns a pair: its value, and a mapping of state inputs to their '
+        'A function of inputs with the role "state" returns a pair: its value, and a mapping of '
+        "state inputs to their "
         "new "
         f'values. This one returned {seen}. {UNTOUCHED} Return `value, {{"moments": new_moments}}`.'
     )
@@ -215,7 +243,8 @@ def test_a_function_with_state_that_returns_none(fun, seen):
 def test_updates_that_do_not_fit():
     m = incrax.bind(lambda s, a: (a, {"a": a}), s=1.0, a=2.0, roles={"s": "state"})
     assert text_of(incrax.errors.BindError, m.update) == (
-        f'The function returned an update of `a`, and nothing there has the role "state". {UNTOUCHED} Give it that '
+        'The function returned an update of `a`, and nothing there has the role "state". '
+        f"{UNTOUCHED} Give it that "
         "role: "
         "`bind(..., roles={'a': \"state\"})`."
     )
@@ -226,6 +255,7 @@ def test_updates_that_do_not_fit():
     )
     m = incrax.bind(lambda s, a: (a, {"s": [a, a]}), s=1.0, a=2.0, roles={"s": "state"})
     assert text_of(incrax.errors.BindError, m.update) == (
-        "The function returned an update of `s` of the structure PyTreeDef([*, *]); the state is of PyTreeDef(*). "
+        "The function returned an update of `s` of the structure PyTreeDef([*, *]); the state is "
+        "of PyTreeDef(*). "
         f"{fit}"
     )

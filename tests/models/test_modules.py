@@ -22,7 +22,9 @@ def test_an_equinox_module_is_a_pytree_with_named_leaves():
     m = incrax.bind(loss, net=net, x=X, y=Y, roles=ROLES)
     assert m.trainable_paths[0] == "net.layers[0].weight"
     gradient = eqx.filter_grad(loss)(net, X, Y)
-    np.testing.assert_allclose(m.grad()["net"].layers[1].weight, gradient.layers[1].weight, rtol=1e-6)
+    np.testing.assert_allclose(
+        m.grad()["net"].layers[1].weight, gradient.layers[1].weight, rtol=1e-6
+    )
     step = m.training(optax.adam(0.05))
     losses = [float(step()) for _ in range(20)]
     assert losses[-1] < losses[0]
@@ -77,6 +79,8 @@ def test_steps_of_a_flax_module_are_those_of_flax():
         value, gradient = nnx.value_and_grad(loss)(expected, X, Y)
         optimizer.update(expected, gradient)
         np.testing.assert_allclose(step(), value, rtol=1e-5)
-    np.testing.assert_allclose(m["net"].norm.mean[...], expected.norm.mean[...], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        m["net"].norm.mean[...], expected.norm.mean[...], rtol=1e-5, atol=1e-7
+    )
     np.testing.assert_allclose(m["net"].first.kernel[...], expected.first.kernel[...], rtol=1e-5)
     np.testing.assert_array_equal(net.norm.mean[...], np.zeros(3))

@@ -28,7 +28,9 @@ def test_a_missing_input_is_told_from_all_other_missing_ones():
 
 
 def test_a_part_without_leaves_is_set_by_its_path():
-    m = incrax.bind(lambda a, d: a * jnp.sum(d["x"]), a=1.0, d={"x": X, "y": None}, roles={"d": "data"})
+    m = incrax.bind(
+        lambda a, d: a * jnp.sum(d["x"]), a=1.0, d={"x": X, "y": None}, roles={"d": "data"}
+    )
     with m.at({"d['y']": X}):
         assert m.value() == 6.0
         assert m["d"]["y"].shape == (4,)
@@ -50,7 +52,9 @@ def test_optimisers_see_names():
     optax = pytest.importorskip("optax", reason="optax is not installed")
     m = incrax.bind(lambda w, b: jnp.sum(w**2) + b**2, w=np.ones(2), b=1.0)
     labels = {"w": "moves", "b": "stays"}
-    step = m.training(optax.multi_transform({"moves": optax.sgd(0.1), "stays": optax.set_to_zero()}, labels))
+    step = m.training(
+        optax.multi_transform({"moves": optax.sgd(0.1), "stays": optax.set_to_zero()}, labels)
+    )
     step()
     np.testing.assert_allclose(m["w"], 0.8 * np.ones(2))
     assert m["b"] == 1.0
@@ -58,7 +62,8 @@ def test_optimisers_see_names():
     with pytest.raises(incrax.errors.BindError) as caught:
         step()
     assert str(caught.value) == (
-        "Roles of the model changed since `training` was called, and its steps are those of the earlier roles. The "
+        "Roles of the model changed since `training` was called, and its steps are those of the "
+        "earlier roles. The "
         "model is as "
         "it was. Call `model.training(optimizer)` again."
     )
@@ -137,7 +142,8 @@ def test_names_that_overlap_are_refused_before_anything_is_set():
     with pytest.raises(incrax.errors.InputValueError) as caught:
         m.set({"d": {"x": X[:2]}, "d['x']": X[:3]})
     assert str(caught.value) == (
-        "`d` and `d['x']` were to be set at once, and one is part of the other. The model is as it was. Set one of "
+        "`d` and `d['x']` were to be set at once, and one is part of the other. The model is as it "
+        "was. Set one of "
         "them."
     )
     assert m.value() == 6.0
@@ -148,7 +154,8 @@ def test_a_vector_of_another_size_is_refused():
     with pytest.raises(incrax.errors.InputValueError) as caught:
         m.set_vector(np.ones(5))
     assert str(caught.value) == (
-        "A vector of shape [5] was given for 3 trainable elements. The model is as it was. Pass one of shape [3], in "
+        "A vector of shape [5] was given for 3 trainable elements. The model is as it was. Pass "
+        "one of shape [3], in "
         "the order "
         "of `model.names`."
     )
@@ -161,7 +168,9 @@ def test_a_tangent_of_another_shape_is_refused():
 
 
 def test_updates_keep_python_numbers():
-    m = incrax.bind(lambda w, s: (w * s, {"s": s + 1}), w=np.float32(2.0), s=1.0, roles={"s": "state"})
+    m = incrax.bind(
+        lambda w, s: (w * s, {"s": s + 1}), w=np.float32(2.0), s=1.0, roles={"s": "state"}
+    )
     assert m.value().dtype == np.float32
     m.update()
     assert m.value().dtype == np.float32
@@ -169,7 +178,9 @@ def test_updates_keep_python_numbers():
 
 
 def test_bounds_wait_while_a_leaf_is_data():
-    m = incrax.bind(lambda mu, x: mu * jnp.sum(x), mu=0.5, x=X, bounds={"mu": (0.0, 1.0)}, roles={"x": "data"})
+    m = incrax.bind(
+        lambda mu, x: mu * jnp.sum(x), mu=0.5, x=X, bounds={"mu": (0.0, 1.0)}, roles={"x": "data"}
+    )
     m.set_role("mu", "data")
     assert not m.bounds
     m.set(mu=-5.0)
@@ -193,17 +204,24 @@ def test_a_role_that_is_no_state_leaves_the_value_traced():
 def test_a_guarded_function_is_refused():
     with pytest.raises(incrax.errors.BindError) as caught:
         incrax.bind(incrax.guarded(lambda a: a if a > 0 else -a), a=1.0)
-    assert "got a guarded function, and a bound model traces its function as a whole. Nothing was bound." in str(
-        caught.value
+    assert (
+        "got a guarded function, and a bound model traces its function as a whole. Nothing was "
+        "bound." in str(caught.value)
     )
 
 
 def test_transforms_keep_shapes():
-    m = incrax.bind(lambda p: jnp.sum(p), p=np.array([0.2, 0.8]), transforms={"p": (lambda u: u, lambda x: x[:1])})
+    m = incrax.bind(
+        lambda p: jnp.sum(p),
+        p=np.array([0.2, 0.8]),
+        transforms={"p": (lambda u: u, lambda x: x[:1])},
+    )
     with pytest.raises(incrax.errors.BindError, match="it changes the shape"):
         m.unbounded()
     nested = incrax.bind(
-        lambda p: p["mu"] * p["n"], p={"mu": 1.0, "n": np.array(3)}, transforms={"p": (jnp.exp, jnp.log)}
+        lambda p: p["mu"] * p["n"],
+        p={"mu": 1.0, "n": np.array(3)},
+        transforms={"p": (jnp.exp, jnp.log)},
     )
     assert set(nested.transforms) == {"p['mu']"}
 
@@ -212,10 +230,12 @@ def test_densities_in_unbounded_space_are_differentiable():
     m = incrax.bind(lambda s: 0.5 * s**2, s=2.0, bounds={"s": (0, None)})
     u = m.unbounded()
     density = lambda at: -u.value(at) + u.log_det(at)
-    np.testing.assert_allclose(jax.grad(density)(jnp.array([0.3])), [-np.exp(0.6) + 1.0], rtol=1e-12)
+    np.testing.assert_allclose(
+        jax.grad(density)(jnp.array([0.3])), [-np.exp(0.6) + 1.0], rtol=1e-12
+    )
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 def test_python_numbers_in_equinox_modules_are_settings():
@@ -228,7 +248,9 @@ def test_python_numbers_in_equinox_modules_are_settings():
     np.testing.assert_allclose(m.value(), fun(net, X[:2], jax.random.key(1)), rtol=1e-6)
     m.training(optax.sgd(0.1))()
     m.set(net=eqx.nn.inference_mode(m["net"]))
-    np.testing.assert_allclose(m.value(), fun(eqx.nn.inference_mode(m["net"]), X[:2], None), rtol=1e-6)
+    np.testing.assert_allclose(
+        m.value(), fun(eqx.nn.inference_mode(m["net"]), X[:2], None), rtol=1e-6
+    )
     assert m["net"].layers[1].p == 0.5
 
 
@@ -250,13 +272,19 @@ def test_flax_modules_inside_other_structures_keep_their_roles():
 def test_a_flax_module_in_another_mode_is_another_model():
     nnx = pytest.importorskip("flax.nnx", reason="Flax is not installed")
     net = nnx.BatchNorm(2, rngs=nnx.Rngs(0))
-    m = incrax.bind(lambda net, x: jnp.sum(net(x)), net=net, x=X.reshape(2, 2).astype(np.float32), roles={"x": "data"})
+    m = incrax.bind(
+        lambda net, x: jnp.sum(net(x)),
+        net=net,
+        x=X.reshape(2, 2).astype(np.float32),
+        roles={"x": "data"},
+    )
     other = nnx.clone(net)
     other.eval()
     with pytest.raises(incrax.errors.InputValueError) as caught:
         m.set(net=other)
     assert str(caught.value) == (
-        "`net` was to be set to a module that is defined in another way: another class, other layers, or another mode "
+        "`net` was to be set to a module that is defined in another way: another class, other "
+        "layers, or another mode "
         "of "
         "training and evaluation. The model is as it was. Bind a new model of it."
     )
@@ -267,7 +295,11 @@ def test_a_state_that_is_called_like_a_module_is_no_part_of_it():
     fun = lambda net, net_mean, x: (jnp.sum(net(x)), {"net_mean": net_mean + 1})
     roles = {"net_mean": "state", "x": "data"}
     m = incrax.bind(
-        fun, net=nnx.Linear(2, 1, rngs=nnx.Rngs(0)), net_mean=0.0, x=X.reshape(2, 2).astype(np.float32), roles=roles
+        fun,
+        net=nnx.Linear(2, 1, rngs=nnx.Rngs(0)),
+        net_mean=0.0,
+        x=X.reshape(2, 2).astype(np.float32),
+        roles=roles,
     )
     assert m.value().shape == ()
     m.update()

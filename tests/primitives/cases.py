@@ -1,4 +1,6 @@
-"""Example equations of every primitive with an index rule: a function whose last equation is that primitive."""
+"""Example equations of every primitive with an index rule: a function whose last equation is that
+primitive.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ S = np.stack([np.array([[3.0, 0.4], [0.4, 2.0]]), np.array([[2.0, -0.3], [-0.3, 
 I = np.array([3, 5, 2])
 F = np.array([True, False, True])
 Z = np.array([0.5 + 1j, 1.5 - 2j])
-GATHER = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(1,), start_index_map=(1,))
-BATCHED = lax.GatherDimensionNumbers((), (1,), (1,), operand_batching_dims=(0,), start_indices_batching_dims=(0,))
+GATHER = lax.GatherDimensionNumbers(
+    offset_dims=(1,), collapsed_slice_dims=(1,), start_index_map=(1,)
+)
+BATCHED = lax.GatherDimensionNumbers(
+    (), (1,), (1,), operand_batching_dims=(0,), start_indices_batching_dims=(0,)
+)
 ADD = lax.ScatterDimensionNumbers((), (0,), (0,))
 COLUMNS = lax.ScatterDimensionNumbers((1,), (1,), (1,))
 PLACES = np.array([[2], [0], [2]])
@@ -54,7 +60,11 @@ EXACT = {
         M,
     ),
     "scatter": (lambda x, u: lax.scatter(x, PLACES[:2], u, ADD), T, T[:2]),
-    "scatter that drops": (lambda x, u: lax.scatter(x, PLACES[:2] + 5, u, ADD, mode=FILL), T, T[:2]),
+    "scatter that drops": (
+        lambda x, u: lax.scatter(x, PLACES[:2] + 5, u, ADD, mode=FILL),
+        T,
+        T[:2],
+    ),
     "scatter-add": (lambda x, u: lax.scatter_add(x, PLACES, u, ADD), T, T[:3]),
     "scatter-mul": (lambda x, u: lax.scatter_mul(x, PLACES, u, ADD), T, T[:3]),
     "scatter-add of columns": (
@@ -68,8 +78,16 @@ EXACT = {
     "cumsum from the end": (lambda x: lax.cumsum(x, 0, reverse=True), B),
     "cumprod": (lambda x: lax.cumprod(x, 1), M),
     "cumlogsumexp": (lambda x: lax.cumlogsumexp(x, 0), M),
-    "dot_general": (lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))), M, M[:, ::-1].copy()),
-    "dot_general of a batch": (lambda x, y: lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))), B, S),
+    "dot_general": (
+        lambda x, y: lax.dot_general(x, y, (((1,), (1,)), ((), ()))),
+        M,
+        M[:, ::-1].copy(),
+    ),
+    "dot_general of a batch": (
+        lambda x, y: lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,)))),
+        B,
+        S,
+    ),
     "fft": (lambda x: lax.fft(x, "fft", (3,)), M.astype(complex)),
     "complex": (lax.complex, T, P),
     "real": (lax.real, Z),
@@ -82,7 +100,12 @@ EXACT = {
 SOUND = {
     "select_n by data": (lambda w, a, b: lax.select_n(w > 0.5, a, b), T, T[::-1].copy(), P),
     "dynamic_slice at an input": (lambda x, i: lax.dynamic_slice(x, (0, i), (2, 2)), M, 1),
-    "dynamic_update_slice at an input": (lambda x, u, i: lax.dynamic_update_slice(x, u, (0, i)), M, M[:, :2], 1),
+    "dynamic_update_slice at an input": (
+        lambda x, u, i: lax.dynamic_update_slice(x, u, (0, i)),
+        M,
+        M[:, :2],
+        1,
+    ),
     "gather at inputs": (lambda x, i: windows(x, i, CLIP), M, PLACES),
     "gather of a batch at inputs": (
         lambda x, i: lax.gather(x, i, BATCHED, (1, 1), mode=CLIP),
@@ -128,12 +151,24 @@ SOUND = {
         RNG.normal(size=(2, 2, 3)),
         RNG.normal(size=(4, 2, 2)),
     ),
-    "triangular_solve": (lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True), S, B[:, :2]),
-    "triangular_solve from the right": (lambda a, b: lax.linalg.triangular_solve(a, b, lower=True), S, B),
+    "triangular_solve": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        S,
+        B[:, :2],
+    ),
+    "triangular_solve from the right": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, lower=True),
+        S,
+        B,
+    ),
     "cholesky": (lambda a: lax.linalg.cholesky(a, symmetrize_input=False), S),
     "lu": (lambda a: lax.linalg.lu(a), S),
     "svd": (lambda a: lax.linalg.svd(a, full_matrices=False), B),
-    "householder_product": (lambda a, t: lax.linalg.householder_product(a, t), B, RNG.normal(size=(2, 2))),
+    "householder_product": (
+        lambda a, t: lax.linalg.householder_product(a, t),
+        B,
+        RNG.normal(size=(2, 2)),
+    ),
     "lu_pivots_to_permutation": (
         lambda p: lax.linalg.lu_pivots_to_permutation(p, 3),
         np.array([[0, 1, 2], [2, 1, 2]], np.int32),

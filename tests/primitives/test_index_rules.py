@@ -1,6 +1,8 @@
-"""Index rules against brute force: change one element, see what changes; run the whole, run some rows, and compare.
+"""Index rules against brute force: change one element, see what changes; run the whole, run some
+rows, and compare.
 
-A rule may claim too much, never too little. Where the table of cases says so, it claims just what changes.
+A rule may claim too much, never too little. Where the table of cases says so, it claims just what
+changes.
 """
 
 from __future__ import annotations
@@ -57,22 +59,35 @@ def test_a_primitive_without_an_entry_claims_nothing(name, monkeypatch):
 def test_every_index_rule_has_a_case():
     cases = [traced(name).program.eqns for name in ALL]
     seen = {eqn.primitive.name for eqns in cases for eqn in eqns}
-    ruled = {name for name, entry in TABLE.items() if entry.index is not None and not entry.is_elementwise}
-    other_names = {"expand_dims", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max"}
+    ruled = {
+        name
+        for name, entry in TABLE.items()
+        if entry.index is not None and not entry.is_elementwise
+    }
+    other_names = {
+        "expand_dims",
+        "scatter_add",
+        "scatter_sub",
+        "scatter_mul",
+        "scatter_min",
+        "scatter_max",
+    }
     newer = {"stack", "unstack"}
     nothing_is_read = {"iota"}
     marks = {_jax.KEEP, "pvary", "reshard", "mesh_cast", "sharding_constraint"}
     assert ruled - seen <= other_names | newer | marks | nothing_is_read
 
 
-# --- whole and rows ---------------------------------------------------------------------------------------------------
+# --- whole and rows -------------------------------------------------------------------------------
 
 
 def single(eqn):
     """The function of an equation's operands."""
     invars = tuple(_jax.new_var(atom.aval) for atom in eqn.invars)
     program = trace(lambda: 0.0)
-    return replace(program, invars=invars, eqns=(eqn.replace(invars=list(invars)),), outvars=tuple(eqn.outvars))
+    return replace(
+        program, invars=invars, eqns=(eqn.replace(invars=list(invars)),), outvars=tuple(eqn.outvars)
+    )
 
 
 def choices(eqn):
@@ -85,7 +100,9 @@ def choices(eqn):
         chosen = [one[k] for one, k in zip((*ins, *outs), axes, strict=True)]
         mine, theirs = chosen[: len(ins)], chosen[len(ins) :]
         atoms = [*eqn.invars, *eqn.outvars]
-        lengths = {atom.aval.shape[d] for atom, d in zip(atoms, chosen, strict=True) if d is not None}
+        lengths = {
+            atom.aval.shape[d] for atom, d in zip(atoms, chosen, strict=True) if d is not None
+        }
         if len(lengths) == 1 and lengths.pop() > 1 and any(d is not None for d in mine):
             yield mine, theirs
 
@@ -116,18 +133,24 @@ def check_rows(eqn):
             continue
         row = 1
         mixed = [
-            x if d is None else y.at[(slice(None),) * d + (row,)].set(x[(slice(None),) * d + (row,)])
+            x
+            if d is None
+            else y.at[(slice(None),) * d + (row,)].set(x[(slice(None),) * d + (row,)])
             for x, y, d in zip(base, other, ins, strict=True)
         ]
         for old, new, d in zip(run((), *base), run((), *mixed), outs, strict=True):
             if d is not None:
-                np.testing.assert_array_equal(*(np.take(np.asarray(x), row, axis=d) for x in (old, new)))
+                np.testing.assert_array_equal(
+                    *(np.take(np.asarray(x), row, axis=d) for x in (old, new))
+                )
 
 
 COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-@pytest.mark.parametrize("name", ["reduce_sum", "reduce_prod", "reduce_max", "dot_general", "scatter-add at inputs"])
+@pytest.mark.parametrize(
+    "name", ["reduce_sum", "reduce_prod", "reduce_max", "dot_general", "scatter-add at inputs"]
+)
 def test_reductions_over_rows_combine_from_parts(name):
     """Rows that are masked by the neutral element add nothing: two halves give the whole."""
     eqn = traced(name).program.eqns[-1]
@@ -145,7 +168,9 @@ def test_reductions_over_rows_combine_from_parts(name):
             masked = list(values)
             for n in verdict.masked:
                 place = (slice(None),) * ins[n] + (chosen,)
-                masked[n] = jnp.full_like(values[n], neutral[verdict.kind]).at[place].set(values[n][place])
+                masked[n] = (
+                    jnp.full_like(values[n], neutral[verdict.kind]).at[place].set(values[n][place])
+                )
             if verdict.start is not None and chosen.start:
                 masked[verdict.start] = jnp.full_like(values[verdict.start], neutral[verdict.kind])
             parts.append(np.asarray(run((), *masked)[0]))
@@ -192,6 +217,8 @@ def test_an_axis_that_is_made_up_of_numbers_numbers_the_rows():
 
 
 def test_a_primitive_without_a_rule_says_so():
-    (eqn,) = trace(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), float), x), np.ones(3)).eqns
+    (eqn,) = trace(
+        lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), float), x), np.ones(3)
+    ).eqns
     assert entry_of(eqn) is UNKNOWN
     assert "has no rule" in row_verdict(eqn, [0], [0]).mixes

@@ -1,6 +1,8 @@
-"""Random programs as data: a list of operations on a typed pool, built into a function that returns every value.
+"""Random programs as data: a list of operations on a typed pool, built into a function that returns
+every value.
 
-Every intermediate is an output: a test that looked at one final number alone let a wrong change test live.
+Every intermediate is an output: a test that looked at one final number alone let a wrong change
+test live.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ BINARY = {
     "max": jnp.maximum,
     "where": lambda x, y: jnp.where(x > y, x, y * 2),
     "dot": lambda x, y: jnp.sum(x * y),
-    "index": lambda x, y: jnp.atleast_1d(x)[jnp.abs(jnp.nan_to_num(jnp.sum(y))).astype(int) % jnp.atleast_1d(x).size],
+    "index": lambda x, y: jnp.atleast_1d(x)[
+        jnp.abs(jnp.nan_to_num(jnp.sum(y))).astype(int) % jnp.atleast_1d(x).size
+    ],
     "concatenate": lambda x, y: jnp.concatenate([jnp.atleast_1d(x), jnp.atleast_1d(y)])[:6],
     "cond": lambda x, y: jax.lax.cond(jnp.sum(x) > 0, lambda: x + jnp.sum(y), lambda: x * 1.0),
     "set": lambda x, y: jnp.atleast_1d(x).at[0].set(jnp.sum(y)),
@@ -56,7 +60,9 @@ BINARY = {
 
 @dataclass(frozen=True)
 class Program:
-    """Operations (name, operand numbers) on a pool that starts with two scalars, a vector of 5 and one of 4."""
+    """Operations (name, operand numbers) on a pool that starts with two scalars, a vector of 5 and
+    one of 4.
+    """
 
     operations: tuple[tuple[str, int, int], ...]
 
@@ -68,7 +74,11 @@ class Program:
                 pool.append(UNARY[name](jnp.asarray(x)))
             else:
                 x, y = jnp.asarray(x), jnp.asarray(y)
-                if name in ("add", "sub", "mul", "atan2", "max", "where", "dot") and x.ndim and y.ndim:
+                if (
+                    name in ("add", "sub", "mul", "atan2", "max", "where", "dot")
+                    and x.ndim
+                    and y.ndim
+                ):
                     size = min(x.size, y.size)
                     x, y = x[:size], y[:size]
                 pool.append(BINARY[name](x, y))
@@ -85,4 +95,6 @@ START = (0.75, 2.0, np.linspace(-1.0, 2.0, 5), np.linspace(0.5, 1.5, 4))
 def programs(draw, max_size=9):
     names = st.sampled_from(sorted([*UNARY, *BINARY]))
     number = st.integers(0, 11)
-    return Program(tuple(draw(st.lists(st.tuples(names, number, number), min_size=2, max_size=max_size))))
+    return Program(
+        tuple(draw(st.lists(st.tuples(names, number, number), min_size=2, max_size=max_size)))
+    )

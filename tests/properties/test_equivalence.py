@@ -1,12 +1,15 @@
-"""Random programs and random change sequences: equal to plain JAX, and no more equations than the change reaches."""
+"""Random programs and random change sequences: equal to plain JAX, and no more equations than the
+change reaches.
+"""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import EAGER, MINIMAL, check, check_calls, same
-from hypothesis import example, given, settings
+import pytest
+from helpers import EAGER, MINIMAL, check, check_calls, examples, same
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import incrax
@@ -16,7 +19,7 @@ from properties.timelines import arguments
 seeds = st.integers(0, 10_000)
 
 
-@settings(max_examples=15)
+@examples(3 / 5)
 @given(programs(), seeds)
 @example(Program((("inverse", 0, 0), ("atan2", 0, 1), ("sign", 0, 0))), 7)
 def test_values_equal_jit_and_only_reached_equations_run(program, seed):
@@ -33,19 +36,40 @@ def test_values_equal_jit_and_only_reached_equations_run(program, seed):
         known = args
 
 
-@settings(max_examples=12)
+@examples(1 / 2)
 @given(programs(), seeds)
 def test_cost_plans_equal_jit(program, seed):
     check_calls(program, arguments(START, seed, 10), tuning=EAGER)
 
 
-SMOOTH = ["sin", "square", "tanh", "sum", "first", "jit", "remat", "scan", "add", "mul", "sub", "dot", "vmap", "set"]
+SMOOTH = [
+    "sin",
+    "square",
+    "tanh",
+    "sum",
+    "first",
+    "jit",
+    "remat",
+    "scan",
+    "add",
+    "mul",
+    "sub",
+    "dot",
+    "vmap",
+    "set",
+]
 
 
-@settings(max_examples=10)
+@examples(2 / 5)
 @given(
-    st.lists(st.tuples(st.sampled_from(SMOOTH), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=6), seeds
+    st.lists(
+        st.tuples(st.sampled_from(SMOOTH), st.integers(0, 9), st.integers(0, 9)),
+        min_size=2,
+        max_size=6,
+    ),
+    seeds,
 )
+@pytest.mark.exhaustive
 def test_gradients_and_hessian_products_equal_jit(operations, seed):
     program = Program(tuple(operations))
 
@@ -63,13 +87,19 @@ def test_gradients_and_hessian_products_equal_jit(operations, seed):
 
 
 def _same_bits(left, right):
-    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(left, right, strict=True))
+    return all(
+        np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(left, right, strict=True)
+    )
 
 
 def _reached(program, args, old):
-    """Equations that the changed leaves reach, by an independent walk over the jaxpr with calls opened."""
+    """Equations that the changed leaves reach, by an independent walk over the jaxpr with calls
+    opened.
+    """
     jaxpr = jax.make_jaxpr(program)(*args)
-    dirty = {v for v, x, y in zip(jaxpr.jaxpr.invars, args, old, strict=True) if not _same_bits([x], [y])}
+    dirty = {
+        v for v, x, y in zip(jaxpr.jaxpr.invars, args, old, strict=True) if not _same_bits([x], [y])
+    }
     return _walk(jaxpr.jaxpr, dirty)[0]
 
 
@@ -79,14 +109,20 @@ def _walk(jaxpr, dirty):
         touched = [v for v in eqn.invars if not hasattr(v, "val") and v in dirty]
         if not touched:
             continue
-        inner = eqn.params.get("jaxpr") if eqn.primitive.name in ("jit", "pjit", "checkpoint", "remat2") else None
+        inner = (
+            eqn.params.get("jaxpr")
+            if eqn.primitive.name in ("jit", "pjit", "checkpoint", "remat2")
+            else None
+        )
         if inner is None:
             count += 1
             dirty.update(eqn.outvars)
         else:
             inner = getattr(inner, "jaxpr", inner)
             pairs = zip(eqn.invars, inner.invars, strict=True)
-            inside, reached = _walk(inner, {w for v, w in pairs if not hasattr(v, "val") and v in dirty})
+            inside, reached = _walk(
+                inner, {w for v, w in pairs if not hasattr(v, "val") and v in dirty}
+            )
             count += inside
             outputs = zip(eqn.outvars, inner.outvars, strict=True)
             dirty.update(v for v, w in outputs if not hasattr(w, "val") and w in reached)

@@ -1,4 +1,6 @@
-"""`policy="exact"`: equal inputs give equal bits, whatever was called, evicted or cleared before."""
+"""`policy="exact"`: equal inputs give equal bits, whatever was called, evicted or cleared
+before.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, check, identical, same
-from hypothesis import given, settings
+from helpers import MINIMAL, check, examples, identical, same
+from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
@@ -52,7 +54,7 @@ def check_history(fun, calls, tuning=None, factor=64.0, **options):
     return ours
 
 
-@settings(max_examples=8)
+@examples(1 / 3)
 @given(programs(), seeds, st.sampled_from([None, MINIMAL]))
 def test_random_programs_have_no_history(program, seed, tuning):
     check_history(program, arguments(START, seed, 8), tuning)
@@ -85,7 +87,10 @@ DERIVATIVES = {"value": lambda f: f, "gradient": jax.value_and_grad, "hessian": 
 )
 def test_a_likelihood_has_no_history(name, options):
     ours = check_history(
-        DERIVATIVES[name](likelihood), scan_points(np.random.default_rng(3), 25), factor=1024, **options
+        DERIVATIVES[name](likelihood),
+        scan_points(np.random.default_rng(3), 25),
+        factor=1024,
+        **options,
     )
     assert ours.stats.loaded
     assert ours.stats.races == 0
@@ -105,11 +110,15 @@ def test_evicted_values_come_back_with_the_same_bits(share):
 
 
 def test_another_program_gives_other_bits():
-    """What the policy is for: the whole function, fused differently, has other last bits, so the tests can fail."""
+    """What the policy is for: the whole function, fused differently, has other last bits, so the
+    tests can fail.
+    """
     f, whole = exact(jax.value_and_grad(likelihood)), jax.jit(jax.value_and_grad(likelihood))
     pairs = [(f(*args), whole(*args)) for args in scan_points(np.random.default_rng(3), 25)]
     leaves = [zip(*map(jax.tree.leaves, pair), strict=True) for pair in pairs]
-    assert any(np.asarray(x).tobytes() != np.asarray(y).tobytes() for pair in leaves for x, y in pair)
+    assert any(
+        np.asarray(x).tobytes() != np.asarray(y).tobytes() for pair in leaves for x, y in pair
+    )
 
 
 @pytest.mark.parametrize("name", CORPUS)
@@ -126,14 +135,18 @@ def test_a_changed_input_runs_what_depends_on_it_and_the_top():
     f(np.array([*THETA[:-1], 2.0]), X)
     assert f.stats.filled == before
     f(np.array([0.3, 0.25, 0.1, *THETA[3:]]), X)
-    reached = [g for g in segments.groups.values() if f._traces.latest.engine.facts.mask(g[0]) >> 3 & 1]
+    reached = [
+        g for g in segments.groups.values() if f._traces.latest.engine.facts.mask(g[0]) >> 3 & 1
+    ]
     assert f.stats.filled - before == sum(len(segments.plan(g).eqns) for g in reached) > 0
     assert f.stats.compiles == len(segments.groups) + 1
 
 
 def test_numbers_from_the_host_and_the_device_run_the_same_program():
     f = exact(lambda a, b, x: a * jnp.exp(b) + jnp.sum(x))
-    results = [f(*wrap) for wrap in [(0.1, 0.7, X), (0.1, jnp.float64(0.7), X), (np.float64(0.1), 0.7, X)]]
+    results = [
+        f(*wrap) for wrap in [(0.1, 0.7, X), (0.1, jnp.float64(0.7), X), (np.float64(0.1), 0.7, X)]
+    ]
     for b in np.linspace(0, 1, 40):
         f(0.1, float(b), X)
     results.append(f(0.1, 0.7, X))
@@ -171,7 +184,9 @@ def _scaled_sine_jvp(primals, tangents):
 
 
 def test_fresh_has_the_bits_of_the_call_and_saves_nothing():
-    """Segments fuse otherwise than the whole program: in the Hessian that shows in most signs of zero."""
+    """Segments fuse otherwise than the whole program: in the Hessian that shows in most signs of
+    zero.
+    """
     hessian = jax.hessian(lambda a, b: jnp.sum(_scaled_sine(a, b)))
     rng = np.random.default_rng(3)
     g = exact(hessian)

@@ -29,13 +29,24 @@ UNARY = (
     lambda x: x.reshape(-1, 8).reshape(-1),
     lambda x: jnp.cumsum(x) / SIZE,
 )
-BINARY = (jnp.add, jnp.multiply, jnp.arctan2, lambda x, y: jnp.where(x > y, x, y), lambda x, y: x * jnp.sum(y) / SIZE)
+BINARY = (
+    jnp.add,
+    jnp.multiply,
+    jnp.arctan2,
+    lambda x, y: jnp.where(x > y, x, y),
+    lambda x, y: x * jnp.sum(y) / SIZE,
+)
 CONSTANT = np.linspace(-1.0, 1.0, SIZE)
 
 
 def random_program(rng):
-    """A function of three scalars and two large arrays; it returns intermediates, arguments and a value twice."""
-    steps = [(rng.randrange(9), rng.randrange(5), rng.random(), rng.random()) for _ in range(rng.randint(4, 8))]
+    """A function of three scalars and two large arrays; it returns intermediates, arguments and a
+    value twice.
+    """
+    steps = [
+        (rng.randrange(9), rng.randrange(5), rng.random(), rng.random())
+        for _ in range(rng.randint(4, 8))
+    ]
     shown = [rng.random() for _ in range(rng.randint(1, 4))]
 
     def program(a, b, c, x, y):
@@ -46,7 +57,12 @@ def random_program(rng):
             pool.append(BINARY[binary](pool[-1], second))
         values = [*pool, x, y]
         outputs = [values[int(number * len(values))] for number in shown]
-        return {"shown": outputs, "again": outputs[0], "argument": x, "total": jnp.sum(pool[-1] * pool[-3])}
+        return {
+            "shown": outputs,
+            "again": outputs[0],
+            "argument": x,
+            "total": jnp.sum(pool[-1] * pool[-3]),
+        }
 
     return program
 
@@ -64,7 +80,8 @@ def random_change(rng, args):
 class Held:
     """Everything that a user got or gave, with a copy made at that time.
 
-    The copies are made by JAX: an array that NumPy has a view of cannot be donated, and would hide the bug.
+    The copies are made by JAX: an array that NumPy has a view of cannot be donated, and would hide
+    the bug.
     """
 
     def __init__(self):
@@ -106,7 +123,13 @@ def test_what_a_user_holds_never_changes(name, versions):
     program = random_program(rng)
     plain = jax.jit(program)
     functions = [incrax.incremental(program, tuning=tuning, versions=versions)]
-    args = {"a": 1.0, "b": 0.5, "c": 0.25, "x": jnp.linspace(0.0, 1.0, SIZE), "y": jnp.linspace(-1.0, 1.0, SIZE)}
+    args = {
+        "a": 1.0,
+        "b": 0.5,
+        "c": 0.25,
+        "x": jnp.linspace(0.0, 1.0, SIZE),
+        "y": jnp.linspace(-1.0, 1.0, SIZE),
+    }
     points, held = [args], Held()
     for number in range(NUM_CALLS):
         function = rng.choice(functions)
@@ -126,7 +149,9 @@ def exponential(a, x):
 
 
 def test_dropped_values_are_written_over_by_the_next(recycled):
-    """That recycling is on: of two versions, from the third on every saved array is in the buffer of an older one."""
+    """That recycling is on: of two versions, from the third on every saved array is in the buffer
+    of an older one.
+    """
     f = incrax.incremental(exponential, tuning=EAGER, versions=2)
     for k in range(8):
         x = jnp.full(SIZE, float(k))

@@ -14,12 +14,18 @@ STARTS = {"programs": START, **{name: start for name, (_, start) in CORPUS.items
 def changes(start):
     """Whether each call changes a bit, over many sequences."""
     calls = [timelines.arguments(start, seed, 14) for seed in range(10)]
-    return [not timelines.same_bits(x, y) for each in calls for x, y in zip(each, each[1:], strict=False)]
+    return [
+        not timelines.same_bits(x, y)
+        for each in calls
+        for x, y in zip(each, each[1:], strict=False)
+    ]
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_every_change_changes_a_bit(name, monkeypatch):
-    monkeypatch.setattr(timelines, "ACTIONS", [x for x in timelines.ACTIONS if x not in timelines.NO_CHANGES])
+    monkeypatch.setattr(
+        timelines, "ACTIONS", [x for x in timelines.ACTIONS if x not in timelines.NO_CHANGES]
+    )
     assert all(changes(STARTS[name]))
 
 

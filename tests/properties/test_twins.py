@@ -17,8 +17,12 @@ def sensitive(x):
     return 1 / x, jnp.arctan2(x, -1.0), jnp.copysign(1.0, x), jnp.sqrt(x), x
 
 
-@pytest.mark.parametrize("wrap", [float, np.float64, jnp.float64, lambda x: np.array([x, x]), lambda x: jnp.array([x])])
-@pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (-0.0, 0.0), (1.0, np.nextafter(1.0, 2.0)), (1.0, NAN)])
+@pytest.mark.parametrize(
+    "wrap", [float, np.float64, jnp.float64, lambda x: np.array([x, x]), lambda x: jnp.array([x])]
+)
+@pytest.mark.parametrize(
+    ("first", "second"), [(0.0, -0.0), (-0.0, 0.0), (1.0, np.nextafter(1.0, 2.0)), (1.0, NAN)]
+)
 def test_twins_count_as_changed(wrap, first, second):
     f = incrax.incremental(sensitive, tuning=MINIMAL)
     f(wrap(first))
@@ -111,7 +115,9 @@ def test_the_same_array_under_two_arguments_is_two_inputs():
 
 
 def test_a_leaf_that_is_always_a_new_object_is_compared_by_its_bits():
-    f = incrax.incremental(lambda x, y: jnp.sin(x) * jnp.exp(y), tuning=incrax.Tuning(race=False, calibrate=False))
+    f = incrax.incremental(
+        lambda x, y: jnp.sin(x) * jnp.exp(y), tuning=incrax.Tuning(race=False, calibrate=False)
+    )
     for k in range(60):
         x = jnp.float64(k // 3)
         same(f(x, 2.0), jax.jit(lambda x, y: jnp.sin(x) * jnp.exp(y))(x, 2.0))

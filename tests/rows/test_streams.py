@@ -1,4 +1,6 @@
-"""Rows that are read when they are evaluated: results of plain JAX, in bounded memory, read again only where needed."""
+"""Rows that are read when they are evaluated: results of plain JAX, in bounded memory, read again
+only where needed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from incrax.engine.inputs.chunks import Chunk
 
 CHUNK = 1024
 N = 6 * CHUNK + 100
-DATA = {"x": np.random.default_rng(1).normal(size=(N, 3)), "y": np.random.default_rng(2).uniform(0.5, 2.0, N)}
+DATA = {
+    "x": np.random.default_rng(1).normal(size=(N, 3)),
+    "y": np.random.default_rng(2).uniform(0.5, 2.0, N),
+}
 T = {"w": np.array([0.1, -0.2, 0.3]), "s": 0.5}
 
 
@@ -37,7 +42,9 @@ def maps(tmp_path):
 
 
 class Counting:
-    """A source that counts what it reads and, if asked, weighs the arrays of chunks that are alive when it does."""
+    """A source that counts what it reads and, if asked, weighs the arrays of chunks that are alive
+    when it does.
+    """
 
     def __init__(self, data=DATA, *, is_weighing=False):
         self.data = data
@@ -54,7 +61,9 @@ class Counting:
 
 
 @pytest.mark.parametrize(
-    "transform", [lambda f: f, jax.value_and_grad, jax.hessian], ids=["value", "gradient", "hessian"]
+    "transform",
+    [lambda f: f, jax.value_and_grad, jax.hessian],
+    ids=["value", "gradient", "hessian"],
 )
 def test_streamed_rows_give_the_results_of_plain_jax(maps, transform):
     fun = transform(loss)
@@ -86,7 +95,10 @@ def test_going_back_to_earlier_parameters_reads_nothing():
 
 def test_rows_appended_to_a_stream_leave_the_file_alone():
     source = Counting()
-    f, rows = incrax.incremental(jax.value_and_grad(loss)), incrax.Rows.from_source(source, chunk_rows=CHUNK)
+    f, rows = (
+        incrax.incremental(jax.value_and_grad(loss)),
+        incrax.Rows.from_source(source, chunk_rows=CHUNK),
+    )
     f(T, rows)
     count = len(source.reads)
     more = rows.append({name: x[:10] for name, x in DATA.items()})
@@ -106,7 +118,9 @@ def test_a_replaced_part_of_a_stream_is_held_in_memory():
 
 
 def alive_bytes():
-    """Bytes of arrays with as many rows as a chunk: those of chunks, and constants of compiled programs."""
+    """Bytes of arrays with as many rows as a chunk: those of chunks, and constants of compiled
+    programs.
+    """
     gc.collect()
     return sum(x.nbytes for x in jax.live_arrays() if x.shape[:1] == (CHUNK,))
 
@@ -114,7 +128,10 @@ def alive_bytes():
 def test_about_two_chunks_are_alive_at_a_time():
     """One may still be in use when the next is read; then there are two."""
     source = Counting(is_weighing=True)
-    f, rows = incrax.incremental(jax.value_and_grad(loss)), incrax.Rows.from_source(source, chunk_rows=CHUNK)
+    f, rows = (
+        incrax.incremental(jax.value_and_grad(loss)),
+        incrax.Rows.from_source(source, chunk_rows=CHUNK),
+    )
     f(T, rows)
     constants = alive_bytes()
     source.alive_bytes = 0
@@ -170,10 +187,13 @@ def test_files_in_another_byte_order_are_read_right(tmp_path):
     array = np.memmap(tmp_path / "y", ">f8", "w+", shape=(N,))
     array[:] = DATA["y"]
     rows = incrax.Rows.from_memmap(array, chunk_rows=CHUNK)
-    same(incrax.incremental(lambda s, y: s * jnp.sum(y))(2.0, rows), 2.0 * jnp.sum(jnp.asarray(DATA["y"])))
+    same(
+        incrax.incremental(lambda s, y: s * jnp.sum(y))(2.0, rows),
+        2.0 * jnp.sum(jnp.asarray(DATA["y"])),
+    )
 
 
-# --- progress --------------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 class Bar:
@@ -221,7 +241,7 @@ def test_rows_in_memory_show_no_bar(monkeypatch):
     assert not Bar.made
 
 
-# --- Parquet ---------------------------------------------------------------------------------------------------------
+# --- Parquet --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -260,7 +280,10 @@ def test_each_row_group_is_read_once_per_pass(parquet, monkeypatch):
     monkeypatch.setattr(
         sources.ParquetSource,
         "_group",
-        lambda self, n: (read.append(n) if self._held is None or self._held[0] != n else None, whole(self, n))[1],
+        lambda self, n: (
+            read.append(n) if self._held is None or self._held[0] != n else None,
+            whole(self, n),
+        )[1],
     )
     incrax.incremental(lambda s, d: s * jnp.sum(d["y"]))(1.0, rows)
     assert len(read) == len(set(read)) + (1 if read[0] == read[-1] else 0)

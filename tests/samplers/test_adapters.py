@@ -1,4 +1,6 @@
-"""NumPyro, BlackJAX and emcee: moments of posteriors known in closed form, and log-densities of plain JAX."""
+"""NumPyro, BlackJAX and emcee: moments of posteriors known in closed form, and log-densities of
+plain JAX.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,24 @@ def mixture(p, x):
     return jnp.sum(jax.nn.logsumexp(-0.5 * z**2 - jnp.log(p["width"]) + p["weights"][0], axis=1))
 
 
-MIXTURE = {"means": np.array([0.0, 1.0]), "width": 0.5, "weights": [np.array([[0.1, -0.2]])], "name": "two"}
+MIXTURE = {
+    "means": np.array([0.0, 1.0]),
+    "width": 0.5,
+    "weights": [np.array([[0.1, -0.2]])],
+    "name": "two",
+}
 
 
 def check_moments(samples, num_effective):
     width = np.sqrt(np.diag(COVARIANCE))
     assert np.all(np.abs(samples.mean(axis=0) - MEAN) < 5 * width / np.sqrt(num_effective))
     scale = np.sqrt(np.outer(width**2, width**2) + COVARIANCE**2)
-    assert np.all(np.abs(np.cov(samples, rowvar=False) - COVARIANCE) < 5 * scale / np.sqrt(num_effective))
+    assert np.all(
+        np.abs(np.cov(samples, rowvar=False) - COVARIANCE) < 5 * scale / np.sqrt(num_effective)
+    )
 
 
-# --- densities --------------------------------------------------------------------------------------------------------
+# --- densities ------------------------------------------------------------------------------------
 
 
 def test_a_log_density_and_its_derivatives_are_those_of_plain_jax():
@@ -50,7 +59,11 @@ def test_a_log_density_and_its_derivatives_are_those_of_plain_jax():
     ours = samplers.logdensity(mixture, MIXTURE, X, wrt=selected)
     plain = lambda p: mixture({**p, "name": "two"}, X)
     p = jax.tree.map(lambda x: 1.3 * jnp.asarray(x), selected(MIXTURE))
-    for transform in (lambda f: f, lambda f: jax.jit(jax.grad(f)), lambda f: jax.jit(jax.hessian(f))):
+    for transform in (
+        lambda f: f,
+        lambda f: jax.jit(jax.grad(f)),
+        lambda f: jax.jit(jax.hessian(f)),
+    ):
         found, wanted = transform(ours)(p), transform(plain)(p)
         assert jax.tree.structure(found) == jax.tree.structure(wanted)
         for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -92,7 +105,7 @@ def test_data_that_change_in_place_afterwards_do_not_count():
     np.testing.assert_allclose(ours(START), line(START, X, Y), rtol=1e-12)
 
 
-# --- samplers ---------------------------------------------------------------------------------------------------------
+# --- samplers -------------------------------------------------------------------------------------
 
 
 def test_numpyro_samples_the_posterior():
@@ -116,13 +129,17 @@ def test_blackjax_samples_the_posterior():
 
 
 def test_a_pure_step_inside_a_blackjax_loop_gives_the_same_chain():
-    """Random-walk Metropolis; the state of the pure form is a constant, and only what moves is computed."""
+    """Random-walk Metropolis; the state of the pure form is a constant, and only what moves is
+    computed.
+    """
     blackjax = pytest.importorskip("blackjax")
     x, y = incrax.frozen((X, Y))
     state, step = incrax.incremental(line).pure(jax.tree.map(jnp.asarray, START), x, y)
     chains = []
     for f in (lambda p: step(state, p, x, y)[1], lambda p: line(p, X, Y)):
-        kernel = blackjax.additive_step_random_walk(f, blackjax.mcmc.random_walk.normal(jnp.full(2, 0.05)))
+        kernel = blackjax.additive_step_random_walk(
+            f, blackjax.mcmc.random_walk.normal(jnp.full(2, 0.05))
+        )
         turn = lambda s, key, kernel=kernel: (lambda m: (m, m.position))(kernel.step(key, s)[0])
         begin = kernel.init(jax.tree.map(jnp.asarray, START))
         chains.append(jax.lax.scan(turn, begin, jax.random.split(jax.random.key(3), 50))[1])
@@ -143,7 +160,9 @@ def test_emcee_samples_the_posterior():
 
 
 def test_walkers_by_one_program_and_one_by_one_agree_with_plain_jax():
-    walkers = samplers.ensemble(mixture, MIXTURE, X, wrt=lambda p: (p["means"], p["weights"], p["width"]))
+    walkers = samplers.ensemble(
+        mixture, MIXTURE, X, wrt=lambda p: (p["means"], p["weights"], p["width"])
+    )
     assert walkers.names == (
         "p['means'][0]", "p['means'][1]", "p['weights'][0][0, 0]", "p['weights'][0][0, 1]", "p['width']",
     )  # fmt: skip

@@ -38,14 +38,18 @@ def by_hand(names, times):
     return samplers.Blocks(names, tuple(1.0 / n for n in times), times, is_measured=False)
 
 
-# --- moments ----------------------------------------------------------------------------------------------------------
+# --- moments --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("covariance", [COVARIANCE, np.diag(COVARIANCE)], ids=["the posterior's", "its diagonal"])
+@pytest.mark.parametrize(
+    "covariance", [COVARIANCE, np.diag(COVARIANCE)], ids=["the posterior's", "its diagonal"]
+)
 def test_metropolis_finds_the_moments_of_a_normal(covariance):
     f = incrax.incremental(normal, tuning=MINIMAL)
     blocks = by_hand((("p['a']",), ("p['b'][0]", "p['b'][1]")), (1, 2))
-    chain = samplers.metropolis(f, START, blocks=blocks, covariance=covariance, key=jax.random.key(1), num_sweeps=1500)
+    chain = samplers.metropolis(
+        f, START, blocks=blocks, covariance=covariance, key=jax.random.key(1), num_sweeps=1500
+    )
     check_moments(chain, 250)
     assert chain.names == ("p['a']", "p['b'][0]", "p['b'][1]")
     assert chain.num_evaluations == 1500 * 5
@@ -56,7 +60,9 @@ def test_metropolis_finds_the_moments_of_a_normal(covariance):
 def conditional(rng, p):
     """The last parameter given the others."""
     d = np.array([p["a"], p["b"][0]]) - MEAN[:2]
-    return MEAN[2] - PRECISION[2, :2] @ d / PRECISION[2, 2] + rng.normal() / np.sqrt(PRECISION[2, 2])
+    return (
+        MEAN[2] - PRECISION[2, :2] @ d / PRECISION[2, 2] + rng.normal() / np.sqrt(PRECISION[2, 2])
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,9 @@ class Draws:
 
 @pytest.mark.parametrize("factor", [1 - 1e-9, 1 + 1e-9])
 def test_a_trajectory_is_accepted_by_what_its_energy_changed(factor):
-    """Leapfrog in its other form, half a kick, a drift, half a kick, on an oscillator with spring 4."""
+    """Leapfrog in its other form, half a kick, a drift, half a kick, on an oscillator with spring
+    4.
+    """
     size, width, start, momentum, num_steps = 0.3, 0.7, 0.4, 1.5, 4
     x, p = start, momentum
     for _ in range(num_steps):
@@ -113,7 +121,9 @@ def test_a_trajectory_is_accepted_by_what_its_energy_changed(factor):
 
 def test_equal_keys_give_equal_chains():
     blocks = by_hand((("p['a']",), ("p['b']",)), (1, 1))
-    run = lambda key: samplers.metropolis(normal, START, blocks=blocks, covariance=COVARIANCE, key=key, num_sweeps=20)
+    run = lambda key: samplers.metropolis(
+        normal, START, blocks=blocks, covariance=COVARIANCE, key=key, num_sweeps=20
+    )
     first = run(jax.random.key(4))
     np.testing.assert_array_equal(first.samples, run(jax.random.key(4)).samples)
     np.testing.assert_array_equal(first.samples, run(jax.random.PRNGKey(4)).samples)
@@ -126,12 +136,14 @@ def test_equal_keys_give_equal_chains():
 def test_what_is_not_selected_stays():
     f = lambda p, y: -0.5 * (p["a"] - y) ** 2 - 0.5 * (p["b"] - p["a"]) ** 2
     moves = {"p['b']": samplers.Walk(1.0)}
-    chain = samplers.gibbs(f, {"a": 1.0, "b": 0.0}, 3.0, updates=moves, key=1, num_sweeps=5, wrt="p['b']")
+    chain = samplers.gibbs(
+        f, {"a": 1.0, "b": 0.0}, 3.0, updates=moves, key=1, num_sweeps=5, wrt="p['b']"
+    )
     assert chain.names == ("p['b']",)
     assert chain.tree().shape == (5,)
 
 
-# --- counters ---------------------------------------------------------------------------------------------------------
+# --- counters -------------------------------------------------------------------------------------
 
 
 def slow_and_fast(counted):
@@ -161,10 +173,14 @@ def test_fast_steps_never_run_the_slow_part():
     f(TRUTH, Y)
     counted.clear()
     variances = [0.05**2, 0.02**2, 0.02**2]
-    chain = samplers.metropolis(f, TRUTH, Y, blocks=blocks, covariance=variances, key=6, num_sweeps=40)
+    chain = samplers.metropolis(
+        f, TRUTH, Y, blocks=blocks, covariance=variances, key=6, num_sweeps=40
+    )
     assert chain.num_evaluations == 40 * (1 + 2 * 10)
     assert len(counted) == len(set(counted)) == 40
-    assert 0 < chain.acceptance["p['a']"] < 1  # some slow steps were rejected, and the fast ones went on
+    assert (
+        0 < chain.acceptance["p['a']"] < 1
+    )  # some slow steps were rejected, and the fast ones went on
 
 
 def test_a_step_runs_the_equations_that_its_block_reaches():
@@ -174,11 +190,14 @@ def test_a_step_runs_the_equations_that_its_block_reaches():
     reached = {row.path: row.equations for row in f.deps().rows}
     blocks = by_hand((("p['a']",), ("p['scale']",), ("p['offset']",)), (1, 2, 3))
     before = f.stats.ran
-    samplers.metropolis(f, TRUTH, Y, blocks=blocks, covariance=[1e-4, 1e-4, 1e-4], key=7, num_sweeps=10)
+    samplers.metropolis(
+        f, TRUTH, Y, blocks=blocks, covariance=[1e-4, 1e-4, 1e-4], key=7, num_sweeps=10
+    )
     steps = {"p['a']": 10, "p['scale']": 20, "p['offset']": 30}
     assert reached["p['a']"] > reached["p['scale']"] > reached["p['offset']"]
     wanted = sum(steps[name] * reached[name] for name in steps)
-    # The chain's own copy of the data runs what it reaches, once; a version that was dropped makes a step change two.
+    # The chain's own copy of the data runs what it reaches, once; a version that was dropped makes
+    # a step change two.
     assert wanted <= f.stats.ran - before <= wanted + 3 * reached["y"]
     assert 60 * max(reached.values()) > 1.3 * wanted
 
@@ -188,12 +207,13 @@ def test_a_trajectory_of_a_fast_block_never_runs_the_slow_part():
     counted = []
     moves = {"p['a']": samplers.Walk(0.02), FAST: samplers.Hamiltonian(0.2, 6, width=0.02)}
     chain = samplers.gibbs(slow_and_fast(counted), TRUTH, Y, updates=moves, key=8, num_sweeps=15)
-    # The log-density and the gradient evaluate the theory once each for each value of its parameter.
+    # The log-density and the gradient evaluate the theory once each for each value of its
+    # parameter.
     assert len(counted) <= 2 * 16 + 2
     assert chain.acceptance["p['offset']"] > 0.5
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 X = np.linspace(0.1, 2.0, 20_000)
 
@@ -215,7 +235,9 @@ def test_blocks_share_their_work_and_the_slow_ones_come_first():
     assert found.oversample[0] == 1
     assert found.oversample[-1] > 1
     np.testing.assert_allclose(found.speeds, 1 / np.array(found.costs_s))
-    assert samplers.blocks(layered, POINT, X, measure=False, oversample=0).oversample == (1,) * len(found.blocks)
+    assert samplers.blocks(layered, POINT, X, measure=False, oversample=0).oversample == (1,) * len(
+        found.blocks
+    )
     full = samplers.blocks(layered, POINT, X, measure=False, oversample=1)
     for cost, times in zip(full.costs_s, full.oversample, strict=True):
         assert times == int(full.costs_s[0] / cost)
@@ -226,7 +248,9 @@ def test_parts_of_the_data_that_have_parameters_of_their_own_are_blocks():
         own = [jnp.sum(jnp.exp(-p["rates"][k] * x[k])) for k in range(3)]
         return sum(own) * p["scale"]
 
-    found = samplers.blocks(of_sets, {"rates": np.ones(3), "scale": 1.0}, X[:6000].reshape(3, -1), measure=False)
+    found = samplers.blocks(
+        of_sets, {"rates": np.ones(3), "scale": 1.0}, X[:6000].reshape(3, -1), measure=False
+    )
     assert sorted(found.blocks[:3]) == [(f"p['rates'][{k}]",) for k in range(3)]
     assert found.blocks[3] == ("p['scale']",)
 
@@ -237,7 +261,11 @@ def test_measured_costs_decide_the_order(monkeypatch):
 
     def seconds(function, density, x):
         function(*density.flat.arguments(x))
-        moved = [name for name, new, old in zip(density.names, x, density.flat.x0, strict=True) if new != old]
+        moved = [
+            name
+            for name, new, old in zip(density.names, x, density.flat.x0, strict=True)
+            if new != old
+        ]
         return 2.0 if "p['scale']" in moved else 0.5
 
     counted = []
@@ -254,16 +282,22 @@ def test_measured_costs_decide_the_order(monkeypatch):
 
 
 def test_a_cheaper_block_of_few_parameters_may_come_first():
-    """Ten parameters at 1 s and one at 0.9 s that share nothing: 10 * 1.9 + 0.9 against 1.9 + 10 * 1."""
+    """Ten parameters at 1 s and one at 0.9 s that share nothing: 10 * 1.9 + 0.9 against 1.9 + 10 *
+    1.
+    """
     module = sys.modules["incrax.samplers.blocking"]
     alone = [1.0, 0.9]
-    order, costs, times = module._ordered([10, 1], alone, lambda tail: sum(alone[k] for k in tail), 0.0)
+    order, costs, times = module._ordered(
+        [10, 1], alone, lambda tail: sum(alone[k] for k in tail), 0.0
+    )
     assert (order, times) == ([1, 0], [1, 1])
     np.testing.assert_allclose(costs, [1.9, 1.0])
 
 
 def test_parameters_that_nothing_depends_on_are_a_block_of_their_own():
-    """Joining what costs nothing with what costs something is infinite waste, joining two such is none."""
+    """Joining what costs nothing with what costs something is infinite waste, joining two such is
+    none.
+    """
     f = lambda p, x: jnp.sum(jnp.exp(-p["rate"] * x))
     found = samplers.blocks(f, {"rate": 1.0, "idle": 1.0, "rest": 2.0}, X, measure=False)
     assert found.blocks == (("p['rate']",), ("p['idle']", "p['rest']"))
@@ -283,7 +317,9 @@ def test_blocks_that_cost_nothing_are_joined():
 
 
 def test_a_step_takes_the_blocks_after_it_along():
-    """A slow step moves what is correlated with it by as much; a fast step leaves the slow block alone."""
+    """A slow step moves what is correlated with it by as much; a fast step leaves the slow block
+    alone.
+    """
     points = []
 
     def record(x):
@@ -291,7 +327,9 @@ def test_a_step_takes_the_blocks_after_it_along():
         return np.zeros(())
 
     def flat(p):
-        return jax.pure_callback(record, jax.ShapeDtypeStruct((), np.float64), jnp.stack([p["a"], p["b"]]))
+        return jax.pure_callback(
+            record, jax.ShapeDtypeStruct((), np.float64), jnp.stack([p["a"], p["b"]])
+        )
 
     blocks = by_hand((("p['a']",), ("p['b']",)), (1, 1))
     start = {"a": np.array(0.0), "b": np.array(0.0)}
@@ -318,7 +356,11 @@ def test_seconds_of_inputs_that_change_together():
     for path, seconds in alone.items():
         assert table.seconds([path]) == pytest.approx(seconds)
     both = table.seconds(["p['gain']", "p['shift']"])
-    assert max(alone["p['gain']"], alone["p['shift']"]) <= both <= alone["p['gain']"] + alone["p['shift']"]
+    assert (
+        max(alone["p['gain']"], alone["p['shift']"])
+        <= both
+        <= alone["p['gain']"] + alone["p['shift']"]
+    )
     assert table.seconds(["p['slow'][0]"]) <= alone["p['slow']"]
     with pytest.raises(incrax.errors.UnknownInputError):
         table.seconds(["nothing"])

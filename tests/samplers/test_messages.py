@@ -27,7 +27,9 @@ def refused(error, text, fun, *args, **kwargs):
 
 
 def gibbs(updates, start=None, function=f):
-    return samplers.gibbs(function, START if start is None else start, updates=updates, key=1, num_sweeps=2)
+    return samplers.gibbs(
+        function, START if start is None else start, updates=updates, key=1, num_sweeps=2
+    )
 
 
 def metropolis(covariance):
@@ -43,7 +45,8 @@ def test_classes():
 
 def test_parameters_in_two_blocks():
     text = (
-        "`p['b'][0]` belong to more than one block. Nothing was sampled. Name each parameter, or each element of a "
+        "`p['b'][0]` belong to more than one block. Nothing was sampled. Name each parameter, or "
+        "each element of a "
         "small array, in one block."
     )
     refused(samplers.BlockError, text, gibbs, {("p['a']", "p['b']"): WALK, "p['b'][0]": WALK})
@@ -51,7 +54,8 @@ def test_parameters_in_two_blocks():
 
 def test_parameters_in_no_block():
     text = (
-        "`p['b'][0]`, `p['b'][1]` belong to no block, so that they would never move. Nothing was sampled. Name them in "
+        "`p['b'][0]`, `p['b'][1]` belong to no block, so that they would never move. Nothing was "
+        "sampled. Name them in "
         "a block, or leave them out of `wrt`: what is not selected stays fixed."
     )
     refused(samplers.BlockError, text, gibbs, {"p['a']": WALK})
@@ -59,14 +63,16 @@ def test_parameters_in_no_block():
 
 def test_a_block_of_nothing():
     with pytest.raises(
-        incrax.errors.UnknownInputError, match=r"^`p\['c'\]` names no input of this function; its inputs are: "
+        incrax.errors.UnknownInputError,
+        match=r"^`p\['c'\]` names no input of this function; its inputs are: ",
     ):
         gibbs({"p['c']": WALK})
 
 
 def test_what_is_no_update():
     text = (
-        "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a `Hamiltonian` or a "
+        "`gibbs(updates=...)` got float for `p`. Nothing was sampled. Pass a `Walk`, a "
+        "`Hamiltonian` or a "
         "`Conditional` for each block."
     )
     refused(TypeError, text, gibbs, {"p": 0.1})
@@ -78,7 +84,8 @@ def test_what_is_no_update():
 def test_widths_that_do_not_fit(update, width):
     made = samplers.Walk(width) if update == "Walk" else samplers.Hamiltonian(0.1, width=width)
     text = (
-        f"`{update}` got {width!r} for the block of `p['a']`, `p['b'][0]`, `p['b'][1]`. Nothing was sampled. Pass one "
+        f"`{update}` got {width!r} for the block of `p['a']`, `p['b'][0]`, `p['b'][1]`. Nothing "
+        "was sampled. Pass one "
         "positive number, or one for each of its 3 elements."
     )
     refused(samplers.ProposalError, text, gibbs, {"p": made})
@@ -86,8 +93,10 @@ def test_widths_that_do_not_fit(update, width):
 
 def test_draws_that_do_not_fit():
     text = (
-        "The `Conditional` of `p['b'][0]`, `p['b'][1]` returned an array of shape (3,); its block is 2 elements. "
-        "Nothing was sampled. Return the block's new values in one vector, in the order in which the block names them."
+        "The `Conditional` of `p['b'][0]`, `p['b'][1]` returned an array of shape (3,); its block "
+        "is 2 elements. "
+        "Nothing was sampled. Return the block's new values in one vector, in the order in which "
+        "the block names them."
     )
     draw = samplers.Conditional(lambda rng, p: rng.normal(size=3))
     refused(samplers.ProposalError, text, gibbs, {"p['b']": draw, "p['a']": WALK})
@@ -105,8 +114,10 @@ def test_draws_that_do_not_fit():
 )
 def test_covariances_that_are_none(covariance, seen, reason):
     text = (
-        f"`metropolis(covariance=...)` got {seen} for 3 parameters: {reason}. Nothing was sampled. Pass variances of "
-        "shape (3,), or a symmetric matrix of shape (3, 3) in the order of `names`: an earlier chain's, or the inverse "
+        f"`metropolis(covariance=...)` got {seen} for 3 parameters: {reason}. Nothing was sampled. "
+        "Pass variances of "
+        "shape (3,), or a symmetric matrix of shape (3, 3) in the order of `names`: an earlier "
+        "chain's, or the inverse "
         "of the Hessian at the best fit."
     )
     refused(samplers.ProposalError, text, metropolis, covariance)
@@ -115,10 +126,13 @@ def test_covariances_that_are_none(covariance, seen, reason):
 @pytest.mark.parametrize(("value", "shown"), [(-1.0, "-inf"), (0.0, "-inf")])
 def test_starts_of_probability_zero(value, shown):
     text = (
-        f"The log-density at the start is {shown}. This is usually a start outside of the support, or data that hold "
+        f"The log-density at the start is {shown}. This is usually a start outside of the support, "
+        "or data that hold "
         "NaN. Nothing was sampled. Start where it is finite, for example at a best fit."
     )
-    refused(samplers.StartError, text, gibbs, {"p": WALK}, start=value, function=lambda p: jnp.log(p))
+    refused(
+        samplers.StartError, text, gibbs, {"p": WALK}, start=value, function=lambda p: jnp.log(p)
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,9 +142,15 @@ def test_starts_of_probability_zero(value, shown):
 )  # fmt: skip
 def test_log_densities_that_are_no_number(wrong, seen):
     text = (
-        f"A log-density must return one real number; this one returns {seen}. Nothing was sampled. Sum over the events."
+        f"A log-density must return one real number; this one returns {seen}. Nothing was sampled. "
+        "Sum over the events."
     )
-    for make in (samplers.logdensity, samplers.numpyro_potential, samplers.ensemble, samplers.blocks):
+    for make in (
+        samplers.logdensity,
+        samplers.numpyro_potential,
+        samplers.ensemble,
+        samplers.blocks,
+    ):
         refused(TypeError, text, make, wrong, START)
     refused(TypeError, text, gibbs, {"p": WALK}, function=wrong)
 
@@ -138,7 +158,8 @@ def test_log_densities_that_are_no_number(wrong, seen):
 @pytest.mark.parametrize("power", [-0.1, 1.5])
 def test_powers_outside_of_their_range(power):
     text = (
-        f"`blocks(oversample=...)` got {power!r}; it must be between 0 (every parameter moves equally often) and 1 "
+        f"`blocks(oversample=...)` got {power!r}; it must be between 0 (every parameter moves "
+        "equally often) and 1 "
         "(every block takes as long). Nothing was measured."
     )
     refused(ValueError, text, samplers.blocks, f, START, oversample=power)
@@ -147,7 +168,8 @@ def test_powers_outside_of_their_range(power):
 @pytest.mark.parametrize("num", [4, 7])
 def test_too_few_walkers(num):
     text = (
-        f"An ensemble of {num} walkers cannot sample 3 parameters: moves are along differences of walkers. Nothing was "
+        f"An ensemble of {num} walkers cannot sample 3 parameters: moves are along differences of "
+        "walkers. Nothing was "
         "sampled. Take an even number, at least 6."
     )
     walkers = samplers.ensemble(f, START)
@@ -163,7 +185,11 @@ def test_emcee_that_is_not_installed(monkeypatch):
 
 def test_what_is_no_function():
     refused(
-        TypeError, "`logdensity(log_density)` got 3 of type int; it must be a function.", samplers.logdensity, 3, 1.0
+        TypeError,
+        "`logdensity(log_density)` got 3 of type int; it must be a function.",
+        samplers.logdensity,
+        3,
+        1.0,
     )
     with pytest.raises(incrax.errors.SelectionError):
         samplers.logdensity(lambda n: 1.0 * n, jax.numpy.arange(3))

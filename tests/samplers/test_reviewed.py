@@ -19,10 +19,14 @@ def normal(p):
 
 def test_a_block_has_its_elements_in_the_order_in_which_it_names_them():
     draw = samplers.Conditional(lambda rng, p: [rng.normal(100, 1), rng.normal(1, 1)])
-    chain = samplers.gibbs(normal, START, updates={("p['z']", "p['a']"): draw}, key=1, num_sweeps=200)
+    chain = samplers.gibbs(
+        normal, START, updates={("p['z']", "p['a']"): draw}, key=1, num_sweeps=200
+    )
     np.testing.assert_allclose(chain.samples.mean(axis=0), [1.0, 100.0], atol=0.5)
     walk = samplers.Walk([1e-6, 1.0])
-    chain = samplers.gibbs(normal, START, updates={("p['z']", "p['a']"): walk}, key=1, num_sweeps=200)
+    chain = samplers.gibbs(
+        normal, START, updates={("p['z']", "p['a']"): walk}, key=1, num_sweeps=200
+    )
     spread = dict(zip(chain.names, chain.samples.std(axis=0), strict=True))
     assert spread["p['z']"] < 1e-3 < 0.1 < spread["p['a']"]
 
@@ -33,9 +37,11 @@ def test_positions_have_the_structure_of_what_is_sampled():
     with pytest.raises(samplers.PositionError) as caught:
         density({"a": 2.0, "z": 5.0})
     assert str(caught.value) == (
-        "A log-density of positions of the structure PyTreeDef({'a': *, 'z': None}) got PyTreeDef({'a': *, 'z': *}). "
+        "A log-density of positions of the structure PyTreeDef({'a': *, 'z': None}) got "
+        "PyTreeDef({'a': *, 'z': *}). "
         "This is "
-        "usually a value for what is not sampled, which stays as it was when the log-density was made. Nothing was "
+        "usually a value for what is not sampled, which stays as it was when the log-density was "
+        "made. Nothing was "
         "evaluated. Pass what `wrt` selects, None elsewhere."
     )
     with pytest.raises(samplers.PositionError):

@@ -1,8 +1,8 @@
 """Seed 000, zfit/zfit-development issue 47 (https://github.com/zfit/zfit-development/issues/47).
 
-Its wishes: values kept with their dependence tracked, a defined rule for when they become stale, derivatives through
-them, parameters and data as equal inputs, constant parts cut off at their highest point, a hook before the fit. Wish by
-wish, they are in README.md beside this file.
+Its wishes: values kept with their dependence tracked, a defined rule for when they become stale,
+derivatives through them, parameters and data as equal inputs, constant parts cut off at their
+highest point, a hook before the fit. Wish by wish, they are in README.md beside this file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def wave(slope, x):
 
 def model(params, x):
     """A sum of two pdfs with yields; `cosh` stands in the one integral and `sin` in the other."""
-    signal_area = integral(lambda g: gauss(params["mu"], params["sigma"], g)) * jnp.cosh(params["mu"] - params["mu"])
+    signal_area = integral(lambda g: gauss(params["mu"], params["sigma"], g)) * jnp.cosh(
+        params["mu"] - params["mu"]
+    )
     background_area = integral(lambda g: wave(params["slope"], g))
     signal = gauss(params["mu"], params["sigma"], x) / signal_area
     background = wave(params["slope"], x) / background_area
@@ -49,13 +51,18 @@ def changed(**values):
     return {**PARAMS, **values}
 
 
-# --- kept values and when they become stale --------------------------------------------------------------------------
+# --- kept values and when they become stale -------------------------------------------------------
 
 
 def test_a_kept_value_is_stale_exactly_when_an_input_that_it_depends_on_changes():
     f = incrax.incremental(model, tuning=MINIMAL)
     f(PARAMS, DATA)
-    for name, integral_runs in [("slope", False), ("n_signal", False), ("mu", True), ("sigma", True)]:
+    for name, integral_runs in [
+        ("slope", False),
+        ("n_signal", False),
+        ("mu", True),
+        ("sigma", True),
+    ]:
         f(PARAMS, DATA)
         f(changed(**{name: PARAMS[name] * 1.1}), DATA)
         assert ("exp" in primitives_run(f)) is integral_runs, name
@@ -93,7 +100,7 @@ def test_a_failed_evaluation_leaves_the_kept_values_as_they_were():
     assert ran_by(f, PARAMS, DATA) == 0
 
 
-# --- dependence ------------------------------------------------------------------------------------------------------
+# --- dependence -----------------------------------------------------------------------------------
 
 
 def test_dependence_is_exact_where_an_object_wide_list_overestimates():
@@ -103,13 +110,17 @@ def test_dependence_is_exact_where_an_object_wide_list_overestimates():
     f(changed(n_signal=160.0), DATA)
     assert not {"exp", "sin"} & set(primitives_run(f))
     rows = {row["path"]: row for row in f.deps().as_dict()["leaves"]}
-    assert rows["params['n_signal']"]["transcendentals"] == len(DATA)  # the logarithm of the rate, nothing else
+    assert rows["params['n_signal']"]["transcendentals"] == len(
+        DATA
+    )  # the logarithm of the rate, nothing else
     assert rows["params['n_signal']"]["equations"] < rows["params['slope']"]["equations"]
 
 
 def test_dependence_is_watched_per_parameter_of_one_flat_vector():
     names = list(PARAMS)
-    f = incrax.incremental(lambda theta, x: model(dict(zip(names, theta, strict=True)), x), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda theta, x: model(dict(zip(names, theta, strict=True)), x), tuning=MINIMAL
+    )
     theta = np.array(list(PARAMS.values()))
     f(theta, DATA)
     for index, name in enumerate(names):
@@ -120,7 +131,7 @@ def test_dependence_is_watched_per_parameter_of_one_flat_vector():
         assert ("exp" in primitives_run(f)) is (name in ("mu", "sigma"))
 
 
-# --- derivatives through kept values ---------------------------------------------------------------------------------
+# --- derivatives through kept values --------------------------------------------------------------
 
 ORDERS = {
     "first": jax.grad,
@@ -131,12 +142,16 @@ ORDERS = {
 
 def excess(mu, sigma, n, x):
     """A signal on a flat background: small enough for third derivatives."""
-    return -jnp.sum(jnp.log(1.0 + n * gauss(mu, sigma, x) / integral(lambda g: gauss(mu, sigma, g))))
+    return -jnp.sum(
+        jnp.log(1.0 + n * gauss(mu, sigma, x) / integral(lambda g: gauss(mu, sigma, g)))
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_derivatives_of_any_order_pass_through_kept_values(order):
-    """At points other than that of the first call, where derivatives kept for too long would be wrong."""
+    """At points other than that of the first call, where derivatives kept for too long would be
+    wrong.
+    """
     calls = [(mu, 1.0, n, DATA) for mu in (5.0, 5.5) for n in (10.0, 12.0)]
     f = check_calls(ORDERS[order](excess), calls, tuning=MINIMAL)
     assert "exp" not in primitives_run(f)
@@ -156,7 +171,7 @@ def test_a_gradient_keeps_the_partial_derivatives_that_a_change_leaves_alone():
     assert f.explain().as_dict()["num_ran"] < f.explain().as_dict()["num_equations"]
 
 
-# --- both kinds of input ---------------------------------------------------------------------------------------------
+# --- both kinds of input --------------------------------------------------------------------------
 
 
 def test_fitting_leaves_what_depends_on_data_alone():
@@ -192,11 +207,13 @@ def test_the_constant_part_is_kept_at_its_highest_point():
     assert set(primitives_run(ours)) <= {"mul", "convert_element_type"}
 
 
-# --- pipelines, decorator, hook --------------------------------------------------------------------------------------
+# --- pipelines, decorator, hook -------------------------------------------------------------------
 
 
 def test_the_number_of_pipelines_is_bounded_however_parameters_are_grouped():
-    """Three parameters change together in any of seven ways; each way is compiled once and comes back for nothing."""
+    """Three parameters change together in any of seven ways; each way is compiled once and comes
+    back for nothing.
+    """
     f = incrax.incremental(model, tuning=MINIMAL)
     plain = jax.jit(model)
     names = ("mu", "slope", "n_signal")
@@ -206,7 +223,9 @@ def test_the_number_of_pipelines_is_bounded_however_parameters_are_grouped():
             values = {name: PARAMS[name] * factor for k, name in enumerate(names) if group >> k & 1}
             same(f(changed(**values), DATA), plain(changed(**values), DATA))
         compiles.append(f.stats.compiles)
-    assert compiles[1] == compiles[2] <= 7 + 2  # and the whole function, and what the first change found missing
+    assert (
+        compiles[1] == compiles[2] <= 7 + 2
+    )  # and the whole function, and what the first change found missing
 
 
 def test_it_is_a_decorator_and_works_on_parts_of_a_model():
@@ -226,17 +245,24 @@ def test_it_is_a_decorator_and_works_on_parts_of_a_model():
 def test_inside_a_compiled_function_it_is_the_plain_function():
     f = incrax.incremental(model, tuning=MINIMAL)
     f(PARAMS, DATA)
-    same(jax.jit(lambda p: f(p, DATA) * 2)(changed(mu=4.0)), 2 * jax.jit(model)(changed(mu=4.0), DATA))
+    same(
+        jax.jit(lambda p: f(p, DATA) * 2)(changed(mu=4.0)),
+        2 * jax.jit(model)(changed(mu=4.0), DATA),
+    )
     # Under jit as well: plain JAX's own gradients with and without it differ by more than 64 ulp.
     same(jax.jit(jax.grad(lambda p: f(p, DATA)))(PARAMS), jax.jit(jax.grad(model))(PARAMS, DATA))
 
 
 class CachedTensor:
-    """The class of the thread, on the pure form: a cache, a flag of its validity, `cond(flag, cache, cache_func)`."""
+    """The class of the thread, on the pure form: a cache, a flag of its validity, `cond(flag,
+    cache, cache_func)`.
+    """
 
     def __init__(self, cache_func, *inputs):
         # No memory for what the host returned, so that every evaluation is one of its calls.
-        self.state, self.step = incrax.incremental(cache_func, tuning=MINIMAL, memory=0).pure(*inputs)
+        self.state, self.step = incrax.incremental(cache_func, tuning=MINIMAL, memory=0).pure(
+            *inputs
+        )
 
     def __call__(self, state, *inputs, is_valid):
         return self.step(state, *inputs, changed={"theta": ~is_valid})
@@ -303,7 +329,7 @@ def test_equal_parts_of_a_sum_are_evaluated_once():
     assert primitives_run(ours).count("exp") == 1
 
 
-# --- `result = self.cache_value(result, deps=...)`, also as a decorator of a method -----------------------------------
+# --- `result = self.cache_value(result, deps=...)`, also as a decorator of a method ---------------
 
 
 class Pdf:
@@ -313,7 +339,10 @@ class Pdf:
         self.mu, self.sigma, self.number = mu, sigma, number
 
     def traced_area(self):
-        return jnp.exp(-self.sigma) * integral(lambda g: gauss(self.mu, self.sigma, g)) + 0.0 * self.number
+        return (
+            jnp.exp(-self.sigma) * integral(lambda g: gauss(self.mu, self.sigma, g))
+            + 0.0 * self.number
+        )
 
     def area_by_hand(self):
         return incrax.keep(self.traced_area(), "area", deps=(self.mu, self.sigma))
@@ -326,7 +355,9 @@ class Pdf:
 @pytest.mark.parametrize("method", [Pdf.area_by_hand, Pdf.area, Pdf.traced_area])
 def test_a_value_kept_with_dependences_given_by_hand_stays_while_others_change(method):
     """The logarithm is of the kept value: as traced, a new yield makes it stale."""
-    f = incrax.incremental(lambda *values: values[2] * jnp.log(method(Pdf(*values))), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda *values: values[2] * jnp.log(method(Pdf(*values))), tuning=MINIMAL
+    )
     for number in (150.0, 151.0, 152.0):
         same(f(5.0, 1.0, number), number * jnp.log(method(Pdf(5.0, 1.0, number))))
     assert ("log" in primitives_run(f)) is (method is Pdf.traced_area)
@@ -338,7 +369,9 @@ def test_a_value_kept_with_dependences_given_by_hand_stays_while_others_change(m
 def test_the_same_as_a_decorator_of_a_method(method):
     """Gradients go through, also with respect to the yield."""
     loss = jax.value_and_grad(
-        lambda params: params["n"] * jnp.log(method(Pdf(params["mu"], params["sigma"], params["n"])))
+        lambda params: (
+            params["n"] * jnp.log(method(Pdf(params["mu"], params["sigma"], params["n"])))
+        )
     )
     f = incrax.incremental(loss, tuning=MINIMAL)
     for n in (150.0, 151.0, 152.0):
@@ -347,7 +380,9 @@ def test_the_same_as_a_decorator_of_a_method(method):
 
 
 def test_in_a_simulation_only_new_rows_are_evaluated():
-    """Parameters stay, data come in: value and gradient of all rows, from new ones and what was kept of the others."""
+    """Parameters stay, data come in: value and gradient of all rows, from new ones and what was
+    kept of the others.
+    """
 
     def nll(params, x):
         return -jnp.mean(jnp.log(gauss(params["mu"], params["sigma"], x)))
@@ -364,12 +399,16 @@ def test_in_a_simulation_only_new_rows_are_evaluated():
     assert f.stats.chunks_run == 2 * (4 + 3)
 
 
-# --- values that are set ----------------------------------------------------------------------------------------------
+# --- values that are set --------------------------------------------------------------------------
 
 
 def test_setting_a_value_triggers_what_must_follow():
-    """Data and parameters are both "regarded as inputs and can change values to trigger recalculations"."""
-    fun = incrax.incremental(lambda mu, number, x: -number * jnp.sum(jnp.log(gauss(mu, 1.0, x))), tuning=MINIMAL)
+    """Data and parameters are both "regarded as inputs and can change values to trigger
+    recalculations".
+    """
+    fun = incrax.incremental(
+        lambda mu, number, x: -number * jnp.sum(jnp.log(gauss(mu, 1.0, x))), tuning=MINIMAL
+    )
     data = np.linspace(3.0, 7.0, 50)
     m, told = incrax.bind(fun, mu=5.0, number=2.0, x=data, roles={"x": "data"}), []
     m.on_change(told.append)
@@ -387,7 +426,9 @@ def test_setting_a_value_triggers_what_must_follow():
 
 def test_no_value_is_global():
     """Without a "bidirectional graph": two models of one function know nothing of each other."""
-    one, two = (incrax.bind(lambda mu, x: jnp.sum(x) * mu, mu=mu, x=np.ones(3)) for mu in (1.0, 2.0))
+    one, two = (
+        incrax.bind(lambda mu, x: jnp.sum(x) * mu, mu=mu, x=np.ones(3)) for mu in (1.0, 2.0)
+    )
     one.set(mu=5.0)
     assert (one.value(), two.value()) == (15.0, 6.0)
 

@@ -1,8 +1,10 @@
-"""Seed 001, six questions on caching and derivatives in TensorFlow (no addresses are given with the seed).
+"""Seed 001, six questions on caching and derivatives in TensorFlow (no addresses are given with the
+seed).
 
-What today's engine answers: a sub-computation F(W) is reused while W stays and its gradient stays right; constants are
-folded and equal parts merged; rejected steps of a least-squares fit cost nothing; reverse mode forms no Jacobians;
-FLOPs of the backward pass; state beside trainable variables; representations kept across batches.
+What today's engine answers: a sub-computation F(W) is reused while W stays and its gradient stays
+right; constants are folded and equal parts merged; rejected steps of a least-squares fit cost
+nothing; reverse mode forms no Jacobians; FLOPs of the backward pass; state beside trainable
+variables; representations kept across batches.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def matrix(w):
     return jnp.tanh(w) * jnp.exp(-0.1 * w**2)
 
 
-# --- F(W), used with many vectors ------------------------------------------------------------------------------------
+# --- F(W), used with many vectors -----------------------------------------------------------------
 
 
 def test_the_matrix_is_kept_while_its_variables_stay():
@@ -37,7 +39,9 @@ def test_the_matrix_is_kept_while_its_variables_stay():
 
 
 def test_the_matrix_used_several_times_in_one_objective_is_evaluated_once():
-    f = incrax.incremental(lambda w, a, b: jnp.sum(matrix(w) @ a) + jnp.sum(matrix(w) @ b), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda w, a, b: jnp.sum(matrix(w) @ a) + jnp.sum(matrix(w) @ b), tuning=MINIMAL
+    )
     f(W, VECTORS[0], VECTORS[1])
     assert primitives_run(f).count("tanh") == 1
     f(W, VECTORS[0], VECTORS[2])
@@ -48,7 +52,9 @@ def test_the_matrix_used_several_times_in_one_objective_is_evaluated_once():
 def test_a_kept_matrix_is_no_constant_for_the_gradient():
     """The thread's fear: with F precomputed, the gradient with respect to W would be lost."""
     loss = lambda w, v: jnp.sum((matrix(w) @ v) ** 2)
-    f = check_calls(jax.value_and_grad(loss), [(w, v) for w in (W, W + 0.3) for v in VECTORS], tuning=MINIMAL)
+    f = check_calls(
+        jax.value_and_grad(loss), [(w, v) for w in (W, W + 0.3) for v in VECTORS], tuning=MINIMAL
+    )
     assert not {"tanh", "exp"} & set(primitives_run(f))
     assert float(jnp.abs(f(W, VECTORS[0])[1]).max()) > 0
 
@@ -67,7 +73,9 @@ def test_one_entry_of_the_matrix_depends_on_its_own_variables():
 
 def test_what_reads_no_input_runs_once():
     table = np.linspace(0.0, 1.0, 10_000)
-    f = incrax.incremental(lambda w, v: jnp.sum(jnp.cos(jnp.asarray(table))) * (matrix(w) @ v), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda w, v: jnp.sum(jnp.cos(jnp.asarray(table))) * (matrix(w) @ v), tuning=MINIMAL
+    )
     f(W, VECTORS[0])
     for k in range(3):
         f(W + k, VECTORS[k])
@@ -80,7 +88,7 @@ def test_small_constants_are_folded_before_anything_runs():
     assert "iota" not in primitives_run(f)
 
 
-# --- Levenberg-Marquardt ---------------------------------------------------------------------------------------------
+# --- Levenberg-Marquardt --------------------------------------------------------------------------
 
 TIMES = np.linspace(0.0, 4.0, 60)
 TRUTH = np.array([2.0, 0.7, 0.5, 3.0])
@@ -114,7 +122,9 @@ def test_a_fit_by_levenberg_marquardt_takes_residuals_and_variables_as_they_are(
     start = np.array([1.0, 1.0, 1.0, 2.8])
     theta, _ = fit(*ours, start, COUNTS)
     np.testing.assert_allclose(theta, TRUTH, rtol=1e-8)
-    np.testing.assert_allclose(theta, fit(jax.jit(residuals), jax.jit(jax.jacfwd(residuals)), start, COUNTS)[0])
+    np.testing.assert_allclose(
+        theta, fit(jax.jit(residuals), jax.jit(jax.jacfwd(residuals)), start, COUNTS)[0]
+    )
 
 
 def test_jacobian_columns_that_a_change_leaves_alone_do_not_run():
@@ -139,7 +149,7 @@ def test_a_rejected_step_goes_back_to_kept_values():
     assert ran_by(residual, TRUTH, COUNTS) == 0
 
 
-# --- reverse mode and its price --------------------------------------------------------------------------------------
+# --- reverse mode and its price -------------------------------------------------------------------
 
 LAYERS = {f"w{k}": RNG.normal(size=(40, 40)) / 7 for k in range(3)}
 BATCH = RNG.normal(size=(32, 40))
@@ -158,16 +168,23 @@ def flops_of(fun, *args):
 
 
 def test_reverse_mode_forms_no_jacobian():
-    """A Jacobian of one layer would hold (32 * 40)**2 numbers; nothing computed is larger than a layer's values."""
+    """A Jacobian of one layer would hold (32 * 40)**2 numbers; nothing computed is larger than a
+    layer's values.
+    """
     f = incrax.incremental(jax.grad(network), tuning=MINIMAL)
     f(LAYERS, BATCH)
     (traced,) = f._traces.table.values()
-    sizes = [np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars]
+    sizes = [
+        np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars
+    ]
     assert max(sizes) == 40 * 40
 
 
 def test_the_backward_pass_costs_a_small_multiple_of_the_forward_pass():
-    forward, both = flops_of(network, LAYERS, BATCH), flops_of(jax.value_and_grad(network), LAYERS, BATCH)
+    forward, both = (
+        flops_of(network, LAYERS, BATCH),
+        flops_of(jax.value_and_grad(network), LAYERS, BATCH),
+    )
     assert 1.5 < (both - forward) / forward < 2.5
 
 
@@ -176,7 +193,9 @@ def test_flops_of_a_gradient_count_products_by_hand():
     product = 2 * 64**3
     assert flops_of(lambda a, b: a @ b, a, b) == product
     gradient = flops_of(jax.grad(lambda a, b: jnp.sum(a @ b), argnums=(0, 1)), a, b)
-    assert gradient == pytest.approx(2 * product, rel=0.01)  # the forward product is dead and not counted
+    assert gradient == pytest.approx(
+        2 * product, rel=0.01
+    )  # the forward product is dead and not counted
 
 
 def test_flops_inside_a_loop_are_counted_for_every_iteration():
@@ -197,19 +216,27 @@ def test_flops_of_what_never_runs_are_not_counted():
     assert flops_of(f, jnp.ones((64, 64))) == 64 * 64 - 1  # the sum, and it alone
 
 
-# --- the caveats that the answer on FLOPs lists, one by one -----------------------------------------------------------
+# --- the caveats that the answer on FLOPs lists, one by one ---------------------------------------
 
 
 def test_the_backward_pass_is_both_passes_without_the_forward_pass():
-    """ "Add grads = tf.gradients(C, [A, B]), then subtract": done by one call, for products exactly."""
+    """ "Add grads = tf.gradients(C, [A, B]), then subtract": done by one call, for products
+    exactly.
+    """
     a, b = jax.ShapeDtypeStruct((32, 64), np.float32), jax.ShapeDtypeStruct((64, 16), np.float32)
     report = incrax.cost(lambda a, b: a @ b, a, b, wrt=("a", "b"))
     product = 2 * 32 * 64 * 16
-    assert (report.forward.total.flops, report.backward.total.flops, report.ratio) == (product, 2 * product, 2.0)
+    assert (report.forward.total.flops, report.backward.total.flops, report.ratio) == (
+        product,
+        2 * product,
+        2.0,
+    )
 
 
 def test_flops_of_a_while_loop_are_not_counted_only_once():
-    """ "The flops from ops in a while loop will be added only once": a run counts its turns, or the report says so."""
+    """ "The flops from ops in a while loop will be added only once": a run counts its turns, or the
+    report says so.
+    """
     power = lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 1e3, lambda c: c @ (2 * x), x)
     measured = incrax.cost(power, np.eye(8), trips="measured").forward
     assert measured.loops[0].turns == 10
@@ -220,7 +247,9 @@ def test_flops_of_a_while_loop_are_not_counted_only_once():
 
 
 def test_operations_that_never_run_are_not_added():
-    """ "Ops that are never normally run will be added": neither what no result needs, nor a side that is not taken."""
+    """ "Ops that are never normally run will be added": neither what no result needs, nor a side
+    that is not taken.
+    """
 
     def f(x):
         del_me = jnp.linalg.cholesky(x @ x.T)  # noqa: F841
@@ -232,13 +261,18 @@ def test_operations_that_never_run_are_not_added():
 
 
 def test_shapes_are_known_of_every_operation():
-    """ "Heavily depends on shape inference. It might not be available for all ops": a trace has all shapes."""
+    """ "Heavily depends on shape inference.
+
+    It might not be available for all ops": a trace has all shapes.
+    """
     layers, batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (LAYERS, BATCH))
     report = incrax.cost(network, layers, batch)
     rows = [row for _, row in report.per_equation]
     assert {"dot_general", "tanh", "reduce_sum"} <= {row.primitive for row in rows}
     assert all("[" in each for row in rows for each in (*row.inputs, *row.results))
-    assert report.forward.total.flops == 3 * 2 * 32 * 40 * 40 + 2 * 32 * 40 - 1  # products, squares and their sum
+    assert (
+        report.forward.total.flops == 3 * 2 * 32 * 40 * 40 + 2 * 32 * 40 - 1
+    )  # products, squares and their sum
     assert report.forward.total == incrax.cost(network, LAYERS, BATCH).forward.total
 
 
@@ -250,14 +284,20 @@ def test_an_operation_that_nobody_registered_is_named_and_may_be_registered():
     assert row.primitive == "pure_callback"
     assert row.source.startswith(__file__)
     assert any("not registered" in note for note in report.notes)
-    registered = incrax.cost(theory, np.ones(50), rules={"pure_callback": lambda inputs, results, params: 49})
+    registered = incrax.cost(
+        theory, np.ones(50), rules={"pure_callback": lambda inputs, results, params: 49}
+    )
     assert registered.forward.total.flops == 49 + 50
     assert not registered.not_counted
 
 
 def test_counted_and_measured_stand_side_by_side():
-    """ "Better to use this in conjunction with an actual run record": seconds and memory of parts, by runs."""
-    (measured, _) = incrax.cost(network, LAYERS, BATCH, measure=True, passes=["forward", "backward"]).measured
+    """ "Better to use this in conjunction with an actual run record": seconds and memory of parts,
+    by runs.
+    """
+    (measured, _) = incrax.cost(
+        network, LAYERS, BATCH, measure=True, passes=["forward", "backward"]
+    ).measured
     assert measured.whole.cost.flops == sum(part.cost.flops for part in measured.parts)
     assert measured.whole.cost.flops >= 3 * 2 * 32 * 40 * 40
     assert all(part.seconds > 0 for part in measured.parts)
@@ -265,18 +305,22 @@ def test_counted_and_measured_stand_side_by_side():
 
 
 def test_of_a_change_only_flops_that_run_again_are_counted():
-    """What the thread's profiler cannot say: the price of the next call, when one layer's weights change."""
+    """What the thread's profiler cannot say: the price of the next call, when one layer's weights
+    change.
+    """
     report = incrax.cost(network, LAYERS, BATCH, changing="layers['w2']")
     product = 2 * 32 * 40 * 40
     assert report.forward.avoided.flops == 2 * product
     assert report.forward.again.flops == product + 2 * 32 * 40 - 1
 
 
-# --- trainable variables and state -----------------------------------------------------------------------------------
+# --- trainable variables and state ----------------------------------------------------------------
 
 
 def normalised_loss(trainable, state, x):
-    """Batch normalisation: the moving mean is state, updated beside the gradient and never part of it."""
+    """Batch normalisation: the moving mean is state, updated beside the gradient and never part of
+    it.
+    """
     mean = jnp.mean(x, axis=0)
     y = (x - mean) * trainable["scale"] + trainable["shift"]
     return jnp.sum(jnp.tanh(y) ** 2), {"mean": 0.9 * state["mean"] + 0.1 * mean}
@@ -297,7 +341,9 @@ def test_state_takes_no_part_in_the_gradient_and_does_not_make_it_stale():
 
 def test_variables_that_are_not_trained_get_no_cotangent():
     everything = primitives_of(jax.grad(network))
-    last_only = primitives_of(lambda layers, x: jax.grad(lambda w: network({**layers, "w2": w}, x))(layers["w2"]))
+    last_only = primitives_of(
+        lambda layers, x: jax.grad(lambda w: network({**layers, "w2": w}, x))(layers["w2"])
+    )
     assert everything.count("dot_general") == 3 + 3 + 2
     assert last_only.count("dot_general") == 3 + 1
 
@@ -308,7 +354,7 @@ def primitives_of(fun):
     return primitives_run(f)
 
 
-# --- representations kept across batches -----------------------------------------------------------------------------
+# --- representations kept across batches ----------------------------------------------------------
 
 ITEMS = RNG.normal(size=(50, 40))
 PAIRS = [RNG.integers(0, 50, size=(16, 2)) for _ in range(4)]
@@ -330,16 +376,20 @@ def test_representations_are_kept_while_batches_of_combinations_change():
 
 
 def test_gradients_pass_through_kept_representations():
-    """The part that the thread calls impossible: the encoder's forward pass is kept, its backward pass runs."""
+    """The part that the thread calls impossible: the encoder's forward pass is kept, its backward
+    pass runs.
+    """
     gradient = jax.value_and_grad(pair_loss)
     f = check_calls(gradient, [(ENCODER, ITEMS, pairs) for pairs in PAIRS], tuning=MINIMAL)
     assert "tanh" not in primitives_run(f)
-    assert primitives_run(f).count("dot_general") == 3  # two weights and the cotangent between the layers
+    assert (
+        primitives_run(f).count("dot_general") == 3
+    )  # two weights and the cotangent between the layers
     moved = jax.tree.map(lambda w: w * 1.1, ENCODER)
     same(f(moved, ITEMS, PAIRS[0]), jax.jit(gradient)(moved, ITEMS, PAIRS[0]))
 
 
-# --- collections of variables -----------------------------------------------------------------------------------------
+# --- collections of variables ---------------------------------------------------------------------
 
 
 def test_trainable_variables_and_update_operations_are_roles():
@@ -357,39 +407,56 @@ def test_trainable_variables_and_update_operations_are_roles():
     step = m.training(optax.sgd(0.1), updates="before")
     step()
     np.testing.assert_allclose(m["mean"], 0.1 * BATCH.mean(axis=0))
-    expected = jax.grad(lambda t: normalised_loss(t, {"mean": 0.1 * BATCH.mean(axis=0)}, BATCH)[0])(trainable)
+    expected = jax.grad(lambda t: normalised_loss(t, {"mean": 0.1 * BATCH.mean(axis=0)}, BATCH)[0])(
+        trainable
+    )
     np.testing.assert_allclose(m["scale"], 1.0 - 0.1 * expected["scale"], rtol=1e-12)
 
 
 def test_a_variable_is_taken_out_of_training_later():
-    """ "You might want to fine-tune only part of the network, e.g., the last layer": `trainable=False`, afterwards."""
-    m = incrax.bind(incrax.incremental(network, tuning=MINIMAL), layers=LAYERS, x=BATCH, roles={"x": "data"})
+    """ "You might want to fine-tune only part of the network, e.g., the last layer":
+    `trainable=False`, afterwards.
+    """
+    m = incrax.bind(
+        incrax.incremental(network, tuning=MINIMAL), layers=LAYERS, x=BATCH, roles={"x": "data"}
+    )
     m.grad()
     everything = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
     m.set_role("layers", "fixed")
     m.set_role("w2", "trainable")
     gradient = m.grad()["layers"]
     assert gradient["w0"] is None
-    same(gradient["w2"], jax.jit(lambda w: jax.grad(lambda w: network({**LAYERS, "w2": w}, BATCH))(w))(LAYERS["w2"]))
+    same(
+        gradient["w2"],
+        jax.jit(lambda w: jax.grad(lambda w: network({**LAYERS, "w2": w}, BATCH))(w))(LAYERS["w2"]),
+    )
     last = [step["primitive"] for step in m.explain("grad").as_dict()["ran"]]
     assert (everything.count("dot_general"), last.count("dot_general")) == (3 + 3 + 2, 3 + 1)
 
 
-# --- the optimiser that the thread says one must write ---------------------------------------------------------------
+# --- the optimiser that the thread says one must write --------------------------------------------
 
 
 def net_residuals(layers, x, y):
-    """A small network's error on a batch: residuals of its own variables, with no assignment in between."""
+    """A small network's error on a batch: residuals of its own variables, with no assignment in
+    between.
+    """
     return (jnp.tanh(x @ layers["w0"] + layers["b0"]) @ layers["w1"])[:, 0] - y
 
 
 def net():
     rng = np.random.default_rng(5)
-    return {"w0": rng.normal(size=(2, 6)), "b0": rng.normal(size=6), "w1": rng.normal(size=(6, 1)) / 3}
+    return {
+        "w0": rng.normal(size=(2, 6)),
+        "b0": rng.normal(size=6),
+        "w1": rng.normal(size=(6, 1)) / 3,
+    }
 
 
 def test_one_step_per_batch_on_the_models_own_variables():
-    """`for input_batch, target_batch in dataset:` one iteration each, and the variables are updated."""
+    """`for input_batch, target_batch in dataset:` one iteration each, and the variables are
+    updated.
+    """
     x = np.random.default_rng(6).normal(size=(120, 2))
     y = np.sin(x[:, 0]) * x[:, 1]
     m = incrax.bind(net_residuals, layers=net(), x=x, y=y, roles={"x": "data", "y": "data"})
@@ -405,9 +472,13 @@ def test_one_step_per_batch_on_the_models_own_variables():
 
 
 def test_all_data_at_once_is_one_call():
-    """`max_iter=10000` with a model: the dependence on the variables is not lost, since nothing is assigned."""
+    """`max_iter=10000` with a model: the dependence on the variables is not lost, since nothing is
+    assigned.
+    """
     x = np.random.default_rng(6).normal(size=(120, 2))
-    m = incrax.bind(net_residuals, layers=net(), x=x, y=np.sin(x[:, 0]), roles={"x": "data", "y": "data"})
+    m = incrax.bind(
+        net_residuals, layers=net(), x=x, y=np.sin(x[:, 0]), roles={"x": "data", "y": "data"}
+    )
     before = float(0.5 * jnp.sum(m.value() ** 2))
     found = fits.levenberg_marquardt(m, max_steps=200)
     np.testing.assert_allclose(0.5 * jnp.sum(m.value() ** 2), found.cost, rtol=1e-9)
@@ -415,7 +486,9 @@ def test_all_data_at_once_is_one_call():
 
 
 def test_all_batches_share_one_pass_through_the_encoder_and_one_back():
-    """ "Computing those gradients will require recomputing every Op in the encoder": once, for all batches together."""
+    """ "Computing those gradients will require recomputing every Op in the encoder": once, for all
+    batches together.
+    """
     encode = lambda encoder, items: jnp.tanh(items @ encoder["first"]) @ encoder["second"]
     loss = lambda z: jnp.sum(jax.nn.sigmoid(jnp.sum(z[:, 0] * z[:, 1], axis=1)))
     held = incrax.hold(encode)
@@ -423,6 +496,10 @@ def test_all_batches_share_one_pass_through_the_encoder_and_one_back():
     for combinations in PAIRS:
         kept.add(combinations, jax.grad(loss)(kept.rows(combinations)))
     gradient = kept.pullback()
-    expected = jax.grad(lambda encoder: sum(pair_loss(encoder, ITEMS, pairs) for pairs in PAIRS))(ENCODER)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), gradient, expected)
+    expected = jax.grad(lambda encoder: sum(pair_loss(encoder, ITEMS, pairs) for pairs in PAIRS))(
+        ENCODER
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), gradient, expected
+    )
     assert held.stats.rows_encoded == len(ITEMS)

@@ -1,7 +1,9 @@
-"""Seed 002, facebookincubator/flowtorch pull request 89 (https://github.com/facebookincubator/flowtorch/pull/89).
+"""Seed 002, facebookincubator/flowtorch pull request 89
+(https://github.com/facebookincubator/flowtorch/pull/89).
 
-Outputs remember what made them (`incrax.bijectors`). In one function, the engine evaluates the conditioner once for the
-output and the log-determinant, and keeps it across calls. A comment quotes the statement that a test is about.
+Outputs remember what made them (`incrax.bijectors`). In one function, the engine evaluates the
+conditioner once for the output and the log-determinant, and keeps it across calls. A comment quotes
+the statement that a test is about.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ NET = {"w": RNG.normal(size=(2, 4)), "b": RNG.normal(size=4)}
 
 
 def params(net, x):
-    """The conditioner: shift and log-scale of the second half from the first; `tanh` stands here only."""
+    """The conditioner: shift and log-scale of the second half from the first; `tanh` stands here
+    only.
+    """
     return jnp.split(jnp.tanh(x[:, :2] @ net["w"] + net["b"]), 2, axis=1)
 
 
@@ -40,7 +44,9 @@ def log_abs_det_jacobian(net, x):
 
 
 def test_output_and_log_determinant_share_one_evaluation_of_the_conditioner():
-    f = incrax.incremental(lambda net, x: (forward(net, x), log_abs_det_jacobian(net, x)), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda net, x: (forward(net, x), log_abs_det_jacobian(net, x)), tuning=MINIMAL
+    )
     f(NET, X)
     assert primitives_run(f).count("tanh") == 1
 
@@ -60,19 +66,24 @@ def test_a_log_determinant_that_nobody_asks_for_is_not_computed():
 def test_a_frozen_flow_is_left_alone_while_its_base_distribution_changes():
     def log_density(base, net, x):
         z = forward(net, x)
-        return jnp.sum(-0.5 * ((z - base["mean"]) / base["scale"]) ** 2 - jnp.log(base["scale"])) + jnp.sum(
-            log_abs_det_jacobian(net, x)
-        )
+        return jnp.sum(
+            -0.5 * ((z - base["mean"]) / base["scale"]) ** 2 - jnp.log(base["scale"])
+        ) + jnp.sum(log_abs_det_jacobian(net, x))
 
     gradient = jax.value_and_grad(log_density)
-    calls = [({"mean": m, "scale": s}, NET, X) for m, s in [(0.0, 1.0), (0.5, 1.0), (0.5, 2.0), (0.1, 3.0)]]
+    calls = [
+        ({"mean": m, "scale": s}, NET, X)
+        for m, s in [(0.0, 1.0), (0.5, 1.0), (0.5, 2.0), (0.1, 3.0)]
+    ]
     f = check_calls(gradient, calls, tuning=MINIMAL)
     assert not {"tanh", "exp", "dot_general"} & set(primitives_run(f))
 
 
 def test_a_kept_log_determinant_is_stale_after_a_step_of_the_parameters():
     nets = [jax.tree.map(lambda w, k=k: w * (1 + 0.1 * k), NET) for k in range(3)]
-    f = check_calls(log_abs_det_jacobian, [(net, x) for net in nets for x in (X, X + 1)], tuning=MINIMAL)
+    f = check_calls(
+        log_abs_det_jacobian, [(net, x) for net in nets for x in (X, X + 1)], tuning=MINIMAL
+    )
     assert f.stats.unchanged == 0
 
 
@@ -85,7 +96,9 @@ class Exp:
 
 
 class Conditioned:
-    """y = x for the first half, exp(log-scale) x for the rest; what runs of the conditioner and the rest is counted."""
+    """y = x for the first half, exp(log-scale) x for the rest; what runs of the conditioner and the
+    rest is counted.
+    """
 
     def __init__(self, w):
         self.w = w
@@ -105,13 +118,18 @@ class Conditioned:
         return x, -jnp.sum(counted("ladj", log_scale))
 
 
-jax.tree_util.register_pytree_node(Conditioned, lambda c: ((c.w,), None), lambda aux, children: Conditioned(*children))
+jax.tree_util.register_pytree_node(
+    Conditioned, lambda c: ((c.w,), None), lambda aux, children: Conditioned(*children)
+)
 
 POINT = jnp.array([0.5, -1.0])
 WARNING = (
-    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "
-    "may slow down your forward and backward passes: where a log-determinant is wanted it is cheaper to compute it "
-    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
+    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the "
+    "remembered input. This "
+    "may slow down your forward and backward passes: where a log-determinant is wanted it is "
+    "cheaper to compute it "
+    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. "
+    "This is said once."
 )
 
 
@@ -127,9 +145,8 @@ def conditioned():
     return bijectors.remember(Conditioned(jnp.array(0.7)))
 
 
-# "a way of caching intermediate values computed in the flow"
-# "keeps track of the layer that has created it, the original tensor and whether it comes from a call to 'forward' or
-# 'inverse'"
+# "a way of caching intermediate values computed in the flow" "keeps track of the layer that has
+# created it, the original tensor and whether it comes from a call to 'forward' or 'inverse'"
 def test_an_output_knows_its_bijection_its_input_and_its_direction(flow):
     record = bijectors.memory_of(flow.forward(POINT))
     assert record.bijection is flow
@@ -162,8 +179,8 @@ def test_a_bijection_of_an_output_returns_an_array_that_remembers_the_output(flo
     assert flow.inverse(outer.inverse(z)) is POINT
 
 
-# "One can control if BijectiveTensors should be used (which is the case by default) with the context manager
-# set_record_flow_graph."
+# "One can control if BijectiveTensors should be used (which is the case by default) with the
+# context manager set_record_flow_graph."
 def test_recording_is_on_by_default_and_a_context_manager_switches_it_off(flow):
     with bijectors.set_record_flow_graph(False):
         assert bijectors.memory_of(flow.forward(POINT)) is None
@@ -171,7 +188,9 @@ def test_recording_is_on_by_default_and_a_context_manager_switches_it_off(flow):
 
 
 # "_log_abs_det_jacobian can call params(x), even though param(x) may have been computed already"
-def test_the_conditioner_is_called_once_for_an_output_its_inverse_and_its_log_determinant(conditioned):
+def test_the_conditioner_is_called_once_for_an_output_its_inverse_and_its_log_determinant(
+    conditioned,
+):
     y = conditioned.forward(POINT)
     ladj = conditioned.log_abs_det_jacobian(POINT, y)
     assert conditioned.inverse(y) is POINT
@@ -179,7 +198,8 @@ def test_the_conditioner_is_called_once_for_an_output_its_inverse_and_its_log_de
     assert pop_counts() == {"params": 1, "forward": 1, "ladj": 1}
 
 
-# "we should cache the value returned by param(x) too"; "pass the result of param (if any) after calling _forward"
+# "we should cache the value returned by param(x) too"; "pass the result of param (if any) after
+# calling _forward"
 def test_what_the_conditioner_gave_is_kept_for_a_log_determinant_that_comes_later(conditioned):
     y = conditioned.forward(POINT, requires_ladj=False)
     assert pop_counts() == {"params": 1, "forward": 1}
@@ -197,7 +217,8 @@ def test_the_conditioner_is_called_once_for_an_inverse_and_its_log_determinant(c
     assert pop_counts() == {"params": 1, "inverse": 1, "ladj": 1}
 
 
-# "if is_record_flow_graph_enabled(): y = to_bijective_tensor(x, y, self, mode="forward", params=params)"
+# "if is_record_flow_graph_enabled(): y = to_bijective_tensor(x, y, self, mode="forward",
+# params=params)"
 def test_nothing_of_the_conditioner_is_kept_where_recording_is_off(conditioned):
     with bijectors.set_record_flow_graph(False):
         y = conditioned.forward(POINT)
@@ -206,27 +227,35 @@ def test_nothing_of_the_conditioner_is_kept_where_recording_is_off(conditioned):
     assert pop_counts() == {"params": 1, "ladj": 1}
 
 
-# "why do we need to store params(x, context)? Why can't we just store log_det_J in the forward or inverse pass?"
-# "._forward and ._inverse input a precalculated params, and also return the log(abs(det(J)))"
+# "why do we need to store params(x, context)? Why can't we just store log_det_J in the forward or
+# inverse pass?" "._forward and ._inverse input a precalculated params, and also return the
+# log(abs(det(J)))"
 def test_the_log_determinant_is_stored_with_the_output_and_not_computed_again(flow):
     y = flow.forward(POINT)
     assert flow.log_abs_det_jacobian(POINT, y) is bijectors.memory_of(y).ladj
 
 
-# "BijectiveTensor stores (x, y, context, bijector, log_detJ)"; "context: Optional[torch.Tensor] = None"
+# "BijectiveTensor stores (x, y, context, bijector, log_detJ)"; "context: Optional[torch.Tensor] =
+# None"
 def test_an_output_knows_its_context_and_answers_for_that_only(conditioned):
     context, other = jnp.array([0.1]), jnp.array([0.2])
     y = conditioned.forward(POINT, context)
     record = bijectors.memory_of(y)
-    assert (record.source is POINT, record.context is context, record.bijection is conditioned) == (True, True, True)
+    assert (record.source is POINT, record.context is context, record.bijection is conditioned) == (
+        True,
+        True,
+        True,
+    )
     np.testing.assert_allclose(record.ladj, np.tanh(0.35) + 0.1)
     assert conditioned.inverse(y, context) is POINT
     np.testing.assert_allclose(conditioned.inverse(y, other), [0.5, -np.exp(-0.1)])
-    np.testing.assert_allclose(conditioned.log_abs_det_jacobian(POINT, y, other), np.tanh(0.35) + 0.2)
+    np.testing.assert_allclose(
+        conditioned.log_abs_det_jacobian(POINT, y, other), np.tanh(0.35) + 0.2
+    )
 
 
-# ".forward uses the stored value for y if x is a BijectiveTensor"; ".inverse uses the stored value for x if y is a
-# BijectiveTensor"
+# ".forward uses the stored value for y if x is a BijectiveTensor"; ".inverse uses the stored value
+# for x if y is a BijectiveTensor"
 def test_the_stored_value_answers_in_both_directions(flow):
     y = flow.forward(POINT)
     assert flow.inverse(y) is POINT
@@ -250,10 +279,11 @@ def test_the_stored_log_determinant_is_not_given_for_another_input(conditioned):
     np.testing.assert_allclose(conditioned.log_abs_det_jacobian(POINT + 0.5, y), np.tanh(0.7))
 
 
-# "for some flows, the computation of the LADJ is straightforward but for others it comes at a high cost (e.g.
-# invertible resnet). I would like to think of an option where we can disable this computation of the LADJ if we don't
-# need to (e.g. using invertible resnet for image classification does not require the LADJ)."
-# "with set_requires_ladj(False): # default is True. This cm disables the computation of the LADJ to save time"
+# "for some flows, the computation of the LADJ is straightforward but for others it comes at a high
+# cost (e.g. invertible resnet). I would like to think of an option where we can disable this
+# computation of the LADJ if we don't need to (e.g. using invertible resnet for image classification
+# does not require the LADJ)." "with set_requires_ladj(False): # default is True. This cm disables
+# the computation of the LADJ to save time"
 def test_a_switched_off_log_determinant_is_computed_in_neither_direction(conditioned):
     assert bijectors.requires_ladj()
     with bijectors.set_requires_ladj(False):
@@ -274,8 +304,9 @@ def test_with_log_determinants_switched_off_they_are_computed_late(conditioned):
 
 
 # "We could also have a one-time display warning when calling `log_abs_dej_jacobian` inside the
-# `set_requires_ladj(False)` like this: Warning: computing the LADJ when set_requires_ladj is set to False may slow down
-# your forward and backward passes. Consider removing the `set_requires_ladj(False)` context manager."
+# `set_requires_ladj(False)` like this: Warning: computing the LADJ when set_requires_ladj is set to
+# False may slow down your forward and backward passes. Consider removing the
+# `set_requires_ladj(False)` context manager."
 def test_a_late_log_determinant_is_warned_of_once_in_these_words(conditioned):
     with bijectors.set_requires_ladj(False), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -294,8 +325,9 @@ def test_a_decorator_switches_log_determinants_off_as_well(conditioned):
     assert bijectors.memory_of(conditioned.forward(POINT)).ladj is not None
 
 
-# "there are cases where we want to have an output that requires grad but don't want a LADJ, and the opposite is also
-# true. So we can't just use torch.is_grad_enabled in place of this context manager."
+# "there are cases where we want to have an output that requires grad but don't want a LADJ, and the
+# opposite is also true. So we can't just use torch.is_grad_enabled in place of this context
+# manager."
 def test_log_determinants_are_independent_of_differentiation(flow):
     with bijectors.set_requires_ladj(False):
         gradient = jax.grad(lambda x: jnp.sum(flow.forward(x)))(POINT)
@@ -303,8 +335,8 @@ def test_log_determinants_are_independent_of_differentiation(flow):
     assert bijectors.memory_of(flow.forward(POINT)).ladj is not None
 
 
-# "y = flow(x, requires_ladj=False); ladj = flow.log_abs_det_jacobian(x, y) # works but slower as only uses cached x
-# and y, and perhaps recompute the params(x) functions"
+# "y = flow(x, requires_ladj=False); ladj = flow.log_abs_det_jacobian(x, y) # works but slower as
+# only uses cached x and y, and perhaps recompute the params(x) functions"
 def test_one_call_does_without_the_log_determinant_and_is_not_warned_of(conditioned, recwarn):
     y = conditioned.forward(POINT, requires_ladj=False)
     assert bijectors.memory_of(y).ladj is None
@@ -314,7 +346,8 @@ def test_one_call_does_without_the_log_determinant_and_is_not_warned_of(conditio
         assert bijectors.memory_of(conditioned.forward(POINT, requires_ladj=True)).ladj is not None
 
 
-# The thread's tests are of distributions too (test/test_distribution.py): samples are scored by what they remember.
+# The thread's tests are of distributions too (test/test_distribution.py): samples are scored by
+# what they remember.
 def test_the_log_density_of_an_own_sample_calls_the_conditioner_no_more():
     flow = bijectors.remember(Conditioned(jnp.array(0.7)))
 

@@ -1,8 +1,10 @@
-"""Seed 003, JuliaDiff/ReverseDiff.jl issue 234 (https://github.com/JuliaDiff/ReverseDiff.jl/issues/234).
+"""Seed 003, JuliaDiff/ReverseDiff.jl issue 234
+(https://github.com/JuliaDiff/ReverseDiff.jl/issues/234).
 
-`guarded` is what the thread asks for: tapes under guards, recorded and looked up without help, differentiable to any
-order, nested. The engine without it holds the main demand too, that a compiled program with a branch never returns the
-wrong answer in silence; and a loop of any length is one program, its body compiled once.
+`guarded` is what the thread asks for: tapes under guards, recorded and looked up without help,
+differentiable to any order, nested. The engine without it holds the main demand too, that a
+compiled program with a branch never returns the wrong answer in silence; and a loop of any length
+is one program, its body compiled once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def traced_branch(x):
     return jax.lax.cond(jnp.sum(x) > 1, lambda s: s**3, lambda s: s**2, jnp.sum(x))
 
 
-# --- branches --------------------------------------------------------------------------------------------------------
+# --- branches -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", [LOW, HIGH], ids=["low", "high"])
@@ -41,7 +43,9 @@ def test_a_python_branch_is_refused_and_never_wrong(first):
 
 @pytest.mark.parametrize("first", [LOW, HIGH], ids=["low", "high"])
 def test_gradients_are_right_on_both_sides_of_a_branch_wherever_it_was_traced(first):
-    f = check_calls(jax.grad(traced_branch), [(x,) for x in (first, LOW, HIGH, LOW, HIGH)], tuning=MINIMAL)
+    f = check_calls(
+        jax.grad(traced_branch), [(x,) for x in (first, LOW, HIGH, LOW, HIGH)], tuning=MINIMAL
+    )
     same(f(LOW), 2 * np.sum(LOW) * jnp.ones(3))
     same(f(HIGH), 3 * np.sum(HIGH) ** 2 * jnp.ones(3))
     assert f.stats.traces == 1
@@ -53,7 +57,9 @@ def test_second_derivatives_pass_through_a_branch():
 
 def test_a_branch_is_left_alone_while_its_inputs_stay():
     def f(x, scale):
-        return scale * jax.lax.cond(jnp.sum(x) > 1, lambda s: jnp.exp(s), lambda s: jnp.sin(s), jnp.sum(x))
+        return scale * jax.lax.cond(
+            jnp.sum(x) > 1, lambda s: jnp.exp(s), lambda s: jnp.sin(s), jnp.sum(x)
+        )
 
     ours = incrax.incremental(f, tuning=MINIMAL)
     ours(LOW, 1.0)
@@ -61,7 +67,7 @@ def test_a_branch_is_left_alone_while_its_inputs_stay():
     assert "cond" not in primitives_run(ours)
 
 
-# --- a table of traces by static value -------------------------------------------------------------------------------
+# --- a table of traces by static value ------------------------------------------------------------
 
 
 def guarded_by_hand(x, side):
@@ -86,11 +92,13 @@ def test_each_trace_keeps_its_own_values():
     assert ran_by(f, x, "high") == ran_by(f, x, "low") == 0
 
 
-# --- guards evaluated by the tape ------------------------------------------------------------------------------------
+# --- guards evaluated by the tape -----------------------------------------------------------------
 
 
 def test_the_sketch_of_the_thread_records_twice_for_three_calls():
-    """`gradient!(gt, [0.1])` no recompilation, `[1.1]` recompilation, `[0.5]` no recompilation; guard given by hand."""
+    """`gradient!(gt, [0.1])` no recompilation, `[1.1]` recompilation, `[0.5]` no recompilation;
+    guard given by hand.
+    """
     f = lambda x: x[0] ** 3 if x[0] > 1 else x[0] ** 2
     gradient = incrax.guarded(jax.grad(f), guard=lambda x: x[0] > 1)
     gradient(np.array([0.0]))
@@ -110,9 +118,13 @@ def test_the_guard_of_the_sketch_is_found_without_help():
     assert [g["place"].endswith("x[0] > 1") for g in gradient.explain().guards] == [True]
 
 
-@pytest.mark.parametrize("first", [np.array([0.0, 1.1, 1.0]), LOW, HIGH], ids=["mixed", "low", "high"])
+@pytest.mark.parametrize(
+    "first", [np.array([0.0, 1.1, 1.0]), LOW, HIGH], ids=["mixed", "low", "high"]
+)
 def test_the_compiled_tape_of_a_branching_function_is_right_wherever_it_was_recorded(first):
-    """The thread's table of four comparisons, of which one was false and one true "for the wrong reason"."""
+    """The thread's table of four comparisons, of which one was false and one true "for the wrong
+    reason".
+    """
     tape = incrax.guarded(jax.grad(python_branch))
     tape(first)
     for x in (LOW, HIGH, LOW):
@@ -121,7 +133,10 @@ def test_the_compiled_tape_of_a_branching_function_is_right_wherever_it_was_reco
 
 def test_a_hessian_of_a_branching_function():
     """`yv = cb.func(xv)` "will break higher order AD"."""
-    inside, outside = incrax.guarded(jax.hessian(python_branch)), jax.hessian(incrax.guarded(python_branch))
+    inside, outside = (
+        incrax.guarded(jax.hessian(python_branch)),
+        jax.hessian(incrax.guarded(python_branch)),
+    )
     for x in (LOW, HIGH):
         same(inside(x), jax.hessian(python_branch)(x))
         same(outside(x), jax.hessian(python_branch)(x))
@@ -154,7 +169,9 @@ def test_static_arguments_of_an_inner_function():
 
 
 def test_nothing_of_a_rule_of_the_user_is_frozen():
-    """The thread's question: what is constant when a tape with a custom gradient that branches is compiled? Nothing."""
+    """The thread's question: what is constant when a tape with a custom gradient that branches is
+    compiled? Nothing.
+    """
 
     @jax.custom_vjp
     def branching(x):
@@ -176,7 +193,7 @@ def test_a_tape_is_one_value_and_gradient_program_per_path():
     assert f.stats.compiles == 2
 
 
-# --- tapes inside tapes ----------------------------------------------------------------------------------------------
+# --- tapes inside tapes ---------------------------------------------------------------------------
 
 
 def test_a_compiled_tape_inside_an_uncompiled_function():
@@ -196,7 +213,7 @@ def test_a_compiled_tape_inside_a_compiled_tape():
     assert outer.stats.recordings == 2
 
 
-# --- the thread's loop -----------------------------------------------------------------------------------------------
+# --- the thread's loop ----------------------------------------------------------------------------
 
 
 def thread_loop(xs):
@@ -214,12 +231,14 @@ def test_a_python_loop_over_another_length_is_another_path_and_no_wrong_answer()
     assert tape.stats.recordings == 3
 
 
-# --- programs inside programs ----------------------------------------------------------------------------------------
+# --- programs inside programs ---------------------------------------------------------------------
 
 
 def test_a_compiled_part_in_a_larger_function_changes_nothing():
     inner = jax.jit(lambda x: jnp.sum(x**2))
-    check_calls(jax.value_and_grad(lambda x: 2 * inner(x)), [(LOW,), (HIGH,), (LOW,)], tuning=MINIMAL)
+    check_calls(
+        jax.value_and_grad(lambda x: 2 * inner(x)), [(LOW,), (HIGH,), (LOW,)], tuning=MINIMAL
+    )
     check_calls(jax.hessian(lambda x: 2 * inner(x)), [(LOW,), (HIGH,)], tuning=MINIMAL)
 
 
@@ -240,7 +259,7 @@ def test_a_custom_gradient_is_respected():
     same(ours(HIGH)[1], 100 * HIGH)
 
 
-# --- loops -----------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def weighted_sum(xs):
@@ -271,7 +290,7 @@ def test_what_does_not_change_in_a_loop_leaves_it_and_is_kept():
     check_calls(jax.grad(lambda *args: f(*args)[0]), calls, tuning=MINIMAL)
 
 
-# --- one interface ---------------------------------------------------------------------------------------------------
+# --- one interface --------------------------------------------------------------------------------
 
 
 def test_one_interface_for_value_gradient_and_pullback():
@@ -313,6 +332,7 @@ def test_an_input_of_another_length_is_an_error_and_no_wrong_answer():
     p = incrax.prepare(of_any_length, np.ones(5), tuning=MINIMAL)
     same(p.gradient(np.ones(5)), jnp.arange(1.0, 6.0))
     with pytest.raises(
-        incrax.errors.PreparedTypeError, match=r"`xs` as float64\[3\]; it was prepared for float64\[5\]"
+        incrax.errors.PreparedTypeError,
+        match=r"`xs` as float64\[3\]; it was prepared for float64\[5\]",
     ):
         p.gradient(np.ones(3))

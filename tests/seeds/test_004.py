@@ -1,8 +1,8 @@
 """Seed 004, FluxML/Zygote.jl issue 323 (https://github.com/FluxML/Zygote.jl/issues/323).
 
-A gradient runs nothing for large constants that the function merely touches, and nothing again for what an input's
-change leaves alone; a pullback computes the cotangents that it is asked for; rows read in a
-few places get gradients of a few rows.
+A gradient runs nothing for large constants that the function merely touches, and nothing again for
+what an input's change leaves alone; a pullback computes the cotangents that it is asked for; rows
+read in a few places get gradients of a few rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ def test_the_gradient_forms_no_cotangent_of_the_constant(touch):
         f = incrax.incremental(jax.grad(TOUCHES[touch], argnums), tuning=MINIMAL)
         f(1.0, *large(1000))
         (traced,) = f._traces.table.values()
-        return max(np.prod(var.aval.shape) for eqn in traced.engine.facts.program.eqns for var in eqn.outvars)
+        return max(
+            np.prod(var.aval.shape)
+            for eqn in traced.engine.facts.program.eqns
+            for var in eqn.outvars
+        )
 
     assert largest(0) == 1
     assert largest((0, 1)) == 1000
@@ -66,7 +70,7 @@ def test_of_two_pullbacks_of_a_product_only_the_needed_one_runs():
     assert primitives_run(f).count("dot_general") == 1
 
 
-# --- pullbacks -------------------------------------------------------------------------------------------------------
+# --- pullbacks ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("touch", TOUCHES)
@@ -108,7 +112,7 @@ def test_of_a_products_two_cotangents_each_is_computed_when_it_is_asked_for():
     assert back.keep(wrt="b") == b.nbytes
 
 
-# --- the polynomial --------------------------------------------------------------------------------------------------
+# --- the polynomial -------------------------------------------------------------------------------
 
 POLYNOMIAL = {f"c{k}": float(k + 1) for k in range(10)}
 XS = np.random.default_rng(0).uniform(size=1000)
@@ -147,7 +151,7 @@ def test_a_gradient_for_one_field_runs_less_than_for_all():
     assert num_sums(one) <= 1
 
 
-# --- two networks ----------------------------------------------------------------------------------------------------
+# --- two networks ---------------------------------------------------------------------------------
 
 
 def generator(w, z):
@@ -183,7 +187,7 @@ def test_one_pullback_serves_generator_and_discriminator():
     assert back.residual_bytes < held
 
 
-# --- marks and rows ---------------------------------------------------------------------------------------------------
+# --- marks and rows -------------------------------------------------------------------------------
 
 
 @jax.tree_util.register_dataclass
@@ -212,7 +216,9 @@ def f_cut(p, x):
 def test_cut_and_uncut_in_the_form_of_the_thread():
     p = Poly9([float(k + 1) for k in range(10)])
     for derivative in (jax.grad, incrax.grad, lambda f: jax.jit(jax.grad(f))):
-        assert float(derivative(f_cut(p, XS))(1.0)) == pytest.approx(float(derivative(f_man(p, XS))(1.0)), rel=1e-14)
+        assert float(derivative(f_cut(p, XS))(1.0)) == pytest.approx(
+            float(derivative(f_man(p, XS))(1.0)), rel=1e-14
+        )
     ours, plain = incrax.grad(f_cut(p, XS)), incrax.grad(f_man(p, XS))
     ours(1.0)
     plain(1.0)

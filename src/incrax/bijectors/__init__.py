@@ -1,10 +1,17 @@
-"""Bijections whose outputs remember where they came from: the inverse and the log-density of a sample are free."""
+"""Bijections whose outputs remember where they came from: the inverse and the log-density of a
+sample are free.
+"""
 
 from incrax.bijectors.adapters import NotABijectionError
 from incrax.bijectors.jitting import cancel, jit
 from incrax.bijectors.memory import Origin, forget, memory_of
 from incrax.bijectors.remembered import Remembered, remember
-from incrax.bijectors.switches import is_recording, requires_ladj, set_record_flow_graph, set_requires_ladj
+from incrax.bijectors.switches import (
+    is_recording,
+    requires_ladj,
+    set_record_flow_graph,
+    set_requires_ladj,
+)
 
 __all__ = [
     "NotABijectionError",

@@ -1,6 +1,7 @@
 """Bijections of other libraries as incrax asks for them.
 
-In: an object. Out: how to evaluate it, chosen by the methods that it has, so that no library is imported.
+In: an object. Out: how to evaluate it, chosen by the methods that it has, so that no library is
+imported.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ def _plain(bijection: Any, direction: str, value: Any, context: Any) -> tuple[An
 
 
 def _flowjax(bijection: Any, direction: str, value: Any, context: Any) -> tuple[Any, Any]:
-    """A bijection of one event of a given shape, here over any leading axes of events and contexts."""
-    method = bijection.transform_and_log_det if direction == "forward" else bijection.inverse_and_log_det
+    """A bijection of one event of a given shape, here over any leading axes of events and
+    contexts.
+    """
+    method = (
+        bijection.transform_and_log_det if direction == "forward" else bijection.inverse_and_log_det
+    )
     num_context = len(bijection.cond_shape or ())
-    if jnp.ndim(value) == len(bijection.shape) and (context is None or jnp.ndim(context) == num_context):
+    if jnp.ndim(value) == len(bijection.shape) and (
+        context is None or jnp.ndim(context) == num_context
+    ):
         return method(value, context)
     event = _core_axes(bijection.shape, "x")
     if bijection.cond_shape is None:
@@ -70,10 +77,15 @@ def adapter_of(bijection: Any) -> Adapter:
         for names, adapter in _FORMS:
             if all(hasattr(bijection, name) for name in names):
                 return adapter
-    seen = f"the class {bijection.__name__}" if isinstance(bijection, type) else repr(type(bijection))
+    seen = (
+        f"the class {bijection.__name__}" if isinstance(bijection, type) else repr(type(bijection))
+    )
     raise NotABijectionError(
-        f"`remember` got {seen}, which has none of the forms of a bijection that are known. This is usually a plain "
-        "function, a distribution, or the class in place of an instance. Nothing is remembered. Pass a bijection of "
-        "FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` (or "
+        f"`remember` got {seen}, which has none of the forms of a bijection that are known. This "
+        "is usually a plain "
+        "function, a distribution, or the class in place of an instance. Nothing is remembered. "
+        "Pass a bijection of "
+        "FlowJAX, a transform of NumPyro, or an object with the methods `transform_and_log_det` "
+        "(or "
         "`forward_and_log_det`) and `inverse_and_log_det`."
     )

@@ -1,11 +1,11 @@
 """Records that cross the boundary of a compiled function.
 
-In: the arguments and results of a function while it is traced; later those of a call. Out: the further values that the
-program must take or return, and the records, attached again. Invariants:
+In: the arguments and results of a function while it is traced; later those of a call. Out: the
+further values that the program must take or return, and the records, attached again. Invariants:
 
 - a `Template`, a record without its values, holds no tracer: it lives as long as the program;
-- a record is carried if its parameters and context are arguments or closed over; what was computed inside is no object
-  that a later call could be given.
+- a record is carried if its parameters and context are arguments or closed over; what was computed
+  inside is no object that a later call could be given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from incrax.bijectors.remembered import Remembered
 from incrax.bijectors.snapshots import BijectionCode, Snapshot, reference
 
 Where = int | Callable[[], Any]
-"""Where a value is found at a call: its number among arguments and results, or what is closed over."""
+"""Where a value is found at a call: its number among arguments and results, or what is closed
+over.
+"""
 
 
 def _nothing() -> None:
@@ -44,13 +46,17 @@ class Template(NamedTuple):
     """Where it is none of these."""
 
     def attach_to(self, values: Sequence[Any], bijections: Sequence[Remembered]) -> None:
-        """Remember the same of an output at a call, as far as what is needed can be used wherever the output can."""
+        """Remember the same of an output at a call, as far as what is needed can be used wherever
+        the output can.
+        """
         output = values[self.output]
         at = lambda where: where() if callable(where) else values[where]
         arrays = [at(where) for where in self.arrays]
         source = at(self.source)
         contexts = [] if self.context is None else [at(self.context)]
-        if not all(is_kept(x) and is_known_with(x, output) for x in (output, *arrays, source, *contexts)):
+        if not all(
+            is_kept(x) and is_known_with(x, output) for x in (output, *arrays, source, *contexts)
+        ):
             return
         owner = self.bijection if self.owner is None else reference(bijections[self.owner])
         context = reference(contexts[0]) if contexts else None
@@ -66,8 +72,12 @@ class Outgoing(NamedTuple):
     numbers: tuple[int, ...]
     templates: tuple[Template, ...]
 
-    def attached(self, arguments: Sequence[Any], results: Sequence[Any], bijections: Sequence[Remembered]) -> list[Any]:
-        """The results of the function, with their records; an argument that comes back as the object that it was."""
+    def attached(
+        self, arguments: Sequence[Any], results: Sequence[Any], bijections: Sequence[Remembered]
+    ) -> list[Any]:
+        """The results of the function, with their records; an argument that comes back as the
+        object that it was.
+        """
         values = (*arguments, *results)
         has_memory = [bool(records_of(x)) or any(x is given for given in arguments) for x in values]
         for template in self.templates:
@@ -115,7 +125,9 @@ class _Numbered:
         return self.numbers[id(x)]
 
     def given(self, x: Any) -> Where | None:
-        """Where a value is found that has a number, or is closed over; None if it was computed inside."""
+        """Where a value is found that has a number, or is closed over; None if it was computed
+        inside.
+        """
         if id(x) in self.numbers or x is None:
             return self.numbers.get(id(x))
         is_closed_over = isinstance(x, _jax.ArrayImpl) or not _jax.is_innermost(x)
@@ -128,16 +140,25 @@ class _Numbered:
 
 
 def incoming(arguments: Sequence[Any]) -> tuple[tuple[Template, ...], list[Any]]:
-    """The records of arguments by parameters that are arguments too; and the arguments with what these need beside."""
+    """The records of arguments by parameters that are arguments too; and the arguments with what
+    these need beside.
+    """
     values = _Numbered(arguments)
     given = dict(values.numbers)
-    remembering = [(number, record) for number, x in enumerate(arguments) for record in records_of(x)]
-    found = (_template(record, n, lambda x: given.get(id(x)), values.add) for n, record in remembering)
+    remembering = [
+        (number, record) for number, x in enumerate(arguments) for record in records_of(x)
+    ]
+    found = (
+        _template(record, n, lambda x: given.get(id(x)), values.add) for n, record in remembering
+    )
     return tuple(template for template in found if template is not None), values.all
 
 
 def _template(
-    record: Origin, output: int, given: Callable[[Any], Where | None], computed: Callable[[Any], Where]
+    record: Origin,
+    output: int,
+    given: Callable[[Any], Where | None],
+    computed: Callable[[Any], Where],
 ) -> Template | None:
     """A record without its values; None if its parameters or context cannot be given."""
     arrays = tuple(given(array()) for array in record.snapshot.arrays)

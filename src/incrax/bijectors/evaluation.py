@@ -1,8 +1,8 @@
 """Passes through a bijection, compiled where that is safe.
 
-In: a bijection as it is now. Out: `Evaluator`, which evaluates passes and log-determinants. Invariant: what a program
-is compiled for (the `Skeleton`) is compared by value and handed over with every call, so that a program is always
-traced from a bijection as it is now.
+In: a bijection as it is now. Out: `Evaluator`, which evaluates passes and log-determinants.
+Invariant: what a program is compiled for (the `Skeleton`) is compared by value and handed over with
+every call, so that a program is always traced from a bijection as it is now.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Skeleton:
 
     __slots__ = ("adapter", "code", "constants", "leaves", "treedef")
 
-    def __init__(self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any) -> None:
+    def __init__(
+        self, adapter: Adapter, seen: BijectionWatch, leaves: Sequence[Any], treedef: Any
+    ) -> None:
         self.adapter = adapter
         self.treedef = treedef
         self.leaves = leaves
@@ -60,14 +62,20 @@ class Skeleton:
             return True
         if not isinstance(other, Skeleton) or self.code != other.code:
             return False
-        return len(self.constants) == len(other.constants) and all(map(is_, self.constants, other.constants))
+        return len(self.constants) == len(other.constants) and all(
+            map(is_, self.constants, other.constants)
+        )
 
     def apply(self, direction: str, num_arrays: int, *operands: Any) -> tuple[Any, Any]:
-        """Output and log-determinant of a pass, of the arrays, the value and the context if there is one."""
+        """Output and log-determinant of a pass, of the arrays, the value and the context if there
+        is one.
+        """
         rest = iter(operands[:num_arrays])
         leaves = [next(rest) if leaf is _Hole.ARRAY else leaf for leaf in self.leaves]
         value, *contexts = operands[num_arrays:]
-        return self.adapter(jax.tree.unflatten(self.treedef, leaves), direction, value, *(contexts or [None]))
+        return self.adapter(
+            jax.tree.unflatten(self.treedef, leaves), direction, value, *(contexts or [None])
+        )
 
 
 def _as_list(context: Any) -> list[Any]:
@@ -89,7 +97,9 @@ def _skeleton(bijection: Any, adapter: Adapter) -> tuple[Skeleton | None, tuple[
         seen = watch(jax.tree.unflatten(treedef, rest))
     except Exception:  # of a class that takes arrays only
         return None, ()
-    is_safe = not (seen.snapshot.is_opaque or seen.snapshot.is_traced)  # a tracer would be compiled in
+    is_safe = not (
+        seen.snapshot.is_opaque or seen.snapshot.is_traced
+    )  # a tracer would be compiled in
     return (Skeleton(adapter, seen, rest, treedef), arrays) if is_safe else (None, ())
 
 
@@ -99,13 +109,20 @@ _numbers = itertools.count()
 @functools.lru_cache(maxsize=1024)
 def _key_of(skeleton: Skeleton) -> Key:
     """What stands for a skeleton in jaxprs."""
-    ladj = lambda arrays, x, y, context: _bijection_ladj(skeleton, "forward", arrays, x, y, context, None)
+    ladj = lambda arrays, x, y, context: _bijection_ladj(
+        skeleton, "forward", arrays, x, y, context, None
+    )
     return Key(next(_numbers), ladj)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _bijection_pass(
-    skeleton: Skeleton, direction: str, requires_ladj: bool, arrays: Sequence[Any], value: Any, context: Any
+    skeleton: Skeleton,
+    direction: str,
+    requires_ladj: bool,
+    arrays: Sequence[Any],
+    value: Any,
+    context: Any,
 ) -> Evaluated:
     """One pass. What it returns is marked."""
     apply = functools.partial(skeleton.apply, direction, len(arrays))
@@ -118,12 +135,20 @@ def _bijection_pass(
         results = [output, *kept]
         kinds = [OUTPUT, *[KEPT] * len(kept)]
     output, *rest = claim(_key_of(skeleton), direction, results, kinds, inputs, context is not None)
-    return Evaluated(output, rest[0], None) if requires_ladj else Evaluated(output, None, tuple(rest))
+    return (
+        Evaluated(output, rest[0], None) if requires_ladj else Evaluated(output, None, tuple(rest))
+    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _bijection_ladj(
-    skeleton: Skeleton, direction: str, arrays: Sequence[Any], value: Any, output: Any, context: Any, kept: Any
+    skeleton: Skeleton,
+    direction: str,
+    arrays: Sequence[Any],
+    value: Any,
+    output: Any,
+    context: Any,
+    kept: Any,
 ) -> Any:
     """The log-determinant of a pass. What is marked is that of the forward pass."""
     apply = functools.partial(skeleton.apply, direction, len(arrays))
@@ -140,8 +165,8 @@ def _bijection_ladj(
 class Evaluator:
     """The passes through one bijection as it is now, compiled where that is safe.
 
-    Under a transformation a compiled pass is a `jit` equation, and what it returns is marked. A concrete result is an
-    array object of its own, unless a derivative was taken of an identity.
+    Under a transformation a compiled pass is a `jit` equation, and what it returns is marked. A
+    concrete result is an array object of its own, unless a derivative was taken of an identity.
     """
 
     def __init__(self, bijection: Any, adapter: Adapter) -> None:
@@ -168,7 +193,9 @@ class Evaluator:
         skeleton = self._compiled()
         try:
             if skeleton is not None:
-                return _bijection_pass.eval_shape(skeleton, direction, True, self._arrays, value, context)[:2]
+                return _bijection_pass.eval_shape(
+                    skeleton, direction, True, self._arrays, value, context
+                )[:2]
             return jax.eval_shape(functools.partial(self._apply, direction), value, context)
         except Exception:  # of another library, which may have no pass in this direction
             return None
@@ -178,5 +205,7 @@ class Evaluator:
 
 
 def _own(x: Any) -> Any:
-    """An array that is no other object: what runs without compilation may hand on its input, or a parameter."""
+    """An array that is no other object: what runs without compilation may hand on its input, or a
+    parameter.
+    """
     return jnp.array(x) if isinstance(x, (_jax.ArrayImpl, np.ndarray)) else x

@@ -1,8 +1,9 @@
 """Programs without the passes that undo each other.
 
-In: a jaxpr, or a function. Out: one of the same type that evaluates less, or a compiled function through whose boundary
-records are carried. Arguments are taken apart into arrays and what the function is compiled for: numbers are arrays, as
-under `jax.jit`, except those inside a bijection or a module of Equinox, where they are settings.
+In: a jaxpr, or a function. Out: one of the same type that evaluates less, or a compiled function
+through whose boundary records are carried. Arguments are taken apart into arrays and what the
+function is compiled for: numbers are arrays, as under `jax.jit`, except those inside a bijection or
+a module of Equinox, where they are settings.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ R = TypeVar("R")
 def cancel(jaxpr: Any) -> Any:
     """Leave out of a jaxpr the passes through bijections that undo each other.
 
-    `inverse(params, forward(params, x))` becomes x, its log-determinant minus that of the forward pass, whichever was
-    first; a constant permutation after its inverse becomes the operand. It counts as the same what equal equations make
-    of the same inputs, through calls of `jax.jit`; bodies of loops, branches, remat and custom rules are looked at each
-    by itself. Nothing is left out across arithmetic, `stop_gradient`, other parameters or another context.
+    `inverse(params, forward(params, x))` becomes x, its log-determinant minus that of the forward
+    pass, whichever was first; a constant permutation after its inverse becomes the operand. It
+    counts as the same what equal equations make of the same inputs, through calls of `jax.jit`;
+    bodies of loops, branches, remat and custom rules are looked at each by itself. Nothing is left
+    out across arithmetic, `stop_gradient`, other parameters or another context.
 
-    Law: `cancel(jaxpr)` has the types of `jaxpr`, and gives the values and derivatives that exact arithmetic gives.
+    Law: `cancel(jaxpr)` has the types of `jaxpr`, and gives the values and derivatives that exact
+    arithmetic gives.
 
     Args:
-        jaxpr: closed, as `jax.make_jaxpr(f)(*args)` gives it, of a function with bijections that `remember` made.
-            Derivatives and vmaps are to be taken of the result: what went through them before is not recognised.
+        jaxpr: closed, as `jax.make_jaxpr(f)(*args)` gives it, of a function with bijections that
+            `remember` made. Derivatives and vmaps are to be taken of the result: what went through
+            them before is not recognised.
 
     Returns:
         A closed jaxpr.
@@ -51,35 +55,37 @@ def cancel(jaxpr: Any) -> Any:
 
 
 def jit(f: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function, without the passes through bijections that undo each other; its results keep their memory.
+    """Compile a function, without the passes through bijections that undo each other; its results
+    keep their memory.
 
-    As `jax.jit`, with three differences. The program goes through `cancel` first, so that an inverse is left out also
-    where the output was made on the other side of an inner `jax.jit`. A result that a bijection made inside comes back
-    with its record: source and log-determinant are further results of the program, and `inverse`,
-    `log_abs_det_jacobian` and `memory_of` look them up. Arguments that remember are remembered inside.
+    As `jax.jit`, with three differences. The program goes through `cancel` first, so that an
+    inverse is left out also where the output was made on the other side of an inner `jax.jit`. A
+    result that a bijection made inside comes back with its record: source and log-determinant are
+    further results of the program, and `inverse`, `log_abs_det_jacobian` and `memory_of` look them
+    up. Arguments that remember are remembered inside.
 
     Law: `jit(f)(*args)` equals `jax.jit(f)(*args)` to within rounding, and so do derivatives.
 
     Args:
-        f: a pure function of trees. Leaves that are no arrays (functions, text, and numbers inside a bijection or a
-            module of Equinox) are static: another value means another program. So bijections and distributions of
-            FlowJAX may be arguments and results.
+        f: a pure function of trees. Leaves that are no arrays (functions, text, and numbers inside
+            a bijection or a module of Equinox) are static: another value means another program. So
+            bijections and distributions of FlowJAX may be arguments and results.
 
     Returns:
-        The compiled function. It can be differentiated, mapped, and called in other compiled functions. An argument
-        that is returned is returned as the object that it is.
+        The compiled function. It can be differentiated, mapped, and called in other compiled
+        functions. An argument that is returned is returned as the object that it is.
 
     Raises:
         TypeError: f is no function.
         UnsupportedLeafError: (on calling) a leaf of the arguments is no array and has no hash.
 
-    Cost: a call takes some tens of microseconds beyond `jax.jit`, more with many leaves. Memory: what the records hold
-    is computed and kept, also if nobody asks for it; `set_requires_ladj(False)`, or `set_record_flow_graph(False)`
-    around the call, does without.
+    Cost: a call takes some tens of microseconds beyond `jax.jit`, more with many leaves. Memory:
+    what the records hold is computed and kept, also if nobody asks for it;
+    `set_requires_ladj(False)`, or `set_record_flow_graph(False)` around the call, does without.
 
-    Not handled: a record is carried out if its parameters and context are arguments or closed over, not if they are
-    computed inside; and in, if they are arguments. Results made inside a mapped, looped or differentiated part have no
-    record outside of it. Arguments are not donated.
+    Not handled: a record is carried out if its parameters and context are arguments or closed over,
+    not if they are computed inside; and in, if they are arguments. Results made inside a mapped,
+    looped or differentiated part have no record outside of it. Arguments are not donated.
     """
 
     if not callable(f):
@@ -140,7 +146,7 @@ class _AfterCall:
         self.records = records
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 _NUMBERS = (bool, int, float, complex)
 _ARRAY = object()
@@ -165,20 +171,30 @@ class _Frame(NamedTuple):
     def filled(self, arrays: Sequence[Any]) -> Any:
         """The tree with arrays in their places."""
         rest = iter(arrays)
-        return jax.tree.unflatten(self.treedef, [next(rest) if x is _ARRAY else x for x in self.statics])
+        return jax.tree.unflatten(
+            self.treedef, [next(rest) if x is _ARRAY else x for x in self.statics]
+        )
 
 
 def _taken_apart(tree: Any) -> tuple[_Frame, list[Any]]:
     """A tree without its arrays, and these."""
     leaves, treedef = jax.tree.flatten(tree)
-    are_settings = _are_settings(tree) if any(isinstance(x, _NUMBERS) for x in leaves) else [False] * len(leaves)
-    flags = [_is_array(x) and not is_setting for x, is_setting in zip(leaves, are_settings, strict=True)]
+    are_settings = (
+        _are_settings(tree)
+        if any(isinstance(x, _NUMBERS) for x in leaves)
+        else [False] * len(leaves)
+    )
+    flags = [
+        _is_array(x) and not is_setting for x, is_setting in zip(leaves, are_settings, strict=True)
+    ]
     statics = tuple(_ARRAY if flag else x for x, flag in zip(leaves, flags, strict=True))
     return _Frame(treedef, statics), [x for x, flag in zip(leaves, flags, strict=True) if flag]
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, (jax.Array, np.ndarray, np.generic, *_NUMBERS)) or hasattr(x, "__jax_array__")
+    return isinstance(x, (jax.Array, np.ndarray, np.generic, *_NUMBERS)) or hasattr(
+        x, "__jax_array__"
+    )
 
 
 def _are_settings(tree: Any) -> list[bool]:
@@ -202,7 +218,9 @@ def _is_bijection(x: Any) -> bool:
 
 
 def _static_key(x: Any) -> Hashable:
-    """What tells static values apart; 1, 1.0 and True differ, and so do 0.0 and -0.0; not hashable if nothing does."""
+    """What tells static values apart; 1, 1.0 and True differ, and so do 0.0 and -0.0; not hashable
+    if nothing does.
+    """
     if _is_bijection(x):
         return [x]  # type: ignore[return-value]
     return (type(x), np.asarray(x).tobytes()) if isinstance(x, (float, complex)) else (type(x), x)
@@ -220,17 +238,23 @@ def _check_hashable(frame: _Frame, tree: tuple[Any, Any]) -> None:
         kind = type(x).__name__
         if _is_bijection(x):
             raise UnsupportedLeafError(
-                f"`bijectors.jit(f)` got `{name}` of type {kind}, a bijection that is no pytree: its parameters would "
-                "be part of the program, and a change of one would not be seen. Nothing was evaluated. Register the "
-                "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection if it never changes."
+                f"`bijectors.jit(f)` got `{name}` of type {kind}, a bijection that is no pytree: "
+                "its parameters would "
+                "be part of the program, and a change of one would not be seen. Nothing was "
+                "evaluated. Register the "
+                "class (`jax.tree_util.register_dataclass`), or let `f` close over the bijection "
+                "if it never changes."
             )
         try:
             hash(_static_key(x))
         except TypeError:
             raise UnsupportedLeafError(
-                f"`bijectors.jit(f)` got `{name}` of type {kind}, which is no array and cannot be hashed, so it can be "
-                "neither traced nor used as a static value. This is usually a set, a mutable object or a data frame. "
-                "Nothing was evaluated. Pass its arrays, or make the type hashable or a registered pytree."
+                f"`bijectors.jit(f)` got `{name}` of type {kind}, which is no array and cannot be "
+                "hashed, so it can be "
+                "neither traced nor used as a static value. This is usually a set, a mutable "
+                "object or a data frame. "
+                "Nothing was evaluated. Pass its arrays, or make the type hashable or a registered "
+                "pytree."
             ) from None
 
 

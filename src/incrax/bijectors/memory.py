@@ -1,12 +1,15 @@
-"""What outputs of bijections remember, beside the outputs: a table keyed weakly by the output object.
+"""What outputs of bijections remember, beside the outputs: a table keyed weakly by the output
+object.
 
-In: an output and records of how it was made. Out: the records of an output, as long as it lives. Invariants:
+In: an output and records of how it was made. Out: the records of an output, as long as it lives.
+Invariants:
 
 - an entry holds its output weakly and dies with it; no record holds its own output;
 - records are keyed by the object: another array with equal values has none;
 - tracers are never in the table: the records of a tracer are held by the tracer, and nothing else;
 - whatever a record gives out can be used wherever its output can (`_jax.is_known_with`);
-- the table is changed by single operations of a dict, each atomic, so that threads and dying arrays may interleave.
+- the table is changed by single operations of a dict, each atomic, so that threads and dying arrays
+  may interleave.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ class Origin:
     kept: Any = None
     """What the log-determinant can be computed from (what a conditioner gave), or None."""
     has_right_type: tuple[bool, bool] | None = None
-    """With 64-bit types or not, and whether source and log-determinant have then the types that would be computed; None
-    until it was asked."""
+    """With 64-bit types or not, and whether source and log-determinant have then the types that
+    would be computed; None until it was asked.
+    """
 
     @property
     def bijection(self) -> Any:
@@ -105,7 +109,9 @@ def attach(output: Any, records: tuple[Origin, ...]) -> None:
 
 
 def records_of(output: Any) -> tuple[Origin, ...]:
-    """The records of an array, the outermost bijection first; none of a deleted one, nor outside a tracer's trace."""
+    """The records of an array, the outermost bijection first; none of a deleted one, nor outside a
+    tracer's trace.
+    """
     entry = _table.get(id(output))
     if entry is None and isinstance(output, _jax.Tracer):
         return (_jax.is_current(output) and _jax.noted(output)) or ()
@@ -121,9 +127,10 @@ def memory_of(y: Any) -> Origin | None:
         y: an array; inside a transformation, a tracer of one.
 
     Returns:
-        The record, with `source`, `bijection`, `context`, `direction`, `ladj` (None until it is computed) and `kept`,
-        what it can be computed from; None if nothing is remembered: made otherwise, changed since by any operation,
-        forgotten, deleted, or brought into or out of a transformation.
+        The record, with `source`, `bijection`, `context`, `direction`, `ladj` (None until it is
+        computed) and `kept`, what it can be computed from; None if nothing is remembered: made
+        otherwise, changed since by any operation, forgotten, deleted, or brought into or out of a
+        transformation.
 
     Cost: a lookup in a dict.
 
@@ -134,7 +141,10 @@ def memory_of(y: Any) -> Origin | None:
 
 
 def forget(y: Any) -> None:
-    """Drop what is remembered of an array, and with it the hold on its source. Nothing happens if there is nothing."""
+    """Drop what is remembered of an array, and with it the hold on its source.
+
+    Nothing happens if there is nothing.
+    """
     if memory_of(y) is None:
         return
     if isinstance(y, _jax.Tracer):

@@ -1,7 +1,8 @@
 """Bijections whose outputs remember where they came from.
 
-In: a bijection of any known form. Out: `Remembered`, the same bijection with memory. A remembered answer is given only
-where it is certain, see `_answer`: under a transformation (jit, grad, vmap, scan) the same holds of its tracers.
+In: a bijection of any known form. Out: `Remembered`, the same bijection with memory. A remembered
+answer is given only where it is certain, see `_answer`: under a transformation (jit, grad, vmap,
+scan) the same holds of its tracers.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ class _Seen:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Remembered:
-    """A bijection whose outputs remember their input, context, parameters and log-determinant; made by `remember`.
+    """A bijection whose outputs remember their input, context, parameters and log-determinant; made
+    by `remember`.
 
-    Outputs are plain arrays. A pytree whose leaves are the bijection's, so that it can be differentiated, stepped by an
-    optimizer and passed through `jax.jit`; what comes out is another bijection, for which older outputs hold no
-    memory.
+    Outputs are plain arrays. A pytree whose leaves are the bijection's, so that it can be
+    differentiated, stepped by an optimizer and passed through `jax.jit`; what comes out is another
+    bijection, for which older outputs hold no memory.
     """
 
     __slots__ = ("__weakref__", "_bijection", "_last_seen")
@@ -59,7 +61,8 @@ class Remembered:
         Args:
             x: array of the shape of an event, with any leading axes.
             context: array that a conditional bijection takes, or None.
-            requires_ladj: whether to compute the log-determinant with it; None: as switched by `set_requires_ladj`.
+            requires_ladj: whether to compute the log-determinant with it; None: as switched by
+                `set_requires_ladj`.
 
         Returns:
             A plain array, which remembers x.
@@ -67,7 +70,10 @@ class Remembered:
         return self._pass("forward", x, context, requires_ladj).output
 
     def inverse(self, y: Any, context: Any = None, *, requires_ladj: bool | None = None) -> Any:
-        """The input x of an output y; the remembered one, if y is an output of `forward`. Arguments as of `forward`."""
+        """The input x of an output y; the remembered one, if y is an output of `forward`.
+
+        Arguments as of `forward`.
+        """
         return self._pass("inverse", y, context, requires_ladj).output
 
     def transform(self, x: Any, condition: Any = None) -> Any:
@@ -87,9 +93,9 @@ class Remembered:
     def log_abs_det_jacobian(self, x: Any, y: Any, context: Any = None) -> Any:
         """log|det dy/dx| at x, where y is the output of x.
 
-        The remembered one if y was made from this very x, or x from this very y, by this bijection with these
-        parameters and this context; computed from x otherwise. Warns once per process if it has to be computed under
-        `set_requires_ladj(False)`.
+        The remembered one if y was made from this very x, or x from this very y, by this bijection
+        with these parameters and this context; computed from x otherwise. Warns once per process if
+        it has to be computed under `set_requires_ladj(False)`.
 
         Returns:
             An array of the shape of the leading axes of x.
@@ -106,20 +112,30 @@ class Remembered:
         return seen.evaluator.ladj("forward", _as_array(x), y, context, None)
 
     def _pass(
-        self, direction: str, value: Any, context: Any, requires_ladj: bool | None, *, is_wanted: bool = False
+        self,
+        direction: str,
+        value: Any,
+        context: Any,
+        requires_ladj: bool | None,
+        *,
+        is_wanted: bool = False,
     ) -> Evaluated:
         """One pass; from memory, its log-determinant only if it is wanted at once."""
         seen = self._seen()
         record = _answer(seen, direction, value, context)
         if record is not None:
-            return Evaluated(record.source, -_ladj(seen, record, value, context) if is_wanted else None, None)
+            return Evaluated(
+                record.source, -_ladj(seen, record, value, context) if is_wanted else None, None
+            )
         value = _as_array(value)
         found = seen.evaluator.run(direction, value, context, is_ladj_required(requires_ladj))
         if is_recording() and _can_record(seen.watch, value, context, found.output):
             weak_context = None if context is None else weakref.ref(context)
             record = Origin(weakref.ref(self), seen.watch.snapshot, direction, value, weak_context)
             is_concrete = isinstance(found.output, _jax.ArrayImpl)
-            if is_concrete or all(is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])):
+            if is_concrete or all(
+                is_known_with(x, found.output) for x in jax.tree.leaves(found[1:])
+            ):
                 record.ladj = found.ladj
                 record.kept = found.kept
             attach(found.output, (record,))
@@ -149,16 +165,19 @@ class Remembered:
 
 
 def remember(bijection: Any) -> Remembered:
-    """Give a bijection a memory: its outputs know where they came from, so that their inverse is free.
+    """Give a bijection a memory: its outputs know where they came from, so that their inverse is
+    free.
 
-    The inverse, the log-determinant and the log-density of an output are then looked up. An answer is remembered only
-    for the very array that was made, by this bijection with these very parameters and this very context, and lives no
-    longer than the array; everything else is computed. The same holds inside jit, grad, vmap or scan; what crosses into
-    or out of them is another array.
+    The inverse, the log-determinant and the log-density of an output are then looked up. An answer
+    is remembered only for the very array that was made, by this bijection with these very
+    parameters and this very context, and lives no longer than the array; everything else is
+    computed. The same holds inside jit, grad, vmap or scan; what crosses into or out of them is
+    another array.
 
     Args:
-        bijection: of FlowJAX (any, with leading axes of events allowed), a transform of NumPyro, or an object with the
-            methods `transform_and_log_det` (or `forward_and_log_det`, as in distrax) and `inverse_and_log_det`.
+        bijection: of FlowJAX (any, with leading axes of events allowed), a transform of NumPyro, or
+            an object with the methods `transform_and_log_det` (or `forward_and_log_det`, as in
+            distrax) and `inverse_and_log_det`.
 
     Returns:
         A bijection with `forward`, `inverse`, `log_abs_det_jacobian`, `transform_and_log_det` and
@@ -177,20 +196,24 @@ def remember(bijection: Any) -> Remembered:
     return Remembered(bijection)
 
 
-# --- from memory ------------------------------------------------------------------------------------------------------
+# --- from memory ----------------------------------------------------------------------------------
 
 
 def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | None:
     """The record that a pass can be answered from, or None.
 
-    It is of this very array, by a pass in the other direction of a bijection in the same state, with the same context;
-    its source can be read and has the type that would be computed.
+    It is of this very array, by a pass in the other direction of a bijection in the same state,
+    with the same context; its source can be read and has the type that would be computed.
     """
     if not isinstance(value, (_jax.ArrayImpl, _jax.Tracer)) or not is_recording():
         return None
     watch = seen.watch
     for record in records_of(value):
-        if record.direction != direction and record.has_context(context) and watch.snapshot.is_same(record.snapshot):
+        if (
+            record.direction != direction
+            and record.has_context(context)
+            and watch.snapshot.is_same(record.snapshot)
+        ):
             is_there = watch.is_readable() and is_readable(record.source)
             if is_there and _has_right_type(seen, record, direction, value, context):
                 return record
@@ -198,7 +221,9 @@ def _answer(seen: _Seen, direction: str, value: Any, context: Any) -> Origin | N
 
 
 def _has_right_type(seen: _Seen, record: Origin, direction: str, value: Any, context: Any) -> bool:
-    """Whether a record has the types that the pass would give; those of its output if there is no such pass."""
+    """Whether a record has the types that the pass would give; those of its output if there is no
+    such pass.
+    """
     is_wide = bool(jax.config.read("jax_enable_x64"))
     if record.has_right_type is None or record.has_right_type[0] != is_wide:
         output, ladj = seen.evaluator.types(direction, value, context) or (value, None)
@@ -220,18 +245,22 @@ def _ladj(seen: _Seen, record: Origin, output: Any, context: Any) -> Any:
     return record.ladj
 
 
-# --- to memory --------------------------------------------------------------------------------------------------------
+# --- to memory ------------------------------------------------------------------------------------
 
 
 def _can_record(watch: BijectionWatch, value: Any, context: Any, output: Any) -> bool:
-    """Whether all that made an output can be used wherever it can, cannot change, and did not change meanwhile.
+    """Whether all that made an output can be used wherever it can, cannot change, and did not
+    change meanwhile.
 
-    Transformations hand on inputs and constants as outputs: such an output has a history of its own.
+    Transformations hand on inputs and constants as outputs: such an output has a history of its
+    own.
     """
     if watch.snapshot.is_opaque:
         return False
     inputs = (value,) if context is None else (value, context)
-    is_concrete = not watch.snapshot.is_traced and all(isinstance(x, _jax.ArrayImpl) for x in (*inputs, output))
+    is_concrete = not watch.snapshot.is_traced and all(
+        isinstance(x, _jax.ArrayImpl) for x in (*inputs, output)
+    )
     if not is_concrete:  # else every output is an array of its own (`Evaluator`)
         needed = (*inputs, *watch.arrays)
         if not all(is_kept(x) and is_known_with(x, output) for x in (output, *needed)):

@@ -1,11 +1,13 @@
 """What a bijection's answers depend on: its arrays by identity, everything else by value.
 
-In: a bijection, any Python object. Out: its `Snapshot`, comparable with another, and a `BijectionWatch` that tells
-cheaply whether the object has changed since. Invariants:
+In: a bijection, any Python object. Out: its `Snapshot`, comparable with another, and a
+`BijectionWatch` that tells cheaply whether the object has changed since. Invariants:
 
-- two equal snapshots are of one function: same arrays, same functions with what they close over, same other values;
+- two equal snapshots are of one function: same arrays, same functions with what they close over,
+  same other values;
 - a snapshot holds arrays and functions weakly, so that a record with one keeps no parameter alive;
-- what cannot be seen to change (NumPy arrays, objects of other languages) makes a snapshot opaque, equal to none;
+- what cannot be seen to change (NumPy arrays, objects of other languages) makes a snapshot opaque,
+  equal to none;
 - as under `jax.jit`, global variables and attributes of classes that a method reads do not count.
 """
 
@@ -30,16 +32,27 @@ from incrax._names import is_global
 _PLAIN_VALUES = frozenset((type(None), bool, int, str, bytes, type(Ellipsis), range))
 _VALUES = (enum.Enum, type, np.dtype, jax.tree_util.PyTreeDef, jax.ShapeDtypeStruct)
 _BITS = (float, complex, np.generic)
-_IDENTITIES = (types.BuiltinFunctionType, types.CodeType, types.ModuleType, np.ufunc, inspect.Signature)
+_IDENTITIES = (
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.ModuleType,
+    np.ufunc,
+    inspect.Signature,
+)
 _IS_PYTHON_CLASS = 1 << 9
 _FROZEN = ("jax", "jaxlib", "equinox")
 """Libraries whose objects are not changed once they are made, other than arrays."""
-_LIBRARIES = frozenset((*_FROZEN, *"numpy flowjax paramax numpyro distrax incrax".split())) | sys.stdlib_module_names
+_LIBRARIES = (
+    frozenset((*_FROZEN, *"numpy flowjax paramax numpyro distrax incrax".split()))
+    | sys.stdlib_module_names
+)
 """Whose functions are not changed, nor what they close over."""
 
 
 class BijectionCode:
-    """A bijection without its arrays: compared by value, its functions by identity and held weakly."""
+    """A bijection without its arrays: compared by value, its functions by identity and held
+    weakly.
+    """
 
     __slots__ = ("_functions", "_hash", "_tags")
 
@@ -82,7 +95,10 @@ def _are_same(references: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether both refer to the same living objects, in order."""
     if len(references) != len(others):
         return False
-    return all(mine() is not None and mine() is other() for mine, other in zip(references, others, strict=True))
+    return all(
+        mine() is not None and mine() is other()
+        for mine, other in zip(references, others, strict=True)
+    )
 
 
 def reference(x: Any) -> Callable[[], Any]:
@@ -138,7 +154,7 @@ def watch(x: Any) -> BijectionWatch:
     return BijectionWatch(snapshot, tuple(walk.containers), tuple(walk.arrays))
 
 
-# --- the walk ---------------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 
 class _ObjectWalk:
@@ -227,11 +243,16 @@ class _ObjectWalk:
         self._is_in_library = was_in_library
 
 
-_READERS: dict[type, Callable[[Any], Sequence[Any]]] = {list: tuple, dict: lambda x: (*x.keys(), *x.values())}
+_READERS: dict[type, Callable[[Any], Sequence[Any]]] = {
+    list: tuple,
+    dict: lambda x: (*x.keys(), *x.values()),
+}
 
 
 def _held_by_function(x: types.FunctionType) -> Sequence[Any]:
-    """What a function may be given anew: its code, defaults and attributes, and what it closes over."""
+    """What a function may be given anew: its code, defaults and attributes, and what it closes
+    over.
+    """
     cells = map(_content, x.__closure__ or ())
     return (x.__code__, x.__defaults__, x.__kwdefaults__, *vars(x).values(), *cells)
 
@@ -244,7 +265,9 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _attributes(x: Any) -> Sequence[Any]:
-    """Names and values of an object's attributes; without the inverse that NumPyro notes at its first use."""
+    """Names and values of an object's attributes; without the inverse that NumPyro notes at its
+    first use.
+    """
     names = sorted(name for name, value in vars(x).items() if not isinstance(value, weakref.ref))
     return (*names, *(vars(x)[name] for name in names))
 
@@ -256,7 +279,11 @@ def _is_equinox_module(x: Any) -> bool:
 
 
 def _has_attributes_only(x: Any) -> bool:
-    """Whether an object's attributes are all that it holds: no slots, no base class in another language."""
+    """Whether an object's attributes are all that it holds: no slots, no base class in another
+    language.
+    """
     bases = [base for base in type(x).__mro__ if base is not object]
-    are_plain = all(base.__flags__ & _IS_PYTHON_CLASS and not vars(base).get("__slots__") for base in bases)
+    are_plain = all(
+        base.__flags__ & _IS_PYTHON_CLASS and not vars(base).get("__slots__") for base in bases
+    )
     return are_plain and isinstance(getattr(x, "__dict__", None), dict)

@@ -1,6 +1,7 @@
 """Switches: whether outputs are remembered, and whether log-determinants are computed with them.
 
-In: nothing. Out: two switches that are context managers and decorators, each thread and asynchronous task its own.
+In: nothing. Out: two switches that are context managers and decorators, each thread and
+asynchronous task its own.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from incrax._context import add_switch
 from incrax._messages import wrong_option
 
 SLOW_LADJ = (
-    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the remembered input. This "
-    "may slow down your forward and backward passes: where a log-determinant is wanted it is cheaper to compute it "
-    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. This is said once."
+    "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the "
+    "remembered input. This "
+    "may slow down your forward and backward passes: where a log-determinant is wanted it is "
+    "cheaper to compute it "
+    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. "
+    "This is said once."
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +37,9 @@ add_switch(_REQUIRES_LADJ)
 
 
 class _Switch(contextlib.ContextDecorator):
-    """Sets a variable inside a `with` block or a decorated function; may be nested and used again."""
+    """Sets a variable inside a `with` block or a decorated function; may be nested and used
+    again.
+    """
 
     _variable: ContextVar[bool]
 
@@ -53,7 +59,9 @@ class _Switch(contextlib.ContextDecorator):
 
     def __call__(self, f: F) -> F:
         if inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-            raise wrong_option(type(self).__name__, f, "a function that is no generator; use the switch inside")
+            raise wrong_option(
+                type(self).__name__, f, "a function that is no generator; use the switch inside"
+            )
         if not inspect.iscoroutinefunction(f):
             return super().__call__(f)
 
@@ -68,8 +76,9 @@ class _Switch(contextlib.ContextDecorator):
 class set_record_flow_graph(_Switch):  # noqa: N801
     """Whether outputs of bijections are remembered, and answers taken from memory. On by default.
 
-    A context manager and a decorator; in force in this thread, or asynchronous task, only. With it off, bijections that
-    remember are the plain bijections: nothing is recorded, nothing is looked up.
+    A context manager and a decorator; in force in this thread, or asynchronous task, only. With it
+    off, bijections that remember are the plain bijections: nothing is recorded, nothing is looked
+    up.
 
     Source: `set_record_flow_graph` of facebookincubator/flowtorch#89.
 
@@ -87,11 +96,12 @@ class set_record_flow_graph(_Switch):  # noqa: N801
 
 
 class set_requires_ladj(_Switch):  # noqa: N801
-    """Whether a pass also computes log|det J|. On by default; `requires_ladj=` of a call has precedence.
+    """Whether a pass also computes log|det J|. On by default; `requires_ladj=` of a call has
+    precedence.
 
-    A context manager and a decorator; in force in this thread, or asynchronous task, only. With it off, the
-    log-determinant is not computed with the output; `log_abs_det_jacobian` still gives it, computed from the
-    remembered input, and warns once per process. Independent of differentiation.
+    A context manager and a decorator; in force in this thread, or asynchronous task, only. With it
+    off, the log-determinant is not computed with the output; `log_abs_det_jacobian` still gives it,
+    computed from the remembered input, and warns once per process. Independent of differentiation.
 
     Source: `set_requires_ladj` of facebookincubator/flowtorch#89.
 
@@ -114,7 +124,9 @@ def is_recording() -> bool:
 
 
 def requires_ladj(given: bool | None = None) -> bool:
-    """Whether a pass computes the log-determinant here: as given, or else as switched; see `set_requires_ladj`."""
+    """Whether a pass computes the log-determinant here: as given, or else as switched; see
+    `set_requires_ladj`.
+    """
     return _REQUIRES_LADJ.get() if given is None else given
 
 

@@ -1,7 +1,7 @@
 """The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`.
 
-Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot work; 130
-interrupted; 141 nobody reads on.
+Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot
+work; 130 interrupted; 141 nobody reads on.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ CHECKS = {"demo": demo.check_arguments, "report": report.check_arguments}
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = _Parser(prog="incrax", description="Re-evaluate JAX functions and pay only for what changed.")
+    parser = _Parser(
+        prog="incrax", description="Re-evaluate JAX functions and pay only for what changed."
+    )
     parser.add_argument("--version", action="version", version=f"incrax {incrax.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.TEXT, description=command.TEXT))
+        command.add_arguments(
+            commands.add_parser(name, help=command.TEXT, description=command.TEXT)
+        )
     return parser
 
 
@@ -57,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is flushed at exit has a reader
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is flushed at exit has a reader
         return 141
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")

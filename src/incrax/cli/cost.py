@@ -15,10 +15,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `incrax cost`."""
     loading.add_arguments(parser)
     parser.add_argument(
-        "--changing", action="append", default=[], metavar="INPUT", help="count what runs again when this changes too"
+        "--changing",
+        action="append",
+        default=[],
+        metavar="INPUT",
+        help="count what runs again when this changes too",
     )
     parser.add_argument(
-        "--wrt", action="append", default=[], metavar="INPUT", help="derivatives by this input (default: the first)"
+        "--wrt",
+        action="append",
+        default=[],
+        metavar="INPUT",
+        help="derivatives by this input (default: the first)",
     )
     parser.add_argument("--measure", action="store_true", help="run it, and add seconds and memory")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -30,8 +38,14 @@ def run(options: argparse.Namespace) -> int:
     changing = options.changing or None
     wrt = tuple(options.wrt) or None
     try:
-        found = incrax.cost(function, *arguments, changing=changing, wrt=wrt, measure=options.measure)
-    except (incrax.errors.UnknownInputError, incrax.errors.CostError, incrax.errors.SelectionError) as error:
+        found = incrax.cost(
+            function, *arguments, changing=changing, wrt=wrt, measure=options.measure
+        )
+    except (
+        incrax.errors.UnknownInputError,
+        incrax.errors.CostError,
+        incrax.errors.SelectionError,
+    ) as error:
         raise UsageError(" ".join(str(error).split())) from None
     if options.json:
         print_json(found.as_dict())

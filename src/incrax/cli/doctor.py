@@ -7,7 +7,10 @@ import argparse
 import incrax
 from incrax.cli.usage import print_json
 
-TEXT = "versions, devices, settings, calibration figures and known incompatibilities; exit code 1 if something is wrong"
+TEXT = (
+    "versions, devices, settings, calibration figures and known incompatibilities; exit code 1 if "
+    "something is wrong"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

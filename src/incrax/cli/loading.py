@@ -29,7 +29,9 @@ WHERE = "`module:name`, or `file.py:name`"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that name a function and its arguments."""
     parser.add_argument(
-        "function", metavar="MODULE:FUNCTION", help=f"the function, or a model made by bind, as {WHERE}"
+        "function",
+        metavar="MODULE:FUNCTION",
+        help=f"the function, or a model made by bind, as {WHERE}",
     )
     parser.add_argument(
         "--example",
@@ -40,23 +42,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--x64", action="store_true", help="switch JAX to double precision first")
 
 
-def function_and_arguments(options: argparse.Namespace) -> tuple[Callable[..., Any] | incrax.Bound, tuple[Any, ...]]:
+def function_and_arguments(
+    options: argparse.Namespace,
+) -> tuple[Callable[..., Any] | incrax.Bound, tuple[Any, ...]]:
     """What the options name; a model has no arguments.
 
     Raises:
-        UsageError: it is not there, or no function; or arguments are missing, or there is no use for them.
+        UsageError: it is not there, or no function; or arguments are missing, or there is no use
+            for them.
     """
     if options.x64:
         jax.config.update("jax_enable_x64", True)
     function = load(options.function)
     if isinstance(function, incrax.Bound):
         if options.example is not None:
-            raise UsageError(f"{options.function} is a model, which holds its inputs; leave --example out")
+            raise UsageError(
+                f"{options.function} is a model, which holds its inputs; leave --example out"
+            )
         return function, ()
     if not callable(function):
         raise UsageError(f"{options.function} is a {type(function).__name__}, no function")
     if options.example is None:
-        raise UsageError(f"{options.function} is a function; name its arguments by --example MODULE:ARGS")
+        raise UsageError(
+            f"{options.function} is a function; name its arguments by --example MODULE:ARGS"
+        )
     example = load(options.example)
     if inspect.isroutine(example) or isinstance(example, functools.partial):
         example = example()
@@ -97,7 +106,9 @@ def _module(name: str) -> ModuleType:
 
 
 _files: dict[Path, ModuleType] = {}
-"""Files that were run: one that has function and arguments must not be run twice, or its classes are two."""
+"""Files that were run: one that has function and arguments must not be run twice, or its classes
+are two.
+"""
 
 
 def _file(path: Path) -> ModuleType:

@@ -1,4 +1,6 @@
-"""`incrax report`: the page of a function, after a few calls in which one input after the other changes."""
+"""`incrax report`: the page of a function, after a few calls in which one input after the other
+changes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,12 @@ import numpy as np
 
 import incrax
 from incrax.cli import loading
-from incrax.cli.usage import UsageError, check_writable, print_json
+from incrax.cli.usage import UsageError, check_output, print_json
 
-TEXT = "write a page on what a function computes, what runs again when an input changes, and what that costs"
+TEXT = (
+    "write a page on what a function computes, what runs again when an input changes, and what "
+    "that costs"
+)
 STEP = 1e-3
 """Relative change of an input from call to call."""
 
@@ -24,11 +29,24 @@ STEP = 1e-3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `incrax report`."""
     loading.add_arguments(parser)
-    parser.add_argument("--output", type=Path, default=Path("incrax-report.html"), help="the page (HTML)")
-    parser.add_argument("--rounds", type=int, default=8, help="how often each real input is changed first (default: 8)")
-    parser.add_argument("--grad", action="store_true", help="report on value and gradient by the first argument")
     parser.add_argument(
-        "--wrt", action="append", default=[], metavar="INPUT", help="report on value and gradient by this input"
+        "--output", type=Path, default=Path("incrax-report.html"), help="the page (HTML)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=8,
+        help="how often each real input is changed first (default: 8)",
+    )
+    parser.add_argument(
+        "--grad", action="store_true", help="report on value and gradient by the first argument"
+    )
+    parser.add_argument(
+        "--wrt",
+        action="append",
+        default=[],
+        metavar="INPUT",
+        help="report on value and gradient by this input",
     )
     parser.add_argument("--json", action="store_true", help="print what the page shows, as JSON")
 
@@ -41,9 +59,7 @@ def check_arguments(options: argparse.Namespace) -> None:
     """
     if options.rounds < 0:
         raise UsageError(f"--rounds {options.rounds} is negative; give a number of at least 0")
-    if options.output.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--output {options.output} is no HTML file; give a name that ends in .html")
-    check_writable("--output", options.output)
+    check_output(options.output, "HTML", ".html", ".htm")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,13 +82,20 @@ def run(options: argparse.Namespace) -> int:
 def _report_of_model(model: incrax.Bound, options: argparse.Namespace) -> incrax.Report:
     """After calls in which one input after the other changes, within its bounds."""
     if options.wrt:
-        raise UsageError(f"{options.function} is a model, whose roles say what is trainable; give --grad for --wrt")
+        raise UsageError(
+            f"{options.function} is a model, whose roles say what is trainable; give --grad for "
+            "--wrt"
+        )
     evaluate = model.value_and_grad if options.grad else model.value
     jax.block_until_ready(evaluate())
     paths = tuple(model.roles)
     start = tuple(model[path] for path in paths)
     for changed in _changed(start, options.rounds):
-        moved = {path: new for path, old, new in zip(paths, start, changed, strict=True) if new is not old}
+        moved = {
+            path: new
+            for path, old, new in zip(paths, start, changed, strict=True)
+            if new is not old
+        }
         with contextlib.suppress(incrax.errors.InputValueError), model.at(moved):
             jax.block_until_ready(evaluate())
     return incrax.report(model)
@@ -90,11 +113,15 @@ def _show(page: incrax.Report, options: argparse.Namespace) -> int:
 
 def _is_real(x: Any) -> bool:
     is_array = isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype.kind != "O"
-    return (is_array or isinstance(x, float)) and bool(jnp.issubdtype(jnp.result_type(x), jnp.floating))
+    return (is_array or isinstance(x, float)) and bool(
+        jnp.issubdtype(jnp.result_type(x), jnp.floating)
+    )
 
 
 def _changed(arguments: tuple[Any, ...], rounds: int) -> Iterator[tuple[Any, ...]]:
-    """The arguments with one real leaf after the other another one, some times each: data first, parameters last."""
+    """The arguments with one real leaf after the other another one, some times each: data first,
+    parameters last.
+    """
     leaves, treedef = jax.tree.flatten(arguments)
     real = [index for index, leaf in enumerate(leaves) if _is_real(leaf)]
     for index in sorted(real, key=lambda index: -np.size(leaves[index])):
@@ -105,7 +132,9 @@ def _changed(arguments: tuple[Any, ...], rounds: int) -> Iterator[tuple[Any, ...
 
 
 def _stepped(leaf: Any, turn: int) -> Any:
-    """Another value of the same type, also of zeros and in low precision: by `turn` relative steps, from 0 absolute."""
+    """Another value of the same type, also of zeros and in low precision: by `turn` relative steps,
+    from 0 absolute.
+    """
     if isinstance(leaf, float):
         return leaf + STEP * turn * (abs(leaf) or 1.0)
     step = max(STEP, 8.0 * float(jnp.finfo(leaf.dtype).eps)) * turn

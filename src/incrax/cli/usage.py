@@ -13,6 +13,19 @@ class UsageError(Exception):
     """A bad option; the message is one line."""
 
 
+def check_output(path: Path, kind: str, *suffixes: str) -> None:
+    """Refuse an `--output` that is no such file, or cannot be written.
+
+    Raises:
+        UsageError: with the first of the suffixes that its name may have.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(
+            f"--output {path} is no {kind} file; give a name that ends in {suffixes[0]}"
+        )
+    check_writable("--output", path)
+
+
 def check_writable(option: str, path: Path) -> None:
     """Refuse a path that cannot be written; what is in the file stays.
 

@@ -1,1 +1,4 @@
-"""The main job as an example: a mixture fitted to flight delays, scanned and sampled. Uses public names only."""
+"""The main job as an example: a mixture fitted to flight delays, scanned and sampled.
+
+Uses public names only.
+"""

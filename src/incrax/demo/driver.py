@@ -1,4 +1,6 @@
-"""Fit, profile and sample one likelihood; the same driver runs on `jax.jit` and on `incrax.incremental`."""
+"""Fit, profile and sample one likelihood; the same driver runs on `jax.jit` and on
+`incrax.incremental`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ STEP = 0.6
 
 @dataclass
 class Stage:
-    """One stage of the work: calls of the value, the gradient and the Hessian, and seconds, compilation included."""
+    """One stage of the work: calls of the value, the gradient and the Hessian, and seconds,
+    compilation included.
+    """
 
     name: str
     values: int = 0
@@ -46,8 +50,9 @@ class Stage:
 class Result:
     """What a driver finds, and what it took.
 
-    Fields: stages; fitted parameters, their errors and covariance; the minimum; profiles as (grid, minimum at each
-    grid point) by name; the chain of shape (sweeps, parameters), its likelihoods and acceptance rate; the functions.
+    Fields: stages; fitted parameters, their errors and covariance; the minimum; profiles as (grid,
+    minimum at each grid point) by name; the chain of shape (sweeps, parameters), its likelihoods
+    and acceptance rate; the functions.
     """
 
     stages: list[Stage] = field(default_factory=list)
@@ -77,7 +82,9 @@ class Driver:
         self.offset = 0.0
 
     def run(self, num_sweeps: int, reference: Result | None = None) -> Result:
-        """All stages; the chain starts at the reference's minimum and uses its covariance, if one is given."""
+        """All stages; the chain starts at the reference's minimum and uses its covariance, if one
+        is given.
+        """
         with self._stage("fit"):
             self._fit()
         with self._stage("profiles"):
@@ -108,7 +115,9 @@ class Driver:
         return np.asarray(self.hessian(np.asarray(theta), self.x))
 
     def _fit(self) -> None:
-        """MIGRAD with our gradient, then Newton steps to the bottom; the covariance is the inverse Hessian there."""
+        """MIGRAD with our gradient, then Newton steps to the bottom; the covariance is the inverse
+        Hessian there.
+        """
         from iminuit import Minuit
 
         start = model.start(len(self.x))
@@ -133,12 +142,17 @@ class Driver:
         self.result.is_valid = has_converged and is_minimum
         self.advance("fit", 2, 2)
 
-    def _descend(self, theta: np.ndarray, precision: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        """Minimum over the free parameters by quasi-Newton steps from a Hessian, halved until the likelihood falls.
+    def _descend(
+        self, theta: np.ndarray, precision: np.ndarray, free: np.ndarray
+    ) -> tuple[np.ndarray, float, bool]:
+        """Minimum over the free parameters by quasi-Newton steps from a Hessian, halved until the
+        likelihood falls.
 
-        The Hessian is computed anew after `MAX_AGE` updates, where no step falls, and once more at the end.
+        The Hessian is computed anew after `MAX_AGE` updates, where no step falls, and once more at
+        the end.
 
-        Returns the parameters, the minimum, and whether the expected gain of another step is below `GAIN`.
+        Returns the parameters, the minimum, and whether the expected gain of another step is below
+        `GAIN`.
         """
         value = self._evaluate(theta)
         gradient = self._differentiate(theta)
@@ -150,21 +164,27 @@ class Driver:
             step = np.zeros(len(theta))
             step[free] = newton_step(precision[np.ix_(free, free)], gradient[free])
             is_done = 0 <= gradient @ step < 2 * GAIN
-            proposal, new, has_fallen = (theta, value, False) if is_done else self._step(theta, step, value)
+            proposal, new, has_fallen = (
+                (theta, value, False) if is_done else self._step(theta, step, value)
+            )
             if not has_fallen and age:
                 age = MAX_AGE
                 continue
             if not has_fallen:
                 return theta, value, bool(is_done)
             steeper = self._differentiate(proposal)
-            precision = bfgs_update(precision, proposal - theta, np.where(free, steeper - gradient, 0.0))
+            precision = bfgs_update(
+                precision, proposal - theta, np.where(free, steeper - gradient, 0.0)
+            )
             theta = proposal
             value = new
             gradient = steeper
             age = age + 1
         return theta, value, False
 
-    def _step(self, theta: np.ndarray, step: np.ndarray, value: float) -> tuple[np.ndarray, float, bool]:
+    def _step(
+        self, theta: np.ndarray, step: np.ndarray, value: float
+    ) -> tuple[np.ndarray, float, bool]:
         for _ in range(MAX_HALVINGS):
             proposal = theta - step
             new = self._evaluate(proposal) if self._is_inside(proposal) else np.inf
@@ -192,7 +212,9 @@ class Driver:
         return grid, minima
 
     def _tangent(self, index: int) -> np.ndarray:
-        """How the best values of the others move with one parameter, d theta / d theta_index = C[:, i] / C[i, i]."""
+        """How the best values of the others move with one parameter, d theta / d theta_index = C[:,
+        i] / C[i, i].
+        """
         return self.result.covariance[:, index] / self.result.covariance[index, index]
 
     def _sample(self, num_sweeps: int, reference: Result) -> None:
@@ -226,19 +248,28 @@ class Driver:
 
 
 def conditional_errors(covariance: np.ndarray) -> np.ndarray:
-    """Standard deviation of each parameter with the others held fixed: 1 / sqrt of the precision's diagonal."""
+    """Standard deviation of each parameter with the others held fixed: 1 / sqrt of the precision's
+    diagonal.
+    """
     return 1.0 / np.sqrt(np.abs(np.diag(np.linalg.pinv(covariance))))
 
 
 def newton_step(precision: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """H^-1 g with the eigenvalues of H, in units in which its diagonal is one, taken as at least `MIN_CURVATURE`."""
+    """H^-1 g with the eigenvalues of H, in units in which its diagonal is one, taken as at least
+    `MIN_CURVATURE`.
+    """
     scale = np.sqrt(np.abs(np.diag(precision)))
     values, vectors = np.linalg.eigh(scaled_to_unit_diagonal(precision))
-    return vectors @ (vectors.T @ (gradient / scale) / np.maximum(np.abs(values), MIN_CURVATURE)) / scale
+    return (
+        vectors
+        @ (vectors.T @ (gradient / scale) / np.maximum(np.abs(values), MIN_CURVATURE))
+        / scale
+    )
 
 
 def bfgs_update(precision: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """B + y y^T / y^T s - B s s^T B / s^T B s, for a step s that changed the gradient by y; B if y^T s is not positive.
+    """B + y y^T / y^T s - B s s^T B / s^T B s, for a step s that changed the gradient by y; B if
+    y^T s is not positive.
 
     Source: Nocedal and Wright, Numerical Optimization, equation 6.19.
     """
@@ -246,7 +277,9 @@ def bfgs_update(precision: np.ndarray, step: np.ndarray, change: np.ndarray) -> 
     image = precision @ step
     if curvature <= 0:
         return precision
-    return precision + np.outer(change, change) / curvature - np.outer(image, image) / (step @ image)
+    return (
+        precision + np.outer(change, change) / curvature - np.outer(image, image) / (step @ image)
+    )
 
 
 def scaled_to_unit_diagonal(matrix: np.ndarray) -> np.ndarray:

@@ -1,12 +1,14 @@
-"""An extended unbinned likelihood of arrival delays: two normals and two exponentially modified normals.
+"""An extended unbinned likelihood of arrival delays: two normals and two exponentially modified
+normals.
 
-Delays are whole minutes. The density is taken at the minute; for widths of ten minutes and more this differs from the
-integral over the minute by (1 min)^2 / (24 width^2), below 0.1 %.
+Delays are whole minutes. The density is taken at the minute; for widths of ten minutes and more
+this differs from the integral over the minute by (1 min)^2 / (24 width^2), below 0.1 %.
 
 Components, each normalised on the range [LOW, HIGH] in closed form:
 - early: normal, the bulk of flights that arrive ahead of schedule;
 - punctual: normal, wider;
-- late: normal convolved with an exponential, f(x) = exp(s^2 / 2 t^2 - (x - m) / t) Phi((x - m) / s - s / t) / t;
+- late: normal convolved with an exponential, f(x) = exp(s^2 / 2 t^2 - (x - m) / t) Phi((x - m) / s
+  - s / t) / t;
 - very late: the same m and s with a longer exponential.
 """
 
@@ -58,7 +60,9 @@ def modified_normal(x: jax.Array, mu: jax.Array, sigma: jax.Array, tau: jax.Arra
     return _decay(x, mu, sigma, tau) / (tau * norm)
 
 
-def _modified_cdf(x: jax.Array | float, mu: jax.Array, sigma: jax.Array, tau: jax.Array) -> jax.Array:
+def _modified_cdf(
+    x: jax.Array | float, mu: jax.Array, sigma: jax.Array, tau: jax.Array
+) -> jax.Array:
     return ndtr((x - mu) / sigma) - _decay(x, mu, sigma, tau)
 
 

@@ -19,13 +19,17 @@ FIT_RTOL = 1e-9
 
 def print_parameters(console: Console, result: Result) -> None:
     """The fitted parameters with their errors."""
-    table = Table(title="fitted parameters (yields in flights, others in minutes)", title_justify="left")
+    table = Table(
+        title="fitted parameters (yields in flights, others in minutes)", title_justify="left"
+    )
     for name in ("parameter", "value", "error", "chain mean", "chain std"):
         table.add_column(name, justify="left" if name == "parameter" else "right")
     for k, name in enumerate(model.NAMES):
         column = result.chain[len(result.chain) // 5 :, k]
         cells = (result.theta[k], result.errors[k], column.mean(), column.std())
-        table.add_row(name, *[f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:.0f}" for cell in cells])
+        table.add_row(
+            name, *[f"{cell:.4g}" if abs(cell) < 1e4 else f"{cell:.0f}" for cell in cells]
+        )
     console.print(table)
 
 
@@ -51,12 +55,15 @@ def _ratio(ours: float, plain: float | None) -> tuple[str, str]:
 def differences(ours: Result, plain: Result) -> dict[str, float]:
     """How far two results are apart.
 
-    Minima relative; fitted values in units of their errors; profiles as differences of the likelihood; the number of
-    sweeps until the chains differ by more than 1e-6 errors (all sweeps if they never do).
+    Minima relative; fitted values in units of their errors; profiles as differences of the
+    likelihood; the number of sweeps until the chains differ by more than 1e-6 errors (all sweeps if
+    they never do).
     """
     apart = np.abs(ours.chain - plain.chain) > 1e-6 * plain.errors
     sweeps = np.flatnonzero(apart.any(axis=1))
-    profiles = [np.abs(ours.profiles[name][1] - plain.profiles[name][1]).max() for name in plain.profiles]
+    profiles = [
+        np.abs(ours.profiles[name][1] - plain.profiles[name][1]).max() for name in plain.profiles
+    ]
     return {
         "minimum": abs(ours.minimum - plain.minimum) / abs(plain.minimum),
         "parameters": float(np.max(np.abs(ours.theta - plain.theta) / plain.errors)),
@@ -70,17 +77,22 @@ def print_differences(console: Console, ours: Result, plain: Result) -> bool:
     found = differences(ours, plain)
     agrees = found["minimum"] < FIT_RTOL and found["parameters"] < 0.01 and found["profiles"] < 0.01
     console.print(
-        f"same results as jax.jit: {'yes' if agrees else 'NO'} (minimum {found['minimum']:.1e} relative, parameters "
+        f"same results as jax.jit: {'yes' if agrees else 'NO'} (minimum {found['minimum']:.1e} "
+        "relative, parameters "
         f"{found['parameters']:.1e} errors, profiles {found['profiles']:.1e}; chains equal for "
         f"{found['equal sweeps']:.0f} of {len(ours.chain)} sweeps)"
     )
     if found["equal sweeps"] < len(ours.chain):
-        console.print("  (an accept decision fell on another side by the last bits; both chains are right)")
+        console.print(
+            "  (an accept decision fell on another side by the last bits; both chains are right)"
+        )
     return agrees
 
 
 def fit_quality(result: Result, x: np.ndarray) -> tuple[float, int]:
-    """Pearson's chi-square over one-minute bins with more than 5 expected flights, and the degrees of freedom."""
+    """Pearson's chi-square over one-minute bins with more than 5 expected flights, and the degrees
+    of freedom.
+    """
     _, counts, expected = _histogram(result, x)
     used = expected > 5
     chi_square = float((((counts - expected) ** 2) / expected)[used].sum())
@@ -91,18 +103,26 @@ def _histogram(result: Result, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     minutes = np.arange(LOW + 0.5, HIGH)
     counts, _ = np.histogram(x, np.arange(LOW, HIGH + 1))
     parts = model.densities(jnp.asarray(result.theta), jnp.asarray(minutes))
-    return minutes, counts, np.sum([result.theta[k] * np.asarray(part) for k, part in enumerate(parts)], axis=0)
+    return (
+        minutes,
+        counts,
+        np.sum([result.theta[k] * np.asarray(part) for k, part in enumerate(parts)], axis=0),
+    )
 
 
 def plot(result: Result, x: np.ndarray, path: Path) -> None:
-    """Data, fit and components on linear and logarithmic scales, the pulls, and the two profiles, as a PNG."""
+    """Data, fit and components on linear and logarithmic scales, the pulls, and the two profiles,
+    as a PNG.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     minutes, counts, expected = _histogram(result, x)
-    parts = [np.asarray(p) for p in model.densities(jnp.asarray(result.theta), jnp.asarray(minutes))]
+    parts = [
+        np.asarray(p) for p in model.densities(jnp.asarray(result.theta), jnp.asarray(minutes))
+    ]
     figure, axes = plt.subplots(2, 2, figsize=(13, 8.5), constrained_layout=True)
     for axis, is_log in ((axes[0, 0], False), (axes[0, 1], True)):
         axis.plot(minutes, counts, ".", ms=3, color="black", label="flights")
@@ -118,14 +138,18 @@ def plot(result: Result, x: np.ndarray, path: Path) -> None:
     pulls = (counts - expected) / np.sqrt(np.maximum(expected, 1e-9))
     axes[1, 0].plot(minutes[expected > 5], pulls[expected > 5], ".", ms=3, color="black")
     axes[1, 0].axhline(0, color="C3", lw=1)
-    axes[1, 0].set(xlabel="arrival delay [minutes]", ylabel="(flights - fit) / sqrt(fit)", ylim=(-5, 5))
+    axes[1, 0].set(
+        xlabel="arrival delay [minutes]", ylabel="(flights - fit) / sqrt(fit)", ylim=(-5, 5)
+    )
     for name, (grid, minima) in result.profiles.items():
         index = model.NAMES.index(name)
         pull = (grid - result.theta[index]) / result.errors[index]
         axes[1, 1].plot(pull, minima - result.minimum, "o-", ms=4, label=f"{name}, profiled")
     line = np.linspace(-2, 2, 81)
     axes[1, 1].plot(line, 0.5 * line**2, color="grey", lw=1, label="parabola of the errors")
-    axes[1, 1].set(xlabel="distance from the fit [errors]", ylabel="negative log-likelihood - minimum")
+    axes[1, 1].set(
+        xlabel="distance from the fit [errors]", ylabel="negative log-likelihood - minimum"
+    )
     axes[1, 1].legend(frameon=False)
     figure.suptitle(f"Arrival delays of {len(x):,} flights from New York, 2013")
     figure.savefig(path, dpi=130)

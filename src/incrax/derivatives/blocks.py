@@ -1,6 +1,7 @@
 """Jacobians and Hessians of trees from few directional derivatives, where their pattern allows it.
 
-In: a function of pytrees and a selection. Out: a block for each pair of arrays, or None where compression does not pay.
+In: a function of pytrees and a selection. Out: a block for each pair of arrays, or None where
+compression does not pay.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from incrax import _jax
 from incrax._program import Program, evaluator, trace
 from incrax.derivatives.flat import Ends, dense_blocks, ends, joined, sparse_blocks
 from incrax.derivatives.selection import Selection
-from incrax.derivatives.sparsity.compressed import Colored, Mode, choose, compressed_jacobian, dense, hessian_values
+from incrax.derivatives.sparsity.compressed import (
+    Colored,
+    Mode,
+    choose,
+    compressed_jacobian,
+    dense,
+    hessian_values,
+)
 from incrax.derivatives.sparsity.search import Matrix, has_custom_vjp, hessian_pattern, pattern_of
 
 MIN_SIZE = 32
@@ -34,14 +42,20 @@ Blocks = list[list[Any]]
 def jacobian_blocks(
     fun: Callable[..., Sequence[Any]], selection: Selection, *, mode: str | None, is_sparse: bool
 ) -> Blocks | None:
-    """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a list of arrays.
+    """For each output array its blocks, one per selected leaf; `fun` takes arguments and returns a
+    list of arrays.
 
     None where fewer passes than inputs and outputs do not do and nothing sparse is asked for.
     """
     columns = _columns(selection, is_sparse=is_sparse)
     program = None if columns is None else program_of(fun, selection, columns)
     rows = None if program is None else _rows(program)
-    if columns is None or program is None or rows is None or not (is_sparse or rows.size >= MIN_SIZE):
+    if (
+        columns is None
+        or program is None
+        or rows is None
+        or not (is_sparse or rows.size >= MIN_SIZE)
+    ):
         return None
     pattern = pattern_of(program, (0,), max_work=None if is_sparse else MAX_UNASKED_WORK)
     known = None if pattern is None else Colored(pattern)
@@ -49,7 +63,9 @@ def jacobian_blocks(
     if not is_sparse and "compressed" not in way:
         return None
     known = Colored(_full(rows.size, columns.size)) if known is None else known
-    modes: list[Mode] = ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
+    modes: list[Mode] = (
+        ["forward", "reverse"] if (mode or way).endswith("forward") else ["reverse", "forward"]
+    )
     # Without a batch, JAX finds out only when it compiles that a `custom_vjp` has no forward mode.
     modes = modes[:1] if mode else ["reverse"] if has_custom_vjp(program) else modes
     of_vector = _of_vector(program, selection)
@@ -59,7 +75,9 @@ def jacobian_blocks(
     return _blocks(values, known.pattern, rows, columns, is_sparse=is_sparse)
 
 
-def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool) -> Blocks | None:
+def hessian_blocks(
+    fun: Callable[..., Sequence[Any]], selection: Selection, *, is_sparse: bool
+) -> Blocks | None:
     """The blocks of the Hessian of the only output, a scalar; None as in `jacobian_blocks`."""
     columns = _columns(selection, is_sparse=is_sparse)
     program = None if columns is None else program_of(fun, selection, columns)
@@ -76,10 +94,11 @@ def hessian_blocks(fun: Callable[..., Sequence[Any]], selection: Selection, *, i
 
 
 def _columns(selection: Selection, *, is_sparse: bool) -> Ends | None:
-    """Where the selected leaves lie in one vector; None where they are not real numbers of one type.
+    """Where the selected leaves lie in one vector; None where they are not real numbers of one
+    type.
 
-    Unless something sparse is asked for, also where they are few, or where types say how some value is sharded: then
-    those of vectors of several, and of blocks, are not known.
+    Unless something sparse is asked for, also where they are few, or where types say how some value
+    is sharded: then those of vectors of several, and of blocks, are not known.
     """
     dtypes = {jax.dtypes.result_type(value) for value in selection.values}
     if len(dtypes) > 1 or not jnp.issubdtype(next(iter(dtypes)), jnp.floating):
@@ -88,7 +107,9 @@ def _columns(selection: Selection, *, is_sparse: bool) -> Ends | None:
     if is_sparse:
         return columns
     values = (*selection.values, *selection.others)
-    if columns.size < MIN_SIZE or any(_jax.explicit_sharding(jax.typeof(x)) is not None for x in values):
+    if columns.size < MIN_SIZE or any(
+        _jax.explicit_sharding(jax.typeof(x)) is not None for x in values
+    ):
         return None
     return columns
 
@@ -106,7 +127,9 @@ def _vector(selection: Selection) -> jax.Array:
 
 
 def program_of(fun: Callable[..., Sequence[Any]], selection: Selection, columns: Ends) -> Program:
-    """The function of one vector and of the leaves that are not selected, traced: all that follows evaluates this."""
+    """The function of one vector and of the leaves that are not selected, traced: all that follows
+    evaluates this.
+    """
 
     def run(vector: Any, *others: Any) -> Sequence[Any]:
         return fun(*selection.merged(columns.split(vector), others))
@@ -124,10 +147,14 @@ def _of_vector(program: Program, selection: Selection) -> Callable[[jax.Array], 
 def _full(num_rows: int, num_columns: int) -> Matrix:
     indptr = np.arange(num_rows + 1) * num_columns
     data = np.ones(num_rows * num_columns, bool)
-    return csr_array((data, np.tile(np.arange(num_columns), num_rows), indptr), shape=(num_rows, num_columns))
+    return csr_array(
+        (data, np.tile(np.arange(num_columns), num_rows), indptr), shape=(num_rows, num_columns)
+    )
 
 
-def _blocks(values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends, *, is_sparse: bool) -> Blocks:
+def _blocks(
+    values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends, *, is_sparse: bool
+) -> Blocks:
     if is_sparse:
         return sparse_blocks(values, pattern, rows, columns)
     if pattern.nnz == math.prod(pattern.shape):
@@ -136,9 +163,11 @@ def _blocks(values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends, *, is
 
 
 def first_that_works(functions: Sequence[Callable[..., Any]], values: Sequence[Any]) -> Any:
-    """The result of the first function that JAX can differentiate as it asks; else the error of the first.
+    """The result of the first function that JAX can differentiate as it asks; else the error of the
+    first.
 
-    A `custom_vjp` has no forward mode, a `while_loop` no reverse mode; that is known when they are traced.
+    A `custom_vjp` has no forward mode, a `while_loop` no reverse mode; that is known when they are
+    traced.
     """
     errors: list[Exception] = []
     for function in functions:

@@ -1,6 +1,7 @@
 """Marks inside data structures: this part is a constant, that one is not.
 
-In: pytrees. Out: pytrees of the same shape whose marked leaves behave as arrays. It must not know functions.
+In: pytrees. Out: pytrees of the same shape whose marked leaves behave as arrays. It must not know
+functions.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Cut(Mark):
 
     def given(self) -> Any:
         """The value, without tangents."""
-        return jax.lax.stop_gradient(self.value) if isinstance(self.value, _jax.Tracer) else self.value
+        return (
+            jax.lax.stop_gradient(self.value) if isinstance(self.value, _jax.Tracer) else self.value
+        )
 
 
 class Uncut(Mark):
@@ -146,19 +149,21 @@ def is_mark(x: Any) -> bool:
 def cut(tree: T) -> T:
     """Mark all arrays of a pytree as constants, but those marked by `uncut`.
 
-    Derivatives by incrax leave them out: None stands in their place, and nothing is computed for them. Those by JAX
-    (`jax.grad`) have zeros there. The marked tree is an argument like any other: functions that incrax
-    differentiates get the arrays themselves; elsewhere a marked leaf behaves as its array in `jax.numpy`, operators and
-    methods.
+    Derivatives by incrax leave them out: None stands in their place, and nothing is computed for
+    them. Those by JAX (`jax.grad`) have zeros there. The marked tree is an argument like any other:
+    functions that incrax differentiates get the arrays themselves; elsewhere a marked leaf behaves
+    as its array in `jax.numpy`, operators and methods.
 
     Args:
-        tree: pytree; a subtree, a model, or one array. Inside a function that is differentiated, values stop there.
+        tree: pytree; a subtree, a model, or one array. Inside a function that is differentiated,
+            values stop there.
 
     Returns:
         The same tree with marked leaves. Static values (str, None, functions) stay as they are.
 
-    Not handled: where no incrax function has taken the marks off, functions of `jax.lax` and `jax.random`, ufuncs of
-        NumPy and indexing *by* a marked array refuse it; there, write `uncut`.
+    Not handled: where no incrax function has taken the marks off, functions of `jax.lax` and
+        `jax.random`, ufuncs of NumPy and indexing *by* a marked array refuse it; there, write
+        `uncut`.
 
     Cost: none; no copy.
 

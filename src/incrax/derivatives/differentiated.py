@@ -1,7 +1,7 @@
 """Functions made of functions: what each derivative computes, for JAX to trace.
 
-In: a function, `wrt`, arguments. Out: derivatives in the shape of the selection. It must not know the engine: these
-are plain functions, and incremental ones are made of them elsewhere.
+In: a function, `wrt`, arguments. Out: derivatives in the shape of the selection. It must not know
+the engine: these are plain functions, and incremental ones are made of them elsewhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Values = Sequence[Any]
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """A function (*args) -> a derivative of `fun`; `name` is what users call it, `seen` the types traced last."""
+    """A function (*args) -> a derivative of `fun`; `name` is what users call it, `seen` the types
+    traced last.
+    """
 
     fun: Callable[..., Any]
     wrt: Any
@@ -71,7 +73,7 @@ class Derivative:
         return fun
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 class Gradient(Derivative):
@@ -86,22 +88,29 @@ class Gradient(Derivative):
             return value, found
         return (found, value[1]) if self.has("has_aux") else found
 
-    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any], events: list[Any]) -> tuple[Any, Any]:
+    def _found(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], events: list[Any]
+    ) -> tuple[Any, Any]:
         """Value and gradient; `events` gets what became of rows."""
         selection = self.select(args, kwargs)
-        settings: dict[str, Any] = {key: self.has(key) for key in ("has_aux", "holomorphic", "allow_int")}
+        settings: dict[str, Any] = {
+            key: self.has(key) for key in ("has_aux", "holomorphic", "allow_int")
+        }
         derivative = jax.value_and_grad(self.of_selected(selection), _all(selection), **settings)
         if not self.has("sparse"):
             value, gradients = derivative(*selection.values)
         else:
             nonfinite = self.settings["nonfinite"]
-            found = sparse_outputs(derivative, *selection.values, nonfinite=nonfinite, events=events)
+            found = sparse_outputs(
+                derivative, *selection.values, nonfinite=nonfinite, events=events
+            )
             value = jax.tree.map(_dense, found[0], is_leaf=_is_rows)
             gradients = found[1]
-        return value, selection.mirror.tree(gradients)
+        return value, selection.tree(gradients)
 
     def explain_rows(self, *args: Any, wrt: Any, **kwargs: Any) -> RowsExplanation:
-        """What of a gradient by `wrt` stays rows, what becomes dense and why; without arguments, for those traced last.
+        """What of a gradient by `wrt` stays rows, what becomes dense and why; without arguments,
+        for those traced last.
 
         Raises:
             NotCalledError: without arguments before the first call.
@@ -142,7 +151,7 @@ def _all(selection: Selection) -> tuple[int, ...]:
     return tuple(range(len(selection.numbers)))
 
 
-# --- Jacobians --------------------------------------------------------------------------------------------------------
+# --- Jacobians ------------------------------------------------------------------------------------
 
 
 class Jacobian(Derivative):
@@ -152,10 +161,9 @@ class Jacobian(Derivative):
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         has_aux = self.has("has_aux")
-        mirror = selection.mirror.tree
         flat = FlatOutputs(self.fun, has_aux=has_aux)
         rows, *aux = self._rows(flat, selection)
-        tree = jax.tree.unflatten(flat.treedef, [mirror(row) for row in rows])
+        tree = jax.tree.unflatten(flat.treedef, map(selection.tree, rows))
         return (tree, *aux) if has_aux else tree
 
     def _rows(self, flat: FlatOutputs, selection: Selection) -> tuple[Any, ...]:
@@ -164,8 +172,12 @@ class Jacobian(Derivative):
         is_sparse = self.has("sparse")
         has_aux = self.has("has_aux")
         holomorphic = self.has("holomorphic")
-        is_plain = has_aux or holomorphic or self.has("allow_int") or (mode is not None and not is_sparse)
-        blocks = None if is_plain else jacobian_blocks(flat, selection, mode=mode, is_sparse=is_sparse)
+        is_plain = (
+            has_aux or holomorphic or self.has("allow_int") or (mode is not None and not is_sparse)
+        )
+        blocks = (
+            None if is_plain else jacobian_blocks(flat, selection, mode=mode, is_sparse=is_sparse)
+        )
         if blocks is not None:
             return (blocks,)
         given = {"argnums": _all(selection), "has_aux": has_aux, "holomorphic": holomorphic}
@@ -174,11 +186,15 @@ class Jacobian(Derivative):
             result = jax.jacrev(fun, allow_int=True, **given)(*selection.values)
         else:
             transforms = self._transforms(flat, fun, selection.values)
-            result = first_that_works([transform(fun, **given) for transform in transforms], selection.values)
+            result = first_that_works(
+                [transform(fun, **given) for transform in transforms], selection.values
+            )
         rows, *aux = result if has_aux else (result,)
         return [_by_leaf(row, selection.values) for row in rows], *aux
 
-    def _transforms(self, flat: FlatOutputs, fun: Callable[..., Any], values: Values) -> list[Callable[..., Any]]:
+    def _transforms(
+        self, flat: FlatOutputs, fun: Callable[..., Any], values: Values
+    ) -> list[Callable[..., Any]]:
         """The modes to try, the one with fewer passes first."""
         mode = self.settings.get("mode")
         both = [jax.jacfwd, jax.jacrev]
@@ -191,20 +207,27 @@ class Jacobian(Derivative):
 
 
 def _by_leaf(blocks: Sequence[Any], values: Values) -> list[Any]:
-    """Derivatives by leaves, each in its leaf's dtype, as reverse mode gives them; complex ones stay complex."""
-    return [_as_dtype(block, jax.dtypes.result_type(x)) for block, x in zip(blocks, values, strict=True)]
+    """Derivatives by leaves, each in its leaf's dtype, as reverse mode gives them; complex ones
+    stay complex.
+    """
+    return [
+        _as_dtype(block, jax.dtypes.result_type(x)) for block, x in zip(blocks, values, strict=True)
+    ]
 
 
 def _as_dtype(block: Any, dtype: Any) -> Any:
     kinds = (jnp.floating, jnp.complexfloating)
-    is_same_kind = any(jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds)
+    is_same_kind = any(
+        jnp.issubdtype(block.dtype, kind) and jnp.issubdtype(dtype, kind) for kind in kinds
+    )
     return block.astype(dtype) if is_same_kind and block.dtype != dtype else block
 
 
 class FlatOutputs:
     """A function (args, kwargs) -> the arrays of its outputs, in a list.
 
-    Fields: of the outputs in the last call their tree, and how many elements they have; None before.
+    Fields: of the outputs in the last call their tree, and how many elements they have; None
+    before.
     """
 
     def __init__(self, fun: Callable[..., Any], *, has_aux: bool = False) -> None:
@@ -222,7 +245,7 @@ class FlatOutputs:
         return (leaves, *aux) if self.has_aux else leaves
 
 
-# --- second order -----------------------------------------------------------------------------------------------------
+# --- second order ---------------------------------------------------------------------------------
 
 
 class Hessian(Derivative):
@@ -232,17 +255,23 @@ class Hessian(Derivative):
         """The derivative at these arguments."""
         selection = self.select(args, kwargs)
         flat = FlatOutputs(self.fun)
-        mirror = selection.mirror.tree
         holomorphic = self.has("holomorphic")
         is_sparse = self.has("sparse")
         blocks = None if holomorphic else self._compressed(flat, selection, is_sparse=is_sparse)
         if blocks is None:
             given = {"argnums": _all(selection), "holomorphic": holomorphic}
             inner = jax.jacrev(lambda *values: flat(*selection.merged(values)), **given)
-            found = first_that_works([outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values)
+            found = first_that_works(
+                [outer(inner, **given) for outer in (jax.jacfwd, jax.jacrev)], selection.values
+            )
             values = selection.values
-            blocks = [[_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)] for block in found]
-        return jax.tree.unflatten(flat.treedef, [mirror([mirror(row) for row in block]) for block in blocks])
+            blocks = [
+                [_by_leaf(row, [x] * len(row)) for row, x in zip(block, values, strict=True)]
+                for block in found
+            ]
+        return jax.tree.unflatten(
+            flat.treedef, [selection.tree([*map(selection.tree, block)]) for block in blocks]
+        )
 
     def _compressed(self, flat: FlatOutputs, selection: Selection, *, is_sparse: bool) -> Any:
         try:
@@ -270,14 +299,14 @@ class HessianProduct(Derivative):
         def reverse(*values: Any) -> Any:
             return jax.grad(lambda *v: _dot(gradient(*v), tangents), _all(selection))(*values)
 
-        return selection.mirror.tree(first_that_works([forward, reverse], selection.values))
+        return selection.tree(first_that_works([forward, reverse], selection.values))
 
 
 def _dot(xs: Values, ys: Values) -> Any:
     return sum((jnp.sum(x * y) for x, y in zip(xs, ys, strict=True)), start=jnp.zeros(()))
 
 
-# --- tangents ---------------------------------------------------------------------------------------------------------
+# --- tangents -------------------------------------------------------------------------------------
 
 
 class Pushforward(Derivative):
@@ -289,17 +318,26 @@ class Pushforward(Derivative):
         selection = self.select(args, kwargs)
         tangents = tangents_of(self.name, selection, tangent)
         return jax.jvp(
-            self.of_selected(selection), tuple(selection.values), tuple(tangents), has_aux=self.settings["has_aux"]
+            self.of_selected(selection),
+            tuple(selection.values),
+            tuple(tangents),
+            has_aux=self.settings["has_aux"],
         )
 
 
 def _check_names(name: str, fun: Callable[..., Any], num_args: int) -> None:
-    """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position could give."""
+    """Refuse a call that leaves out a parameter called `tangent`, which nothing but its position
+    could give.
+    """
     try:
         parameter = inspect.signature(fun).parameters.get("tangent")
     except (TypeError, ValueError):
         return
-    if parameter is None or parameter.kind is parameter.VAR_KEYWORD or parameter.default is not parameter.empty:
+    if (
+        parameter is None
+        or parameter.kind is parameter.VAR_KEYWORD
+        or parameter.default is not parameter.empty
+    ):
         return
     if "tangent" not in argument_names(fun, num_args):
         raise taken_name(name, name_of(fun))
@@ -317,19 +355,27 @@ def tangents_of(name: str, selection: Selection, tangent: Any) -> list[Any]:
         leaves = mirror.treedef.flatten_up_to(tangent)
     except ValueError as error:
         expected = str(mirror.tree(["*"] * len(values)))
-        raise wrong_tangent(name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}") from error
+        raise wrong_tangent(
+            name, "tangent", f"of another structure ({error})", f"`wrt`, {expected}"
+        ) from error
     found: list[Any] = [None] * len(values)
     for position, leaf in zip(mirror.positions, leaves, strict=True):
         if position is not None:
             value = values[position]
             expected = f"`{selection.paths[position]}`, {type_name(value)}"
-            leaf = fitting(name, "tangent", leaf, np.shape(value), jax.dtypes.result_type(value), expected)
+            leaf = fitting(
+                name, "tangent", leaf, np.shape(value), jax.dtypes.result_type(value), expected
+            )
             found[position] = leaf if found[position] is None else found[position] + leaf
     return found
 
 
-def fitting(name: str, what: str, leaf: Any, shape: tuple[int, ...], dtype: Any, expected: str) -> Any:
-    """A tangent or cotangent as an array of the type of what it belongs to, which is `expected` for messages."""
+def fitting(
+    name: str, what: str, leaf: Any, shape: tuple[int, ...], dtype: Any, expected: str
+) -> Any:
+    """A tangent or cotangent as an array of the type of what it belongs to, which is `expected` for
+    messages.
+    """
     if leaf is None or not is_dynamic(leaf):
         raise wrong_tangent(name, what, "None" if leaf is None else type(leaf).__name__, expected)
     array = jnp.asarray(leaf)

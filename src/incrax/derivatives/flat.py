@@ -1,6 +1,7 @@
 """Derivatives of trees as matrices: arrays laid end to end, and blocks of a matrix as arrays.
 
-In: arrays, or a matrix. Out: a vector, or a block per pair of arrays, dense or sparse. It must not know functions.
+In: arrays, or a matrix. Out: a vector, or a block per pair of arrays, dense or sparse. It must not
+know functions.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def ends(shapes: Shapes) -> Ends:
 
 def element_names(paths: Sequence[str], shapes: Shapes) -> tuple[str, ...]:
     """A name for each element of arrays: `params['mu']`, `x[0, 1]`."""
-    indices = [(path, index) for path, shape in zip(paths, shapes, strict=True) for index in np.ndindex(shape)]
+    indices = [
+        (path, index)
+        for path, shape in zip(paths, shapes, strict=True)
+        for index in np.ndindex(shape)
+    ]
     return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
 
 
@@ -64,13 +69,23 @@ def joined(arrays: Sequence[Any]) -> jax.Array:
 
 def dense_blocks(matrix: jax.Array, rows: Ends, columns: Ends) -> list[list[jax.Array]]:
     """For each pair of arrays its block, of shape (*row.shape, *column.shape)."""
-    return [[matrix[a:b, c:d].reshape(*row, *column) for c, d, column in columns.parts()] for a, b, row in rows.parts()]
+    return [
+        [matrix[a:b, c:d].reshape(*row, *column) for c, d, column in columns.parts()]
+        for a, b, row in rows.parts()
+    ]
 
 
-def sparse_blocks(values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends) -> list[list[BCOO]]:
-    """The same from the values at a pattern's nonzeros, as sparse arrays with sorted, unique indices."""
+def sparse_blocks(
+    values: jax.Array, pattern: Matrix, rows: Ends, columns: Ends
+) -> list[list[BCOO]]:
+    """The same from the values at a pattern's nonzeros, as sparse arrays with sorted, unique
+    indices.
+    """
     i, j = coordinates(pattern)
-    return [[_sparse_block(values, i, j, row, column) for column in columns.parts()] for row in rows.parts()]
+    return [
+        [_sparse_block(values, i, j, row, column) for column in columns.parts()]
+        for row in rows.parts()
+    ]
 
 
 def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, column: Any) -> BCOO:
@@ -78,7 +93,9 @@ def _sparse_block(values: jax.Array, i: np.ndarray, j: np.ndarray, row: Any, col
     (a, b, row_shape), (c, d, column_shape) = row, column
     chosen = np.flatnonzero((a <= i) & (i < b) & (c <= j) & (j < d))
     places = [*_unravelled(i[chosen] - a, row_shape), *_unravelled(j[chosen] - c, column_shape)]
-    return bcoo(values if chosen.size == i.size else values[chosen], places, (*row_shape, *column_shape))
+    return bcoo(
+        values if chosen.size == i.size else values[chosen], places, (*row_shape, *column_shape)
+    )
 
 
 def _unravelled(numbers: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:

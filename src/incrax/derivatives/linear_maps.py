@@ -1,10 +1,11 @@
 """A function at a point: its value, and a linear program that reads residuals.
 
-JAX splits a function into a primal program and a linear one. Here both are programs as data: the primal one is compiled
-once per function and signature, the linear one is pruned to the outputs that are asked for.
+JAX splits a function into a primal program and a linear one. Here both are programs as data: the
+primal one is compiled once per function and signature, the linear one is pruned to the outputs that
+are asked for.
 
-In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not know which way the linear map goes: a
-`Direction` says that.
+In: a function, a selection of leaves, arguments. Out: a `AtPoint`. It must not know which way the
+linear map goes: a `Direction` says that.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from incrax.engine.call.pure import strong
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.leaves import LeafValue, has_tracer, is_dynamic
 from incrax.engine.inputs.signature import Signature, make_signature
-from incrax.engine.program.simplify import drop_dead, fold_constants, inline_but_rules, merge_equal, run_passes
+from incrax.engine.program.simplify import (
+    drop_dead,
+    fold_constants,
+    inline_but_rules,
+    merge_equal,
+    run_passes,
+)
 from incrax.engine.rewrites.inverses import cancel_inverses
 
 PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_equal, drop_dead)
@@ -50,11 +57,13 @@ UNTRACEABLE = (
 """JAX's errors where Python code asks for values that are not there yet."""
 
 
-# --- linear programs --------------------------------------------------------------------------------------------------
+# --- linear programs ------------------------------------------------------------------------------
 
 
 class PrunedProgram(NamedTuple):
-    """What some outputs of a linear program need: its equations, and the numbers of what they read."""
+    """What some outputs of a linear program need: its equations, and the numbers of what they
+    read.
+    """
 
     program: Program
     inputs: tuple[int, ...]
@@ -72,13 +81,16 @@ class PrunedProgram(NamedTuple):
 class LinearProgram:
     """A program (inputs, residuals) -> outputs, linear in the inputs, and its parts so far.
 
-    Fields: the program; how many of its arguments are inputs; whether parts are compiled, or run equation by equation.
+    Fields: the program; how many of its arguments are inputs; whether parts are compiled, or run
+    equation by equation.
     """
 
     program: Program
     num_inputs: int
     is_compiled: bool
-    parts: LruTable[tuple[int, ...], PrunedProgram] = field(default_factory=lambda: LruTable(MAX_PARTS))
+    parts: LruTable[tuple[int, ...], PrunedProgram] = field(
+        default_factory=lambda: LruTable(MAX_PARTS)
+    )
 
     def part(self, outputs: tuple[int, ...]) -> PrunedProgram:
         """The part that computes these outputs, and nothing else."""
@@ -91,17 +103,25 @@ class LinearProgram:
     def _pruned(self, outputs: tuple[int, ...]) -> PrunedProgram:
         whole = self.program
         asked = tuple(whole.outvars[i] for i in outputs)
-        body, is_used = _jax.pruned(_jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked))
+        body, is_used = _jax.pruned(
+            _jax.Body(whole.invars, whole.constvars, whole.consts, whole.eqns, asked)
+        )
         program = drop_dead(from_jaxpr(body))
         used = [i for i, flag in enumerate(is_used) if flag]
         inputs = tuple(i for i in used if i < self.num_inputs)
         residuals = tuple(i - self.num_inputs for i in used if i >= self.num_inputs)
         function = evaluator(program)
         constants = tuple(device_constants(program).values())
-        return PrunedProgram(program, inputs, residuals, jax.jit(function) if self.is_compiled else function, constants)
+        return PrunedProgram(
+            program,
+            inputs,
+            residuals,
+            jax.jit(function) if self.is_compiled else function,
+            constants,
+        )
 
 
-# --- which way --------------------------------------------------------------------------------------------------------
+# --- which way ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -119,7 +139,9 @@ class OutputTypes:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Per leaf: its place in the result, as Python would write it."""
-        with_paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.treedef, self.avals))[0]
+        with_paths = jax.tree_util.tree_flatten_with_path(
+            jax.tree.unflatten(self.treedef, self.avals)
+        )[0]
         return tuple(jax.tree_util.keystr(path) for path, _ in with_paths)
 
     @property
@@ -131,14 +153,16 @@ class OutputTypes:
         """All leaves: those given for the active ones, zeros of type float0 for the others."""
         rest = iter(active)
         pairs = zip(self.avals, self.is_active, strict=True)
-        return [next(rest) if flag else np.zeros(aval.shape, jax.dtypes.float0) for aval, flag in pairs]
+        return [
+            next(rest) if flag else np.zeros(aval.shape, jax.dtypes.float0) for aval, flag in pairs
+        ]
 
 
 class Direction(NamedTuple):
     """A direction.
 
-    Fields: JAX's transformation; (active outputs, values) -> inputs of the same types; (JAX's linear map, types of the
-    outputs, inputs) -> results.
+    Fields: JAX's transformation; (active outputs, values) -> inputs of the same types; (JAX's
+    linear map, types of the outputs, inputs) -> results.
     """
 
     transform: Callable[..., Any]
@@ -159,11 +183,13 @@ PULL = Direction(jax.vjp, lambda outputs, values: outputs, _pull)
 PUSH = Direction(jax.linearize, lambda outputs, values: values, _push)
 
 
-# --- a function at a point --------------------------------------------------------------------------------------------
+# --- a function at a point ------------------------------------------------------------------------
 
 
 class AtPoint(NamedTuple):
-    """A function at a point: value, what is passed on, the linear program and what it reads, types of the outputs."""
+    """A function at a point: value, what is passed on, the linear program and what it reads, types
+    of the outputs.
+    """
 
     value: Any
     aux: Any
@@ -173,19 +199,27 @@ class AtPoint(NamedTuple):
 
 
 def at_point(
-    direction: Direction, fun: Callable[..., Any], selection: Selection, args: Any, kwargs: Any, has_aux: bool
+    direction: Direction,
+    fun: Callable[..., Any],
+    selection: Selection,
+    args: Any,
+    kwargs: Any,
+    has_aux: bool,
 ) -> AtPoint:  # noqa: FBT001
     """The function at these arguments, of which the selected leaves may move.
 
-    Compiled once per function, selection and signature. Where there are tracers, where JAX compiles nothing, where
-    Python code of the function asks for values, and where it passes on what is no array, it is evaluated as JAX does,
-    operation by operation.
+    Compiled once per function, selection and signature. Where there are tracers, where JAX compiles
+    nothing, where Python code of the function asks for values, and where it passes on what is no
+    array, it is evaluated as JAX does, operation by operation.
 
     Raises:
-        UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value without a hash.
+        UnsupportedLeafError: an argument is an array that JAX has no type for, or a static value
+            without a hash.
     """
     leaves = jax.tree.leaves((args, kwargs))
-    is_evaluated = not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
+    is_evaluated = (
+        not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()
+    )
     if not is_evaluated and not any(map(_jax.is_mutable_array, leaves)):
         signature = make_signature(fun, args, kwargs)
         entry = _primals.entry(fun, (direction, signature.key, selection.numbers, has_aux))
@@ -203,7 +237,12 @@ def _private(leaf: Any) -> Any:
 
 
 def _split(
-    direction: Direction, fun: Callable[..., Any], selection: Selection, *, has_aux: bool, is_compiled: bool
+    direction: Direction,
+    fun: Callable[..., Any],
+    selection: Selection,
+    *,
+    has_aux: bool,
+    is_compiled: bool,
 ) -> AtPoint:
     """Value and linear program, evaluated or traced as the values are."""
 
@@ -227,10 +266,12 @@ def _split(
 
 
 class Primal(NamedTuple):
-    """A compiled function: arguments -> value, aux and residuals; and the linear program that reads these.
+    """A compiled function: arguments -> value, aux and residuals; and the linear program that reads
+    these.
 
-    Fields: the program, whose outputs are the leaves of (value, aux, residuals); what it computes of them, which are
-    neither arguments nor constants; its form for XLA; its constants; trees and types.
+    Fields: the program, whose outputs are the leaves of (value, aux, residuals); what it computes
+    of them, which are neither arguments nor constants; its form for XLA; its constants; trees and
+    types.
     """
 
     program: Program
@@ -244,7 +285,9 @@ class Primal(NamedTuple):
     def at(self, leaves: Values) -> AtPoint:
         """The function at these leaves; arguments that are residuals are not copied."""
         env = {**self.constants, **dict(zip(self.program.invars, leaves, strict=True))}
-        env.update(zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True))
+        env.update(
+            zip(self.computed, self.function(tuple(self.constants.values()), *leaves), strict=True)
+        )
         found = [_value_of(atom, env) for atom in self.program.outvars]
         value, aux, residuals = jax.tree.unflatten(self.treedef, found)
         value, aux = jax.tree.map(_as_array, (value, aux))
@@ -256,9 +299,16 @@ class _NoArray(Exception):
 
 
 def _traced(
-    direction: Direction, fun: Callable[..., Any], selection: Selection, signature: Signature, *, has_aux: bool
+    direction: Direction,
+    fun: Callable[..., Any],
+    selection: Selection,
+    signature: Signature,
+    *,
+    has_aux: bool,
 ) -> Primal | None:
-    """The primal and the linear program; None where the function needs values, or passes on what no program returns."""
+    """The primal and the linear program; None where the function needs values, or passes on what no
+    program returns.
+    """
     points: list[AtPoint] = []
 
     def primal(*leaves: Any) -> Any:
@@ -270,7 +320,9 @@ def _traced(
         points.append(point)
         return point.value, point.aux, point.residuals
 
-    dynamic = signature.dynamic_leaves(jax.tree.leaves(jax.tree.unflatten(selection.treedef, selection.leaves)))
+    dynamic = signature.dynamic_leaves(
+        jax.tree.leaves(jax.tree.unflatten(selection.treedef, selection.leaves))
+    )
     try:
         traced, treedef = trace_with_tree(primal, *[LeafValue(x).feed for x in dynamic])
     except (*UNTRACEABLE, _NoArray):
@@ -279,9 +331,13 @@ def _traced(
     if has_tracer(point.linear.program.consts):
         return None
     inputs = {*program.invars, *program.constvars}
-    computed = tuple(dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs))
+    computed = tuple(
+        dict.fromkeys(v for v in program.outvars if isinstance(v, _jax.Var) and v not in inputs)
+    )
     function = jax.jit(evaluator(replace(program, outvars=computed)))
-    return Primal(program, computed, function, device_constants(program), treedef, point.linear, point.types)
+    return Primal(
+        program, computed, function, device_constants(program), treedef, point.linear, point.types
+    )
 
 
 def _value_of(atom: Any, env: dict[Any, Any]) -> Any:
@@ -296,18 +352,22 @@ def _as_array(x: Any) -> Any:
     return jnp.asarray(x) if not isinstance(x, jax.Array) and is_dynamic(x) else x
 
 
-# --- primal programs that are kept ------------------------------------------------------------------------------------
+# --- primal programs that are kept ----------------------------------------------------------------
 
 
 class _Primals:
-    """Entries by function and key, the least recently used dropped, and those whose function is no more."""
+    """Entries by function and key, the least recently used dropped, and those whose function is no
+    more.
+    """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Drop all; also in a forked process, where programs of the parent must not be used."""
-        self._table: LruTable[tuple[Hashable, Hashable], list[Primal | None]] = LruTable(MAX_PRIMALS)
+        self._table: LruTable[tuple[Hashable, Hashable], list[Primal | None]] = LruTable(
+            MAX_PRIMALS
+        )
 
     def entry(self, fun: Callable[..., Any], key: Hashable) -> list[Primal | None] | None:
         """A list to put a program in, empty at first; None if the function has no hash."""

@@ -1,4 +1,5 @@
-"""One interface for all derivatives of a function, strict about types, and a flat view of it for minimisers.
+"""One interface for all derivatives of a function, strict about types, and a flat view of it for
+minimisers.
 
 In: a function and example arguments. Out: a `Prepared`. It must not know how derivatives are made.
 """
@@ -21,29 +22,52 @@ from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
 from incrax.derivatives.flat import element_names, ends
-from incrax.derivatives.messages import not_flat, other_argument_type, other_num_arguments, wrong_length
+from incrax.derivatives.messages import (
+    not_flat,
+    other_argument_type,
+    other_num_arguments,
+    wrong_length,
+)
 from incrax.derivatives.pullback import Pullback, Push, linearize, vjp
 from incrax.derivatives.selection import Selection, select
-from incrax.derivatives.transforms import IncrementalOptions, grad, hessian, hvp, jacobian, plain, value_and_grad
+from incrax.derivatives.transforms import (
+    IncrementalOptions,
+    grad,
+    hessian,
+    hvp,
+    jacobian,
+    plain,
+    value_and_grad,
+)
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
-from incrax.engine.inputs.signature import argument_names, make_signature, same_static, same_type, type_text
+from incrax.engine.inputs.signature import (
+    argument_names,
+    make_signature,
+    same_static,
+    same_type,
+    type_text,
+)
 
 Function = Callable[..., Any]
 
 
-def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[IncrementalOptions]) -> Prepared:
+def prepare(
+    fun: Function, *args: Any, wrt: Any = None, **options: Unpack[IncrementalOptions]
+) -> Prepared:
     """All derivatives of a function by one object, for code that works with any engine.
 
     Args:
         fun: function of pytrees; all arguments positional.
-        *args: example arguments. Calls take arguments of the same structures, shapes, dtypes and static values.
+        *args: example arguments. Calls take arguments of the same structures, shapes, dtypes and
+            static values.
         wrt: what to differentiate by; see `grad`. None: the first argument.
         **options: those of `incremental`, for each of the functions made.
 
     Returns:
-        An object whose methods `value`, `gradient`, `value_and_gradient`, `jacobian`, `hessian` and `hvp` are
-        incremental functions of the arguments, `pullback` and `pushforward` those of `vjp` and `linearize`, and whose
-        `flat` shows them as functions of one vector; see `Prepared`.
+        An object whose methods `value`, `gradient`, `value_and_gradient`, `jacobian`, `hessian` and
+        `hvp` are incremental functions of the arguments, `pullback` and `pushforward` those of
+        `vjp` and `linearize`, and whose `flat` shows them as functions of one vector; see
+        `Prepared`.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
@@ -69,14 +93,17 @@ def prepare(fun: Function, *args: Any, wrt: Any = None, **options: Unpack[Increm
 class Prepared:
     """A function and its derivatives. Made by `prepare`.
 
-    All methods take the arguments of the function; results have the shapes that `grad`, `jacobian`, ... document.
+    All methods take the arguments of the function; results have the shapes that `grad`, `jacobian`,
+    ... document.
 
     Raises:
-        PreparedTypeError: at a call of a method with an argument of another structure, shape, dtype or static value
-            than the example.
+        PreparedTypeError: at a call of a method with an argument of another structure, shape, dtype
+            or static value than the example.
     """
 
-    def __init__(self, fun: Function, args: tuple[Any, ...], wrt: Any, options: IncrementalOptions) -> None:
+    def __init__(
+        self, fun: Function, args: tuple[Any, ...], wrt: Any, options: IncrementalOptions
+    ) -> None:
         self._fun = fun
         self._args = args
         self._wrt = wrt
@@ -133,7 +160,8 @@ class Prepared:
         return Flat(self, self._selection)
 
     def flat_at(self, *args: Any) -> Flat:
-        """The same as `flat`, with what is not selected as in these arguments; programs and saved values are shared.
+        """The same as `flat`, with what is not selected as in these arguments; programs and saved
+        values are shared.
 
         Raises:
             SelectionError: a selected leaf is complex.
@@ -161,7 +189,7 @@ class Prepared:
         """What it is of, and by what it differentiates."""
         return f"prepared {name_of(self._fun)}, derivatives by {', '.join(self.paths)}"
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _called(self, method: str, args: tuple[Any, ...], **kwargs: Any) -> Any:
         self._check(method, args)
@@ -174,7 +202,9 @@ class Prepared:
         if method == "value":
             return incremental(_Plain(self._fun, None, "value"), **self._options)
         makers = {"gradient": grad, "value_and_gradient": value_and_grad}
-        make: Any = makers.get(method) or {"jacobian": jacobian, "hessian": hessian, "hvp": hvp}[method]
+        make: Any = (
+            makers.get(method) or {"jacobian": jacobian, "hessian": hessian, "hvp": hvp}[method]
+        )
         return make(self._fun, wrt=self._wrt, **self._options)
 
     def _check(self, method: str, args: tuple[Any, ...]) -> None:
@@ -215,15 +245,16 @@ def _type_name(leaf: Any) -> str:
     return type_text(descriptor(leaf))
 
 
-# --- one vector -------------------------------------------------------------------------------------------------------
+# --- one vector -----------------------------------------------------------------------------------
 
 
 class Flat:
-    """A prepared function of one vector: all elements of the selection in order, float64. Made by `Prepared.flat`.
+    """A prepared function of one vector: all elements of the selection in order, float64. Made by
+    `Prepared.flat`.
 
-    What is not selected is as in the example; NumPy arrays there are copied once and frozen. Vectors are NumPy arrays
-    of shape (n,); so are gradients. Each leaf of the selection stays an input of its own, so that a vector in which a
-    few elements changed costs what they reach.
+    What is not selected is as in the example; NumPy arrays there are copied once and frozen.
+    Vectors are NumPy arrays of shape (n,); so are gradients. Each leaf of the selection stays an
+    input of its own, so that a vector in which a few elements changed costs what they reach.
     """
 
     def __init__(self, prepared: Prepared, selection: Selection) -> None:
@@ -250,7 +281,9 @@ class Flat:
         return element_names(self._selection.paths, self._ends.shapes)
 
     def value(self, x: Any) -> Any:
-        """The value: a float where the function returns a scalar, else all its elements in one vector."""
+        """The value: a float where the function returns a scalar, else all its elements in one
+        vector.
+        """
         leaves = jax.tree.leaves(self._prepared.value(*self.arguments(x)))
         if len(leaves) == 1 and np.shape(leaves[0]) == ():
             return float(leaves[0])
@@ -276,13 +309,16 @@ class Flat:
         sizes = self._ends.sizes
         count = len(sizes)
         sized = [
-            np.asarray(block, np.float64).reshape(sizes[k // count], sizes[k % count]) for k, block in enumerate(blocks)
+            np.asarray(block, np.float64).reshape(sizes[k // count], sizes[k % count])
+            for k, block in enumerate(blocks)
         ]
         return np.block([sized[i * count : (i + 1) * count] for i in range(count)])
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,): `hessp` of SciPy."""
-        product = self._prepared.hvp(*self.arguments(x), tangent=self._tree(self._parts(v), is_tangent=True))
+        product = self._prepared.hvp(
+            *self.arguments(x), tangent=self._tree(self._parts(v), is_tangent=True)
+        )
         return self._rows(product)[0]
 
     def unflatten(self, x: Any) -> Any:
@@ -297,22 +333,29 @@ class Flat:
             leaves[number] = type(mark)(part) if isinstance(mark, Mark) else part
         return jax.tree.unflatten(self._selection.treedef, leaves)[0]
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _parts(self, x: Any) -> list[Any]:
         """A vector cut into leaves of the example's types."""
         x = np.asarray(x)
         if x.shape != (self._ends.size,) or x.dtype.kind not in "fiu":
             raise wrong_length(f"{x.dtype}{list(x.shape)}", self._ends.size)
-        return [_like(value, part) for value, part in zip(self._values, self._ends.split(x), strict=True)]
+        return [
+            _like(value, part)
+            for value, part in zip(self._values, self._ends.split(x), strict=True)
+        ]
 
     def _tree(self, parts: Sequence[Any], *, is_tangent: bool = False) -> Any:
-        """Parts in the shape of the selection; as a tangent, a leaf that is named twice moves once."""
-        tree = self._selection.mirror.tree(parts)
+        """Parts in the shape of the selection; as a tangent, a leaf that is named twice moves
+        once.
+        """
+        tree = self._selection.tree(parts)
         if not is_tangent or self._num_placed == len(parts):
             return tree
         leaves, treedef = jax.tree.flatten(tree)
-        return jax.tree.unflatten(treedef, [x if k in self._first else 0 * x for k, x in enumerate(leaves)])
+        return jax.tree.unflatten(
+            treedef, [x if k in self._first else 0 * x for k, x in enumerate(leaves)]
+        )
 
     def _rows(self, tree: Any) -> np.ndarray:
         """Derivatives of outputs as the rows of a matrix."""
@@ -320,7 +363,12 @@ class Flat:
         rows = []
         for start in range(0, len(leaves), self._num_placed):
             blocks = [np.asarray(leaves[start + k], np.float64) for k in self._first]
-            rows.append([block.reshape(-1, size) for block, size in zip(blocks, self._ends.sizes, strict=True)])
+            rows.append(
+                [
+                    block.reshape(-1, size)
+                    for block, size in zip(blocks, self._ends.sizes, strict=True)
+                ]
+            )
         return np.block(rows)
 
 

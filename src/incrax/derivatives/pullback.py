@@ -1,6 +1,7 @@
 """Linear maps at a point: pushforwards, and pullbacks that compute only the cotangents asked for.
 
-In: a function and arguments. Out: its value and a `Pullback`, or a `Push`. It must not know how programs are split.
+In: a function and arguments. Out: its value and a `Pullback`, or a `Push`. It must not know how
+programs are split.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from incrax._messages import wrong_option
 from incrax._names import name_of
 from incrax.derivatives.cuts import Mark
 from incrax.derivatives.differentiated import fitting, tangents_of
-from incrax.derivatives.linear_maps import PULL, PUSH, AtPoint, Direction, OutputTypes, PrunedProgram, at_point
+from incrax.derivatives.linear_maps import (
+    PULL,
+    PUSH,
+    AtPoint,
+    Direction,
+    OutputTypes,
+    PrunedProgram,
+    at_point,
+)
 from incrax.derivatives.messages import freed_residuals, not_in_pullback, wrong_tangent
 from incrax.derivatives.selection import Selection, select
 from incrax.derivatives.transforms import plain
@@ -30,36 +39,41 @@ _FREED = object()
 
 
 def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwargs: Any) -> Any:
-    """Value of a function and its pullback, which computes only the cotangents that it is asked for.
+    """Value of a function and its pullback, which computes only the cotangents that it is asked
+    for.
 
-    Law: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns, whatever was asked before.
+    Law: `pb(ct, wrt=w)` equals the part `w` of what `jax.vjp(fun, *args)[1](ct)` returns, whatever
+    was asked before.
 
     Args:
         fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.
         *args: arguments; pytrees.
-        wrt: what to differentiate by; see `grad`. None: all positional arguments, as far as they are floating-point or
-            complex arrays without the mark of `cut`. What is left out costs nothing, no residual either.
-        has_aux: whether `fun` returns a pair whose second part is passed on; it may hold anything, see below.
+        wrt: what to differentiate by; see `grad`. None: all positional arguments, as far as they
+            are floating-point or complex arrays without the mark of `cut`. What is left out costs
+            nothing, no residual either.
+        has_aux: whether `fun` returns a pair whose second part is passed on; it may hold anything,
+            see below.
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
-        (value, pullback), with `has_aux` (value, pullback, aux). `pullback(ct)` takes a pytree like the value (None
-        for outputs that are integers) and returns cotangents in the shape of the selection, by default a tuple with one
-        tree per positional argument; see `Pullback`.
+        (value, pullback), with `has_aux` (value, pullback, aux). `pullback(ct)` takes a pytree like
+        the value (None for outputs that are integers) and returns cotangents in the shape of the
+        selection, by default a tuple with one tree per positional argument; see `Pullback`.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         UnknownInputError: a path names nothing.
 
-    Cost: one evaluation, as by `jax.vjp` under `jax.jit`. Compiled once per function, selection and types of the
-        arguments, and each set of cotangents asked for once; the same function at other values compiles nothing.
-        Functions are known by identity: a lambda made anew is compiled anew, and what a function closes over is read
-        when it is first traced, as by `jax.jit`. Residuals that are arguments are not copied.
+    Cost: one evaluation, as by `jax.vjp` under `jax.jit`. Compiled once per function, selection and
+        types of the arguments, and each set of cotangents asked for once; the same function at
+        other values compiles nothing. Functions are known by identity: a lambda made anew is
+        compiled anew, and what a function closes over is read when it is first traced, as by
+        `jax.jit`. Residuals that are arguments are not copied.
 
-    Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches in Python on a
-        value, has no hash, or passes on what is no array (text, objects), it is evaluated operation by operation, as by
-        `jax.vjp`; only what is needed, all the same. A pullback is no pytree: it cannot be returned from a compiled
-        function.
+    Not handled: inside `jit`, `grad` or `vmap`, with `jax.disable_jit()`, and where `fun` branches
+        in Python on a value, has no hash, or passes on what is no array (text, objects), it is
+        evaluated operation by operation, as by `jax.vjp`; only what is needed, all the same. A
+        pullback is no pytree: it cannot be returned from a compiled function.
 
     Source: thunks and struct of pullbacks in the thread Zygote.jl#323.
 
@@ -76,7 +90,9 @@ def vjp(fun: Function, *args: Any, wrt: Any = None, has_aux: bool = False, **kwa
     return (point.value, pullback, *point.aux) if has_aux else (point.value, pullback)
 
 
-def linearize(fun: Callable[..., Any], *args: Any, wrt: Any = None, **kwargs: Any) -> tuple[Any, Push]:
+def linearize(
+    fun: Callable[..., Any], *args: Any, wrt: Any = None, **kwargs: Any
+) -> tuple[Any, Push]:
     """Value of a function and its pushforward at these arguments, for many tangents.
 
     Law: `push(t)` equals `jax.linearize(fun, *args)[1](t)` at the selected leaves.
@@ -84,19 +100,22 @@ def linearize(fun: Callable[..., Any], *args: Any, wrt: Any = None, **kwargs: An
     Args:
         fun: function of pytrees of arrays, with a pytree of arrays as result; need not be compiled.
         *args: arguments; pytrees.
-        wrt: what moves; see `grad`. None: all positional arguments, as in `vjp`: a tangent is then a tuple.
+        wrt: what moves; see `grad`. None: all positional arguments, as in `vjp`: a tangent is then
+            a tuple.
         **kwargs: keyword arguments; their parts are named in `wrt` by path.
 
     Returns:
-        (value, push). `push(tangent)` takes a pytree in the shape of the selection, None for leaves without derivative,
-        and returns the tangent of the value; outputs that are integers have tangents of type float0.
+        (value, push). `push(tangent)` takes a pytree in the shape of the selection, None for leaves
+        without derivative, and returns the tangent of the value; outputs that are integers have
+        tangents of type float0.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
         UnknownInputError: a path names nothing.
 
-    Cost: what depends on the arguments alone is computed once; a push then runs the linear program only. Compiled once
-        per function, selection and types of the arguments; see `vjp`, also for what is not compiled.
+    Cost: what depends on the arguments alone is computed once; a push then runs the linear program
+        only. Compiled once per function, selection and types of the arguments; see `vjp`, also for
+        what is not compiled.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -109,13 +128,24 @@ def linearize(fun: Callable[..., Any], *args: Any, wrt: Any = None, **kwargs: An
 
 
 def _at(
-    direction: Direction, name: str, fun: Any, wrt: Any, args: Any, kwargs: Any, *, has_aux: bool = False
+    direction: Direction,
+    name: str,
+    fun: Any,
+    wrt: Any,
+    args: Any,
+    kwargs: Any,
+    *,
+    has_aux: bool = False,
 ) -> tuple[Selection, AtPoint]:
-    """What is differentiated, all positional arguments if nothing is said, and the function at this point."""
+    """What is differentiated, all positional arguments if nothing is said, and the function at this
+    point.
+    """
     if not callable(fun):
         raise wrong_option(f"{name}(fun)", fun, "a function")
     fun = plain(fun)
-    selection = select(name, fun, tuple(range(len(args))) if wrt is None and args else wrt, args, kwargs)
+    selection = select(
+        name, fun, tuple(range(len(args))) if wrt is None and args else wrt, args, kwargs
+    )
     return selection, at_point(direction, fun, selection, args, kwargs, has_aux)
 
 
@@ -125,27 +155,34 @@ class _LinearMap:
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
         self._fun = plain(fun)
         # Without the arguments' arrays, which live on only as far as they are residuals.
-        self._selection = dataclasses.replace(selection, leaves=tuple(map(_outline, selection.leaves)))
+        self._selection = dataclasses.replace(
+            selection, leaves=tuple(map(_outline, selection.leaves))
+        )
         self._linear = point.linear
         self._types = point.types
         self._residuals: list[Any] = list(point.residuals)
 
     @property
     def residual_bytes(self) -> int:
-        """Bytes of all arrays that it holds, each once; arguments and constants among them count."""
+        """Bytes of all arrays that it holds, each once; arguments and constants among them
+        count.
+        """
         held = {id(x): x for x in self._residuals if x is not _FREED}
         return sum(_jax.aval_bytes(jax.typeof(x)) for x in held.values())
 
     def _keep_only(self, part: PrunedProgram) -> None:
         """Free the residuals that a part does not read."""
-        self._residuals = [x if i in part.residuals else _FREED for i, x in enumerate(self._residuals)]
+        self._residuals = [
+            x if i in part.residuals else _FREED for i, x in enumerate(self._residuals)
+        ]
 
 
 class Pullback(_LinearMap):
-    """The linear map from cotangents of a function's outputs to those of its arguments, at a point. Made by `vjp`.
+    """The linear map from cotangents of a function's outputs to those of its arguments, at a point.
+    Made by `vjp`.
 
-    Each set of arguments asked for has its own program, pruned to what it needs and compiled when first used. Nothing
-    is added up between calls: the same cotangent gives the same numbers.
+    Each set of arguments asked for has its own program, pruned to what it needs and compiled when
+    first used. Nothing is added up between calls: the same cotangent gives the same numbers.
     """
 
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
@@ -158,8 +195,8 @@ class Pullback(_LinearMap):
 
         Args:
             cotangent: pytree like the value of the function; None for outputs that are integers.
-            wrt: which ones: paths, numbers, a mask or a function that picks parts, as for `vjp` and of the same
-                arguments. None: all that `vjp` selected.
+            wrt: which ones: paths, numbers, a mask or a function that picks parts, as for `vjp` and
+                of the same arguments. None: all that `vjp` selected.
 
         Returns:
             A pytree in the shape of what was asked for, None for leaves that have no cotangent.
@@ -170,12 +207,14 @@ class Pullback(_LinearMap):
             FreedResidualError: `keep` has freed what is needed.
         """
         asked = self._asked(wrt)
-        return asked.mirror.tree(self._computed(self._cotangents(cotangent), asked.numbers))
+        return asked.tree(self._computed(self._cotangents(cotangent), asked.numbers))
 
     def lazy(self, cotangent: Any) -> Cotangents:
-        """A mapping from paths, or anything that `wrt` can be, to cotangents, each computed when it is first read.
+        """A mapping from paths, or anything that `wrt` can be, to cotangents, each computed when it
+        is first read.
 
-        Cost: items share no work; read several at once by a tuple of paths if they have much in common.
+        Cost: items share no work; read several at once by a tuple of paths if they have much in
+        common.
         """
         return Cotangents(self, self._cotangents(cotangent))
 
@@ -186,8 +225,8 @@ class Pullback(_LinearMap):
             wrt: what will still be asked for; see `vjp`.
 
         Returns:
-            Bytes that the pullback holds no longer. Arrays that are arguments count, though their memory is free only
-            when nobody else holds them.
+            Bytes that the pullback holds no longer. Arrays that are arguments count, though their
+            memory is free only when nobody else holds them.
         """
         asked = self._asked(wrt)
         before = self.residual_bytes
@@ -196,11 +235,15 @@ class Pullback(_LinearMap):
         return before - self.residual_bytes
 
     def num_operations(self, wrt: Any = None) -> int:
-        """Equations of the program that computes these cotangents; one with a body, such as a loop, counts once."""
+        """Equations of the program that computes these cotangents; one with a body, such as a loop,
+        counts once.
+        """
         return len(self._part(self._asked(wrt).numbers).program.eqns)
 
     def program(self, wrt: Any = None) -> Any:
-        """The jaxpr that computes these cotangents, to look at: of the cotangents and residuals that it reads."""
+        """The jaxpr that computes these cotangents, to look at: of the cotangents and residuals
+        that it reads.
+        """
         return self._part(self._asked(wrt).numbers).program.as_jaxpr()
 
     @property
@@ -212,17 +255,26 @@ class Pullback(_LinearMap):
     def __repr__(self) -> str:
         """What it is a pullback of, and what it holds."""
         name = name_of(self._fun)
-        return f"pullback of {name}: {len(self.paths)} cotangents, {self.residual_bytes:,} bytes of residuals"
+        return (
+            f"pullback of {name}: {len(self.paths)} cotangents, {self.residual_bytes:,} bytes of "
+            "residuals"
+        )
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _asked(self, wrt: Any) -> Selection:
         """The part of the selection that is asked for."""
-        asked = self._selection if wrt is None else self._parts.get(wrt if type(wrt) in (str, int) else None)
+        asked = (
+            self._selection
+            if wrt is None
+            else self._parts.get(wrt if type(wrt) in (str, int) else None)
+        )
         asked = self._part_of_arguments(wrt) if asked is None else asked
         if not self._kept.issuperset(asked.numbers):
             pairs = zip(asked.numbers, asked.paths, strict=True)
-            raise freed_residuals([path for number, path in pairs if number not in self._kept], self.paths)
+            raise freed_residuals(
+                [path for number, path in pairs if number not in self._kept], self.paths
+            )
         return asked
 
     def _part_of_arguments(self, wrt: Any) -> Selection:
@@ -236,7 +288,8 @@ class Pullback(_LinearMap):
         return asked
 
     def _part(self, numbers: Sequence[int]) -> PrunedProgram:
-        return self._linear.part(tuple(map(self._selection.numbers.index, sorted(numbers))))
+        positions = map(self._selection.numbers.index, sorted(numbers))
+        return self._linear.part(tuple(positions))
 
     def _computed(self, cotangents: Sequence[Any], numbers: Sequence[int]) -> list[jax.Array]:
         ordered = sorted(numbers)  # one program, however they are asked for
@@ -250,7 +303,9 @@ class Pullback(_LinearMap):
             leaves = types.treedef.flatten_up_to(cotangent)
         except ValueError as error:
             expected = str(jax.tree.unflatten(types.treedef, ["*"] * len(types.avals)))
-            raise wrong_tangent("pullback", "cotangent", f"of another structure ({error})", expected) from error
+            raise wrong_tangent(
+                "pullback", "cotangent", f"of another structure ({error})", expected
+            ) from error
         active = [number for number, flag in enumerate(types.is_active) if flag]
         return [_fitting(types, number, leaves[number]) for number in active]
 
@@ -268,8 +323,10 @@ class Cotangents(Mapping[Any, Any]):
         asked = self._pullback._asked(wrt)
         missing = [number for number in asked.numbers if number not in self._known]
         if missing:
-            self._known.update(zip(missing, self._pullback._computed(self._cotangents, missing), strict=True))
-        return asked.mirror.tree([self._known[number] for number in asked.numbers])
+            self._known.update(
+                zip(missing, self._pullback._computed(self._cotangents, missing), strict=True)
+            )
+        return asked.tree([self._known[number] for number in asked.numbers])
 
     def __contains__(self, wrt: object) -> bool:
         """Whether it is the path of a leaf; nothing is computed."""
@@ -289,7 +346,10 @@ class Cotangents(Mapping[Any, Any]):
 
 
 class Push(_LinearMap):
-    """The linear map from tangents of arguments to those of outputs, at a point. Made by `linearize`."""
+    """The linear map from tangents of arguments to those of outputs, at a point.
+
+    Made by `linearize`.
+    """
 
     def __init__(self, fun: Function, selection: Selection, point: AtPoint) -> None:
         super().__init__(fun, selection, point)
@@ -319,13 +379,18 @@ class Push(_LinearMap):
         return f"pushforward of {name_of(self._fun)}: {self.num_operations} operations"
 
 
-# --- leaves -----------------------------------------------------------------------------------------------------------
+# --- leaves ---------------------------------------------------------------------------------------
 
 
 def _fitting(types: OutputTypes, number: int, leaf: Any) -> jax.Array:
     """A cotangent of an output as an array of its type."""
     aval = types.avals[number]
-    if type(leaf) is _jax.ArrayImpl and leaf.dtype == aval.dtype and leaf.shape == aval.shape and not leaf.weak_type:
+    if (
+        type(leaf) is _jax.ArrayImpl
+        and leaf.dtype == aval.dtype
+        and leaf.shape == aval.shape
+        and not leaf.weak_type
+    ):
         return leaf
     expected = f"the output{types.names[number]}, {aval.dtype}{list(aval.shape)}"
     return fitting("pullback", "cotangent", leaf, aval.shape, aval.dtype, expected)
@@ -339,7 +404,11 @@ def _outline(leaf: Any) -> Any:
         return leaf
     if _jax.is_mutable_array(leaf):
         return "without a derivative"
-    shape, dtype = (leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else (np.shape(leaf), np.result_type(leaf))
+    shape, dtype = (
+        (leaf.shape, leaf.dtype)
+        if isinstance(leaf, jax.Array)
+        else (np.shape(leaf), np.result_type(leaf))
+    )
     return _without_memory(shape, dtype) if isinstance(dtype, np.dtype) else "without a derivative"
 
 

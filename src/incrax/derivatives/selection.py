@@ -1,4 +1,5 @@
-"""What to differentiate: `wrt` and the arguments of a call become numbered leaves, and results in their shape.
+"""What to differentiate: `wrt` and the arguments of a call become numbered leaves, and results in
+their shape.
 
 In: `wrt`, arguments. Out: a `Selection`. It must not know what is done with the leaves.
 """
@@ -16,7 +17,13 @@ import numpy as np
 
 from incrax._messages import unknown_input
 from incrax.derivatives.cuts import Cut, Mark, is_mark, without_marks
-from incrax.derivatives.messages import cut_input, integer_parameter, not_differentiable, nothing_selected, wrong_wrt
+from incrax.derivatives.messages import (
+    cut_input,
+    integer_parameter,
+    not_differentiable,
+    nothing_selected,
+    wrong_wrt,
+)
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.signature import argument_names, leaf_path
@@ -31,15 +38,17 @@ class Mirror:
 
     def tree(self, results: Sequence[Any]) -> Any:
         """Results, one per selected leaf, in this shape; None where nothing was selected."""
-        return jax.tree.unflatten(self.treedef, [None if k is None else results[k] for k in self.positions])
+        return jax.tree.unflatten(
+            self.treedef, [None if k is None else results[k] for k in self.positions]
+        )
 
 
 @dataclass(frozen=True)
 class Selection:
     """The leaves of one call that are differentiated.
 
-    Fields: the arguments' tree, in which marked leaves are leaves; its leaves; the numbers of the selected ones, each
-    once; the shape of results; names of the selected ones.
+    Fields: the arguments' tree, in which marked leaves are leaves; its leaves; the numbers of the
+    selected ones, each once; the shape of results; names of the selected ones.
     """
 
     treedef: Any
@@ -61,7 +70,13 @@ class Selection:
     @property
     def _other_numbers(self) -> list[int]:
         chosen = set(self.numbers)
-        return [k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))]
+        return [
+            k for k, leaf in enumerate(self.leaves) if k not in chosen and is_dynamic(_value(leaf))
+        ]
+
+    def tree(self, results: Sequence[Any]) -> Any:
+        """Results, one for each selected leaf, in the shape of results."""
+        return self.mirror.tree(results)
 
     def merged(
         self, values: Sequence[Any], others: Sequence[Any] | None = None
@@ -73,7 +88,9 @@ class Selection:
         leaves = list(self.leaves)
         for number, value in zip(self.numbers, values, strict=True):
             leaves[number] = value
-        for number, value in zip(self._other_numbers if others is not None else (), others or (), strict=True):
+        for number, value in zip(
+            self._other_numbers if others is not None else (), others or (), strict=True
+        ):
             leaves[number] = Cut(value) if isinstance(leaves[number], Cut) else value
         return without_marks(jax.tree.unflatten(self.treedef, leaves))
 
@@ -101,18 +118,25 @@ def select(
     asked = _asked(name, wrt, numbered, names, paths)
     found, mirror_def = jax.tree.flatten(asked, is_leaf=lambda x: x is None)
     is_named = wrt is not None and mirror_def == jax.tree.structure(0)
-    usable = [k if k is not None and _is_usable(leaves[k], allow_int=allow_int) else None for k in found]
+    usable = [
+        k if k is not None and _is_usable(leaves[k], allow_int=allow_int) else None for k in found
+    ]
     if is_named and usable == [None] and found[0] is not None:
         raise _refusal(name, paths[found[0]], leaves[found[0]])
     if all(k is None for k in usable):
         raise nothing_selected(name, [paths[k] for k in found if k is not None])
     numbers = tuple(dict.fromkeys(k for k in usable if k is not None))
     positions = tuple(None if k is None else numbers.index(k) for k in usable)
-    return Selection(treedef, leaves, numbers, Mirror(mirror_def, positions), tuple(paths[k] for k in numbers))
+    return Selection(
+        treedef, leaves, numbers, Mirror(mirror_def, positions), tuple(paths[k] for k in numbers)
+    )
 
 
-def as_parameters(name: str, fun: Callable[..., Any], wrt: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments in which what `wrt` offers as parameters can move: integers of Python are floats, `{"mu": 2}`.
+def as_parameters(
+    name: str, fun: Callable[..., Any], wrt: Any, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Arguments in which what `wrt` offers as parameters can move: integers of Python are floats,
+    `{"mu": 2}`.
 
     Raises:
         SelectionError: an array of integers is among them, or `wrt` cannot be understood.
@@ -137,7 +161,9 @@ def is_python_int(x: Any) -> bool:
 
 
 def _is_integer(x: Any) -> bool:
-    return is_python_int(x) or (is_dynamic(x) and jnp.issubdtype(getattr(x, "dtype", bool), jnp.integer))
+    return is_python_int(x) or (
+        is_dynamic(x) and jnp.issubdtype(getattr(x, "dtype", bool), jnp.integer)
+    )
 
 
 def _value(leaf: Any) -> Any:
@@ -164,7 +190,7 @@ def type_name(value: Any) -> str:
     return f"{jax.dtypes.result_type(value)}[{','.join(map(str, np.shape(value)))}]"
 
 
-# --- the forms of `wrt` -----------------------------------------------------------------------------------------------
+# --- the forms of `wrt` ---------------------------------------------------------------------------
 
 
 def _asked(name: str, wrt: Any, numbered: Any, names: Sequence[str], paths: Sequence[str]) -> Any:
@@ -228,9 +254,13 @@ def _masked(name: str, mask: Any, args: tuple[Any, ...]) -> Any:
     if not args:
         raise wrong_wrt(name, mask, "the call has no positional arguments")
     try:
-        return jax.tree.map(lambda flag, part: part if flag else jax.tree.map(lambda _: None, part), mask, args[0])
+        return jax.tree.map(
+            lambda flag, part: part if flag else jax.tree.map(lambda _: None, part), mask, args[0]
+        )
     except ValueError as error:
-        raise wrong_wrt(name, mask, f"its structure is not that of the first argument: {error}") from error
+        raise wrong_wrt(
+            name, mask, f"its structure is not that of the first argument: {error}"
+        ) from error
 
 
 class _Picked:
@@ -253,7 +283,9 @@ def _picked(name: str, selector: Any, args: tuple[Any, ...]) -> Any:
         raise wrong_wrt(name, selector, reason) from error
     parts = jax.tree.leaves(picked)
     if not parts or not all(isinstance(part, _Picked) for part in parts):
-        seen = next((type(part).__name__ for part in parts if not isinstance(part, _Picked)), "nothing")
+        seen = next(
+            (type(part).__name__ for part in parts if not isinstance(part, _Picked)), "nothing"
+        )
         raise wrong_wrt(name, selector, f"it returned {seen} where a part of an argument is needed")
     return jax.tree.map(lambda place: place.number, picked)
 

@@ -12,7 +12,14 @@ from incrax._api import incremental
 from incrax._incremental import Incremental
 from incrax._messages import wrong_option
 from incrax._tuning import Tuning
-from incrax.derivatives.differentiated import Derivative, Gradient, Hessian, HessianProduct, Jacobian, Pushforward
+from incrax.derivatives.differentiated import (
+    Derivative,
+    Gradient,
+    Hessian,
+    HessianProduct,
+    Jacobian,
+    Pushforward,
+)
 from incrax.engine.call.signature_table import Options as EngineOptions
 
 
@@ -40,31 +47,38 @@ def grad(
     allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[..., Any]:
-    """The gradient of a scalar function with respect to part of its arguments, evaluated incrementally.
+    """The gradient of a scalar function with respect to part of its arguments, evaluated
+    incrementally.
 
-    Law: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them costs nothing backward.
+    Law: equals `jax.jit(jax.grad(fun))` at the selected leaves. What depends on none of them costs
+    nothing backward.
 
     Args:
-        fun: function of pytrees with a scalar as result, or a scalar and something else with `has_aux`.
-        wrt: what to differentiate by. A path as `explain()` prints it (`"params['mu']"`, `"model.layers[0]"`), or a
-            tuple of paths; the number of an argument, or a tuple; a pytree of booleans for the first argument, or for
-            subtrees of it; a function that picks parts of the first arguments: `lambda p: (p.mu, p.layers[0].w)`.
-            None: the first argument.
-        sparse: `"rows"`: gradients of arrays that are read in a few rows (`table[indices]`, slices, elements) are
-            `RowSparse`, where they can stay so; the others are arrays. `explain(wrt=...)` says which, and why. None:
-            all are arrays.
-        nonfinite: with `sparse`, what becomes of rows that nothing reads: `"ignore"` or `"dense"`; see `structured`.
+        fun: function of pytrees with a scalar as result, or a scalar and something else with
+            `has_aux`.
+        wrt: what to differentiate by. A path as `explain()` prints it (`"params['mu']"`,
+            `"model.layers[0]"`), or a tuple of paths; the number of an argument, or a tuple; a
+            pytree of booleans for the first argument, or for subtrees of it; a function that picks
+            parts of the first arguments: `lambda p: (p.mu, p.layers[0].w)`. None: the first
+            argument.
+        sparse: `"rows"`: gradients of arrays that are read in a few rows (`table[indices]`, slices,
+            elements) are `RowSparse`, where they can stay so; the others are arrays.
+            `explain(wrt=...)` says which, and why. None: all are arrays.
+        nonfinite: with `sparse`, what becomes of rows that nothing reads: `"ignore"` or `"dense"`;
+            see `structured`.
         has_aux: whether `fun` returns a pair whose second part is passed on.
         holomorphic: as in `jax.grad`.
         allow_int: whether integers are differentiated, with results of type float0.
         **options: those of `incremental`.
 
     Returns:
-        A function of the same arguments. Its result has the shape of the selection, None in the place of leaves that
-        have no derivative (integers, static values) or are marked by `cut`; with `has_aux` a pair.
+        A function of the same arguments. Its result has the shape of the selection, None in the
+        place of leaves that have no derivative (integers, static values) or are marked by `cut`;
+        with `has_aux` a pair.
 
     Raises:
-        SelectionError: at a call where `wrt` cannot be understood or selects nothing that has a derivative.
+        SelectionError: at a call where `wrt` cannot be understood or selects nothing that has a
+            derivative.
         UnknownInputError: at a call where a path names nothing.
 
     Cost: that of `incremental(jax.grad(fun))`.
@@ -94,10 +108,23 @@ def value_and_grad(
     """Value and gradient; arguments and law of `grad`.
 
     Returns:
-        A function that returns a pair: what `fun` returns, and its gradient in the shape of the selection.
+        A function that returns a pair: what `fun` returns, and its gradient in the shape of the
+        selection.
     """
-    settings = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
-    return _made(Gradient, "value_and_grad", fun, wrt, settings | _rows("value_and_grad", sparse, nonfinite), options)
+    settings = {
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+        "with_value": True,
+    }
+    return _made(
+        Gradient,
+        "value_and_grad",
+        fun,
+        wrt,
+        settings | _rows("value_and_grad", sparse, nonfinite),
+        options,
+    )
 
 
 def _rows(name: str, sparse: Any, nonfinite: Any) -> dict[str, Any]:
@@ -120,32 +147,42 @@ def jacobian(
     allow_int: bool = False,
     **options: Unpack[IncrementalOptions],
 ) -> Incremental[..., Any]:
-    """All derivatives of all outputs with respect to part of the arguments, evaluated incrementally.
+    """All derivatives of all outputs with respect to part of the arguments, evaluated
+    incrementally.
 
     Law: equals `jax.jit(jax.jacrev(fun))` at the selected leaves.
 
     Args:
         fun: function of pytrees with a pytree of arrays as result.
         wrt: what to differentiate by; see `grad`.
-        mode: `"forward"`, one pass per element of the selection; `"reverse"`, one per element of the outputs; None:
-            whichever takes fewer, and the other one where JAX has no rule for it; fewer still where the program says
-            which elements of the outputs cannot depend on which elements of the inputs.
-        sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that may be nonzero.
+        mode: `"forward"`, one pass per element of the selection; `"reverse"`, one per element of
+            the outputs; None: whichever takes fewer, and the other one where JAX has no rule for
+            it; fewer still where the program says which elements of the outputs cannot depend on
+            which elements of the inputs.
+        sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
+            may be nonzero.
         has_aux: whether `fun` returns a pair whose second part is passed on.
         holomorphic: as in `jax.jacrev`.
         allow_int: whether integers are differentiated, with results of type float0 (reverse mode).
         **options: those of `incremental`.
 
     Returns:
-        A function of the same arguments. Its result has the outputs' structure, and for each array there a tree in the
-        shape of the selection with arrays of shape (*output.shape, *input.shape).
+        A function of the same arguments. Its result has the outputs' structure, and for each array
+        there a tree in the shape of the selection with arrays of shape (*output.shape,
+        *input.shape).
 
     Raises:
         SelectionError: at a call; see `grad`.
     """
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f'`jacobian(mode=...)` got {mode!r}; use "forward", "reverse", or None.')
-    settings = {"mode": mode, "sparse": sparse, "has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    settings = {
+        "mode": mode,
+        "sparse": sparse,
+        "has_aux": has_aux,
+        "holomorphic": holomorphic,
+        "allow_int": allow_int,
+    }
     _check_sparse("jacobian", settings)
     return _made(Jacobian, "jacobian", fun, wrt, settings, options)
 
@@ -165,21 +202,22 @@ def hessian(
     Args:
         fun: function of pytrees, usually with a scalar as result.
         wrt: what to differentiate by; see `grad`.
-        sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that may be nonzero; for a
-            scalar result and real arrays of one dtype.
+        sparse: whether results are `jax.experimental.sparse.BCOO` arrays, with the elements that
+            may be nonzero; for a scalar result and real arrays of one dtype.
         holomorphic: as in `jax.hessian`.
         **options: those of `incremental`.
 
     Returns:
-        A function of the same arguments. Its result has the shape of the selection twice, the second inside the first,
-        with arrays of shape (*output.shape, *first.shape, *second.shape).
+        A function of the same arguments. Its result has the shape of the selection twice, the
+        second inside the first, with arrays of shape (*output.shape, *first.shape, *second.shape).
 
     Raises:
         SelectionError: at a call; see `grad`.
 
-    Cost: one pass forward over the gradient per element of the selection; where the program says which elements cannot
-        mix, one per colour of its pattern (1 if the function is a sum of functions of one element each). From 32
-        elements on the pattern is looked for, once per signature.
+    Cost: one pass forward over the gradient per element of the selection; where the program says
+        which elements cannot mix, one per colour of its pattern (1 if the function is a sum of
+        functions of one element each). From 32 elements on the pattern is looked for, once per
+        signature.
     """
     settings = {"sparse": sparse, "holomorphic": holomorphic}
     _check_sparse("hessian", settings)
@@ -189,11 +227,16 @@ def hessian(
 def _check_sparse(name: str, settings: dict[str, Any]) -> None:
     others = [key for key in ("has_aux", "holomorphic", "allow_int") if settings.get(key)]
     if settings["sparse"] and others:
-        raise ValueError(f"`{name}(sparse=True)` does not go with `{others[0]}=True`; leave one of them out.")
+        raise ValueError(
+            f"`{name}(sparse=True)` does not go with `{others[0]}=True`; leave one of them out."
+        )
 
 
-def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]) -> Incremental[..., Any]:
-    """The Hessian of a scalar function times a tangent, without the Hessian, evaluated incrementally.
+def hvp(
+    fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]
+) -> Incremental[..., Any]:
+    """The Hessian of a scalar function times a tangent, without the Hessian, evaluated
+    incrementally.
 
     Args:
         fun: function of pytrees with a scalar as result.
@@ -201,8 +244,9 @@ def hvp(fun: Function, *, wrt: Any = None, **options: Unpack[IncrementalOptions]
         **options: those of `incremental`.
 
     Returns:
-        A function of the same arguments and of `tangent=`, a pytree in the shape of the selection; so is its result.
-        While only the tangent changes, what depends on the other arguments alone is loaded.
+        A function of the same arguments and of `tangent=`, a pytree in the shape of the selection;
+        so is its result. While only the tangent changes, what depends on the other arguments alone
+        is loaded.
 
     Raises:
         SelectionError: at a call; see `grad`.
@@ -231,9 +275,10 @@ def jvp(
         **options: those of `incremental`.
 
     Returns:
-        A function of the same arguments and of `tangent=`, a pytree in the shape of the selection. It returns value and
-        tangent of the outputs, with `has_aux` and what is passed on. While only the tangent changes, what depends on
-        the other arguments alone is loaded: `linearize` is this function at fixed arguments.
+        A function of the same arguments and of `tangent=`, a pytree in the shape of the selection.
+        It returns value and tangent of the outputs, with `has_aux` and what is passed on. While
+        only the tangent changes, what depends on the other arguments alone is loaded: `linearize`
+        is this function at fixed arguments.
 
     Raises:
         SelectionError: at a call; see `grad`.
@@ -243,7 +288,12 @@ def jvp(
 
 
 def _made(
-    kind: type[Derivative], name: str, fun: Any, wrt: Any, settings: dict[str, Any], options: IncrementalOptions
+    kind: type[Derivative],
+    name: str,
+    fun: Any,
+    wrt: Any,
+    settings: dict[str, Any],
+    options: IncrementalOptions,
 ) -> Incremental[..., Any]:
     if not callable(fun):
         raise wrong_option(f"{name}(fun)", fun, "a function")
@@ -262,7 +312,11 @@ def options_of(fun: Function) -> IncrementalOptions:
     made = fun._traces.options
     policy = "exact" if made.is_exact else "fast"
     return IncrementalOptions(
-        policy=policy, memory=made.memory, versions=made.versions, algebra=made.algebra, tuning=made.tuning
+        policy=policy,
+        memory=made.memory,
+        versions=made.versions,
+        algebra=made.algebra,
+        tuning=made.tuning,
     )
 
 

@@ -1,1 +1,4 @@
-"""What incrax is for: trace, simplify, depend, plan, compile, store, run. README.md tells a call in order."""
+"""What incrax is for: trace, simplify, depend, plan, compile, store, run.
+
+README.md tells a call in order.
+"""

@@ -1,9 +1,10 @@
 """The whole idea in one file: trace, depend, cut, run. Read this first.
 
-A function becomes a list of equations. Each value depends on some of the inputs. When inputs change, the equations that
-they reach run again, and what these read beside each other is loaded: it was saved by an earlier call, and cannot have
-changed. Nothing here is compiled, timed, bounded or shared between threads; the rest of the engine adds that, and must
-not change a result, so that the tests hold it against this file.
+A function becomes a list of equations. Each value depends on some of the inputs. When inputs
+change, the equations that they reach run again, and what these read beside each other is loaded: it
+was saved by an earlier call, and cannot have changed. Nothing here is compiled, timed, bounded or
+shared between threads; the rest of the engine adds that, and must not change a result, so that the
+tests hold it against this file.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from incrax._program import Program, read_vars, trace_with_tree, written_vars
 
 ONCE = -2
 ALWAYS = -1
-"""Stand for inputs that change at the first call, on which every equation depends, and at every call, on which those
-with an effect depend."""
+"""Stand for inputs that change at the first call, on which every equation depends, and at every
+call, on which those with an effect depend.
+"""
 
 Depends = Mapping[Var, Set[int]]
 
@@ -39,13 +41,17 @@ def depend(program: Program) -> Depends:
 
 
 def _of_equation(eqn: Equation, depends: Depends) -> frozenset[int]:
-    """By default every result depends on all that is read; `primitives` knows better for most equations."""
+    """By default every result depends on all that is read; `primitives` knows better for most
+    equations.
+    """
     own = [ONCE, ALWAYS] if eqn.effects else [ONCE]
     return frozenset(own).union(*(depends[var] for var in read_vars(eqn)))
 
 
 def worth_saving(program: Program, depends: Depends) -> set[Var]:
-    """The outputs, and what is read by an equation that depends on more: there some change cuts the program."""
+    """The outputs, and what is read by an equation that depends on more: there some change cuts the
+    program.
+    """
     found = {atom for atom in program.outvars if isinstance(atom, Var)}
     for eqn in program.eqns:
         reached = _of_equation(eqn, depends)
@@ -62,9 +68,11 @@ class SimplePlan(NamedTuple):
 
 
 def cut(program: Program, depends: Depends, changed: Set[int]) -> SimplePlan:
-    """The plan for a change; `changed` are numbers of inputs, `ONCE` and `ALWAYS` among them where they apply.
+    """The plan for a change; `changed` are numbers of inputs, `ONCE` and `ALWAYS` among them where
+    they apply.
 
-    Law: every variable that an equation of the plan reads is an input, a constant, loaded, or written before.
+    Law: every variable that an equation of the plan reads is an input, a constant, loaded, or
+    written before.
     """
     is_dirty = lambda var: not depends[var].isdisjoint(changed)
     saves = [var for var in worth_saving(program, depends) if is_dirty(var)]
@@ -92,7 +100,8 @@ def _bits(x: Any) -> tuple[Any, ...]:
 
 
 class Incrementally:
-    """A function of pytrees of arrays that runs what changed since the last call, equation by equation.
+    """A function of pytrees of arrays that runs what changed since the last call, equation by
+    equation.
 
     Law: the result is, bit for bit, that of a new object of this class at the same arguments.
 
@@ -122,9 +131,13 @@ class Incrementally:
         _jax.evaluate(plan.eqns, env)
         self._commit(leaves, {**self.saved, **{var: env[var] for var in plan.saves}}, plan.eqns)
         known = {**env, **self.saved}
-        return jax.tree.unflatten(self.out_tree, [_jax.read(atom, known) for atom in self.program.outvars])
+        return jax.tree.unflatten(
+            self.out_tree, [_jax.read(atom, known) for atom in self.program.outvars]
+        )
 
-    def _commit(self, leaves: Sequence[Any], saved: Mapping[Var, Any], ran: Sequence[Equation]) -> None:
+    def _commit(
+        self, leaves: Sequence[Any], saved: Mapping[Var, Any], ran: Sequence[Equation]
+    ) -> None:
         """Last, so that a call that fails leaves everything as it was."""
         self.leaves = [np.copy(x) if isinstance(x, np.ndarray) else x for x in leaves]
         self.saved = saved

@@ -1,4 +1,6 @@
-"""Which work depends on which input: a table of leaves with equations, FLOPs and estimated seconds."""
+"""Which work depends on which input: a table of leaves with equations, FLOPs and estimated
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from incrax.engine.program.dependence import Layout
 class LeafDependence:
     """Work that must run again when one input leaf changes.
 
-    Fields: path; number of elements tracked one by one (1: as a whole); equations reached; their FLOPs and
-    transcendentals; estimated seconds in one fused program, and the share of the whole function's.
+    Fields: path; number of elements tracked one by one (1: as a whole); equations reached; their
+    FLOPs and transcendentals; estimated seconds in one fused program, and the share of the whole
+    function's.
     """
 
     path: str
@@ -33,7 +36,9 @@ class LeafDependence:
 
 @dataclass(frozen=True)
 class DependenceTable(Printable):
-    """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that work depends on."""
+    """The dependence of a function's work on its inputs, one row a leaf; seconds by the inputs that
+    work depends on.
+    """
 
     rows: tuple[LeafDependence, ...]
     num_equations: int
@@ -41,7 +46,8 @@ class DependenceTable(Printable):
     seconds_by_inputs: Mapping[int, float] = field(repr=False, compare=False)
 
     def seconds(self, names: Iterable[str]) -> float:
-        """Estimated seconds of what runs again when these inputs, or elements of small arrays, change together.
+        """Estimated seconds of what runs again when these inputs, or elements of small arrays,
+        change together.
 
         Raises:
             UnknownInputError: one names no input.
@@ -49,7 +55,8 @@ class DependenceTable(Printable):
         return sum(self.seconds_by_inputs[part] for part in self.reach(names))
 
     def reach(self, names: Iterable[str]) -> frozenset[int]:
-        """The parts of the work, by number, that run again when these inputs, or elements of small arrays, change.
+        """The parts of the work, by number, that run again when these inputs, or elements of small
+        arrays, change.
 
         Raises:
             UnknownInputError: one names no input.
@@ -64,7 +71,14 @@ class DependenceTable(Printable):
     def tables(self) -> list[Table]:
         """The table for people."""
         rows = [
-            (r.path, str(r.elements), str(r.equations), f"{r.flops:.3g}", f"{r.transcendentals:.3g}", f"{r.share:.0%}")
+            (
+                r.path,
+                str(r.elements),
+                str(r.equations),
+                f"{r.flops:.3g}",
+                f"{r.transcendentals:.3g}",
+                f"{r.share:.0%}",
+            )
             for r in self.rows
         ]
         header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")
@@ -76,7 +90,7 @@ def dependence_table(engine: Engine) -> DependenceTable:
     facts = engine.facts
     layout = engine.layout
     by_inputs: dict[int, list[Equation]] = {}
-    for eqn, mask in zip(facts.program.eqns, facts.equation_masks, strict=True):
+    for eqn, mask in zip(facts.eqns, facts.equation_masks, strict=True):
         by_inputs.setdefault(mask, []).append(eqn)
     costs = {mask: total_cost(eqns) for mask, eqns in by_inputs.items()}
     seconds = {mask: sum(map(facts.seconds, eqns)) for mask, eqns in by_inputs.items()}
@@ -88,5 +102,7 @@ def dependence_table(engine: Engine) -> DependenceTable:
         num = sum(len(by_inputs[mask]) for mask in reached)
         share = spent_s / (facts.total_seconds or 1.0)
         width = layout.widths[index]
-        rows.append(LeafDependence(path, width, num, cost.flops, cost.transcendentals, spent_s, share))
-    return DependenceTable(tuple(rows), len(facts.program.eqns), layout, seconds)
+        rows.append(
+            LeafDependence(path, width, num, cost.flops, cost.transcendentals, spent_s, share)
+        )
+    return DependenceTable(tuple(rows), len(facts.eqns), layout, seconds)

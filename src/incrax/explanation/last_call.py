@@ -1,4 +1,6 @@
-"""What a call did and why: changed leaves, equations run, values loaded, the plan and what it won against."""
+"""What a call did and why: changed leaves, equations run, values loaded, the plan and what it won
+against.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,14 @@ NUM_CONSTANTS = 5
 class Explanation(Printable):
     """Report of one call.
 
-    Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved outputs", "plan",
-    "segments", "whole") and why; equations run as (primitive, source line); loaded and filled values as (type, bytes);
-    those that the user marked, as (name, "loaded" or "filled"); a line for each reduction over rows that came from
-    statistics, or why none does any more; FLOPs run and avoided; uses and times of the dirty set's candidates in
-    seconds; arrays that the function closed over when it was traced, or that follow from them, as (type, bytes), the
-    largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then about one of the chunks);
-    whether saving has been worth its overhead so far.
+    Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved
+    outputs", "plan", "segments", "whole") and why; equations run as (primitive, source line);
+    loaded and filled values as (type, bytes); those that the user marked, as (name, "loaded" or
+    "filled"); a line for each reduction over rows that came from statistics, or why none does any
+    more; FLOPs run and avoided; uses and times of the dirty set's candidates in seconds; arrays
+    that the function closed over when it was traced, or that follow from them, as (type, bytes),
+    the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
+    about one of the chunks); whether saving has been worth its overhead so far.
     """
 
     is_dry_run: bool
@@ -82,15 +85,25 @@ class Explanation(Printable):
             ("served by", f"{self.served_by}: {self.why}"),
             (f"equations {verb}", f"{len(self.ran)} of {self.num_equations}"),
             ("saved values loaded", f"{len(self.loaded)} ({_bytes(loaded_bytes)})"),
-            ("saved values filled", f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})"),
-            ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {self.cost_avoided.flops + self.cost_ran.flops:.3g}"),
+            (
+                "saved values filled",
+                f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})",
+            ),
+            (
+                "FLOPs avoided",
+                f"{self.cost_avoided.flops:.3g} of "
+                f"{self.cost_avoided.flops + self.cost_ran.flops:.3g}",
+            ),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
             *([("is it worth it", self.worth)] if self.worth else []),
             *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],
             *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
-            *[("closed over", f"{name}, {_bytes(size)}") for name, size in self.constants[:NUM_CONSTANTS]],
+            *[
+                ("closed over", f"{name}, {_bytes(size)}")
+                for name, size in self.constants[:NUM_CONSTANTS]
+            ],
         ]
         unchanged = [("nothing", "all leaves have the bits of the last call")]
         return [
@@ -123,7 +136,9 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
         times=served.seconds,
         worth=reader.worth,
-        constants=tuple(sorted(map(sized, reader.facts.program.constvars), key=lambda item: -item[1])),
+        constants=tuple(
+            sorted(map(sized, reader.facts.program.constvars), key=lambda item: -item[1])
+        ),
     )
 
 
@@ -135,7 +150,13 @@ def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | N
     found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
     if not record.num_run:
         found = replace(
-            found, changed=(), served_by="saved outputs", why="no chunk changed", ran=(), loaded=(), filled=()
+            found,
+            changed=(),
+            served_by="saved outputs",
+            why="no chunk changed",
+            ran=(),
+            loaded=(),
+            filled=(),
         )
     chunks = ("run", record.num_run), ("reused", record.num_reused), ("joined", record.num_joined)
     return replace(found, chunks=chunks)

@@ -1,7 +1,7 @@
 """What reports know of a traced function: its program, what calls did, and what others would do.
 
-In: an engine. Out: `Served`, one for each call, as reports need it. Reports look into engines here and nowhere else,
-but for the page, which also shows how plans were chosen and what is saved.
+In: an engine. Out: `Served`, one for each call, as reports need it. Reports look into engines here
+and nowhere else, but for the page, which also shows how plans were chosen and what is saved.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ FIRST = "first call with this signature"
 class Served(NamedTuple):
     """What served a call, or would serve one.
 
-    Fields: "saved outputs", "plan", "segments" or "whole", and why; bits of the inputs that differ from the values that
-    it starts from; equations run, those that fill missing values first; values loaded and filled; seconds of the
-    candidates; uses of this set of inputs; a line for each sum that came from statistics, or why none does any more.
+    Fields: "saved outputs", "plan", "segments" or "whole", and why; bits of the inputs that differ
+    from the values that it starts from; equations run, those that fill missing values first; values
+    loaded and filled; seconds of the candidates; uses of this set of inputs; a line for each sum
+    that came from statistics, or why none does any more.
     """
 
     by: str
@@ -49,7 +50,7 @@ class Reader:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.facts = engine.facts
-        self.eqns: Sequence[Equation] = engine.facts.program.eqns
+        self.eqns: Sequence[Equation] = self.facts.eqns
         self.paths = engine.paths
         self.layout = engine.layout
 
@@ -64,7 +65,9 @@ class Reader:
         return self.first() if record is None else self.served(record)
 
     def outlook(self, mask: int) -> Served | None:
-        """A call that changes these inputs of the latest one to new values; None before the first call."""
+        """A call that changes these inputs of the latest one to new values; None before the first
+        call.
+        """
         record = outlook(self.engine, mask)
         return None if record is None else self.served(record)
 
@@ -77,7 +80,11 @@ class Reader:
         plan = record.plan
         entry = record.entry
         filling = [eqn for segment in record.segments for eqn in segment.eqns]
-        ran = [] if record.candidate == "saved outputs" else [*filling, *(self.eqns if plan is None else plan.eqns)]
+        ran = (
+            []
+            if record.candidate == "saved outputs"
+            else [*filling, *(self.eqns if plan is None else plan.eqns)]
+        )
         how = "measured" if entry is not None and entry.is_final else "expected"
         reason = self.facts.algebra.reason
         statistics = None if plan is None else plan.statistics
@@ -88,7 +95,9 @@ class Reader:
             ran=ran,
             loads=record.loads,
             filled=record.filled,
-            seconds={} if entry is None else {f"{name}, {how}": s for name, s in entry.seconds.items()},
+            seconds={}
+            if entry is None
+            else {f"{name}, {how}": s for name, s in entry.seconds.items()},
             uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
         )
@@ -112,8 +121,8 @@ class Reader:
     @property
     def worth(self) -> str:
         """Whether saving has been worth its overhead so far."""
-        chooser = self.engine.chooser
-        return chooser.watch.worth.sentence if chooser.is_timed else ""
+        worth = self.engine.watch.worth
+        return worth.sentence if self.engine.chooser.is_timed else ""
 
 
 def _why(record: CallRecord) -> str:
@@ -123,7 +132,9 @@ def _why(record: CallRecord) -> str:
         return "the device had no memory left until all saved values were dropped"
     if record.is_first:
         return FIRST
-    return record.entry.reason if record.entry is not None else "saving did not pay in the last calls"
+    return (
+        record.entry.reason if record.entry is not None else "saving did not pay in the last calls"
+    )
 
 
 def sized(var: Var) -> tuple[str, int]:

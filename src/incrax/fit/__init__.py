@@ -1,6 +1,13 @@
 """Fits: what a scientist does with an incremental function."""
 
-from incrax.errors import BoundsError, CovarianceError, MethodError, MinimumError, ParameterTypeError, WeightsError
+from incrax.errors import (
+    BoundsError,
+    CovarianceError,
+    MethodError,
+    MinimumError,
+    ParameterTypeError,
+    WeightsError,
+)
 from incrax.fit.batches import LeastSquaresSteps, StepState
 from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negative, simultaneous
 from incrax.fit.levenberg import levenberg_marquardt

@@ -5,18 +5,28 @@ In: a Hessian at a minimum. Out: the covariance of what it determines.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from incrax.fit.box import Box
+
 RANK_TOLERANCE = 1e-11
-"""Eigenvalues of the scaled Hessian below this times the greatest are zero: rounding errors of second derivatives."""
+"""Eigenvalues of the scaled Hessian below this times the greatest are zero: rounding errors of
+second derivatives.
+"""
 HELD = 1e-2
-"""Of the error definition: what may be left to gain between an element and the bound that holds it."""
+"""Of the error definition: what may be left to gain between an element and the bound that holds
+it.
+"""
 SLOPE = 1e-3
-"""Of the value or the error definition: what an element may gain by its size, where second derivatives are unknown."""
+"""Of the value or the error definition: what an element may gain by its size, where second
+derivatives are unknown.
+"""
 LONGEST = 1e6
-"""Of an element's size: an error larger than that is no unit but a rounding error of a second derivative of zero."""
+"""Of an element's size: an error larger than that is no unit but a rounding error of a second
+derivative of zero.
+"""
 SHARE = 1e-6
 """An element is undetermined when a flat direction has at least this much of it, squared."""
 
@@ -33,8 +43,8 @@ class Curvature(NamedTuple):
 def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curvature:
     """2 errordef H^-1 of the elements that no bound holds.
 
-    The covariance is NaN for what is held, infinite for what is not determined, and NaN for what falls along some
-    direction: there is no minimum.
+    The covariance is NaN for what is held, infinite for what is not determined, and NaN for what
+    falls along some direction: there is no minimum.
     """
     covariance = np.full(hessian.shape, np.nan)
     free = np.flatnonzero(~is_held)
@@ -57,28 +67,35 @@ def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curv
     return Curvature(covariance, is_definite=not np.any(is_flat | is_falling))
 
 
-def is_held_by(x: np.ndarray, derivatives: tuple[np.ndarray, np.ndarray], bounds: Any, errordef: float) -> np.ndarray:
-    """Which elements a bound holds: a Newton step of the element alone crosses it, and little is gained on the way.
+def is_held_by(
+    x: np.ndarray, derivatives: tuple[np.ndarray, np.ndarray], bounds: Box, errordef: float
+) -> np.ndarray:
+    """Which elements a bound holds: a Newton step of the element alone crosses it, and little is
+    gained on the way.
 
-    `derivatives` are the first and the second by each element, shape (n,) each. Minuit ends a little inside of bounds.
+    `derivatives` are the first and the second by each element, shape (n,) each. Minuit ends a
+    little inside of bounds.
     """
     gradient, second = derivatives
-    lower, upper = bounds
-    room = np.where(gradient > 0, x - lower, upper - x)
+    room = bounds.room(x, gradient)
     slope = np.abs(gradient)
     with np.errstate(invalid="ignore"):  # without a bound, 0 inf
         return (slope > 0) & (second * room <= slope) & (slope * room <= HELD * errordef)
 
 
-def left_to_gain(x: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, bounds: Any, errordef: float) -> float:
-    """What steps within the bounds may still take off the function: its distance to the minimum, in its units.
+def left_to_gain(
+    x: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, bounds: Box, errordef: float
+) -> float:
+    """What steps within the bounds may still take off the function: its distance to the minimum, in
+    its units.
 
-    With each element in units of its error, others fixed: g^2 / 2h along a direction that curves up. Along one that
-    does not there is no minimum, and the gain of one unit stands for it. NaN where a derivative is not finite.
+    With each element in units of its error, others fixed: g^2 / 2h along a direction that curves
+    up. Along one that does not there is no minimum, and the gain of one unit stands for it. NaN
+    where a derivative is not finite.
     """
     if not (np.all(np.isfinite(gradient)) and np.all(np.isfinite(hessian))):
         return np.nan
-    free = np.flatnonzero(~_is_pressed(x, gradient, bounds))
+    free = np.flatnonzero(~bounds.is_pressed(x, gradient))
     free = free[~is_held_by(x, (gradient, np.diagonal(hessian)), bounds, errordef)[free]]
     if not free.size:
         return 0.0
@@ -94,13 +111,9 @@ def left_to_gain(x: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, bound
     return float(np.sum(np.divide(along**2, 2 * found, out=along, where=is_up)))
 
 
-def steepest(x: np.ndarray, gradient: np.ndarray, bounds: Any) -> float:
-    """The greatest slope along an element that may move, per size of the element: without second derivatives."""
-    is_free = ~_is_pressed(x, gradient, bounds)
+def steepest(x: np.ndarray, gradient: np.ndarray, bounds: Box) -> float:
+    """The greatest slope along an element that may move, per size of the element: without second
+    derivatives.
+    """
+    is_free = ~bounds.is_pressed(x, gradient)
     return float(np.max(np.abs(gradient) * np.maximum(np.abs(x), 1.0), where=is_free, initial=0.0))
-
-
-def _is_pressed(x: np.ndarray, gradient: np.ndarray, bounds: Any) -> np.ndarray:
-    """Which elements lie at a bound that the function falls towards."""
-    lower, upper = bounds
-    return ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))

@@ -1,11 +1,12 @@
 """The minimum over all other elements, followed while some are moved along a grid.
 
-In: counted functions of a vector, a minimum with its Hessian. Out: minima where chosen elements are held.
+In: counted functions of a vector, a minimum with its Hessian. Out: minima where chosen elements are
+held.
 
-The metric M, an estimate of the Hessian of all elements, comes from the minimum and learns by BFGS from every
-evaluation, held elements included, so that one step predicts where the others go when a held one moves:
-M_oo s = -(g_o + M_oh d). Elements that would gain less than the tolerance together stay where they are, and what only
-they reach is loaded.
+The metric M, an estimate of the Hessian of all elements, comes from the minimum and learns by BFGS
+from every evaluation, held elements included, so that one step predicts where the others go when a
+held one moves: M_oo s = -(g_o + M_oh d). Elements that would gain less than the tolerance together
+stay where they are, and what only they reach is loaded.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ PRESSED = 1e-3
 class Follower:
     """Finds minima over all elements but the held ones, each from the nearest known one."""
 
-    def __init__(self, counted: CountedTask, first: Minimum, held: Sequence[int], goal: float) -> None:
+    def __init__(
+        self, counted: CountedTask, first: Minimum, held: Sequence[int], goal: float
+    ) -> None:
         """`goal` is the distance to the minimum, in units of the function, that is near enough."""
         self.counted = counted
+        self._bounds = counted.bounds
         self.goal = goal
         self.held = np.array(held)
         self.known = [first]
@@ -60,7 +64,7 @@ class Follower:
             self._places = np.vstack([self._places, target])
         return found
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _searched(self, near: Minimum, target: np.ndarray) -> Minimum:
         at = self._evaluated(near, self._predicted(near, target))
@@ -104,16 +108,18 @@ class Follower:
         return Minimum(x, value, gradient, metric, is_converged=False)
 
     def _inside(self, x: np.ndarray) -> np.ndarray:
-        lower, upper = self.counted.task.bounds
-        found = np.clip(x, lower, upper)
+        found = self._bounds.inside(x)
         found[self.held] = x[self.held]
         return found
 
     def _open(self, at: Minimum) -> np.ndarray:
-        """Elements to minimise over: not held, nor pressed against a bound that is as near as makes no difference."""
-        lower, upper = self.counted.task.bounds
-        room = np.where(at.gradient > 0, at.x - lower, upper - at.x)
-        is_near = np.abs(at.gradient) * np.where(np.isfinite(room), room, 0.0) <= PRESSED * self.goal
+        """Elements to minimise over: not held, nor pressed against a bound that is as near as makes
+        no difference.
+        """
+        room = self._bounds.room(at.x, at.gradient)
+        is_near = (
+            np.abs(at.gradient) * np.where(np.isfinite(room), room, 0.0) <= PRESSED * self.goal
+        )
         is_pressed = is_near & np.isfinite(room) & (at.gradient != 0)
         return self._is_other & ~is_pressed
 
@@ -121,7 +127,9 @@ class Follower:
         return _gain(at, np.flatnonzero(self._open(at)))
 
     def _step(self, at: Minimum) -> np.ndarray:
-        """The step of the elements that must move; once one had to, it may for the rest of the grid."""
+        """The step of the elements that must move; once one had to, it may for the rest of the
+        grid.
+        """
         is_open = self._open(at)
         everything = np.flatnonzero(is_open)
         step = np.zeros_like(at.x)
@@ -150,7 +158,9 @@ def _solved(at: Minimum, chosen: np.ndarray) -> np.ndarray:
 
 
 def _gain(at: Minimum, chosen: np.ndarray) -> float:
-    """What moving some elements would gain, g^T M^-1 g / 2; infinite where the function curves down along some way."""
+    """What moving some elements would gain, g^T M^-1 g / 2; infinite where the function curves down
+    along some way.
+    """
     if not chosen.size:
         return 0.0
     try:
@@ -161,7 +171,9 @@ def _gain(at: Minimum, chosen: np.ndarray) -> float:
 
 
 def learned(metric: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """BFGS: the metric with M step = change, as it was where the function curves down along the step."""
+    """BFGS: the metric with M step = change, as it was where the function curves down along the
+    step.
+    """
     bend = float(change @ step)
     pushed = metric @ step
     expected = float(step @ pushed)

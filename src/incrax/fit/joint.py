@@ -1,7 +1,8 @@
-"""Several models as one: sums of likelihoods with shared parameters, and terms that constrain parameters.
+"""Several models as one: sums of likelihoods with shared parameters, and terms that constrain
+parameters.
 
-In: bound models. Out: a bound model whose value is the sum of theirs. Each term depends on its own inputs only, so that
-a change of one data set's parameter leaves the others alone.
+In: bound models. Out: a bound model whose value is the sum of theirs. Each term depends on its own
+inputs only, so that a change of one data set's parameter leaves the others alone.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ class Constraint(NamedTuple):
 def gaussian_constraint(
     name: str | Sequence[str], value: Any, sigma: Any = None, *, covariance: Any = None
 ) -> Constraint:
-    """What an outside measurement says of parameters: half the squared distance in units of its errors.
+    """What an outside measurement says of parameters: half the squared distance in units of its
+    errors.
 
     Args:
         name: an input, a leaf, or several; arrays are taken element by element.
-        value: the measured value, of the parameter's shape; for several names, their elements in order.
+        value: the measured value, of the parameter's shape; for several names, their elements in
+            order.
         sigma: its standard error, broadcast to the shape. Or
         covariance: of the elements in order, shape (k, k).
 
@@ -77,7 +80,9 @@ def gaussian_constraint(
     return Constraint(names, term)
 
 
-def _whitening(names: tuple[str, ...], shape: tuple[int, ...], sigma: Any, covariance: Any) -> np.ndarray:
+def _whitening(
+    names: tuple[str, ...], shape: tuple[int, ...], sigma: Any, covariance: Any
+) -> np.ndarray:
     """W with W^T W = C^-1, shape (k, k)."""
     if (sigma is None) == (covariance is None):
         raise wrong_constraint(names, "needs either `sigma` or `covariance`")
@@ -86,23 +91,28 @@ def _whitening(names: tuple[str, ...], shape: tuple[int, ...], sigma: Any, covar
         errors = None if sigma is None else np.broadcast_to(sigma, shape).reshape(-1)
         matrix = np.diag(errors**2) if errors is not None else np.asarray(covariance, float)
     except ValueError as error:
-        raise wrong_constraint(names, f"has errors that do not fit values of shape {list(shape)}") from error
+        raise wrong_constraint(
+            names, f"has errors that do not fit values of shape {list(shape)}"
+        ) from error
     if errors is not None and not np.all(errors > 0):
         raise wrong_constraint(names, "has errors that are not above zero")
     is_square = matrix.shape == (size, size) and np.allclose(matrix, matrix.T)
     if not is_square or not np.all(np.linalg.eigvalsh(matrix) > 0):
         raise wrong_constraint(
-            names, f"has a matrix of shape {list(matrix.shape)} that is no covariance of {size} values"
+            names,
+            f"has a matrix of shape {list(matrix.shape)} that is no covariance of {size} values",
         )
     return np.linalg.inv(np.linalg.cholesky(matrix))
 
 
 def constrained(model: Bound, *constraints: Constraint) -> Bound:
-    """A model whose value has the terms of constraints added; inputs, names, roles and bounds are the model's.
+    """A model whose value has the terms of constraints added; inputs, names, roles and bounds are
+    the model's.
 
     Args:
         model: whose value is a scalar. It stays as it is.
-        *constraints: of `gaussian_constraint`, or `Constraint(names, term)` with any function of the named inputs.
+        *constraints: of `gaussian_constraint`, or `Constraint(names, term)` with any function of
+            the named inputs.
 
     Raises:
         UnknownInputError: a constraint names nothing.
@@ -127,19 +137,24 @@ def _names(constraint: Constraint) -> tuple[str, ...]:
 
 
 def simultaneous(
-    models: Mapping[str, Bound], *, shared: Iterable[str] = (), constraints: Iterable[Constraint] = ()
+    models: Mapping[str, Bound],
+    *,
+    shared: Iterable[str] = (),
+    constraints: Iterable[Constraint] = (),
 ) -> Bound:
     """The sum of several models as one model, in which some inputs are shared.
 
     Args:
-        models: bound models with scalar values, by the names of their parts in the sum: the input `sigma` of the model
-            `a` is `a['sigma']`. They stay as they are.
-        shared: names of inputs or leaves (`"mu"`); what has such a name in any of the models becomes one input of this
-            name, with value, role and bounds of the first model that has it.
+        models: bound models with scalar values, by the names of their parts in the sum: the input
+            `sigma` of the model `a` is `a['sigma']`. They stay as they are.
+        shared: names of inputs or leaves (`"mu"`); what has such a name in any of the models
+            becomes one input of this name, with value, role and bounds of the first model that has
+            it.
         constraints: terms in inputs of the sum, added once; see `constrained`.
 
     Returns:
-        A bound model with the inputs `shared` and, for each model, a dictionary of its other inputs.
+        A bound model with the inputs `shared` and, for each model, a dictionary of its other
+        inputs.
 
     Raises:
         UnknownInputError: a constraint names nothing.
@@ -169,7 +184,9 @@ def simultaneous(
         _take(settings, part, lambda path, name=name, part=part: part.joint_path(name, path))
 
     def total(**given: Any) -> Any:
-        values = [part.model.function(*part.args(given[name], given)) for name, part in parts.items()]
+        values = [
+            part.model.function(*part.args(given[name], given)) for name, part in parts.items()
+        ]
         return sum(values[1:], values[0])
 
     options = next(iter(models.values())).options
@@ -177,7 +194,7 @@ def simultaneous(
     return constrained(joint, *constraints) if constraints else joint
 
 
-# --- parts of a sum ---------------------------------------------------------------------------------------------------
+# --- parts of a sum -------------------------------------------------------------------------------
 
 
 class _SummedModel(NamedTuple):
@@ -253,22 +270,33 @@ def _shared_inputs(
     inputs: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}, "transforms": {}}
     for name, word in places.items():
-        paths = {key: path for key, part in parts.items() for path, each in part.shared.items() if each == word}
+        paths = {
+            key: path
+            for key, part in parts.items()
+            for path, each in part.shared.items()
+            if each == word
+        }
         if not paths:
             raise not_shared(name, list(parts))
         found = {key: parts[key].model[path] for key, path in paths.items()}
         first = next(iter(found))
         for key, value in found.items():
             if _types(value) != _types(found[first]):
-                raise other_shared_type(name, key, str(_types(value)[0]), first, str(_types(found[first])[0]))
+                raise other_shared_type(
+                    name, key, str(_types(value)[0]), first, str(_types(found[first])[0])
+                )
         inputs[word] = found[first]
         path = paths[first]
-        inside = lambda each, word=word, path=path: word + each.removeprefix(path) if is_within(each, path) else None
+        inside = lambda each, word=word, path=path: (
+            word + each.removeprefix(path) if is_within(each, path) else None
+        )
         _take(settings, parts[first], inside)
     return inputs, settings
 
 
-def _take(settings: dict[str, dict[str, Any]], part: _SummedModel, renamed: Callable[[str], str | None]) -> None:
+def _take(
+    settings: dict[str, dict[str, Any]], part: _SummedModel, renamed: Callable[[str], str | None]
+) -> None:
     """Roles, bounds and transforms of a part's leaves under their names in the sum."""
     for option, found in settings.items():
         for path, value in getattr(part.model, option).items():
@@ -288,7 +316,8 @@ def _check_stateless(name: str, model: Bound) -> None:
 
 
 def negative(model: Bound) -> Bound:
-    """A model with the negative value: the log-likelihood of a negative log-likelihood, for samplers.
+    """A model with the negative value: the log-likelihood of a negative log-likelihood, for
+    samplers.
 
     Args:
         model: whose value is a scalar. It stays as it is.

@@ -1,12 +1,11 @@
 """Least squares for users: one call, pytrees in and out.
 
-In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program; where
-something on the host takes part (an incremental function, a callback), step by step.
+In: a function of residuals and its arguments. Out: a `FitResult`. The search runs as one program;
+where something on the host takes part (an incremental function, a callback), step by step.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,32 +16,29 @@ import numpy as np
 from incrax import Bound, Incremental
 from incrax._messages import wrong_option
 from incrax._progress import Meter
-from incrax.derivatives.differentiated import Jacobian
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
-from incrax.fit.large import Large, check_solver, chosen
+from incrax.fit.box import Box
+from incrax.fit.large import check_solver, chosen, large
 from incrax.fit.losses import check_loss
 from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
     ArgumentLayout,
     Problem,
     check_alone,
-    kept_or_made,
     problem,
     problem_of,
+    remembered,
     roots_of_weights,
-    weighed_vector,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.search import Hosted, Round
-from incrax.fit.steps import Found, SearchSettings
+from incrax.fit.search import functions, hosted, looped, searched, traced
+from incrax.fit.steps import Found, SearchSettings, Setup
 
 Function = Callable[..., Any]
 Bounds = Mapping[str, tuple[Any, Any]]
 
-NUM_KEPT = 64
-"""Functions whose compiled searches are kept."""
 FIRST_ROUND = 100
 """Jacobians before the host looks at the clock."""
 ROUND_S = 0.5
@@ -66,55 +62,62 @@ def levenberg_marquardt(
 ) -> FitResult:
     """Minimise half the sum of squared residuals over part of the arguments of a function.
 
-    The method of Levenberg and Marquardt with a scaled trust region and geodesic acceleration. No Jacobian is evaluated
-    after a rejected step.
+    The method of Levenberg and Marquardt with a scaled trust region and geodesic acceleration. No
+    Jacobian is evaluated after a rejected step.
 
     Args:
-        residuals: function of pytrees that returns the residuals, a pytree of arrays with m elements in all; complex
-            ones count as two. If it is an incremental function, each step evaluates what the step changed. Or a bound
-            model of residuals: what is trainable is free, within the model's bounds, and ends at the minimum.
-        *args: the function's arguments, at the start of the search. Data that change from call to call belong here, not
-            into a closure: searches are compiled once per function.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed. Integers of
-            Python among it are floats.
-        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
-            the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
-        weights: of the squares, 1 / sigma^2 for errors sigma: in the structure of the residuals, or one array for all.
-        loss: `"squares"`, or a robust one that counts large residuals less: `"huber"`, `"soft_l1"`, `"cauchy"`,
-            `"arctan"`, with the formulas of `scipy.optimize.least_squares`.
+        residuals: function of pytrees that returns the residuals, a pytree of arrays with m
+            elements in all; complex ones count as two. If it is an incremental function, each step
+            evaluates what the step changed. Or a bound model of residuals: what is trainable is
+            free, within the model's bounds, and ends at the minimum.
+        *args: the function's arguments, at the start of the search. Data that change from call to
+            call belong here, not into a closure: searches are compiled once per function.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is
+            fixed. Integers of Python among it are floats.
+        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower,
+            upper) that broadcast to the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
+        weights: of the squares, 1 / sigma^2 for errors sigma: in the structure of the residuals, or
+            one array for all.
+        loss: `"squares"`, or a robust one that counts large residuals less: `"huber"`, `"soft_l1"`,
+            `"cauchy"`, `"arctan"`, with the formulas of `scipy.optimize.least_squares`.
         loss_scale: the residual, after weights, from which on a robust loss counts less.
-        tolerance: converged when every element's undamped step is below this times its value, or times its standard
-            error. None: epsilon^(2/3), 4e-11 in float64.
+        tolerance: converged when every element's undamped step is below this times its value, or
+            times its standard error. None: epsilon^(2/3), 4e-11 in float64.
         max_steps: steps taken, at most.
-        is_accelerated: whether steps are bent along second derivatives of the residuals; saves steps in curved valleys.
-        is_absolute: whether weights are known errors, so that the covariance is not scaled by the residual variance.
-        solver: how steps are solved for. `"dense"`: QR of the Jacobian. `"sparse"`: its elements that may be nonzero,
-            and a sparse factorisation of the normal matrix, for parameters in groups that share few residuals.
-            `"matrix-free"`: LSMR over products with the Jacobian, which is never formed; needs lineax. `"auto"`:
-            dense up to 1,000 free elements, else sparse where at most a tenth of the Jacobian may be nonzero, else
-            matrix-free.
-        callback: called after each step with the parameters (as `result.params`) and the cost; stops the search if it
-            returns True. The search then runs step by step.
+        is_accelerated: whether steps are bent along second derivatives of the residuals; saves
+            steps in curved valleys.
+        is_absolute: whether weights are known errors, so that the covariance is not scaled by the
+            residual variance.
+        solver: how steps are solved for. `"dense"`: QR of the Jacobian. `"sparse"`: its elements
+            that may be nonzero, and a sparse factorisation of the normal matrix, for parameters in
+            groups that share few residuals. `"matrix-free"`: LSMR over products with the Jacobian,
+            which is never formed; needs lineax. `"auto"`: dense up to 1,000 free elements, else
+            sparse where at most a tenth of the Jacobian may be nonzero, else matrix-free.
+        callback: called after each step with the parameters (as `result.params`) and the cost;
+            stops the search if it returns True. The search then runs step by step.
         progress: whether a search of over two seconds shows its progress on a terminal.
 
     Returns:
-        Parameters, covariance, how the search ended, counters; see `FitResult`. A search that fails is told by
-        its `status`, never by an error.
+        Parameters, covariance, how the search ended, counters; see `FitResult`. A search that fails
+        is told by its `status`, never by an error.
 
     Raises:
-        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that has a derivative.
+        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that
+            has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         WeightsError: weights do not fit the residuals.
-        ParameterTypeError: a free leaf is complex, none has an element, or the function returns no residuals.
+        ParameterTypeError: a free leaf is complex, none has an element, or the function returns no
+            residuals.
         ValueError: a loss or a solver does not exist.
         MissingExtraError: the solver is matrix-free and lineax is not installed.
 
-    Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m n^2 + n^3), and, for
-        each step tried, one evaluation of the residuals and one of their second derivative along a line. Without a
-        dense Jacobian the host goes step by step, nothing is taken from saved values, and a covariance is found when it
-        is asked for.
+    Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m
+        n^2 + n^3), and, for each step tried, one evaluation of the residuals and one of their
+        second derivative along a line. Without a dense Jacobian the host goes step by step, nothing
+        is taken from saved values, and a covariance is found when it is asked for.
 
-    Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm (1978).
+    Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm
+    (1978).
 
     Example:
         >>> import numpy as np
@@ -134,90 +137,87 @@ def levenberg_marquardt(
         task = problem(residuals, args, wrt, bounds)
         model = None
     else:
-        raise wrong_option("levenberg_marquardt(residuals)", residuals, "a function or a bound model")
-    tolerance = float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
+        raise wrong_option(
+            "levenberg_marquardt(residuals)", residuals, "a function or a bound model"
+        )
+    tolerance = (
+        float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
+    )
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
     solver = chosen(check_solver(solver), residuals, task, roots)
     settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
-    scale = np.asarray(loss_scale, task.x.dtype)
+    setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if solver != "dense":
-        found = Large(residuals, task, settings, roots, scale).run(callback, progress=progress)
+        squares = large(residuals, task, roots, setup)
+        found = searched(squares, task, callback, progress=progress)
     elif callback is None and not isinstance(residuals, Incremental):
-        found = _compiled(residuals, task, settings, roots, scale, progress)
+        found = _compiled(residuals, task, roots, setup, progress=progress)
     else:
-        found = _hosted(residuals, task, settings, roots, scale, callback, progress=progress)
+        found = _hosted(residuals, task, roots, setup, callback, progress=progress)
     if model is not None:
-        model.set_vector(np.clip(found.x, task.lower, task.upper))
+        model.set_vector(task.box.inside(found.x))
     return _result(task, found, is_absolute=is_absolute)
 
 
 def _hosted(
-    fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, callback: Any, *, progress: bool
+    fun: Function, task: Problem, roots: Any, setup: Setup, callback: Any, *, progress: bool
 ) -> Found:
     """Step by step; what was saved is left to an incremental function alone."""
-    search = Hosted(fun, task, settings, roots, scale)
+    made = functions(fun, task.layout)
     try:
-        return search.run(callback, progress=progress)
+        return searched(hosted(made, task, roots, setup), task, callback, progress=progress)
     finally:
         if not isinstance(fun, Incremental):
-            search.clear()
+            for function in made:
+                function.clear()
 
 
-# --- one program ------------------------------------------------------------------------------------------------------
+# --- one program ----------------------------------------------------------------------------------
 
 
-def _compiled(fun: Function, task: Problem, settings: SearchSettings, roots: Any, scale: Any, progress: bool) -> Found:
-    program = kept_or_made(_kept, fun, task.layout, settings)
-    given = (task.others, roots)
+def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progress: bool) -> Found:
+    program = _programs(fun, task.layout, setup.settings)
     limit = FIRST_ROUND
     start_s = time.perf_counter()
-    search, found = program(steps.start(task.x), _box(task, scale, limit), *given)
-    if _is_over(found):
+
+    def run(search: Any) -> tuple[Any, Found]:
+        numbers = np.concatenate([*setup.box, [setup.loss_scale, limit]], dtype=task.x.dtype)
+        return program(search, numbers, (task.others, roots))
+
+    search, found = run(steps.start(task.x))
+    if found.summary.is_over:
         return found
-    with Meter("least squares", settings.max_steps, is_shown=progress) as meter:
-        while not _is_over(found):
+    with Meter("least squares", setup.settings.max_steps, is_shown=progress) as meter:
+        while not found.summary.is_over:
             meter.advance(int(found.summary.num_steps) - meter.done)
             now = time.perf_counter()
             limit = limit + max(1, int(limit * min(2.0, ROUND_S / max(now - start_s, 1e-9))))
             start_s = now
-            search, found = program(search, _box(task, scale, limit), *given)
+            search, found = run(search)
     return found
-
-
-def _is_over(found: Found) -> bool:
-    return bool(found.summary.is_over)
-
-
-def _box(task: Problem, scale: Any, limit: int) -> np.ndarray:
-    """Lower bounds, upper bounds, scale of the loss, and after how many Jacobians the host looks at the clock."""
-    return np.concatenate([task.lower, task.upper, [scale, limit]], dtype=task.x.dtype)
 
 
 def _made(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
-    def search(search: Any, box: Any, others: Any, roots: Any) -> tuple[Any, Found]:
-        lower, upper = box[:-2].reshape(2, -1)
-        evaluate = functools.partial(_evaluate, fun, layout, others, roots)
-        jacobian = Jacobian(evaluate, None, "jacobian")
-        run = Round(evaluate, lambda x: (evaluate(x), jacobian(x)), settings, (lower, upper), box[-2])
-        turn = run.run(steps.unpacked(search), box[-1])
-        return steps.packed(turn.search), steps.found(turn.search, turn.at, run.end(turn), turn.is_over)
+    def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
+        """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
+        setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
+        squares = traced(fun, layout, given, setup)
+        turn = looped(squares, steps.unpacked(search), numbers[-1])
+        return steps.packed(turn.search), squares.found(turn.search, turn.at, turn.is_over)
 
-    return search
-
-
-_kept = functools.lru_cache(NUM_KEPT)(_made)
+    return program
 
 
-def _evaluate(fun: Function, layout: ArgumentLayout, others: Any, roots: Any, x: Any) -> Any:
-    """The weighed residuals at a vector."""
-    return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype).astype(x.dtype)
+_programs = remembered(_made)
 
 
 def _types(fun: Function, task: Problem) -> Any:
     """The types of the residuals."""
     function = plain(fun)
-    return jax.eval_shape(lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others)
+    return jax.eval_shape(
+        lambda x, others: function(*task.layout.arguments(x, others)), task.x, task.others
+    )
 
 
 _ENDS = {
@@ -248,7 +248,7 @@ def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
         value=end.cost,
         values=np.asarray(found.x),
         names=task.names,
-        bounds=(task.lower, task.upper),
+        bounds=task.box,
         errordef=0.5,
         num_steps=int(end.num_steps),
         num_jacobians=int(end.num_jacobians),

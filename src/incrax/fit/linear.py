@@ -1,14 +1,16 @@
-"""Linear least squares with damping: a dense Jacobian, a sparse one, or products with one that is never formed.
+"""Linear least squares with damping: a dense Jacobian, a sparse one, or products with one that is
+never formed.
 
 In: a Jacobian of shape (m, n). Out: steps, covariance.
 
-Dense: one factorisation serves every damping. With k = min(m, n), D the scale of the columns: J / D = left core right,
-of orthonormal columns and rows. The step that minimises |r + J p|^2 + damping |D p|^2 is D p = right^T y, where y
-minimises |core y + left^T r|^2 + damping |y|^2.
+Dense: one factorisation serves every damping. With k = min(m, n), D the scale of the columns: J / D
+= left core right, of orthonormal columns and rows. The step that minimises |r + J p|^2 + damping |D
+p|^2 is D p = right^T y, where y minimises |core y + left^T r|^2 + damping |y|^2.
 
-Sparse: with A = J / D, (A^T A + damping) y = -A^T r, D p = y, corrected once by the residual of that, which undoes most
-of what is lost by squaring. Where parameters come in groups that share no residual (points and cameras, curves with a
-common shape), the order of elimination takes the groups first.
+Sparse: with A = J / D, (A^T A + damping) y = -A^T r, D p = y, corrected once by the residual of
+that, which undoes most of what is lost by squaring. Where parameters come in groups that share no
+residual (points and cameras, curves with a common shape), the order of elimination takes the groups
+first.
 
 Matrix-free: LSMR (Fong and Saunders 2011) over pushforwards and pullbacks.
 """
@@ -26,19 +28,11 @@ from scipy.sparse import csc_array, csr_array, diags_array
 from scipy.sparse.linalg import splu
 
 from incrax._extras import needed
+from incrax.fit.messages import no_covariance
 
 
-class Reduced(NamedTuple):
-    """A Jacobian as J = left core; its columns are not scaled yet, to which QR is blind."""
-
-    left: Any | None
-    """Shape (m, n); None for the identity, where m < n."""
-    core: Any
-    """Shape (min(m, n), n)."""
-
-
-class FactoredJacobian(NamedTuple):
-    """A scaled Jacobian as J / D = left core right."""
+class DenseModel(NamedTuple):
+    """The linear model |r + J p|^2 at a point, by a scaled Jacobian J / D = left core right."""
 
     left: Any | None
     """Shape (m, k); None for the identity."""
@@ -51,14 +45,75 @@ class FactoredJacobian(NamedTuple):
     inverse: Any
     """The pseudo-inverse of the core."""
     kept: Any
-    """The projection on what it determines, shape (k, k): the identity where the core is regular."""
+    """The projection on what it determines, shape (k, k): the identity where the core is
+    regular.
+    """
     rank: Any
+    along: Any
+    """left^T r; of it what the Jacobian can change."""
+
+    def newton(self) -> Any:
+        """The step p of Gauss and Newton, shape (n,).
+
+        The shortest in scaled units where the Jacobian is singular.
+        """
+        return -self._spread(self.inverse @ self.along)
+
+    def damped(self, damping: Any) -> tuple[Any, Any]:
+        """The damped step p, and R^-1, where Q R = (core; sqrt(damping) I). Cost: k^3."""
+        k = self.core.shape[0]
+        above = jnp.concatenate([self.core, self.along[:, None]], axis=1)
+        below = jnp.sqrt(damping) * jnp.eye(k, k + 1, dtype=self.core.dtype)
+        triangle = jnp.linalg.qr(jnp.concatenate([above, below]), mode="r")
+        root = _inverse(triangle[:k, :k], lower=False)
+        return -self._spread(root @ triangle[:k, k]), root
+
+    def damped_again(self, residuals: Any, root: Any) -> Any:
+        """The same for other residuals, as -R^-1 R^-T core^T left^T r.
+
+        Its error grows with epsilon / damping, which is no harm to a correction of a step.
+        """
+        along = components(self.left, residuals)
+        return -self._spread(root @ ((along @ self.core) @ root))
+
+    def _spread(self, y: Any) -> Any:
+        return (y if self.right is None else y @ self.right) / self.scale
+
+    def reduction(self, step: Any) -> Any:
+        """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
+        scaled = self.scale * step
+        moved = self.core @ (scaled if self.right is None else self.right @ scaled)
+        return _reduction(moved, self.along)
+
+    def inverse_normal(self) -> Any:
+        """(J^T J)^-1, shape (n, n); of what the data determine, where that is not all."""
+        half = self._half()
+        return half @ half.T
+
+    def variances(self) -> Any:
+        """Its diagonal."""
+        return jnp.sum(self._half() ** 2, axis=1)
+
+    def _half(self) -> Any:
+        half = self.inverse if self.right is None else self.right.T @ self.inverse
+        return half / self.scale[:, None]
+
+    def is_known(self, is_free: Any) -> Any:
+        """Which elements the data determine, shape (n,)."""
+        if self.right is None:
+            share = jnp.diagonal(self.kept)
+        else:
+            share = jnp.sum((self.kept @ self.right) * self.right, axis=0)
+        return share > 1 - jnp.sqrt(jnp.finfo(share.dtype).eps)
 
 
-def reduced(jacobian: Any) -> Reduced:
-    """By QR where there are more rows than columns. Cost: m n^2."""
+def reduced(jacobian: Any) -> tuple[Any | None, Any]:
+    """A Jacobian as left core, by QR where there are more rows than columns; else left is None.
+
+    Columns are not scaled yet, to which QR is blind. Cost: m n^2.
+    """
     m, n = jacobian.shape
-    return Reduced(*jnp.linalg.qr(jacobian)) if m >= n else Reduced(None, jacobian)
+    return jnp.linalg.qr(jacobian) if m >= n else (None, jacobian)
 
 
 def components(left: Any | None, residuals: Any) -> Any:
@@ -66,25 +121,25 @@ def components(left: Any | None, residuals: Any) -> Any:
     return residuals if left is None else residuals @ left
 
 
-def factored(found: Reduced, scale: Any, along: Any) -> tuple[FactoredJacobian, Any]:
-    """A Jacobian with scaled columns, and of left^T r the part that it can change.
+def factored(left: Any | None, core: Any, scale: Any, along: Any) -> DenseModel:
+    """The linear model by what `reduced` found, for left^T r.
 
     Cost: n^3; m^2 n for m < n. Singular values are found only where the rank is in doubt.
     """
-    core = found.core / scale
+    core = core / scale
     right = None
-    if found.left is None:
+    if left is None:
         basis, triangle = jnp.linalg.qr(core.T)
         core = triangle.T
         right = basis.T
-    size = scale.size if found.left is None else found.left.shape[0]
+    size = scale.size if left is None else left.shape[0]
     eye = jnp.eye(core.shape[0], dtype=core.dtype)
-    guess = _inverse(core, lower=found.left is None)
+    guess = _inverse(core, lower=left is None)
     is_sure = _norm(core) * _norm(guess) * jnp.finfo(core.dtype).eps * size < 1
-    regular = lambda core, guess, along: (guess, eye, along, jnp.asarray(len(eye)))
+    regular = lambda core, guess, along: (guess, eye, jnp.asarray(len(eye)), along)
     singular = lambda core, _, along: _pseudo_inverse(core, along, size)
-    inverse, kept, along, rank = lax.cond(is_sure, regular, singular, core, guess, along)
-    return FactoredJacobian(found.left, core, right, scale, inverse, kept, rank), along
+    solved = lax.cond(is_sure, regular, singular, core, guess, along)
+    return DenseModel(left, core, right, scale, *solved)
 
 
 def _norm(matrix: Any) -> Any:
@@ -92,30 +147,14 @@ def _norm(matrix: Any) -> Any:
 
 
 def _pseudo_inverse(core: Any, along: Any, size: int) -> tuple[Any, Any, Any, Any]:
-    """Pseudo-inverse, projection on its range, the part of a vector that the matrix reaches, rank."""
+    """Pseudo-inverse, projection on its range, rank, the part of a vector that the matrix
+    reaches.
+    """
     u, s, v = jnp.linalg.svd(core)
     is_kept = s > jnp.finfo(s.dtype).eps * size * s[0]
     v = jnp.where(is_kept[:, None], v, 0)
     u = jnp.where(is_kept, u, 0)
-    return (v.T / jnp.where(is_kept, s, 1)) @ u.T, v.T @ v, u @ (along @ u), jnp.sum(is_kept)
-
-
-def damped(f: FactoredJacobian, along: Any, damping: Any) -> tuple[Any, Any]:
-    """The damped step p for components left^T r, and R^-1, where Q R = (core; sqrt(damping) I). Cost: k^3."""
-    k = f.core.shape[0]
-    above = jnp.concatenate([f.core, along[:, None]], axis=1)
-    below = jnp.sqrt(damping) * jnp.eye(k, k + 1, dtype=f.core.dtype)
-    triangle = jnp.linalg.qr(jnp.concatenate([above, below]), mode="r")
-    root = _inverse(triangle[:k, :k], lower=False)
-    return -_spread(f, root @ triangle[:k, k]), root
-
-
-def damped_again(f: FactoredJacobian, along: Any, root: Any) -> Any:
-    """The same for other components, as -R^-1 R^-T core^T left^T r.
-
-    Its error grows with epsilon / damping, which is no harm to a correction of a step.
-    """
-    return -_spread(f, root @ ((along @ f.core) @ root))
+    return (v.T / jnp.where(is_kept, s, 1)) @ u.T, v.T @ v, jnp.sum(is_kept), u @ (along @ u)
 
 
 def _inverse(triangle: Any, *, lower: bool) -> Any:
@@ -123,49 +162,97 @@ def _inverse(triangle: Any, *, lower: bool) -> Any:
     return lax.linalg.triangular_solve(triangle, eye, left_side=True, lower=lower)
 
 
-def undamped(f: FactoredJacobian, along: Any) -> Any:
-    """The step p of Gauss and Newton, shape (n,); the shortest in scaled units where the Jacobian is singular."""
-    return -_spread(f, f.inverse @ along)
+def _reduction(moved: Any, residuals: Any) -> Any:
+    return -(moved * residuals).sum() - 0.5 * (moved**2).sum()
 
 
-def _spread(f: FactoredJacobian, y: Any) -> Any:
-    return (y if f.right is None else y @ f.right) / f.scale
+# --- models on the host ---------------------------------------------------------------------------
+
+MAX_COVARIANCE = 4096
+"""Free elements up to which a covariance is found, a dense matrix."""
 
 
-def reduction(f: FactoredJacobian, along: Any, step: Any) -> Any:
-    """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
-    scaled = f.scale * step
-    moved = f.core @ (scaled if f.right is None else f.right @ scaled)
-    return -jnp.sum(moved * along) - 0.5 * jnp.sum(moved**2)
+class HostModel:
+    """The linear model at a point, |r + J p|^2, of many elements; it has no dense Jacobian.
+
+    Standard errors, which a test of convergence wants, are too dear: each element's error with all
+    others fixed, which is smaller, stands for it, so that the test is the stricter.
+    """
+
+    solver: str
+    scale: np.ndarray
+    """D, shape (n,), positive."""
+    residuals: np.ndarray
+    """Under the loss, shape (m,)."""
+    rank: int
+    """How many elements the data determine."""
+
+    def step(self, damping: float, residuals: Any) -> np.ndarray:
+        """The damped step p for some residuals, shape (n,)."""
+        raise NotImplementedError
+
+    def moved(self, step: np.ndarray) -> np.ndarray:
+        """J p, shape (m,)."""
+        raise NotImplementedError
+
+    def dense_inverse(self) -> np.ndarray:
+        """(J^T J)^-1, shape (n, n)."""
+        raise NotImplementedError
+
+    def newton(self) -> np.ndarray:
+        """The undamped step."""
+        return self.step(0.0, self.residuals)
+
+    def damped(self, damping: Any) -> tuple[np.ndarray, float]:
+        """The damped step, and the damping."""
+        return self.step(float(damping), self.residuals), float(damping)
+
+    def damped_again(self, residuals: Any, damping: float) -> np.ndarray:
+        """The damped step for other residuals."""
+        return self.step(damping, np.asarray(residuals))
+
+    def reduction(self, step: Any) -> Any:
+        """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
+        return _reduction(self.moved(np.asarray(step)), self.residuals)
+
+    def variances(self) -> np.ndarray:
+        """Of each element with all others fixed, for residuals of variance 1."""
+        return self.scale**-2
+
+    def is_known(self, is_free: np.ndarray) -> np.ndarray:
+        """Which elements the data determine, shape (n,): all or none."""
+        return np.full(is_free.shape, self.rank >= is_free.sum())
+
+    def inverse_normal(self) -> OnDemand:
+        """(J^T J)^-1, not computed before it is asked for."""
+        return OnDemand(self)
 
 
-def inverse_normal(f: FactoredJacobian) -> Any:
-    """(J^T J)^-1, shape (n, n); of what the data determine, where that is not all."""
-    half = _half(f)
-    return half @ half.T
+class OnDemand:
+    """(J^T J)^-1 for whoever asks NumPy for an array of it."""
+
+    def __init__(self, model: HostModel) -> None:
+        self.model = model
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The matrix.
+
+        Raises:
+            CovarianceError: it is too large.
+        """
+        n = len(self.model.scale)
+        if n > MAX_COVARIANCE:
+            raise no_covariance(self.model.solver, n, MAX_COVARIANCE)
+        return np.asarray(self.model.dense_inverse(), dtype)
 
 
-def variances(f: FactoredJacobian) -> Any:
-    """Its diagonal."""
-    return jnp.sum(_half(f) ** 2, axis=1)
+# --- a sparse Jacobian: the normal matrix, factorised sparse --------------------------------------
 
 
-def _half(f: FactoredJacobian) -> Any:
-    return (f.inverse if f.right is None else f.right.T @ f.inverse) / f.scale[:, None]
+class SparseModel(HostModel):
+    """By the normal matrix; arrays of NumPy and SciPy."""
 
-
-def shares(f: FactoredJacobian) -> Any:
-    """Which part of each element the data determine, shape (n,): 1 if all."""
-    if f.right is None:
-        return jnp.diagonal(f.kept)
-    return jnp.sum((f.kept @ f.right) * f.right, axis=0)
-
-
-# --- a sparse Jacobian: the normal matrix, factorised sparse ----------------------------------------------------------
-
-
-class SparseModel:
-    """The linear model at a point, |r + J p|^2; arrays of NumPy and SciPy."""
+    solver = "sparse"
 
     def __init__(self, jacobian: csr_array, residuals: np.ndarray, last_scale: np.ndarray) -> None:
         """Of shapes (m, n), (m,), (n,), all finite."""
@@ -175,12 +262,14 @@ class SparseModel:
         self.scaled: Any = jacobian @ diags_array(1 / self.scale)
         self.residuals = residuals
         self._is_empty = norms == 0
-        held = diags_array(self._is_empty.astype(norms.dtype))  # what moves no residual stays where it is
+        # What moves no residual stays where it is.
+        held = diags_array(self._is_empty.astype(norms.dtype))
         self._normal: Any = self.scaled.T @ self.scaled + held
         self._factors: dict[float, Any] = {}
+        self.rank = self._rank()
 
-    def rank(self) -> int:
-        """How many elements the data determine: pivots of the undamped normal matrix above rounding errors."""
+    def _rank(self) -> int:
+        """How many pivots of the undamped normal matrix are above rounding errors."""
         try:
             pivots = np.abs(self._factor(0.0).U.diagonal())
         except RuntimeError:  # one is zero
@@ -189,27 +278,27 @@ class SparseModel:
 
     def newton(self) -> np.ndarray:
         """The undamped step."""
-        return self.step(self._least())
+        return self.step(self._least(), self.residuals)
 
-    def step(self, damping: float, residuals: np.ndarray | None = None) -> np.ndarray:
-        """The damped step p for the residuals of the point, or others, shape (n,)."""
-        r = self.residuals if residuals is None else residuals
+    def step(self, damping: float, residuals: Any) -> np.ndarray:
+        """The damped step p for some residuals, shape (n,)."""
         factor = self._factor(damping)
-        y = factor.solve(-(self.scaled.T @ r))
-        y += factor.solve(-(self.scaled.T @ (r + self.scaled @ y)) - damping * y)
+        y = factor.solve(-(self.scaled.T @ residuals))
+        y += factor.solve(-(self.scaled.T @ (residuals + self.scaled @ y)) - damping * y)
         return y / self.scale
 
     def moved(self, step: np.ndarray) -> np.ndarray:
         """J p, shape (m,)."""
         return self.scaled @ (step * self.scale)
 
-    def inverse_normal(self) -> np.ndarray:
-        """(J^T J)^-1, shape (n, n), dense. Cost: n solutions."""
-        return self._factor(self._least()).solve(np.eye(self.scale.size)) / self.scale / self.scale[:, None]
+    def dense_inverse(self) -> np.ndarray:
+        """(J^T J)^-1, shape (n, n). Cost: n solutions."""
+        inverse = self._factor(self._least()).solve(np.eye(self.scale.size))
+        return inverse / self.scale / self.scale[:, None]
 
     def _least(self) -> float:
         """No damping, or the least that makes a solution unique where the Jacobian is singular."""
-        return 0.0 if self.rank() == np.sum(~self._is_empty) else self._tiny()
+        return 0.0 if self.rank == np.sum(~self._is_empty) else self._tiny()
 
     def _tiny(self) -> float:
         return 10 * self.scale.size * float(np.finfo(self.scale.dtype).eps)
@@ -223,17 +312,20 @@ class SparseModel:
         return self._factors[damping]
 
 
-# --- no Jacobian ------------------------------------------------------------------------------------------------------
+# --- no Jacobian ----------------------------------------------------------------------------------
 
 NUM_PROBES = 8
 """Random products that estimate the norms of the columns."""
 ACCURACY = 1e-4
-"""By what a solution lowers the gradient of the linear model; inexact steps are still steps down."""
+"""By what a solution lowers the gradient of the linear model; inexact steps are still steps
+down.
+"""
 WHAT = 'levenberg_marquardt(solver="matrix-free")'
 
 
 def column_norms(fun: Callable[[Any], Any], x: Any, rows: Any) -> Any:
-    """Estimates of the norms of the columns of a Jacobian, shape (n,), for shape (m,) of `rows`, which weigh its rows.
+    """Estimates of the norms of the columns of a Jacobian, shape (n,), for shape (m,) of `rows`,
+    which weigh its rows.
 
     The mean of (J^T z)^2 is the sum of squares of each column, for signs z at random.
     """
@@ -246,7 +338,8 @@ def column_norms(fun: Callable[[Any], Any], x: Any, rows: Any) -> Any:
 def matrix_free_step(
     fun: Callable[[Any], Any], x: Any, columns: Any, rows: Any, residuals: Any, damping: Any
 ) -> tuple[Any, Any]:
-    """The minimiser p of |r + R J p|^2 + damping |y|^2 for p = C y, and R J p, with diagonal R and C.
+    """The minimiser p of |r + R J p|^2 + damping |y|^2 for p = C y, and R J p, with diagonal R and
+    C.
 
     Args:
         fun: (n,) -> (m,).
@@ -266,7 +359,8 @@ def matrix_free_step(
     eps = jnp.finfo(x.dtype).eps
     apply = lambda y: (rows * push(columns * y), root * y)
     operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is to fall by a factor.
+    # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is to
+    # fall by a factor.
     slope = jnp.linalg.norm(columns * pull(rows * residuals)[0])
     size = jnp.sqrt(x.size) * jnp.linalg.norm(residuals)
     rtol = jnp.clip(ACCURACY * slope / jnp.where(size > 0, size, 1), eps, ACCURACY)

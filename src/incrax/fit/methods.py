@@ -19,7 +19,7 @@ from incrax._extras import needed
 from incrax.fit.messages import failed_minuit, no_bounds, unknown_options
 from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings
 
-# --- Minuit -----------------------------------------------------------------------------------------------------------
+# --- Minuit ---------------------------------------------------------------------------------------
 
 MINUIT_OPTIONS = ("strategy", "step", "precision", "use_simplex", "with_gradient")
 NEAR_BOUND = 3.0
@@ -33,10 +33,13 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     use_simplex = options.pop("use_simplex", True)
     with_gradient = options.pop("with_gradient", True)
     hessian = (lambda x: positive(counted.hessian(x))) if strategy and with_gradient else None
-    minuit = _minuit(counted, counted.task.x, settings.errordef, hessian=hessian, with_gradient=with_gradient)
+    start = counted.task.x
+    minuit = _minuit(
+        counted, start, settings.errordef, hessian=hessian, with_gradient=with_gradient
+    )
     minuit.strategy = strategy
     if "step" in options:
-        minuit.errors = np.broadcast_to(options["step"], counted.task.x.shape)
+        minuit.errors = np.broadcast_to(options["step"], start.shape)
     minuit.precision = options.get("precision")
     if settings.tolerance is not None:
         minuit.tol = settings.tolerance
@@ -44,18 +47,27 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
     minuit.migrad(ncall=max(10 * settings.max_calls, 10_000), use_simplex=use_simplex)
     found = minuit.fmin
     reasons = [text for is_one, text in _reasons(found) if is_one]
-    return Ended(np.array(minuit.values), bool(minuit.valid), "; ".join(reasons) or "valid minimum", _metric(minuit))
+    return Ended(
+        np.array(minuit.values),
+        bool(minuit.valid),
+        "; ".join(reasons) or "valid minimum",
+        _metric(minuit),
+    )
 
 
 def _metric(minuit: Any) -> np.ndarray | None:
-    """The Hessian as Minuit has learned it; None near bounds, where its inner coordinates say nothing of ours."""
+    """The Hessian as Minuit has learned it; None near bounds, where its inner coordinates say
+    nothing of ours.
+    """
     if minuit.covariance is None:
         return None
     covariance = np.array(minuit.covariance)
     x = np.array(minuit.values)
     lower, upper = np.array(minuit.limits).T
     room = np.minimum(x - lower, upper - x)
-    if not np.all(np.isfinite(covariance)) or np.any(room <= NEAR_BOUND * np.sqrt(np.abs(np.diagonal(covariance)))):
+    if not np.all(np.isfinite(covariance)) or np.any(
+        room <= NEAR_BOUND * np.sqrt(np.abs(np.diagonal(covariance)))
+    ):
         return None
     try:
         return 2 * minuit.errordef * np.linalg.inv(covariance)
@@ -64,7 +76,9 @@ def _metric(minuit: Any) -> np.ndarray | None:
 
 
 def positive(hessian: np.ndarray) -> np.ndarray:
-    """A Hessian with the signs of its eigenvalues turned where they are negative: iminuit has no way out of those."""
+    """A Hessian with the signs of its eigenvalues turned where they are negative: iminuit has no
+    way out of those.
+    """
     if not np.all(np.isfinite(hessian)):
         return np.eye(len(hessian))
     found, vectors = np.linalg.eigh(hessian)
@@ -74,17 +88,21 @@ def positive(hessian: np.ndarray) -> np.ndarray:
     return (vectors * np.maximum(np.abs(found), least)) @ vectors.T
 
 
-def _minuit(counted: CountedTask, x: np.ndarray, errordef: float, *, hessian: Any, with_gradient: bool = True) -> Any:
+def _minuit(
+    counted: CountedTask,
+    x: np.ndarray,
+    errordef: float,
+    *,
+    hessian: Any,
+    with_gradient: bool = True,
+) -> Any:
     library = needed("iminuit", 'minimize(method="migrad"), minos and contour', "fit")
     gradient = counted.gradient if with_gradient else False
-    minuit = library.Minuit(counted.value, x, grad=gradient, hessian=hessian, name=_names(counted))
+    names = counted.task.names
+    minuit = library.Minuit(counted.value, x, grad=gradient, hessian=hessian, name=names)
     minuit.errordef = errordef
-    minuit.limits = np.stack(counted.task.bounds, axis=1)
+    minuit.limits = np.stack(counted.bounds, axis=1)
     return minuit
-
-
-def _names(counted: CountedTask) -> tuple[str, ...]:
-    return counted.task.problem.names
 
 
 def _reasons(found: Any) -> list[tuple[bool, str]]:
@@ -96,11 +114,12 @@ def _reasons(found: Any) -> list[tuple[bool, str]]:
     ]
 
 
-# --- intervals --------------------------------------------------------------------------------------------------------
+# --- intervals ------------------------------------------------------------------------------------
 
 
 class Interval(NamedTuple):
-    """Where the profile of an element has risen by the error definition: distances from the minimum, below and above.
+    """Where the profile of an element has risen by the error definition: distances from the
+    minimum, below and above.
 
     Fields:
         lower: distance to the lower end, negative.
@@ -118,10 +137,13 @@ class Interval(NamedTuple):
 class Errors:
     """Minuit at a minimum, for MINOS and contours.
 
-    Its inner searches start from the Hessian at the minimum instead of numeric second derivatives at every point.
+    Its inner searches start from the Hessian at the minimum instead of numeric second derivatives
+    at every point.
     """
 
-    def __init__(self, counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float) -> None:
+    def __init__(
+        self, counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float
+    ) -> None:
         metric = None if hessian is None else (lambda _: hessian)
         self._minuit = minuit = _minuit(counted, x, errordef, hessian=metric)
         minuit.strategy = 0
@@ -137,10 +159,14 @@ class Errors:
         """
         self._run("minos", lambda: self._minuit.minos(*names, cl=cl))
         found = {name: self._minuit.merrors[name] for name in names}
-        return {name: Interval(each.lower, each.upper, bool(each.is_valid), cl) for name, each in found.items()}
+        return {
+            name: Interval(each.lower, each.upper, bool(each.is_valid), cl)
+            for name, each in found.items()
+        }
 
     def contour(self, pair: tuple[str, str], cl: float | None, num_points: int) -> np.ndarray:
-        """Points where the profile of two elements is at a level, shape (num_points + 1, 2), closed.
+        """Points where the profile of two elements is at a level, shape (num_points + 1, 2),
+        closed.
 
         Raises:
             MinimumError: Minuit finds no minimum here, or no contour.
@@ -158,7 +184,7 @@ class Errors:
             raise failed_minuit(what, str(error).splitlines()[0]) from error
 
 
-# --- SciPy: each method is given the derivatives that it takes --------------------------------------------------------
+# --- SciPy: each method is given the derivatives that it takes ------------------------------------
 
 
 class Takes(NamedTuple):
@@ -206,13 +232,13 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     """
     takes = METHODS[method]
     task = counted.task
-    if task.is_bounded and not takes.bounds:
+    if task.bounds.is_bounded and not takes.bounds:
         raise no_bounds(method, ["migrad", *BOUNDED])
     watched = _Watched()
     given: dict[str, Any] = {"jac": True} if takes.gradient else {}
     if takes.second is not None:
         given[takes.second] = watched.of(counted.hessian if takes.second == "hess" else counted.hvp)
-    if task.is_bounded:
+    if task.bounds.is_bounded:
         given["bounds"] = scipy.optimize.Bounds(*task.bounds, keep_feasible=True)  # pyright: ignore[reportArgumentType]
     fun = watched.of(counted.value_and_gradient if takes.gradient else counted.value)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -222,7 +248,12 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
         warnings.filterwarnings("error", UNKNOWN_OPTIONS, scipy.optimize.OptimizeWarning)
         try:
             found = scipy.optimize.minimize(
-                fun, task.x, method=method, tol=settings.tolerance, options=dict(settings.options), **given
+                fun,
+                task.x,
+                method=method,
+                tol=settings.tolerance,
+                options=dict(settings.options),
+                **given,
             )
         except scipy.optimize.OptimizeWarning as warning:
             names = str(warning).removeprefix(UNKNOWN_OPTIONS).strip(": ").split(", ")
@@ -233,11 +264,19 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
             return Ended(counted.best[1], False, f"a derivative is not finite: {error}")
     is_limited = not found.success and any(word in found.message.lower() for word in LIMITS)
     num_steps = getattr(found, "nit", None)
-    return Ended(np.asarray(found.x), bool(found.success), found.message, is_limited=is_limited, num_steps=num_steps)
+    return Ended(
+        np.asarray(found.x),
+        bool(found.success),
+        found.message,
+        is_limited=is_limited,
+        num_steps=num_steps,
+    )
 
 
 class _Watched:
-    """What a method calls: an error of its own after a derivative that is not finite is an end, not an error."""
+    """What a method calls: an error of its own after a derivative that is not finite is an end, not
+    an error.
+    """
 
     def __init__(self) -> None:
         self.is_finite: bool = True
@@ -259,7 +298,7 @@ class _Watched:
         return evaluated
 
 
-# --- optax, step by step over the saved values, and optimistix, in one program ----------------------------------------
+# --- optax, step by step over the saved values, and optimistix, in one program --------------------
 
 MAX_STEPS = 10_000
 TOLERANCE = 1e-6
@@ -286,22 +325,22 @@ def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> 
     """Steps of an optimiser, each followed by a projection into the bounds."""
     optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
     tolerance = TOLERANCE if settings.tolerance is None else settings.tolerance
-    lower, upper = counted.task.bounds
+    box = counted.bounds
     transform = optax.with_extra_args_support(optimiser)
 
     @jax.jit
     def advanced(x: Any, state: Any, value: Any, gradient: Any) -> tuple[Any, Any]:
         given = {"value": value, "grad": gradient, "value_fn": counted.task.plain_value}
         updates, state = transform.update(gradient, state, x, **given)
-        return jnp.clip(optax.apply_updates(x, updates), lower, upper), state
+        return box.inside(optax.apply_updates(x, updates)), state
 
     x = jnp.asarray(counted.task.x)
     state = transform.init(x)
     max_steps = settings.options.get("max_steps", MAX_STEPS)
     for number in range(max_steps + 1):
         value, gradient = counted.value_and_gradient(x)
-        inside = np.asarray(x) - np.clip(np.asarray(x) - gradient, lower, upper)
-        if np.abs(inside).max() <= tolerance * max(1.0, abs(value)):
+        step = x - box.inside(x - gradient)
+        if np.abs(step).max() <= tolerance * max(1.0, abs(value)):
             return Ended(np.asarray(x), True, "gradient below the tolerance", num_steps=number)
         if not np.isfinite(value):
             return Ended(np.asarray(x), False, "not finite", num_steps=number)
@@ -318,18 +357,23 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     """
     optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
     task = counted.task
-    if task.is_bounded:
+    layout = task.problem.layout
+    if task.bounds.is_bounded:
         raise no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
     given = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
 
     @jax.jit
     def run(x: Any, others: Any) -> tuple[Any, Any, Any]:
-        value = lambda x, others: task.fun(*task.problem.layout.arguments(x, others))
+        value = lambda x, others: task.fun(*layout.arguments(x, others))
         found = optimistix.minimise(value, minimiser, x, args=others, **given)
         return found.value, found.result == optimistix.RESULTS.successful, found.stats["num_steps"]
 
     x, is_done, num_steps = jax.device_get(run(jnp.asarray(task.x), task.problem.others))
     counted.counts = Counts(gradients=int(num_steps))
     is_limited = not is_done and int(num_steps) >= given["max_steps"]
-    message = "converged" if is_done else "step limit reached" if is_limited else "the minimiser gave up"
-    return Ended(np.asarray(x), bool(is_done), message, is_limited=is_limited, num_steps=int(num_steps))
+    message = (
+        "converged" if is_done else "step limit reached" if is_limited else "the minimiser gave up"
+    )
+    return Ended(
+        np.asarray(x), bool(is_done), message, is_limited=is_limited, num_steps=int(num_steps)
+    )

@@ -27,7 +27,16 @@ from incrax.fit.methods import (
     scipy_name,
 )
 from incrax.fit.result import FitResult, Status
-from incrax.fit.task import Callback, CountedTask, Ended, MethodSettings, Stopped, Task, make_task, work_of
+from incrax.fit.task import (
+    Callback,
+    CountedTask,
+    Ended,
+    MethodSettings,
+    Stopped,
+    Task,
+    make_task,
+    work_of,
+)
 
 MIGRAD = "migrad"
 MAX_CALLS = 10_000
@@ -50,48 +59,56 @@ def minimize(
 ) -> FitResult:
     """Minimise a scalar function over part of its arguments, by Minuit, SciPy, optax or optimistix.
 
-    Values, gradients and Hessians are incremental functions in which each leaf stays an input of its own: what is fixed
-    is evaluated once, and a step that moves a few elements costs what they reach.
+    Values, gradients and Hessians are incremental functions in which each leaf stays an input of
+    its own: what is fixed is evaluated once, and a step that moves a few elements costs what they
+    reach.
 
     Args:
-        fun: function of pytrees that returns one real number, usually a negative log-likelihood. An incremental
-            function keeps its options. Or a bound model: what is trainable is free, within the model's bounds, and ends
-            at the minimum; programs and saved values are the model's, also for its next fit.
+        fun: function of pytrees that returns one real number, usually a negative log-likelihood. An
+            incremental function keeps its options. Or a bound model: what is trainable is free,
+            within the model's bounds, and ends at the minimum; programs and saved values are the
+            model's, also for its next fit.
         *args: the function's arguments, at the start of the search; all positional.
-        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is fixed. Integers of
-            Python among it are floats.
-        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower, upper) that broadcast to
-            the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
-        method: `"migrad"` (Minuit, with exact gradients); the name of a method of `scipy.optimize.minimize`, which is
-            given the gradients, Hessians or products that it takes (`"COBYLA"` may evaluate a little outside of
-            bounds); an optimiser of optax; a minimiser of optimistix (in one program: nothing is saved).
-        errordef: how far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi
-            squared. Scales errors; of the search only Minuit's idea of near enough.
-        tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of 2e-4 errordef); of
-            SciPy `tol`; of optax the greatest element of the gradient, relative to the value or 1 (1e-6). None: its
-            default. The tolerances of a minimiser of optimistix are its own.
+        wrt: what is free, n elements in all; as in `grad`. None: the first argument. All else is
+            fixed. Integers of Python among it are floats.
+        bounds: a mapping of paths of free leaves, as `explain()` prints them, to pairs (lower,
+            upper) that broadcast to the leaf; None for no bound: `{"params['sigma']": (0, None)}`.
+        method: `"migrad"` (Minuit, with exact gradients); the name of a method of
+            `scipy.optimize.minimize`, which is given the gradients, Hessians or products that it
+            takes (`"COBYLA"` may evaluate a little outside of bounds); an optimiser of optax; a
+            minimiser of optimistix (in one program: nothing is saved).
+        errordef: how far the function rises at one standard error: 0.5 for a negative
+            log-likelihood, 1 for chi squared. Scales errors; of the search only Minuit's idea of
+            near enough.
+        tolerance: the method's own: of Minuit `tol` (0.1: an estimated distance to the minimum of
+            2e-4 errordef); of SciPy `tol`; of optax the greatest element of the gradient, relative
+            to the value or 1 (1e-6). None: its default. The tolerances of a minimiser of optimistix
+            are its own.
         max_calls: evaluations, at most; optimistix counts its `max_steps` instead.
-        callback: called with the parameters (as `result.params`) and the value at each point better than all before;
-            stops the search if it returns True.
+        callback: called with the parameters (as `result.params`) and the value at each point better
+            than all before; stops the search if it returns True.
         progress: whether a search of over two seconds shows its progress on a terminal.
-        **options: of the method. Minuit: `strategy` (0; from 1 on our Hessian is its start), `step` (first steps, a
-            number or shape (n,)), `precision`, `use_simplex`, `with_gradient` (False: differences by single elements).
-            SciPy: its `options`. optax and optimistix: `max_steps`.
+        **options: of the method. Minuit: `strategy` (0; from 1 on our Hessian is its start), `step`
+            (first steps, a number or shape (n,)), `precision`, `use_simplex`, `with_gradient`
+            (False: differences by single elements). SciPy: its `options`. optax and optimistix:
+            `max_steps`.
 
     Returns:
-        Parameters, how the search ended, counters; errors, intervals, tables, plots and JSON on demand; see
-        `FitResult`. A search that fails is told by its `status`, never by an error.
+        Parameters, how the search ended, counters; errors, intervals, tables, plots and JSON on
+        demand; see `FitResult`. A search that fails is told by its `status`, never by an error.
 
     Raises:
-        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that has a derivative.
+        SelectionError: `wrt` cannot be understood, or selects an array of integers or nothing that
+            has a derivative.
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex, or none has an element.
-        MethodError: the method does not exist, or takes no bounds, callback or option that was given, or the function
-            returns no real number.
+        MethodError: the method does not exist, or takes no bounds, callback or option that was
+            given, or the function returns no real number.
         MissingExtraError: the library of the method is not installed.
 
-    Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost one Hessian when they
-        are first read, or when a method of SciPy, optax or optimistix says that it converged.
+    Cost: that of the method's evaluations; a gradient and its value are one program. Errors cost
+        one Hessian when they are first read, or when a method of SciPy, optax or optimistix says
+        that it converged.
 
     Source: F. James and M. Roos, MINUIT (1975), by iminuit; SciPy; optax; optimistix.
 
@@ -108,11 +125,13 @@ def minimize(
     name, search = _method(method, settings, callback)
     found = minimized(task, name, search, settings, callback, progress=progress)
     if isinstance(fun, Bound):
-        fun.set_vector(np.clip(found.values, *found.bounds))
+        fun.set_vector(found.bounds.inside(found.values))
     return found
 
 
-def _method(method: Any, settings: MethodSettings, callback: Any) -> tuple[str, Callable[[CountedTask], Ended]]:
+def _method(
+    method: Any, settings: MethodSettings, callback: Any
+) -> tuple[str, Callable[[CountedTask], Ended]]:
     """The name of a method, and the method."""
     if isinstance(method, str) and method.lower() == MIGRAD:
         _check_options(MIGRAD, settings, MINUIT_OPTIONS)
@@ -164,7 +183,7 @@ def minimized(
         message=ended.message,
         value=value,
         values=np.asarray(ended.x, np.float64),
-        names=task.problem.names,
+        names=task.names,
         bounds=task.bounds,
         errordef=settings.errordef,
         counts=counts,
@@ -173,14 +192,20 @@ def minimized(
         _problem=task.problem,
         _task=task,
     )
-    return _tested(found, counted, ended.metric) if found.status in (Status.CONVERGED, Status.STALLED) else found
+    return (
+        _tested(found, counted, ended.metric)
+        if found.status in (Status.CONVERGED, Status.STALLED)
+        else found
+    )
 
 
-# --- our own test of an end -------------------------------------------------------------------------------------------
+# --- our own test of an end -----------------------------------------------------------------------
 
 
 def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -> FitResult:
-    """The same, where the gradient bears out what the method says; else with another status and message."""
+    """The same, where the gradient bears out what the method says; else with another status and
+    message.
+    """
     try:
         gradient = counted.gradient(found.values)
     except _NO_DERIVATIVE:
@@ -205,7 +230,9 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
     most = SLOPE * max(abs(found.value), found.errordef)
     if slope <= most:
         return found
-    return found.retold(f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED)
+    return found.retold(
+        f"the gradient is {slope:.3g} per size of an element, above {most:.3g}", Status.STALLED
+    )
 
 
 _NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)

@@ -1,10 +1,12 @@
 """A least-squares problem of pytrees as one of a vector.
 
-In: a function of pytrees, its arguments, what is free, bounds. Out: a `Problem`: vectors, and the way back.
+In: a function of pytrees, its arguments, what is free, bounds. Out: a `Problem`: vectors, and the
+way back.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound
+from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, element_names, ends
 from incrax.derivatives.selection import Mirror, select, type_name
@@ -20,6 +23,7 @@ from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.signature import argument_names
+from incrax.fit.box import Box
 from incrax.fit.messages import (
     SQUARES,
     beside_a_model,
@@ -34,18 +38,28 @@ from incrax.fit.messages import (
 
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
+NUM_PROGRAMS = 64
+"""Of each kind, the functions whose programs are kept."""
 
 
-def kept_or_made(cached: Any, *key: Any) -> Any:
-    """What a function under `lru_cache` returns, made anew where a static value of the key cannot be hashed."""
-    try:
-        return cached(*key)
-    except TypeError:
-        return cached.__wrapped__(*key)
+def remembered(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that keeps what it returned lately, where its arguments can be hashed."""
+    cached = functools.lru_cache(NUM_PROGRAMS)(make)
+
+    def kept_or_made(*key: Any) -> Any:
+        try:
+            return cached(*key)
+        except TypeError:  # a static value of the key has no hash
+            return make(*key)
+
+    return kept_or_made
 
 
 class ArgumentLayout(NamedTuple):
-    """How the arguments of a function are made of a vector and of what is fixed. Hashable."""
+    """How the arguments of a function are made of a vector and of what is fixed.
+
+    It is what the types of the arguments decide, and hashable.
+    """
 
     treedef: Any
     numbers: tuple[int, ...]
@@ -56,65 +70,74 @@ class ArgumentLayout(NamedTuple):
     """The leaves that are not, None elsewhere."""
     ends: Ends
     dtypes: tuple[Any, ...]
+    mirror: Mirror
+    paths: tuple[str, ...]
+    """Of the free leaves."""
+    names: tuple[str, ...]
+    """Of the free elements."""
 
-    def arguments(self, x: Any, others: tuple[Any, ...]) -> tuple[Any, ...]:
+    @property
+    def other_numbers(self) -> list[int]:
+        """Of the leaves that are values and fixed."""
+        return [k for k, is_one in enumerate(self.is_value) if is_one and k not in self.numbers]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the vector."""
+        return np.result_type(np.float32, *self.dtypes)
+
+    def arguments(self, x: Any, others: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments at a vector of shape (n,)."""
         return self.filled(self.free_leaves(x), others)
 
     def filled(self, free: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments with these free leaves, and these others."""
         leaves = list(self.static)
-        rest = iter(others)
-        for number, is_value in enumerate(self.is_value):
-            if is_value and number not in self.numbers:
-                leaves[number] = next(rest)
-        for number, value in zip(self.numbers, free, strict=True):
-            leaves[number] = value
+        for numbers, values in ((self.numbers, free), (self.other_numbers, others)):
+            for number, value in zip(numbers, values, strict=True):
+                leaves[number] = value
         return jax.tree.unflatten(self.treedef, leaves)[0]
 
     def free_leaves(self, x: Any) -> list[Any]:
         """A vector as the free leaves."""
-        return [each.astype(dtype) for each, dtype in zip(self.ends.split(x), self.dtypes, strict=True)]
+        parts = self.ends.split(x)
+        return [part.astype(dtype) for part, dtype in zip(parts, self.dtypes, strict=True)]
 
 
 class Problem(NamedTuple):
     """Where a search starts, in which bounds, and how it is evaluated."""
 
     layout: ArgumentLayout
-    mirror: Mirror
     x: np.ndarray
     others: tuple[Any, ...]
-    lower: np.ndarray
-    upper: np.ndarray
-    names: tuple[str, ...]
+    box: Box
     tree_of: Callable[[list[Any]], Any] | None = None
     """Of bound models: the trainable inputs from their leaves."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the free elements."""
+        return self.layout.names
+
+    def arguments(self, x: Any) -> tuple[Any, ...]:
+        """Those of the function at a vector."""
+        return self.layout.arguments(x, self.others)
+
     def tree(self, x: Any) -> Any:
-        """A vector in the shape of the first argument if all that is free is part of it; what is fixed as it was."""
-        if self.tree_of is not None:
-            return self.tree_of(self.layout.free_leaves(x))
-        return self.layout.arguments(x, self.others)[0]
+        """A vector in the shape of the first argument if all that is free is part of it; what is
+        fixed as it was.
+        """
+        return self.arguments(x)[0] if self.tree_of is None else self.selected(x)
 
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
-        if self.tree_of is not None:
-            return self.tree_of(self.layout.free_leaves(x))
-        return self.mirror.tree(self.layout.free_leaves(x))
+        tree_of = self.tree_of or self.layout.mirror.tree
+        return tree_of(self.layout.free_leaves(x))
 
 
-class Shape(NamedTuple):
-    """What of a problem the types of the arguments decide."""
-
-    layout: ArgumentLayout
-    mirror: Mirror
-    paths: tuple[str, ...]
-    names: tuple[str, ...]
-    other_numbers: tuple[int, ...]
-    dtype: Any
-
-
-def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES) -> Problem:
+def problem(
+    fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: Any, *, caller: str = SQUARES
+) -> Problem:
     """A function of pytrees at example arguments; `caller` is what users called, for messages.
 
     Raises:
@@ -122,16 +145,17 @@ def problem(fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any, bounds: An
         BoundsError: bounds name nothing free, are no pairs, or exclude the start.
         ParameterTypeError: a free leaf is complex, or none has an element.
     """
-    shape, leaves = shaped(caller, fun, args, wrt)
-    values = [leaves[number] for number in shape.layout.numbers]
-    x = np.concatenate([np.ravel(np.asarray(value)) for value in values], dtype=shape.dtype)
-    lower, upper = _Bounds(caller, shape).of(bounds, x)
-    others = tuple(leaves[number] for number in shape.other_numbers)
-    return Problem(shape.layout, shape.mirror, x, others, lower, upper, shape.names)
+    layout, leaves = laid_out(caller, fun, args, wrt)
+    values = [np.ravel(np.asarray(leaves[number])) for number in layout.numbers]
+    x = np.concatenate(values, dtype=layout.dtype)
+    others = tuple(leaves[number] for number in layout.other_numbers)
+    return Problem(layout, x, others, _box(caller, layout, bounds, x))
 
 
-def shaped(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> tuple[Shape, list[Any]]:
-    """The shape of a problem, found once for arguments of the same types, and their leaves without marks.
+def laid_out(
+    name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any
+) -> tuple[ArgumentLayout, list[Any]]:
+    """The layout, found once for arguments of the same types, and their leaves without marks.
 
     Raises:
         SelectionError: `wrt` cannot be understood or selects nothing that has a derivative.
@@ -140,46 +164,50 @@ def shaped(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) 
     leaves, treedef = jax.tree.flatten(args, is_leaf=is_mark)
     names = tuple(argument_names(plain(fun), len(args)))
     kinds = tuple(map(type, jax.tree.leaves(wrt)))  # 1 is no True here, although they are equal
-    key = (name, names, wrt, kinds, treedef, jax.dtypes.canonicalize_dtype(float), *map(_kind, leaves))
+    real = jax.dtypes.canonicalize_dtype(float)
+    key = (name, names, wrt, kinds, treedef, real, *map(_kind, leaves))
     try:
-        shape = _shapes.get(key)
+        layout = _layouts.get(key)
     except TypeError:  # a mask, a mark, or a static value without a hash
-        return _shape(name, fun, args, wrt), list(map(_unmarked, leaves))
-    if shape is None:
-        shape = _shapes[key] = _shape(name, fun, args, wrt)
-        while len(_shapes) > NUM_SHAPES:
-            _shapes.pop(next(iter(_shapes)), None)
-    return shape, list(map(_unmarked, leaves))
+        return _layout(name, fun, args, wrt), list(map(_unmarked, leaves))
+    if layout is None:
+        layout = _layout(name, fun, args, wrt)
+        _layouts.add(key, layout)
+    return layout, list(map(_unmarked, leaves))
 
 
-_shapes: dict[Any, Shape] = {}
+_layouts: LruTable[Any, ArgumentLayout] = LruTable(NUM_SHAPES)
 
 
 def _kind(leaf: Any) -> Any:
-    """What of a leaf decides the shape of a problem: a type, or a static value itself."""
+    """What of a leaf decides the layout: a type, or a static value itself."""
     if isinstance(leaf, (jax.Array, np.ndarray)):
         return leaf.shape, leaf.dtype
     return (type(leaf), leaf) if not is_dynamic(leaf) else ((), jax.dtypes.result_type(leaf))
 
 
-def _shape(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> Shape:
+def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any) -> ArgumentLayout:
     selection = select(name, fun, wrt, args, {})
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
         if jnp.iscomplexobj(value):
             raise complex_parameter(name, path, type_name(value))
-    leaves = selection.leaves
-    is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in leaves)
-    static = tuple(None if is_one else leaf for is_one, leaf in zip(is_value, leaves, strict=True))
+    is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in selection.leaves)
+    leaves = zip(is_value, selection.leaves, strict=True)
     shapes = ends([np.shape(value) for value in values])
     if not shapes.size:
         raise no_parameters(name, selection.paths)
-    dtypes = tuple(np.dtype(jax.dtypes.result_type(value)) for value in values)
-    layout = ArgumentLayout(selection.treedef, selection.numbers, is_value, static, shapes, dtypes)
-    names = element_names(selection.paths, shapes.shapes)
-    chosen = set(selection.numbers)
-    others = tuple(number for number, is_one in enumerate(is_value) if is_one and number not in chosen)
-    return Shape(layout, selection.mirror, selection.paths, names, others, np.result_type(np.float32, *dtypes))
+    return ArgumentLayout(
+        selection.treedef,
+        selection.numbers,
+        is_value,
+        static=tuple(None if is_one else leaf for is_one, leaf in leaves),
+        ends=shapes,
+        dtypes=tuple(np.dtype(jax.dtypes.result_type(value)) for value in values),
+        mirror=selection.mirror,
+        paths=selection.paths,
+        names=element_names(selection.paths, shapes.shapes),
+    )
 
 
 def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
@@ -190,7 +218,7 @@ def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
         ParameterTypeError: a trainable leaf is complex.
     """
     wrt = model.trained(caller)
-    bounds = {path: pair for path, pair in model.bounds.items() if path in wrt}
+    bounds = {path: model.bounds[path] for path in wrt if path in model.bounds}
     found = problem(model.function, model.args, wrt, bounds, caller=caller)
     return found._replace(tree_of=model.shape())
 
@@ -211,61 +239,65 @@ def _unmarked(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Mark) else leaf
 
 
-class _Bounds(NamedTuple):
-    """Reads bounds of the free leaves of a caller."""
+# --- bounds ---------------------------------------------------------------------------------------
 
-    caller: str
-    shape: Shape
 
-    def of(self, bounds: Any, x: np.ndarray) -> Any:
-        """Lower and upper bound of each element."""
-        lower = np.full(x.shape, -np.inf, x.dtype)
-        upper = np.full(x.shape, np.inf, x.dtype)
-        if bounds is None:
-            return lower, upper
-        if not isinstance(bounds, Mapping):
-            raise wrong_bounds(self.caller, repr(bounds), "it is no mapping of paths to pairs")
-        for path, pair in bounds.items():
-            parts = [k for k, each in enumerate(self.shape.paths) if is_within(each, path)]
-            if not parts:
-                raise unknown_bound(self.caller, path, self.shape.paths)
-            low, high = self._pair(path, pair)
-            for part in parts:
-                a, b, shape = self.shape.layout.ends.parts()[part]
-                lower[a:b] = self._spread(path, low, shape)
-                upper[a:b] = self._spread(path, high, shape)
-        for name, low, value, high in zip(self.shape.names, lower, x, upper, strict=True):
-            if not low <= value <= high and not np.isnan(value):
-                raise outside_bounds(self.caller, name, value, low, high)
-        return lower, upper
-
-    def _pair(self, path: str, pair: Any) -> tuple[Any, Any]:
-        """Lower and upper bound, infinite where None."""
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "it is no pair (lower, upper)")
-        low = -np.inf if pair[0] is None else pair[0]
-        high = np.inf if pair[1] is None else pair[1]
+def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box:
+    """What users say of bounds."""
+    box = Box(np.full(x.shape, -np.inf, x.dtype), np.full(x.shape, np.inf, x.dtype))
+    if bounds is None:
+        return box
+    if not isinstance(bounds, Mapping):
+        raise wrong_bounds(caller, repr(bounds), "it is no mapping of paths to pairs")
+    for path, pair in bounds.items():
+        parts = [
+            part
+            for name, part in zip(layout.paths, layout.ends.parts(), strict=True)
+            if is_within(name, path)
+        ]
+        if not parts:
+            raise unknown_bound(caller, path, layout.paths)
         try:
-            is_ordered = np.all(np.asarray(low) < np.asarray(high))
-        except (TypeError, ValueError) as error:
-            raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "its parts cannot be compared") from error
-        if not is_ordered:
-            raise wrong_bounds(self.caller, f"{pair!r} for `{path}`", "the lower bound is not below the upper one")
-        return low, high
-
-    def _spread(self, path: str, bound: Any, shape: tuple[int, ...]) -> np.ndarray:
-        try:
-            return np.broadcast_to(bound, shape).reshape(-1)
+            _set_bounds(box, pair, parts)
         except ValueError as error:
-            reason = f"it does not fit the shape {list(shape)}"
-            raise wrong_bounds(self.caller, f"{bound!r} for `{path}`", reason) from error
+            seen = f"{pair!r} for `{path}`"
+            raise wrong_bounds(caller, seen, str(error)) from error.__cause__
+    for name, low, value, high in zip(layout.names, box.lower, x, box.upper, strict=True):
+        if not low <= value <= high and not np.isnan(value):
+            raise outside_bounds(caller, name, value, low, high)
+    return box
 
 
-# --- residuals --------------------------------------------------------------------------------------------------------
+def _set_bounds(box: Box, pair: Any, parts: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
+    """The bounds of some leaves.
+
+    Raises:
+        ValueError: with the reason, where they are none.
+    """
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise ValueError("it is no pair (lower, upper)")
+    low = -np.inf if pair[0] is None else pair[0]
+    high = np.inf if pair[1] is None else pair[1]
+    try:
+        is_ordered = np.all(np.asarray(low) < np.asarray(high))
+    except (TypeError, ValueError) as error:
+        raise ValueError("its parts cannot be compared") from error
+    if not is_ordered:
+        raise ValueError("the lower bound is not below the upper one")
+    for first, last, shape in parts:
+        try:
+            box.lower[first:last] = np.broadcast_to(low, shape).reshape(-1)
+            box.upper[first:last] = np.broadcast_to(high, shape).reshape(-1)
+        except ValueError as error:
+            raise ValueError(f"it does not fit the shape {list(shape)}") from error
+
+
+# --- residuals ------------------------------------------------------------------------------------
 
 
 def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
-    """All residuals, times the roots of their weights if there are any, as a vector of real numbers.
+    """All residuals, times the roots of their weights if there are any, as a vector of real
+    numbers.
 
     Of a complex residual, real and imaginary part.
 
@@ -295,15 +327,22 @@ def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
     leaves, treedef = jax.tree.flatten(residuals)
     given = jax.tree.leaves(weights)
     if jax.tree.structure(weights) != treedef and len(given) != 1:
-        raise wrong_weights(f"the structure {jax.tree.structure(weights)}", f"that of the residuals, {treedef}")
+        raise wrong_weights(
+            f"the structure {jax.tree.structure(weights)}", f"that of the residuals, {treedef}"
+        )
     given = given if len(given) == len(leaves) else given * len(leaves)
     for weight, leaf in zip(given, leaves, strict=True):
         if np.any(~(np.asarray(weight) >= 0)):
             raise wrong_weights("a negative weight or NaN", "none below zero")
         shape = np.shape(weight)
         if len(shape) > len(leaf.shape) or any(map(_is_wider, shape[::-1], leaf.shape[::-1])):
-            raise wrong_weights(f"the shape {list(shape)}", f"{list(leaf.shape)}, that of the residuals")
-    return tuple(np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape) for w, leaf in zip(given, leaves, strict=True))
+            raise wrong_weights(
+                f"the shape {list(shape)}", f"{list(leaf.shape)}, that of the residuals"
+            )
+    return tuple(
+        np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape)
+        for w, leaf in zip(given, leaves, strict=True)
+    )
 
 
 def _is_wider(seen: int, expected: int) -> bool:

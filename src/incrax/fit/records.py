@@ -18,7 +18,9 @@ FORMAT = 1
 def to_json(kind: str, content: Mapping[str, Any]) -> str:
     """A record of numbers, texts and arrays as JSON; floats come back to the last bit."""
     head = {"kind": kind, "format": FORMAT, "incrax": incrax.__version__}
-    return json.dumps({**head, **{name: _plain(value) for name, value in content.items()}}, allow_nan=False)
+    return json.dumps(
+        {**head, **{name: _plain(value) for name, value in content.items()}}, allow_nan=False
+    )
 
 
 def from_json(kind: str, text: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax.errors import CovarianceError
 from incrax.fit import records
+from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
 from incrax.fit.messages import (
     no_scalar_function,
@@ -34,13 +35,19 @@ from incrax.fit.problem import Problem, problem
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
 NEAR = 0.1
-"""Of the error definition: farther from the minimum than this, intervals from here would be about another point."""
+"""Of the error definition: farther from the minimum than this, intervals from here would be about
+another point.
+"""
 ENOUGH = 1e-2
-"""Of the error definition: what may be left to gain at the end of a search that converged, a tenth of an error."""
+"""Of the error definition: what may be left to gain at the end of a search that converged, a tenth
+of an error.
+"""
 NOISE = 10.0
 """Rounding errors of a value, in units of epsilon times the value."""
 PRECISE = 1e-4
-"""Of the error definition: an estimated distance to the minimum below this ends in rounding errors, not in a stall."""
+"""Of the error definition: an estimated distance to the minimum below this ends in rounding errors,
+not in a stall.
+"""
 
 
 def element_number(name: str, names: Sequence[str]) -> int:
@@ -58,22 +65,33 @@ class Status(enum.Enum):
     """How a search ended."""
 
     CONVERGED = "converged"
-    """Every element's undamped step is below the tolerance times its value, or times its standard error.
+    """Every element's undamped step is below the tolerance times its value, or times its standard
+    error.
 
-    Of a minimiser: it says so, and the gradient leaves at most a hundredth of the error definition to gain."""
+    Of a minimiser: it says so, and the gradient leaves at most a hundredth of the error definition
+    to gain.
+    """
     AT_PRECISION = "converged to rounding errors"
-    """What is left to gain is below the rounding errors of the cost; nothing better can be had in this precision."""
+    """What is left to gain is below the rounding errors of the cost; nothing better can be had in
+    this precision.
+    """
     SINGULAR = "converged, not determined"
-    """A minimum, but the data do not determine all parameters: the Jacobian has not full rank there."""
+    """A minimum, but the data do not determine all parameters: the Jacobian has not full rank
+    there.
+    """
     UNDERDETERMINED = "converged, fewer residuals than parameters"
     """A point of least squares among many."""
     STALLED = "stalled"
-    """No step lowers the cost and the cost is not at its rounding errors: a function that jumps, a wrong derivative.
+    """No step lowers the cost and the cost is not at its rounding errors: a function that jumps, a
+    wrong derivative.
 
-    Of a minimiser: it gave up, or its gradient contradicts what it says of itself."""
+    Of a minimiser: it gave up, or its gradient contradicts what it says of itself.
+    """
     MAX_STEPS = "step limit reached"
     NOT_FINITE = "not finite"
-    """A value, residual or derivative is NaN or infinite at the start, or at a point that was taken."""
+    """A value, residual or derivative is NaN or infinite at the start, or at a point that was
+    taken.
+    """
 
     @property
     def is_converged(self) -> bool:
@@ -99,10 +117,13 @@ class LinearModel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FitResult(ShownAsText):
-    """The end of a search for the minimum of a function of n free elements. Made by `minimize`, `levenberg_marquardt`.
+    """The end of a search for the minimum of a function of n free elements.
 
-    Errors are found when the first of them is asked for: from the Hessian at the end, of least squares from the
-    Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are for `minimize` only.
+    Made by `minimize`, `levenberg_marquardt`.
+
+    Errors are found when the first of them is asked for: from the Hessian at the end, of least
+    squares from the Jacobian there. What has a Hessian, a gradient, `edm`, `minos` and scans are
+    for `minimize` only.
     """
 
     status: Status
@@ -112,15 +133,19 @@ class FitResult(ShownAsText):
     message: str
     """The method's own account."""
     value: float
-    """Of the function at the end; of least squares half the sum of squares, weighed and under the loss."""
+    """Of the function at the end; of least squares half the sum of squares, weighed and under the
+    loss.
+    """
     values: np.ndarray
     """Of the free elements, shape (n,)."""
     names: tuple[str, ...]
     """Of the free elements, in the order of `values` and `covariance`."""
-    bounds: tuple[np.ndarray, np.ndarray]
+    bounds: Box
     """Lower and upper bound of each, shape (n,); infinite where there is none."""
     errordef: float
-    """How far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for chi squared."""
+    """How far the function rises at one standard error: 0.5 for a negative log-likelihood, 1 for
+    chi squared.
+    """
     counts: Counts = Counts()
     """Evaluations during the search of a minimiser."""
     work: Work = Work(0, 0)
@@ -142,11 +167,13 @@ class FitResult(ShownAsText):
     _problem: Problem | None = field(default=None, repr=False)
     _task: Task | None = field(default=None, repr=False)
 
-    # --- where ---------------------------------------------------------------------------------------------------
+    # --- where ------------------------------------------------------------------------------------
 
     @property
     def is_converged(self) -> bool:
-        """Whether the method ended by its own account, and the gradient bears it out; see `Status` and `is_minimum`."""
+        """Whether the method ended by its own account, and the gradient bears it out; see `Status`
+        and `is_minimum`.
+        """
         return self.status.is_converged
 
     @cached_property
@@ -168,7 +195,8 @@ class FitResult(ShownAsText):
         """What was minimised, for `what` needs it.
 
         Raises:
-            MinimumError: the result was read from JSON without a function, or it is of least squares.
+            MinimumError: the result was read from JSON without a function, or it is of least
+                squares.
         """
         if self._linear is not None:
             raise no_scalar_function(what)
@@ -194,7 +222,7 @@ class FitResult(ShownAsText):
         """
         return element_number(name, self.names)
 
-    # --- derivatives and errors ----------------------------------------------------------------------------------
+    # --- derivatives and errors -------------------------------------------------------------------
 
     @cached_property
     def gradient(self) -> np.ndarray:
@@ -211,7 +239,9 @@ class FitResult(ShownAsText):
         """Which elements a bound holds, shape (n,)."""
         if self._linear is not None:
             return ~np.asarray(self._linear.is_free)
-        return is_held_by(self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef)
+        return is_held_by(
+            self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef
+        )
 
     @cached_property
     def _curvature(self) -> Curvature:
@@ -225,10 +255,12 @@ class FitResult(ShownAsText):
     def covariance(self) -> np.ndarray:
         """2 errordef H^-1, shape (n, n), from the exact Hessian H.
 
-        Of least squares (J^T J)^-1, times the residual variance unless `is_absolute`. Infinite for what the function,
-        or the data, do not determine; NaN for what a bound holds, and where it is no minimum.
+        Of least squares (J^T J)^-1, times the residual variance unless `is_absolute`. Infinite for
+        what the function, or the data, do not determine; NaN for what a bound holds, and where it
+        is no minimum.
 
-        Cost: one Hessian, once; of least squares nothing more than a fit with a dense Jacobian has found already.
+        Cost: one Hessian, once; of least squares nothing more than a fit with a dense Jacobian has
+        found already.
         """
         if self._linear is None:
             return self._curvature.covariance
@@ -247,19 +279,26 @@ class FitResult(ShownAsText):
 
     @property
     def is_minimum(self) -> bool:
-        """Whether nothing is left to gain, and the Hessian is positive definite for all that no bound holds."""
+        """Whether nothing is left to gain, and the Hessian is positive definite for all that no
+        bound holds.
+        """
         return self._curvature.is_definite and self._left <= self.goal
 
     @property
     def is_near(self) -> bool:
-        """Whether the Hessian is positive definite, and its minimum near enough for intervals and scans from here."""
+        """Whether the Hessian is positive definite, and its minimum near enough for intervals and
+        scans from here.
+        """
         return self._curvature.is_definite and self._left <= max(NEAR * self.errordef, self.goal)
 
     @property
     def goal(self) -> float:
-        """What may be left to gain at a minimum, in units of the function: a tenth of an error, or rounding errors."""
-        eps = np.finfo(np.float64 if self._task is None else self._task.problem.x.dtype).eps
-        return max(ENOUGH * self.errordef, NOISE * float(eps) * abs(self.value))
+        """What may be left to gain at a minimum, in units of the function: a tenth of an error, or
+        rounding errors.
+        """
+        dtype = np.float64 if self._task is None else self._task.dtype
+        eps = float(np.finfo(dtype).eps)
+        return max(ENOUGH * self.errordef, NOISE * eps * abs(self.value))
 
     def left(self, hessian: np.ndarray) -> float:
         """What is left to gain within the bounds, by a Hessian or an estimate of it."""
@@ -288,20 +327,24 @@ class FitResult(ShownAsText):
 
     @cached_property
     def edm(self) -> float:
-        """Estimated distance to the minimum, in units of the function: g^T H^-1 g / 2 of what may move.
+        """Estimated distance to the minimum, in units of the function: g^T H^-1 g / 2 of what may
+        move.
 
-        Along directions in which the function has no minimum, what it gains by one error or the element's size.
+        Along directions in which the function has no minimum, what it gains by one error or the
+        element's size.
         """
         return self._edm if np.isfinite(self._edm) else self._left
 
     def minos(self, *names: str, cl: float | None = None) -> dict[str, Interval]:
-        """Asymmetric errors: how far an element goes until the function, minimised over all others, rises by errordef.
+        """Asymmetric errors: how far an element goes until the function, minimised over all others,
+        rises by errordef.
 
         By Minuit's MINOS, after any method.
 
         Args:
             *names: free elements; none: all that no bound holds.
-            cl: confidence level; from 1 on a number of standard deviations. None: one standard deviation.
+            cl: confidence level; from 1 on a number of standard deviations. None: one standard
+                deviation.
 
         Returns:
             Intervals by name, which `intervals` keeps as well.
@@ -315,7 +358,9 @@ class FitResult(ShownAsText):
         task = self.task("minos")
         for name in names:
             self.number(name)
-        chosen = names or tuple(name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held)
+        chosen = names or tuple(
+            name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
+        )
         found = self.minuit_errors(CountedTask(task), "minos").intervals(chosen, cl)
         self.intervals.update(found)
         return found
@@ -328,9 +373,11 @@ class FitResult(ShownAsText):
         """
         if not self.is_near:
             raise not_a_minimum(what, self.status.value)
-        return Errors(counted, self.values, None if np.any(self.is_held) else self.hessian, self.errordef)
+        return Errors(
+            counted, self.values, None if np.any(self.is_held) else self.hessian, self.errordef
+        )
 
-    # --- reports -------------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def table(self) -> Table:
         """The free elements with their errors, for a terminal."""
@@ -339,7 +386,9 @@ class FitResult(ShownAsText):
             columns["error"] = [f"{x:.3g}" for x in self.errors]
         if self.intervals:
             found = [self.intervals.get(name) for name in self.names]
-            columns["MINOS"] = ["" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found]
+            columns["MINOS"] = [
+                "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
+            ]
         table = Table()
         table.add_column("parameter")
         for name in columns:
@@ -352,7 +401,9 @@ class FitResult(ShownAsText):
         start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
         if self._linear is not None:
             return f"{start}; {self.num_steps} steps, {self.num_jacobians} Jacobians"
-        done = ", ".join(f"{count} {name}" for name, count in self.counts._asdict().items() if count)
+        done = ", ".join(
+            f"{count} {name}" for name, count in self.counts._asdict().items() if count
+        )
         avoided = f", {self.work.avoided:.0%} of the work avoided" if self.work.ran else ""
         return f"{start}, edm {self.edm:.2g}; {done}{avoided}"
 
@@ -373,16 +424,22 @@ class FitResult(ShownAsText):
         """
         if axes is None:
             figure = needed("matplotlib.pyplot", "plot", "fit").figure
-            axes = figure(figsize=(10, 1.5 + 0.3 * len(self.names)), layout="constrained").subplots(1, 2)
+            axes = figure(figsize=(10, 1.5 + 0.3 * len(self.names)), layout="constrained").subplots(
+                1, 2
+            )
         found = [self.intervals.get(name) for name in self.names]
         rows = zip(found, self.errors, strict=True)
-        sides = [(error, error) if each is None else (-each.lower, each.upper) for each, error in rows]
+        sides = [
+            (error, error) if each is None else (-each.lower, each.upper) for each, error in rows
+        ]
         scale = np.where(self.values == 0, 1.0, np.abs(self.values)) / 100
         places = np.arange(len(self.names))[::-1]
         left, right = axes
         relative = np.nan_to_num(np.transpose(sides) / scale)
         left.errorbar(0 * places, places, xerr=relative, fmt="o", color="C0")
-        labels = [f"{name} = {value:.5g}" for name, value in zip(self.names, self.values, strict=True)]
+        labels = [
+            f"{name} = {value:.5g}" for name, value in zip(self.names, self.values, strict=True)
+        ]
         left.set_yticks(places, labels)
         left.set_xlabel("error, % of the value")
         image = right.imshow(self.correlation, vmin=-1, vmax=1, cmap="RdBu")
@@ -399,14 +456,29 @@ class FitResult(ShownAsText):
         Cost: a Hessian, if none was evaluated yet.
         """
         content = {name: getattr(self, name) for name in _PLAIN}
-        content |= {"status": self.status.name, "edm": self._edm, "values": self.values, "bounds": self.bounds}
-        content |= {"intervals": self.intervals, "counts": self.counts._asdict(), "work": self.work._asdict()}
+        content |= {
+            "status": self.status.name,
+            "edm": self._edm,
+            "values": self.values,
+            "bounds": self.bounds,
+        }
+        content |= {
+            "intervals": self.intervals,
+            "counts": self.counts._asdict(),
+            "work": self.work._asdict(),
+        }
         if self._linear is None:
             content |= {"gradient": self.gradient, "hessian": self.hessian}
         else:
-            content |= {name: np.asarray(each) for name, each in self._linear._asdict().items() if name != "inverse"}
+            content |= {
+                name: np.asarray(each)
+                for name, each in self._linear._asdict().items()
+                if name != "inverse"
+            }
             with contextlib.suppress(CovarianceError):
-                content["inverse"] = None if self._linear.inverse is None else np.asarray(self._linear.inverse)
+                content["inverse"] = (
+                    None if self._linear.inverse is None else np.asarray(self._linear.inverse)
+                )
         return records.to_json("FitResult", content)
 
     @staticmethod
@@ -421,7 +493,8 @@ class FitResult(ShownAsText):
 
         Args:
             text: JSON.
-            fun: what was minimised, or the function of residuals, for `params`, `minos` and scans; None: they raise.
+            fun: what was minimised, or the function of residuals, for `params`, `minos` and scans;
+                None: they raise.
             *args: its arguments, as for the fit.
             wrt: as for the fit.
             bounds: as for the fit; None: those of the record.
@@ -435,20 +508,23 @@ class FitResult(ShownAsText):
         given = None if task is None else task.problem
         if fun is not None and is_squares:
             given = problem(fun, args, wrt, bounds)
-        lower, upper = map(records.array, content["bounds"])
+        box = Box(*map(records.array, content["bounds"]))
         if given is not None:
             if bounds is None:
-                given = given._replace(lower=lower, upper=upper)
+                given = given._replace(box=box)
             if list(given.names) != content["names"]:
                 raise other_function(given.names, content["names"])
         plain = {name: content[name] for name in _PLAIN}
         plain |= {"value": float(content["value"]), "names": tuple(content["names"])}
-        intervals = {name: Interval(float(a), float(b), *rest) for name, (a, b, *rest) in content["intervals"].items()}
+        intervals = {
+            name: Interval(float(a), float(b), *rest)
+            for name, (a, b, *rest) in content["intervals"].items()
+        }
         found = FitResult(
             **plain,
             status=Status[content["status"]],
             values=records.array(content["values"]),
-            bounds=(lower, upper),
+            bounds=box,
             counts=Counts(**content["counts"]),
             work=Work(**content["work"]),
             intervals=intervals,
@@ -458,11 +534,16 @@ class FitResult(ShownAsText):
             _task=None if task is None or given is None else task._replace(problem=given),
         )
         if not is_squares:
-            found.keep(gradient=records.array(content["gradient"]), hessian=records.array(content["hessian"]))
+            found.keep(
+                gradient=records.array(content["gradient"]),
+                hessian=records.array(content["hessian"]),
+            )
         return found
 
     def judged(self) -> FitResult:
-        """The same, where a search that gave up is at its rounding errors: nothing is left to gain."""
+        """The same, where a search that gave up is at its rounding errors: nothing is left to
+        gain.
+        """
         is_done = self.is_minimum and self._left <= PRECISE * self.errordef
         return self.retold(status=Status.AT_PRECISION) if is_done else self
 
@@ -470,11 +551,19 @@ class FitResult(ShownAsText):
         """Derivatives at the end that are known already."""
         self.__dict__.update(derivatives)
 
-    def retold(self, reason: str = "", status: Status | None = None, edm: float = np.nan) -> FitResult:
+    def retold(
+        self, reason: str = "", status: Status | None = None, edm: float = np.nan
+    ) -> FitResult:
         """The same point with another status and a reason behind the method's own account."""
         message = f"{self.message}; {reason}" if reason else self.message
         found = replace(self, status=status or self.status, message=message, _edm=edm)
-        found.keep(**{name: self.__dict__[name] for name in ("gradient", "hessian") if name in self.__dict__})
+        found.keep(
+            **{
+                name: self.__dict__[name]
+                for name in ("gradient", "hessian")
+                if name in self.__dict__
+            }
+        )
         return found
 
 

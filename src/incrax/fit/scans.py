@@ -37,7 +37,8 @@ def _nothing() -> np.ndarray:
 class Scan:
     """The function along one element or over two. Made by `profile`, `scan2d` and `contour`.
 
-    A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and `is_converged`.
+    A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and
+    `is_converged`.
     """
 
     axes: tuple[str, ...]
@@ -85,13 +86,16 @@ class Scan:
     def plot(self, axes: Any = None) -> Any:
         """Draw the rise, or the contour; returns the matplotlib axes.
 
-        Along one element with lines at one, two and three standard errors, over two as filled contours.
+        Along one element with lines at one, two and three standard errors, over two as filled
+        contours.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
         if axes is None:
-            axes = needed("matplotlib.pyplot", "plot", "fit").figure(layout="constrained").subplots()
+            axes = (
+                needed("matplotlib.pyplot", "plot", "fit").figure(layout="constrained").subplots()
+            )
         axes.set_xlabel(self.axes[0])
         axes.set_ylabel(self.axes[1] if len(self.axes) > 1 else "rise above the minimum")
         if self.cl is not None:
@@ -113,7 +117,11 @@ class Scan:
 
     def _draw_plane(self, axes: Any) -> None:
         filled = axes.contourf(*self.grids, self.rise.T, levels=20, cmap="viridis_r")
-        levels = [level * self.errordef for level in LEVELS if level * self.errordef < np.nanmax(self.rise)]
+        levels = [
+            level * self.errordef
+            for level in LEVELS
+            if level * self.errordef < np.nanmax(self.rise)
+        ]
         if levels:
             axes.contour(*self.grids, self.rise.T, levels=levels, colors="white", linewidths=0.7)
         axes.figure.colorbar(filled, ax=axes, label="rise above the minimum")
@@ -156,7 +164,7 @@ _READERS = {
 """How fields come from JSON; the others are as they are there."""
 
 
-# --- scans ------------------------------------------------------------------------------------------------------------
+# --- scans ----------------------------------------------------------------------------------------
 
 
 def profile(
@@ -171,13 +179,15 @@ def profile(
 ) -> Scan:
     """The function along one element, minimised over all others at each point.
 
-    Each point starts from its neighbour, moved by what second derivatives predict; one evaluation of value and gradient
-    is enough for most. Elements that would gain nothing stay where they are, and what only they reach is loaded.
+    Each point starts from its neighbour, moved by what second derivatives predict; one evaluation
+    of value and gradient is enough for most. Elements that would gain nothing stay where they are,
+    and what only they reach is loaded.
 
     Args:
         result: a minimum; or a tuple of what `minimize` takes, which is minimised first.
         name: of the element, as in `result.names`.
-        grid: values of the element, shape (k,), in any order; None: `num_points` around the minimum.
+        grid: values of the element, shape (k,), in any order; None: `num_points` around the
+            minimum.
         num_points: of the grid.
         width: half of the grid's, in standard errors; bounds cut it.
         tolerance: of the distance to the minimum over the others, in error definitions.
@@ -226,8 +236,8 @@ def scan2d(
         grids: values of each, shapes (k,) and (l,); None: around the minimum.
         num_points: of each grid, or of both.
         width: half of the grids', in standard errors; bounds cut it.
-        is_minimized: whether the others are minimised over; if not they stay at the minimum, and only values are
-            evaluated.
+        is_minimized: whether the others are minimised over; if not they stay at the minimum, and
+            only values are evaluated.
         tolerance: as for `profile`.
         progress: whether a scan of over two seconds shows its progress on a terminal.
 
@@ -235,9 +245,11 @@ def scan2d(
         Grids, values of shape (k, l), all elements at each point; see `Scan`.
 
     Raises:
-        MinimumError: a name is no free element or both are one, there is no minimum, or a grid cannot be used.
+        MinimumError: a name is no free element or both are one, there is no minimum, or a grid
+            cannot be used.
 
-    Cost: one to two evaluations of value and gradient per point, or one value if nothing is minimised.
+    Cost: one to two evaluations of value and gradient per point, or one value if nothing is
+    minimised.
     """
     result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
@@ -262,7 +274,8 @@ def contour(
     method: str = "mncontour",
     progress: bool = True,
 ) -> Scan:
-    """Where the function, minimised over all other elements, has risen to a confidence level of two elements.
+    """Where the function, minimised over all other elements, has risen to a confidence level of two
+    elements.
 
     Args:
         result: as for `profile`.
@@ -270,14 +283,16 @@ def contour(
         second: another one.
         cl: confidence level of the pair; from 1 on a number of standard deviations of one element.
         num_points: of the contour by Minuit; of each side of the grid otherwise.
-        method: `"mncontour"`, Minuit's; `"grid"`, interpolated in a `scan2d`, which finds several pieces as well.
+        method: `"mncontour"`, Minuit's; `"grid"`, interpolated in a `scan2d`, which finds several
+            pieces as well.
         progress: whether a scan of over two seconds shows its progress on a terminal.
 
     Returns:
         Pieces of points, each closed where it does not leave the grid; see `Scan`.
 
     Raises:
-        MinimumError: a name is no free element or both are one, there is no minimum, or no contour is found.
+        MinimumError: a name is no free element or both are one, there is no minimum, or no contour
+            is found.
         MissingExtraError: iminuit, or for `"grid"` matplotlib, is not installed.
 
     Cost: of Minuit some three evaluations per point.
@@ -314,7 +329,7 @@ def _standard_rise(cl: float) -> float:
     return float(chi2.ppf(chi2.cdf(cl**2, 1) if cl >= 1 else cl, 2))
 
 
-# --- inner ------------------------------------------------------------------------------------------------------------
+# --- inner ----------------------------------------------------------------------------------------
 
 
 def _minimum(result: Any, what: str) -> FitResult:
@@ -337,7 +352,11 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
     if grid is None:
         error = result.errors[number]
         if not np.isfinite(error):
-            raise wrong_grid(result.names[number], "None", f"its standard error is {error}, so that there is no width")
+            raise wrong_grid(
+                result.names[number],
+                "None",
+                f"its standard error is {error}, so that there is no width",
+            )
         center = result.values[number]
         low = max(lower, center - width * error)
         high = min(upper, center + width * error)
@@ -346,7 +365,9 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
         raise wrong_grid(result.names[number], repr(grid), "it is no vector of finite numbers")
     if np.any((found < lower) | (found > upper)):
-        raise wrong_grid(result.names[number], repr(grid), f"it leaves the bounds ({lower:.6g}, {upper:.6g})")
+        raise wrong_grid(
+            result.names[number], repr(grid), f"it leaves the bounds ({lower:.6g}, {upper:.6g})"
+        )
     return found
 
 
@@ -384,7 +405,9 @@ def _followed(
     goal = tolerance * result.errordef
     follower = Follower(counted, first, held, goal)
     errors = result.errors[list(held)]
-    distance = np.sum(((points - result.values[list(held)]) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1)
+    distance = np.sum(
+        ((points - result.values[list(held)]) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1
+    )
     found: dict[int, Minimum] = {}
     with Meter("scan", len(points), is_shown=progress) as meter:
         for k in _outward(points, distance, result.values[list(held)]):
@@ -414,7 +437,11 @@ def _sliced(
             x = result.values.copy()
             x[list(held)] = point
             value = counted.value(x)
-            found.append(Minimum(x, value, result.gradient, result.hessian, is_converged=bool(np.isfinite(value))))
+            found.append(
+                Minimum(
+                    x, value, result.gradient, result.hessian, is_converged=bool(np.isfinite(value))
+                )
+            )
             meter.advance()
     return counted, found, work_of(task.prepared).since(before)
 

@@ -1,7 +1,8 @@
 """A search of least squares: as one program, or in turns of the host, through the engine.
 
-In: residuals, a start. Out: the end of the search; both ways by the mathematics of `steps`. The host takes turns where
-something on it takes part: an incremental function, which saves what a step does not change, or a callback.
+In: what evaluates residuals and linear models, a start. Out: the end of the search; both ways by
+the mathematics of `steps`. The host takes turns where something on it takes part: an incremental
+function, which saves what a step does not change, a sparse solver, or a callback.
 """
 
 from __future__ import annotations
@@ -16,20 +17,74 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax import Incremental
+from incrax import Incremental, incremental, jacobian
 from incrax._progress import Meter
-from incrax.derivatives.differentiated import Jacobian
-from incrax.derivatives.transforms import engine_options_of, plain
-from incrax.engine.call.signature_table import Options
+from incrax.derivatives.transforms import options_of, plain
 from incrax.fit import steps
-from incrax.fit.losses import cost
-from incrax.fit.problem import ArgumentLayout, Problem, weighed_vector
-from incrax.fit.steps import End, Found, LinearizedPoint, Search, SearchSettings
-
-# --- one program, in rounds that give the host a moment ---------------------------------------------------------------
+from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
+from incrax.fit.steps import Found, LinearizedPoint, Search, SearchSettings, Setup
 
 Residuals = Callable[[Any], Any]
-Linearized = Callable[[Any], tuple[Any, Any]]
+
+
+class Maths(NamedTuple):
+    """The steps of a search, as they are or compiled."""
+
+    looked: Any = steps.looked
+    judged: Any = steps.judged
+    damped: Any = steps.damped
+    trial: Any = steps.trial
+    answered: Any = steps.answered
+    found: Any = steps.found
+
+
+COMPILED = Maths(*(jax.jit(each, inline=True) for each in Maths()))
+"""For linear models of JAX arrays. Inlined, they leave no trace in a program of the whole."""
+
+
+class LeastSquares(NamedTuple):
+    """One search, whoever drives it: a loop in a program, where all is traced, or the host."""
+
+    residuals: Residuals
+    """Of a vector, shape (m,)."""
+    look: Callable[[Search], tuple[Search, LinearizedPoint]]
+    """The linear model where a search is, and whether that is its end."""
+    curvature: Callable[[Any, Any], Any]
+    """r''(v, v), of x and v."""
+    setup: Setup
+    maths: Maths = COMPILED
+
+    @property
+    def settings(self) -> SearchSettings:
+        """What was asked of the search."""
+        return self.setup.settings
+
+    def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
+        """Try a step from a point, without another Jacobian; whether it was taken."""
+        velocity, factor = self.maths.damped(at, search.damping)
+        curvature = self.curvature(at.x, velocity) if self.settings.is_accelerated else None
+        tried = self.maths.trial(at, velocity, factor, curvature, self.setup)
+        return self.maths.answered(search, at, tried, self.residuals(tried.x), self.setup)
+
+    def found(self, search: Search, at: LinearizedPoint, is_over: Any = True) -> Found:
+        """The end: residuals and cost belong to the point that is returned."""
+        x = steps.last(search, at)
+        return self.maths.found(search, at, x, self.residuals(x), self.setup, is_over)
+
+
+def dense(residuals: Residuals, matrix: Any, curvature: Any, setup: Setup) -> LeastSquares:
+    """A search by dense Jacobians, which `matrix` gives at a vector."""
+    look = lambda search: COMPILED.looked(search, residuals(search.x), matrix(search.x), setup)
+    return LeastSquares(residuals, look, curvature, setup)
+
+
+def second_derivative(residuals: Residuals, x: Any, v: Any) -> Any:
+    """r''(v, v), shape (m,), for x and v of one structure."""
+    along = lambda x: jax.jvp(residuals, (x,), (v,))[1]
+    return jax.jvp(along, (x,), (v,))[1]
+
+
+# --- driven by a loop in a program, in rounds that give the host a moment -------------------------
 
 
 class Turn(NamedTuple):
@@ -44,121 +99,87 @@ class Turn(NamedTuple):
     is_over: Any
 
 
-class Round:
-    """One search's programs, traced for a function of a vector."""
+def traced(fun: Callable[..., Any], layout: ArgumentLayout, given: Any, setup: Setup) -> Any:
+    """The search of a function, for a program of it."""
 
-    def __init__(
-        self, residuals: Residuals, linearized: Linearized, settings: SearchSettings, bounds: Any, loss_scale: Any
-    ):
-        """Residuals of shape (m,), both with their Jacobian of shape (m, n), bounds of shape (n,) each."""
-        self.residuals = residuals
-        self.linearized = linearized
-        self.settings = settings
-        self.bounds = bounds
-        self.loss_scale = loss_scale
+    def residuals(x: Any) -> Any:
+        values = fun(*layout.arguments(x, given[0]))
+        return weighed_vector(values, given[1], x.dtype).astype(x.dtype)
 
-    def run(self, search: Search, max_jacobians: Any) -> Turn:
-        """Iterate until it is over, or so many Jacobians were evaluated in all.
+    curvature = lambda x, v: second_derivative(residuals, x, v)
+    return dense(residuals, jacobian(residuals), curvature, setup)
 
-        A turn tries one step. Loops are not nested: in a small fit, entering one costs more than a step.
-        """
 
-        def is_running(turn: Turn) -> Any:
-            return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
+def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
+    """Iterate until it is over, or so many Jacobians were evaluated in all.
 
-        types = jax.eval_shape(self._begun, search, None)[1]
-        nothing = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), types)
-        first = Turn(search, nothing, jnp.array(True), jnp.array(0), jnp.array(False))
-        return lax.while_loop(is_running, self._turned, first)
+    A turn tries one step. Loops are not nested: in a small fit, entering one costs more than a
+    step.
+    """
+    look = lambda search, _: squares.look(search)
+    stay = lambda search, _: (search, jnp.array(False))
+    polish = lambda search, at: (steps.polished(search, at), jnp.array(True))
 
-    def end(self, turn: Turn) -> End:
-        """Where a search is over: residuals and cost belong to the point that is returned."""
-        x = steps.last(turn.search, turn.at)
-        residuals = self.residuals(x)
-        return steps.ended(turn.at, x, residuals, cost(self.settings.loss, residuals, self.loss_scale))
+    def is_running(turn: Turn) -> Any:
+        return ~turn.is_over & (~turn.is_new | (turn.search.num_jacobians < max_jacobians))
 
-    def _turned(self, turn: Turn) -> Turn:
-        search, at = lax.cond(turn.is_new, self._begun, lambda *given: given, turn.search, turn.at)
-        is_over = (search.status != steps.RUNNING) | (search.num_steps >= self.settings.max_steps)
+    def turned(turn: Turn) -> Turn:
+        search, at = lax.cond(turn.is_new, look, lambda *given: given, turn.search, turn.at)
+        has_ended = search.num_steps >= squares.settings.max_steps
+        is_over = (search.status != steps.RUNNING) | has_ended
         way = jnp.where(is_over, 0, jnp.where(steps.is_quiet(search), 1, 2))
-        search, is_new = lax.switch(way, (_stayed, _polished, self._tried), search, at)
+        search, is_new = lax.switch(way, (stay, polish, squares.attempt), search, at)
         num_refused = jnp.where(is_new, 0, turn.num_refused + 1)
         search, has_stalled = steps.stalled(search, at, num_refused)
         is_over |= search.status != steps.RUNNING
         return Turn(search, at, is_new | has_stalled, num_refused, is_over)
 
-    def _begun(self, search: Search, _: Any) -> tuple[Search, LinearizedPoint]:
-        """The linear model where a search is, and whether that is its end."""
-        residuals, jacobian = self.linearized(search.x)
-        at = steps.point(search, residuals, jacobian, self.bounds, self.settings.loss, self.loss_scale)
-        return steps.judged(search, at, self.settings), at
-
-    def _tried(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
-        """Try a step from a point; without another Jacobian."""
-        velocity, root = steps.direction(at, search.damping)
-        is_accelerated = self.settings.is_accelerated
-        curvature = second_derivative(self.residuals, at.x, velocity) if is_accelerated else None
-        step = steps.trial(at, velocity, root, curvature, self.bounds)
-        return steps.answered(search, at, step, cost(self.settings.loss, self.residuals(step.x), self.loss_scale))
+    types = jax.eval_shape(squares.look, search)[1]
+    nothing = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), types)
+    first = Turn(search, nothing, jnp.array(True), jnp.array(0), jnp.array(False))
+    return lax.while_loop(is_running, turned, first)
 
 
-def _stayed(search: Search, _: LinearizedPoint) -> tuple[Search, Any]:
-    return search, jnp.array(False)
-
-
-def _polished(search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
-    return steps.polished(search, at), jnp.array(True)
-
-
-def second_derivative(residuals: Residuals, x: Any, v: Any) -> Any:
-    """r''(v, v), shape (m,), for x and v of one structure."""
-    along = lambda x: jax.jvp(residuals, (x,), (v,))[1]
-    return jax.jvp(along, (x,), (v,))[1]
-
-
-# --- turns of the host, whatever evaluates and solves -----------------------------------------------------------------
+# --- driven by the host, whatever evaluates and solves --------------------------------------------
 
 Callback = Callable[[Any, float], bool | None]
-Look = Callable[[Search], tuple[Search, Any]]
-Attempt = Callable[[Search, Any], tuple[Search, Any]]
 
 
 def searched(
-    look: Look, attempt: Attempt, task: Problem, settings: SearchSettings, callback: Callback | None, *, progress: bool
-) -> tuple[Search, Any]:
+    squares: LeastSquares, task: Problem, callback: Callback | None, *, progress: bool
+) -> Found:
     """Search to the end; a callback that returns True is one."""
-    search, at = look(steps.unpacked(jnp.asarray(steps.start(task.x))))
-    with Meter("least squares", settings.max_steps, is_shown=progress) as meter:
-        while int(search.status) == steps.RUNNING and int(search.num_steps) < settings.max_steps:
-            search = _moved(search, at, attempt)
+    max_steps = squares.settings.max_steps
+    search, at = squares.look(steps.unpacked(jnp.asarray(steps.start(task.x))))
+    with Meter("least squares", max_steps, is_shown=progress) as meter:
+        while int(search.status) == steps.RUNNING and int(search.num_steps) < max_steps:
+            search = _moved(squares, search, at)
             if int(search.status) == steps.RUNNING:
-                search, at = look(search)
+                search, at = squares.look(search)
             meter.advance()
             if callback is not None and callback(task.tree(search.x), float(at.cost)):
                 break
-    return search, at
+    return squares.found(search, at)
 
 
-def _moved(search: Search, at: Any, attempt: Attempt) -> Search:
+def _moved(squares: LeastSquares, search: Search, at: LinearizedPoint) -> Search:
     """After the first step that is taken."""
     if bool(steps.is_quiet(search)):
         return steps.polished(search, at)
     for _ in range(steps.MAX_TRIALS):
-        search, is_taken = attempt(search, at)
+        search, is_taken = squares.attempt(search, at)
         if bool(is_taken):
             return search
     return steps.stalled(search, at, steps.MAX_TRIALS)[0]
 
 
-NUM_KEPT = 64
-"""Functions that are not incremental whose derivatives are kept."""
-
-
-# --- functions of a search --------------------------------------------------------------------------------------------
+# --- through the engine ---------------------------------------------------------------------------
 
 
 class HostFunctions(NamedTuple):
-    """What the host evaluates: functions of the free leaves, of what is fixed, and of the roots of the weights."""
+    """What the host evaluates: functions of the free leaves, of what is fixed, and of the roots of
+    the weights.
+    """
 
     residuals: Incremental[..., Any]
     jacobian: Incremental[..., Any]
@@ -167,23 +188,21 @@ class HostFunctions(NamedTuple):
 
 
 def functions(fun: Any, layout: ArgumentLayout) -> HostFunctions:
-    """Residuals, Jacobian and second derivative as incremental functions with the options of the one given.
+    """Residuals, Jacobian and second derivative as incremental functions with the options of the
+    one given.
 
-    Made once, so that a second fit traces nothing. Those of an incremental function live as long as it does, share its
-    budget of memory, and a second fit finds what the first one saved.
+    Made once, so that a second fit traces nothing. Those of an incremental function live as long as
+    it does, share its budget of memory, and a second fit finds what the first one saved.
     """
-    kept = _kept.setdefault(fun, {}) if isinstance(fun, Incremental) else None
-    try:
-        if kept is None:
-            return _made_once(fun, layout)
-        if layout not in kept:
-            kept[layout] = _made(plain(fun), layout, engine_options_of(fun))
-        return kept[layout]
-    except TypeError:  # a static value that cannot be hashed
-        return _made(plain(fun), layout, engine_options_of(fun))
+    if not isinstance(fun, Incremental):
+        return _kept(fun, layout)
+    if fun not in _of_incremental:
+        make = functools.partial(_made, plain(fun), **options_of(fun))
+        _of_incremental[fun] = remembered(make)
+    return _of_incremental[fun](layout)
 
 
-def _made(function: Any, layout: ArgumentLayout, options: Options) -> HostFunctions:
+def _made(function: Any, layout: ArgumentLayout, **options: Any) -> HostFunctions:
     dtype = np.result_type(*layout.dtypes)
 
     def residuals(leaves: Any, others: Any, roots: Any) -> Any:
@@ -192,87 +211,26 @@ def _made(function: Any, layout: ArgumentLayout, options: Options) -> HostFuncti
     def curvature(leaves: Any, tangents: Any, others: Any, roots: Any) -> Any:
         return second_derivative(lambda leaves: residuals(leaves, others, roots), leaves, tangents)
 
-    made: tuple[Any, ...] = (residuals, Jacobian(residuals, None, "jacobian"), curvature)
-    memory = None if options.memory is None else options.memory // len(made)
-    return HostFunctions(*(Incremental(each, options._replace(memory=memory)) for each in made))
+    if options.get("memory") is not None:
+        options["memory"] //= len(HostFunctions._fields)
+    return HostFunctions(
+        incremental(residuals, **options),
+        jacobian(residuals, **options),
+        incremental(curvature, **options),
+    )
 
 
-@functools.lru_cache(NUM_KEPT)
-def _made_once(fun: Any, layout: ArgumentLayout) -> HostFunctions:
-    return _made(fun, layout, engine_options_of(fun))
+_kept = remembered(_made)
+_of_incremental: WeakKeyDictionary[Incremental[..., Any], Any] = WeakKeyDictionary()
 
 
-_kept: WeakKeyDictionary[Incremental[..., Any], dict[ArgumentLayout, HostFunctions]] = WeakKeyDictionary()
-
-
-# --- the search -------------------------------------------------------------------------------------------------------
-
-
-class Hosted:
-    """A search whose steps the host takes."""
-
-    def __init__(self, fun: Any, task: Problem, settings: SearchSettings, roots: Any, scale: Any) -> None:
-        self.task = task
-        self.settings = settings
-        self.roots = roots
-        self.scale = scale
-        self.bounds = (task.lower, task.upper)
-        self.functions = functions(fun, task.layout)
-
-    def clear(self) -> None:
-        """Drop what the search saved."""
-        for function in self.functions:
-            function.clear()
-
-    def run(self, callback: Callback | None, *, progress: bool) -> Found:
-        """Search to the end."""
-        search, at = searched(self._at, self._attempted, self.task, self.settings, callback, progress=progress)
-        x = steps.last(search, at)
-        residuals = self.functions.residuals(self.task.layout.free_leaves(x), self.task.others, self.roots)
-        return _found(search, at, x, residuals, self.scale, loss=self.settings.loss)
-
-    # --- inner ---------------------------------------------------------------------------------------------------
-
-    def _at(self, search: Search) -> tuple[Search, LinearizedPoint]:
-        given = (self.task.layout.free_leaves(search.x), self.task.others, self.roots)
-        residuals = self.functions.residuals(*given)
-        blocks = self.functions.jacobian(*given)
-        return _modelled(search, residuals, blocks, self.bounds, self.scale, settings=self.settings)
-
-    def _attempted(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
-        others = self.task.others
-        layout = self.task.layout
-        (velocity, root), curvature = _direction(at, search.damping), None
-        if self.settings.is_accelerated:
-            leaves = layout.free_leaves(at.x)
-            tangents = layout.free_leaves(velocity)
-            curvature = self.functions.curvature(leaves, tangents, others, self.roots)
-        step = _trial(at, velocity, root, curvature, self.bounds)
-        residuals = self.functions.residuals(layout.free_leaves(step.x), others, self.roots)
-        return _judged(search, at, step, residuals, self.scale, loss=self.settings.loss)
-
-
-@functools.partial(jax.jit, static_argnames="settings")
-def _modelled(
-    search: Search, residuals: Any, blocks: Any, bounds: Any, scale: Any, *, settings: SearchSettings
-) -> tuple[Search, LinearizedPoint]:
-    matrix = jnp.concatenate([block.reshape(residuals.size, -1) for block in blocks], axis=1)
-    at = steps.point(search, residuals, matrix.astype(search.x.dtype), bounds, settings.loss, scale)
-    return steps.judged(search, at, settings), at
-
-
-@functools.partial(jax.jit, static_argnames="loss")
-def _judged(
-    search: Search, at: LinearizedPoint, step: Any, residuals: Any, scale: Any, *, loss: str
-) -> tuple[Search, Any]:
-    return steps.answered(search, at, step, cost(loss, residuals, scale))
-
-
-@functools.partial(jax.jit, static_argnames="loss")
-def _found(search: Search, at: LinearizedPoint, x: Any, residuals: Any, scale: Any, *, loss: str) -> Found:
-    end = steps.ended(at, x, residuals, cost(loss, residuals, scale))
-    return steps.found(search, at, end, True)
-
-
-_direction = jax.jit(steps.direction)
-_trial = jax.jit(steps.trial)
+def hosted(made: HostFunctions, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
+    """The search by incremental functions."""
+    given = (task.others, roots)
+    leaves = task.layout.free_leaves
+    return dense(
+        lambda x: made.residuals(leaves(x), *given),
+        lambda x: made.jacobian(leaves(x), *given),
+        lambda x, v: made.curvature(leaves(x), leaves(v), *given),
+        setup,
+    )

@@ -1,6 +1,7 @@
 """Studies with many data sets: the same model fitted to each.
 
-In: a bound model, data sets. Out: `Toys`: what each fit found. Programs are compiled once for data of equal types.
+In: a bound model, data sets. Out: `Toys`: what each fit found. Programs are compiled once for data
+of equal types.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Toys(ShownAsText):
     """Where each search started: usually the truth, shape (n,)."""
 
     def pulls(self, truth: Any = None) -> np.ndarray:
-        """(value - truth) / error of the fits that converged, a row each. `truth`: shape (n,), None: `start`."""
+        """(value - truth) / error of the fits that converged, a row each.
+
+        `truth`: shape (n,), None: `start`.
+        """
         truth = self.start if truth is None else np.asarray(truth, float)
         return ((self.values - truth) / self.errors)[self.is_converged]
 
@@ -52,7 +56,8 @@ class Toys(ShownAsText):
         return element_number(name, self.names)
 
     def plot(self, truth: Any = None) -> Any:
-        """A histogram of the pulls of each element beside a standard normal density; matplotlib axes, shape (n,).
+        """A histogram of the pulls of each element beside a standard normal density; matplotlib
+        axes, shape (n,).
 
         Raises:
             MissingExtraError: matplotlib is not installed.
@@ -63,7 +68,14 @@ class Toys(ShownAsText):
         axes = figure.subplots(1, count, squeeze=False)[0]
         at = np.linspace(-4, 4, 201)
         for axis, name, pulls in zip(axes, self.names, self.pulls(truth).T, strict=True):
-            axis.hist(pulls[np.isfinite(pulls)], bins=24, range=(-4, 4), density=True, color="C0", alpha=0.6)
+            axis.hist(
+                pulls[np.isfinite(pulls)],
+                bins=24,
+                range=(-4, 4),
+                density=True,
+                color="C0",
+                alpha=0.6,
+            )
             axis.plot(at, np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi), color="C1")
             axis.set_xlabel(f"pull of {name}")
         return axes
@@ -73,8 +85,14 @@ class Toys(ShownAsText):
         table = Table(*("parameter", "mean", "spread", "mean error", "pull mean", "pull width"))
         pulls = self.pulls()
         for k, name in enumerate(self.names):
-            columns = (self.values[done, k].mean(), self.values[done, k].std(), self.errors[done, k].mean())
-            table.add_row(name, *(f"{x:.4g}" for x in (*columns, pulls[:, k].mean(), pulls[:, k].std())))
+            columns = (
+                self.values[done, k].mean(),
+                self.values[done, k].std(),
+                self.errors[done, k].mean(),
+            )
+            table.add_row(
+                name, *(f"{x:.4g}" for x in (*columns, pulls[:, k].mean(), pulls[:, k].std()))
+            )
         return f"{done.sum()} of {done.size} fits converged\n{as_text(table)}"
 
 
@@ -90,8 +108,8 @@ def toys(
 
     Args:
         model: bound; as it was when this ends, also after an error.
-        data_sets: what to set before each fit: mappings of inputs to values, `({"x": sample(k)} for k in range(100))`.
-            May be a generator: one set is in memory at a time.
+        data_sets: what to set before each fit: mappings of inputs to values, `({"x": sample(k)} for
+            k in range(100))`. May be a generator: one set is in memory at a time.
         has_errors: whether to evaluate the Hessian at each minimum.
         progress: whether more than two seconds show their progress on a terminal.
         **options: of `minimize`.
@@ -101,8 +119,8 @@ def toys(
         InputValueError: a value does not fit its input.
         BindError: nothing is trainable, or there is no data set.
 
-    Cost: one fit per data set. Data of equal shapes are served by the programs of the first; another shape is traced
-        anew (`Rows` and `Padded` keep one program for many lengths).
+    Cost: one fit per data set. Data of equal shapes are served by the programs of the first;
+        another shape is traced anew (`Rows` and `Padded` keep one program for many lengths).
 
     Example:
         >>> import incrax, numpy as np
@@ -127,10 +145,14 @@ def toys(
     if not results:
         raise no_data_sets()
     values, errors, minima, converged = zip(*results, strict=True)
-    return Toys(names, np.stack(values), np.stack(errors), np.array(minima), np.array(converged), start)
+    return Toys(
+        names, np.stack(values), np.stack(errors), np.array(minima), np.array(converged), start
+    )
 
 
-def _fitted(model: Bound, has_errors: bool, options: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, float, bool]:
+def _fitted(
+    model: Bound, has_errors: bool, options: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray, float, bool]:
     found = minimize(model, progress=False, **options)
     errors = found.errors if has_errors else np.full(found.values.shape, np.nan)
     return found.values, errors, found.value, found.is_converged

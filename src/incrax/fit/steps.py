@@ -1,26 +1,31 @@
-"""Levenberg-Marquardt with geodesic acceleration: the mathematics of one iteration, as pure functions.
+"""Levenberg-Marquardt with geodesic acceleration: the mathematics of one iteration, as pure
+functions.
 
-In: residuals and a Jacobian at a point. Out: where to go, and whether it is over. It must not know who evaluates.
+In: residuals and a Jacobian at a point. Out: where to go, and whether it is over. It must not know
+who evaluates.
 
     damped step      D v = -argmin |r + J v|^2 + damping |D v|^2
     acceleration     D a = the same with r'' (v, v) / 2 for r; taken where |D a| <= 3/8 |D v|
     damping          by the ratio of gained to predicted reduction (Nielsen 1999)
     scale            D = max(column norms of J, D / 2): what was steep long ago is forgotten
 
-Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algorithm (arXiv:1201.5885).
+Source: M. Transtrum and J. Sethna, Improvements to the Levenberg-Marquardt algorithm
+(arXiv:1201.5885).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from incrax.fit import linear
-from incrax.fit.linear import FactoredJacobian
-from incrax.fit.losses import weighed
+from incrax.fit.box import Box
+from incrax.fit.losses import Weighed, weighed
 
 MAX_ACCELERATION = 0.375
 """Largest |D a| / |D v|: 2 |a / 2| / |v| <= 3/4 in the source's units."""
@@ -63,17 +68,17 @@ class LinearizedPoint(NamedTuple):
     """As the function gives them, shape (m,)."""
     cost: Any
     rows: Any
-    jacobian: FactoredJacobian
-    along: Any
-    """left^T r under the loss; of it what the Jacobian can change."""
+    """What the loss makes of each row of the Jacobian."""
+    model: Any
+    """A `DenseModel`, or one on the host."""
     newton: Any
     """The undamped step, within bounds."""
+    gain: Any
+    """Twice what the undamped step takes off the cost, by the linear model."""
     is_free: Any
     """Which elements are not held by a bound, shape (n,)."""
-
-
-Seen = Any
-"""A `LinearizedPoint` or another linear model: of it the end of a step needs `x`, `cost`, `along` and `newton`."""
+    is_finite: Any
+    """Whether the derivatives are."""
 
 
 class Trial(NamedTuple):
@@ -123,8 +128,10 @@ class Found(NamedTuple):
         return Summary(*np.asarray(self.report)[-len(Summary._fields) :].tolist())
 
 
-class SearchSettings(NamedTuple):
-    """What does not change in a search. Hashable."""
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class SearchSettings:
+    """What does not change in a search, and is part of its program."""
 
     loss: str
     tolerance: float
@@ -133,10 +140,23 @@ class SearchSettings(NamedTuple):
     solver: str = "dense"
 
 
+class Setup(NamedTuple):
+    """What all steps of a search are told."""
+
+    settings: SearchSettings
+    box: Box
+    loss_scale: Any
+
+    def weighed(self, residuals: Any) -> Weighed:
+        """Residuals under the loss."""
+        return weighed(self.settings.loss, residuals, self.loss_scale)
+
+
 def start(x: np.ndarray) -> np.ndarray:
     """A search that starts at x, as `packed`: what the host gives to a program is one transfer."""
     return np.concatenate(
-        [x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, np.inf, RUNNING, 0, 0, 0]], dtype=x.dtype
+        [x, np.zeros_like(x), [FIRST_DAMPING, FIRST_GROWTH, np.inf, np.inf, RUNNING, 0, 0, 0]],
+        dtype=x.dtype,
     )
 
 
@@ -153,69 +173,63 @@ def unpacked(vector: Any) -> Search:
     return Search(vector[:n], vector[n : 2 * n], *vector[2 * n : -4], *counts)
 
 
-def point(search: Search, residuals: Any, jacobian: Any, bounds: Any, loss: str, loss_scale: Any) -> LinearizedPoint:
-    """The linear model where the search is."""
-    seen = weighed(loss, residuals, loss_scale)
-    found = linear.reduced(seen.rows[:, None] * jacobian)
-    along = linear.components(found.left, seen.residuals)
-    gradient = along @ found.core
-    lower, upper = bounds
-    is_free = ~(((search.x <= lower) & (gradient > 0)) | ((search.x >= upper) & (gradient < 0)))
-    core = jnp.where(is_free, found.core, 0)
+def looked(
+    search: Search, residuals: Any, jacobian: Any, setup: Setup
+) -> tuple[Search, LinearizedPoint]:
+    """The dense linear model where the search is, and whether that is its end.
+
+    The Jacobian is one matrix, or blocks of columns of any shape.
+    """
+    blocks = [block.reshape(residuals.size, -1) for block in jax.tree.leaves(jacobian)]
+    matrix = jnp.concatenate(blocks, axis=1).astype(search.x.dtype)
+    seen = setup.weighed(residuals)
+    left, core = linear.reduced(seen.rows[:, None] * matrix)
+    along = linear.components(left, seen.residuals)
+    is_free = ~setup.box.is_pressed(search.x, along @ core)
+    core = jnp.where(is_free, core, 0)
     scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(core**2, axis=0)))
-    f, along = linear.factored(found._replace(core=core), jnp.where(scale > 0, scale, 1), along)
-    newton = jnp.clip(search.x + linear.undamped(f, along), lower, upper) - search.x
-    return LinearizedPoint(search.x, residuals, seen.cost, seen.rows, f, along, newton, is_free)
+    model = linear.factored(left, core, jnp.where(scale > 0, scale, 1), along)
+    at = LinearizedPoint(
+        search.x,
+        residuals,
+        seen.cost,
+        seen.rows,
+        model,
+        newton=setup.box.inside(search.x + model.newton()) - search.x,
+        gain=jnp.sum(model.along**2),
+        is_free=is_free,
+        is_finite=jnp.all(jnp.isfinite(model.core)),
+    )
+    return judged(search, at, setup), at
 
 
-class Signs(NamedTuple):
-    """By what the end of a search is known."""
-
-    cost: Any
-    newton: Any
-    scale: Any
-    errors: Any
-    """Standard errors, shape (n,), or less."""
-    gain: Any
-    """Twice what the undamped step takes off the cost, by the linear model."""
-    is_regular: Any
-    is_finite: Any
-
-
-def judged(search: Search, at: LinearizedPoint, settings: SearchSettings) -> Search:
-    """Whether the search is over; see `concluded`."""
-    f = at.jacobian
-    variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
-    errors = jnp.sqrt(variance * linear.variances(f))
-    is_finite = jnp.isfinite(at.cost) & jnp.all(jnp.isfinite(f.core))
-    is_regular = f.rank >= jnp.sum(at.is_free)
-    signs = Signs(at.cost, at.newton, f.scale, errors, _gain(at), is_regular, is_finite)
-    return concluded(search, signs, settings.tolerance)
-
-
-def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
+def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     """Whether the search is over: nothing left to gain, or nothing but rounding errors.
 
-    Converged: every element's undamped step is below the tolerance times its value, or times its standard error.
-    Quiet: what the linear model promises is below the rounding errors of the cost; undamped steps are then taken as
-    long as they become shorter. Also: residuals are below epsilon times those at the start, whose rounding errors they
-    then are; where a minimum is a double root, elements go on being halved for ever.
+    Converged: every element's undamped step is below the tolerance times its value, or times its
+    standard error. Quiet: what the linear model promises is below the rounding errors of the cost;
+    undamped steps are then taken as long as they become shorter. Also: residuals are below epsilon
+    times those at the start, whose rounding errors they then are; where a minimum is a double root,
+    elements go on being halved for ever.
     """
     eps = jnp.finfo(search.x.dtype).eps
-    newton = signs.newton
-    scale = signs.scale
-    cost = signs.cost
-    is_short = jnp.all(jnp.abs(newton) <= tolerance * jnp.maximum(jnp.abs(search.x), signs.errors))
-    size = jnp.sqrt(jnp.sum((newton * scale) ** 2))
+    scale = at.model.scale
+    variance = 2 * at.cost / max(at.residuals.size - search.x.size, 1)
+    errors = jnp.sqrt(variance * at.model.variances())
+    goal = setup.settings.tolerance * jnp.maximum(jnp.abs(search.x), errors)
+    is_short = jnp.all(jnp.abs(at.newton) <= goal)
+    size = jnp.sqrt(jnp.sum((at.newton * scale) ** 2))
     noise = NOISE * eps * jnp.sqrt(jnp.sum((jnp.abs(search.x) * scale) ** 2))
-    is_quiet = (signs.gain <= noise**2) | (signs.gain <= 100 * eps * cost) | jnp.isfinite(search.last_quiet)
-    first_cost = jnp.where(jnp.isinf(search.first_cost), cost, search.first_cost)
-    is_nothing = cost <= eps**2 * first_cost
+    has_gain = (at.gain > noise**2) & (at.gain > 100 * eps * at.cost)
+    is_quiet = ~has_gain | jnp.isfinite(search.last_quiet)
+    first_cost = jnp.where(jnp.isinf(search.first_cost), at.cost, search.first_cost)
+    is_nothing = at.cost <= eps**2 * first_cost
     is_last = is_nothing | is_quiet & (size >= 0.9 * search.last_quiet)
+    is_regular = at.model.rank >= jnp.sum(at.is_free)
     status = jnp.where(is_last, QUIET, RUNNING)
-    status = jnp.where(is_short | (cost == 0), CONVERGED, status)
-    status = jnp.where((status != RUNNING) & ~signs.is_regular, SINGULAR, status)
-    status = jnp.where(signs.is_finite, status, NOT_FINITE)
+    status = jnp.where(is_short | (at.cost == 0), CONVERGED, status)
+    status = jnp.where((status != RUNNING) & ~is_regular, SINGULAR, status)
+    status = jnp.where(jnp.isfinite(at.cost) & at.is_finite, status, NOT_FINITE)
     return search._replace(
         scale=scale,
         status=status,
@@ -225,55 +239,60 @@ def concluded(search: Search, signs: Signs, tolerance: float) -> Search:
     )
 
 
-def _gain(at: Seen) -> Any:
-    """Twice what the undamped step takes off the cost, by the linear model."""
-    return jnp.sum(at.along**2)
+def damped(at: LinearizedPoint, damping: Any) -> tuple[Any, Any]:
+    """The damped step v, shape (n,), and what it was found with."""
+    return at.model.damped(damping)
 
 
-def direction(at: LinearizedPoint, damping: Any) -> tuple[Any, Any]:
-    """The damped step v, shape (n,), and the inverse that it was found with."""
-    return linear.damped(at.jacobian, at.along, damping)
-
-
-def trial(at: LinearizedPoint, velocity: Any, root: Any, curvature: Any | None, bounds: Any) -> Trial:
+def trial(
+    at: LinearizedPoint, velocity: Any, factor: Any, curvature: Any | None, setup: Setup
+) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
-    f = at.jacobian
+    model = at.model
     step = velocity
     is_sound = jnp.array(True)
     if curvature is not None:
-        bent = linear.components(f.left, at.rows * curvature)
-        acceleration = 0.5 * linear.damped_again(f, bent, root)
-        length, bend = (jnp.sqrt(jnp.sum((f.scale * each) ** 2)) for each in (velocity, acceleration))
+        acceleration = 0.5 * model.damped_again(at.rows * curvature, factor)
+        length = jnp.sqrt(jnp.sum((model.scale * velocity) ** 2))
+        bend = jnp.sqrt(jnp.sum((model.scale * acceleration) ** 2))
         is_sound = bend <= MAX_ACCELERATION * length
         step = jnp.where(is_sound, velocity + acceleration, velocity)
-    line = jnp.clip(at.x + velocity, *bounds) - at.x
-    x = jnp.clip(at.x + step, *bounds)
-    return Trial(x, linear.reduction(f, at.along, line), is_sound)
+    line = setup.box.inside(at.x + velocity) - at.x
+    return Trial(setup.box.inside(at.x + step), model.reduction(line), is_sound)
 
 
-def answered(search: Search, at: Seen, tried: Trial, cost: Any) -> tuple[Search, Any]:
+def answered(
+    search: Search, at: LinearizedPoint, tried: Trial, residuals: Any, setup: Setup
+) -> tuple[Search, Any]:
     """The search after a trial, and whether the step was taken."""
+    cost = setup.weighed(residuals).cost
     is_taken = tried.is_sound & (cost < at.cost)
     ratio = (at.cost - cost) / tried.reduction
-    factor = jnp.maximum(SMALLEST_FACTOR, 1 - (2 * ratio - 1) ** 3)
-    damping = search.damping * jnp.where(is_taken, factor, search.growth)
+    damping, growth = adapted(search.damping, search.growth, ratio, is_taken)
     return search._replace(
         x=jnp.where(is_taken, tried.x, search.x),
         damping=jnp.maximum(damping, LEAST_DAMPING),
-        growth=jnp.where(is_taken, FIRST_GROWTH, 2 * search.growth),
+        growth=growth,
         num_steps=search.num_steps + is_taken,
         num_residuals=search.num_residuals + 1,
     ), is_taken
 
 
-def stalled(search: Search, at: Seen, num_refused: Any) -> tuple[Search, Any]:
+def adapted(damping: Any, growth: Any, ratio: Any, is_taken: Any) -> tuple[Any, Any]:
+    """Nielsen's damping for the next step, by the ratio of gained to predicted reduction."""
+    factor = jnp.maximum(SMALLEST_FACTOR, 1 - (2 * ratio - 1) ** 3)
+    grown = jnp.where(is_taken, FIRST_GROWTH, 2 * growth)
+    return damping * jnp.where(is_taken, factor, growth), grown
+
+
+def stalled(search: Search, at: LinearizedPoint, num_refused: Any) -> tuple[Search, Any]:
     """The search after so many refused steps in a row, and whether they were too many.
 
     It is over then, unless so little is promised that rounding errors may be the reason.
     """
     limits = jnp.finfo(search.x.dtype)
     has_stalled = num_refused >= MAX_TRIALS
-    is_near = _gain(at) <= jnp.sqrt(limits.eps) * at.cost
+    is_near = at.gain <= jnp.sqrt(limits.eps) * at.cost
     status = jnp.where(is_near, search.status, STALLED)
     last_quiet = jnp.where(is_near, limits.max, jnp.inf)
     return search._replace(
@@ -287,13 +306,15 @@ def is_quiet(search: Search) -> Any:
     return jnp.isfinite(search.last_quiet)
 
 
-def polished(search: Search, at: Seen) -> Search:
+def polished(search: Search, at: LinearizedPoint) -> Search:
     """After an undamped step, which no cost can judge."""
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
 
 
-def last(search: Search, at: Seen) -> Any:
-    """Where a search ends: one undamped step further where that is below the tolerance, for its digits."""
+def last(search: Search, at: LinearizedPoint) -> Any:
+    """Where a search ends: one undamped step further where that is below the tolerance, for its
+    digits.
+    """
     return jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)
 
 
@@ -308,14 +329,21 @@ class End(NamedTuple):
 def ended(at: Any, x: Any, residuals: Any, cost: Any) -> End:
     """The last point, or the one before it where the last step left the region with values."""
     is_sound = jnp.isfinite(cost)
-    return End(*(jnp.where(is_sound, new, old) for new, old in ((x, at.x), (residuals, at.residuals), (cost, at.cost))))
+    return End(
+        *(
+            jnp.where(is_sound, new, old)
+            for new, old in ((x, at.x), (residuals, at.residuals), (cost, at.cost))
+        )
+    )
 
 
-def found(search: Search, at: LinearizedPoint, end: End, is_over: Any) -> Found:
-    """The end of a search, from the linear model where it ended."""
-    f = at.jacobian
-    share = linear.shares(f)
-    is_known = share > 1 - jnp.sqrt(jnp.finfo(share.dtype).eps)
+def found(
+    search: Search, at: LinearizedPoint, x: Any, residuals: Any, setup: Setup, is_over: Any
+) -> Found:
+    """The end of a search, from where it ended and the linear model there."""
+    end = ended(at, x, residuals, setup.weighed(residuals).cost)
     counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-    summary = Summary(is_over, *counts, f.rank, end.cost)
-    return Found(packed((end.x, *summary)), end.residuals, linear.inverse_normal(f), at.is_free, is_known)
+    summary = Summary(is_over, *counts, at.model.rank, end.cost)
+    known = at.model.is_known(at.is_free)
+    report = packed((end.x, *summary))
+    return Found(report, end.residuals, at.model.inverse_normal(), at.is_free, known)

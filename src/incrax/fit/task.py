@@ -1,7 +1,7 @@
 """What is minimised: a function of pytrees as counted functions of one vector.
 
-In: a function, its arguments, what is free, bounds. Out: a `Task`, and `CountedTask` for one search of it. Every way to
-name a function to `minimize` ends here, in `make_task`.
+In: a function, its arguments, what is free, bounds. Out: a `Task`, and `CountedTask` for one search
+of it. Every way to name a function to `minimize` ends here, in `make_task`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from incrax._messages import wrong_option
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
+from incrax.fit.box import Box
 from incrax.fit.messages import not_scalar
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
 
@@ -46,7 +47,9 @@ class FlatFunction(Protocol):
 
 
 class Task(NamedTuple):
-    """A scalar function of pytrees, where its search starts, in which bounds, and its evaluation."""
+    """A scalar function of pytrees, where its search starts, in which bounds, and its
+    evaluation.
+    """
 
     fun: Callable[..., Any]
     """Of the arguments, plain."""
@@ -60,21 +63,30 @@ class Task(NamedTuple):
     @property
     def x(self) -> np.ndarray:
         """The start, float64 of shape (n,)."""
-        return self.problem.x.astype(np.float64)
+        return np.array(self.problem.x, np.float64)
 
     @property
-    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def dtype(self) -> Any:
+        """Of what the user gave as start."""
+        return self.problem.x.dtype
+
+    @property
+    def bounds(self) -> Box:
         """Lower and upper bound of each element, shape (n,) each."""
-        return self.problem.lower.astype(np.float64), self.problem.upper.astype(np.float64)
+        return Box(*(each.astype(np.float64) for each in self.problem.box))
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether any element has a bound."""
-        return bool(np.any(np.isfinite(self.problem.lower) | np.isfinite(self.problem.upper)))
+    def names(self) -> tuple[str, ...]:
+        """Of the elements of the vector."""
+        return self.problem.names
+
+    def tree(self, x: Any) -> Any:
+        """A vector in the shape that callbacks and results have."""
+        return self.problem.tree(jnp.asarray(x))
 
     def plain_value(self, x: Any) -> Any:
         """The value at a vector, for JAX to trace."""
-        return self.fun(*self.problem.layout.arguments(x, self.problem.others))
+        return self.fun(*self.problem.arguments(x))
 
 
 def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = None) -> Task:
@@ -90,7 +102,9 @@ def make_task(fun: Any, args: tuple[Any, ...], wrt: Any = None, bounds: Any = No
         return fun
     if isinstance(fun, Bound):
         check_alone(fun, "minimize", args, wrt, bounds)
-        task = Task(plain(fun.function), problem_of(fun, caller="minimize"), fun.flat(), fun.prepared())
+        task = Task(
+            plain(fun.function), problem_of(fun, caller="minimize"), fun.flat(), fun.prepared()
+        )
         if task.prepared not in _checked and not has_rows(jax.tree.leaves(fun.args)):
             _check_scalar(task)
             _checked.add(task.prepared)
@@ -112,11 +126,17 @@ _checked: WeakSet[Prepared | None] = WeakSet()
 def _check_scalar(task: Task) -> None:
     found = jax.eval_shape(task.plain_value, task.problem.x)
     leaves = jax.tree.leaves(found)
-    if len(leaves) != 1 or leaves[0].shape != () or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
-        raise not_scalar(", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found))
+    if (
+        len(leaves) != 1
+        or leaves[0].shape != ()
+        or not jnp.issubdtype(leaves[0].dtype, jnp.floating)
+    ):
+        raise not_scalar(
+            ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
+        )
 
 
-# --- one search -------------------------------------------------------------------------------------------------------
+# --- one search -----------------------------------------------------------------------------------
 
 
 class Counts(NamedTuple):
@@ -183,14 +203,19 @@ class Stopped(Exception):
 
 
 class CountedTask:
-    """The functions of a task during one search: counted, limited, watched; one evaluation per point.
+    """The functions of a task during one search: counted, limited, watched; one evaluation per
+    point.
 
-    A gradient is evaluated with its value by one program, and both are remembered for the latest points, so that a
-    method which asks for them one after the other pays once.
+    A gradient is evaluated with its value by one program, and both are remembered for the latest
+    points, so that a method which asks for them one after the other pays once.
     """
 
-    def __init__(self, task: Task, max_calls: float = np.inf, watch: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, task: Task, max_calls: float = np.inf, watch: Callable[[], None] | None = None
+    ) -> None:
         self.task: Task = task
+        self.bounds: Box = task.bounds
+        self._flat: FlatFunction = task.flat
         self.max_calls: float = max_calls
         self.watch: Callable[[], None] | None = watch
         self.counts: Counts = Counts()
@@ -206,7 +231,7 @@ class CountedTask:
         if known is not None:
             return known[0]
         self._count("values")
-        return self._seen(x, float(self.task.flat.value(x)), None)
+        return self._seen(x, float(self._flat.value(x)), None)
 
     def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
         """Value and gradient, shape (n,)."""
@@ -214,7 +239,7 @@ class CountedTask:
         value, gradient = self._known.get(x.tobytes(), (0.0, None))
         if gradient is None:
             self._count("gradients")
-            value, gradient = self.task.flat.value_and_gradient(x)
+            value, gradient = self._flat.value_and_gradient(x)
             self._seen(x, value, gradient)
         return value, gradient.copy()
 
@@ -225,14 +250,14 @@ class CountedTask:
     def hessian(self, x: Any) -> np.ndarray:
         """The second derivatives, shape (n, n)."""
         self._count("hessians")
-        return self.task.flat.hessian(np.array(x, np.float64))
+        return self._flat.hessian(np.array(x, np.float64))
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,)."""
         self._count("products")
-        return self.task.flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        return self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _count(self, name: str) -> None:
         if sum(self.counts) >= self.max_calls:
@@ -248,7 +273,7 @@ class CountedTask:
         self._known[x.tobytes()] = value, gradient
         if value < self.best[0]:
             self.best = value, x
-            if self.callback is not None and self.callback(self.task.problem.tree(jnp.asarray(x)), value):
+            if self.callback is not None and self.callback(self.task.tree(x), value):
                 raise Stopped
         return value
 
@@ -257,7 +282,7 @@ NUM_KNOWN = 3
 """Points whose values a search remembers."""
 
 
-# --- what a method is given, and what it hands back -------------------------------------------------------------------
+# --- what a method is given, and what it hands back -----------------------------------------------
 
 
 class MethodSettings(NamedTuple):
@@ -278,7 +303,9 @@ class Ended(NamedTuple):
     is_done: bool
     message: str
     metric: np.ndarray | None = None
-    """An estimate of the Hessian at the end, shape (n, n), where a method has one that can be relied on."""
+    """An estimate of the Hessian at the end, shape (n, n), where a method has one that can be
+    relied on.
+    """
     is_limited: bool = False
     """Whether a limit of steps of the method ended it."""
     num_steps: int | None = None

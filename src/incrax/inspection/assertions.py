@@ -38,26 +38,30 @@ def assert_ran(
 ) -> None:
     """Check in a test that the last call of a function ran what it should, and nothing else.
 
-    A name is that of an input, as `explain()` prints it, and stands for the equations that depend on it
-    (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); of a JAX primitive (`"exp"`), also inside loops
-    and branches; of a Python function (`"resolution"`, of a method `"pdf"` or `"Model.pdf"`) that made equations,
-    itself or through what it called; or of a value marked by `keep(x, name=...)` or `cached`. Equations of functions
-    of JAX that are compiled there, such as `jnp.var`, are known by their inputs and primitives only. Of `Rows`, what
-    ran on one of the chunks is looked at, not what follows their reductions.
+    A name is that of an input, as `explain()` prints it, and stands for the equations that depend
+    on it (`"params['mu']"`, an element `"theta[3]"`, a prefix `"params"`); of a JAX primitive
+    (`"exp"`), also inside loops and branches; of a Python function (`"resolution"`, of a method
+    `"pdf"` or `"Model.pdf"`) that made equations, itself or through what it called; or of a value
+    marked by `keep(x, name=...)` or `cached`. Equations of functions of JAX that are compiled
+    there, such as `jnp.var`, are known by their inputs and primitives only. Of `Rows`, what ran on
+    one of the chunks is looked at, not what follows their reductions.
 
     Args:
         f: what `incremental`, `grad` and the like return, after a call.
-        only: each equation that ran must belong to one of these; `()` if nothing may have run. None: no such check.
+        only: each equation that ran must belong to one of these; `()` if nothing may have run.
+            None: no such check.
         never: no equation that ran may belong to one of these.
         at_most: how many equations may have run.
 
     Raises:
-        AssertionError: something else ran. The message lists it, with what changed and what served the call.
+        AssertionError: something else ran. The message lists it, with what changed and what served
+            the call.
         UnknownInputError: a name stands for nothing in the function.
         NotCalledError: there was no call, or none that is tracked.
 
-    The engine may run all of a function that is cheap to run, since that is faster than to load what was saved. A test
-    of dependence says `incremental(f, tuning=Tuning(planner="minimal"))`, which runs just what a change reaches.
+    The engine may run all of a function that is cheap to run, since that is faster than to load
+    what was saved. A test of dependence says `incremental(f, tuning=Tuning(planner="minimal"))`,
+    which runs just what a change reaches.
 
     Cost: reads the record of the last call; nothing is evaluated.
 
@@ -75,9 +79,15 @@ def assert_ran(
     problems: list[str] = []
     if allowed is not None:
         masks = call.masks()
-        others = [eqn for eqn in call.ran if masks[id(eqn)] and not any(mine(eqn) for mine in allowed.values())]
+        others = [
+            eqn
+            for eqn in call.ran
+            if masks[id(eqn)] and not any(mine(eqn) for mine in allowed.values())
+        ]
         shown = ", ".join(f"`{name}`" for name in allowed) or "nothing"
-        problems += _listed(f"{len(others)} equations ran that belong to none of what may run ({shown})", others)
+        problems += _listed(
+            f"{len(others)} equations ran that belong to none of what may run ({shown})", others
+        )
     for name, belongs in {name: call.named(name) for name in _names(never)}.items():
         found = list(filter(belongs, call.ran))
         problems += _listed(f"{len(found)} equations of `{name}` ran, and none may", found)
@@ -107,12 +117,17 @@ class _LastCall(NamedTuple):
         """
         eqns = [*self.reader.eqns, *self.ran]
         tests = [test for test in (self._of_input(name), self._of_marked(name)) if test is not None]
-        for belongs in (lambda eqn: eqn.primitive.name == name, lambda eqn: name in _functions(eqn)):
+        for belongs in (
+            lambda eqn: eqn.primitive.name == name,
+            lambda eqn: name in _functions(eqn),
+        ):
             inside = lambda eqn, belongs=belongs: any(map(belongs, _within(eqn)))
             if any(map(inside, eqns)):
                 tests.append(inside)
         if not tests:
-            functions = dict.fromkeys(found for eqn in self.reader.eqns for found in _functions(eqn))
+            functions = dict.fromkeys(
+                found for eqn in self.reader.eqns for found in _functions(eqn)
+            )
             raise unknown_work(name, self.paths, list(functions))
         return lambda eqn: any(test(eqn) for test in tests)
 
@@ -127,7 +142,9 @@ class _LastCall(NamedTuple):
     def masks(self) -> dict[int, int]:
         """What each equation that ran depends on; a plan has equations that the program has not."""
         facts = self.reader.facts
-        found = {id(eqn): mask for eqn, mask in zip(self.reader.eqns, facts.equation_masks, strict=True)}
+        found = {
+            id(eqn): mask for eqn, mask in zip(self.reader.eqns, facts.equation_masks, strict=True)
+        }
         written: dict[Var, int] = {}
         for eqn in self.ran:
             if id(eqn) not in found:
@@ -142,7 +159,7 @@ class _LastCall(NamedTuple):
         """The equations of a marked value: the mark, and what is computed for nothing else."""
         facts = self.reader.facts
         marked = [var for var, known in facts.kept.items() if known == name]
-        others: set[Var] = {atom for atom in facts.program.outvars if isinstance(atom, Var)}
+        others: set[Var] = {atom for atom in facts.outvars if isinstance(atom, Var)}
         found: set[int] = set()
         for eqn in reversed(self.reader.eqns):
             written = written_vars(eqn)
@@ -178,7 +195,9 @@ def _within(eqn: Equation) -> Iterator[Equation]:
 
 
 def _functions(eqn: Equation) -> list[str]:
-    """The user's functions that made an equation, up to the one that was traced; methods by both names."""
+    """The user's functions that made an equation, up to the one that was traced; methods by both
+    names.
+    """
     frames = [] if eqn.primitive.name == _jax.KEEP else _jax.source_frames(eqn)
     traced = itertools.takewhile(lambda frame: frame[0] != _TRACER, frames)
     names = [name for file, name in traced if not file.startswith(_OWN)]
@@ -187,7 +206,10 @@ def _functions(eqn: Equation) -> list[str]:
 
 def _listed(title: str, eqns: Sequence[Equation]) -> list[str]:
     """A problem, if there are equations that make it one."""
-    lines = [f"  {eqn.primitive.name} at {_jax.source_line(eqn) or 'no line of yours'}" for eqn in eqns[:NUM_SHOWN]]
+    lines = [
+        f"  {eqn.primitive.name} at {_jax.source_line(eqn) or 'no line of yours'}"
+        for eqn in eqns[:NUM_SHOWN]
+    ]
     more = [f"  ... {len(eqns) - NUM_SHOWN} more"] if len(eqns) > NUM_SHOWN else []
     return [f"{title}:", *lines, *more] if eqns else []
 
@@ -201,6 +223,7 @@ def _circumstances(f: Incremental[..., Any], call: _LastCall) -> Iterator[str]:
     yield f"Changed: {changed}. Served by: {explained.served_by} ({explained.why})."
     if call.served_by == "whole":
         yield (
-            "The whole function ran, which the engine prefers where it is cheap, and at first calls. To test what a "
+            "The whole function ran, which the engine prefers where it is cheap, and at first "
+            "calls. To test what a "
             'change reaches, make the function with `tuning=Tuning(planner="minimal")`.'
         )

@@ -1,7 +1,9 @@
-"""What a function computes and moves: FLOPs, transcendentals and bytes by the rules of `primitives`, as one report.
+"""What a function computes and moves: FLOPs, transcendentals and bytes by the rules of
+`primitives`, as one report.
 
-In: a function, or a model, with arrays or types. Out: a `CostReport`. A program of each pass is traced and made a tree
-of regions; each equation is priced once and counts as often as the regions around it run.
+In: a function, or a model, with arrays or types. Out: a `CostReport`. A program of each pass is
+traced and made a tree of regions; each equation is priced once and counts as often as the regions
+around it run.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ MAX_REPEATS = 50
 SPENT_S = 0.5
 """Seconds of timed runs in all after which the fewest repeats do."""
 
-UserRule = Callable[[Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float]
+UserRule = Callable[
+    [Sequence[jax.ShapeDtypeStruct], Sequence[jax.ShapeDtypeStruct], Mapping[str, Any]], float
+]
 """FLOPs of an equation from the types of its inputs and results and its parameters."""
 
 
@@ -78,53 +82,60 @@ def cost(
     rules: Mapping[str, UserRule] | None = None,
     **kwargs: Any,
 ) -> CostReport:
-    """What a function costs: FLOPs, transcendentals and bytes, forward, backward and of a Hessian times a vector.
+    """What a function costs: FLOPs, transcendentals and bytes, forward, backward and of a Hessian
+    times a vector.
 
-    The function is traced and its equations are counted; nothing is evaluated unless `measure`, `trips="measured"` or
-    `branches="taken"` asks for a run. Dead code is left out, equal equations count once, loops count each turn.
-    Primitives that nobody registered are named, never taken for nothing.
+    The function is traced and its equations are counted; nothing is evaluated unless `measure`,
+    `trips="measured"` or `branches="taken"` asks for a run. Dead code is left out, equal equations
+    count once, loops count each turn. Primitives that nobody registered are named, never taken for
+    nothing.
 
     Args:
-        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that the engine runs);
-            guarded (then the path that these values take is counted, with its guards); or a model made by `bind`, or
-            its `value`, `grad`, `value_and_grad`, `hessian` or `jacobian`, at the inputs that it holds.
+        fun: function of pytrees: plain, jitted, or incremental (then its equations are those that
+            the engine runs); guarded (then the path that these values take is counted, with its
+            guards); or a model made by `bind`, or its `value`, `grad`, `value_and_grad`, `hessian`
+            or `jacobian`, at the inputs that it holds.
         *args: arguments, arrays of any shapes or `jax.ShapeDtypeStruct`; none for a model.
-        changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`, `"params['s']"`,
-            `"theta[3]"`), or one name: the report then tells what runs again from what the engine avoids. Cotangents
-            and tangents change always. Inputs of a model also by the short names that it knows.
-        wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first argument, or what is
-            trainable in a model.
+        changing: names of inputs that change, as `explain()` and `deps()` print them (`"mu"`,
+            `"params['s']"`, `"theta[3]"`), or one name: the report then tells what runs again from
+            what the engine avoids. Cotangents and tangents change always. Inputs of a model also by
+            the short names that it knows.
+        wrt: what the backward pass differentiates, as in `incrax.grad`; by default the first
+            argument, or what is trainable in a model.
         has_aux: whether `fun` returns a pair whose second part has no derivative.
         passes: some of `"forward"`, `"backward"`, `"hvp"`, or one; the first always counts.
-        trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a run that counts, or
-            None: one turn is counted, and the report says so.
-        branches: `"max"`, the dearest one; `"both"`, all; `"taken"`, those that a run with these arguments takes.
+        trips: turns of loops whose number depends on values: a number to assume, `"measured"` for a
+            run that counts, or None: one turn is counted, and the report says so.
+        branches: `"max"`, the dearest one; `"both"`, all; `"taken"`, those that a run with these
+            arguments takes.
         measure: whether to compile and time the passes and their parts, with memory.
-        rules: FLOPs of primitives that are not registered: functions of the types of the inputs and of the results, and
-            of the parameters of one equation.
+        rules: FLOPs of primitives that are not registered: functions of the types of the inputs and
+            of the results, and of the parameters of one equation.
         **kwargs: further arguments; of a model, other values or types for inputs, by name.
 
     Returns:
-        A `CostReport`. The backward pass is value and gradient (or value and pullback, where the result is not one real
-        number) without the forward pass. A multiply-add is two FLOPs; the page on costs has all conventions.
+        A `CostReport`. The backward pass is value and gradient (or value and pullback, where the
+        result is not one real number) without the forward pass. A multiply-add is two FLOPs; the
+        page on costs has all conventions.
 
     Raises:
-        CostError: an option has a value that it does not take; a run is asked for and an argument has no values, or the
-            function has effects; the function branches in Python on a traced value; the function is guarded, and there
-            are no values to choose a path.
+        CostError: an option has a value that it does not take; a run is asked for and an argument
+            has no values, or the function has effects; the function branches in Python on a traced
+            value; the function is guarded, and there are no values to choose a path.
         TapeError: the function is guarded, and no tape can hold the path.
         SelectionError, UnknownInputError: `wrt` or `changing` names what is not there.
         TypeError: `fun` is no function.
 
-    Cost: three traces; of a guarded function also one that records the path, and the equations that its guards depend
-        on, which it neither keeps nor counts; with `measure` two compilations of each program and at least five runs. A
-        run that counts takes some tens of microseconds for each turn of a loop whose number of turns depends on values.
+    Cost: three traces; of a guarded function also one that records the path, and the equations that
+        its guards depend on, which it neither keeps nor counts; with `measure` two compilations of
+        each program and at least five runs. A run that counts takes some tens of microseconds for
+        each turn of a loop whose number of turns depends on values.
 
-    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host; static arguments of
-        `jax.jit` that are numbers (use a `lambda`).
+    Not handled: what XLA makes of the program (fusion, its own simplifications); work on the host;
+        static arguments of `jax.jit` that are numbers (use a `lambda`).
 
-    Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are the caveats of
-        TensorFlow's profiler.
+    Source: conventions as in Golub and Van Loan; loops, dead code and unregistered primitives are
+        the caveats of TensorFlow's profiler.
 
     Example:
         >>> import incrax, jax, jax.numpy as jnp
@@ -134,7 +145,9 @@ def cost(
         (True, 2.0)
     """
     passes = (passes,) if isinstance(passes, str) else tuple(passes)
-    names = None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
+    names = (
+        None if changing is None else (changing,) if isinstance(changing, str) else tuple(changing)
+    )
     _check_options(passes, trips, branches)
     why_not = "nothing in the first argument has one" if wrt is None else ""
     model = model_of(fun)
@@ -145,7 +158,11 @@ def cost(
         names = None if names is None else tuple(map(resolved, names))
         why_not = "no input of the model is trainable" if wrt is None else ""
         is_name = lambda each: isinstance(each, str)
-        wrt = model.trainable_paths if wrt is None else jax.tree.map(lambda x: resolved(x) if is_name(x) else x, wrt)
+        wrt = (
+            model.trainable_paths
+            if wrt is None
+            else jax.tree.map(lambda x: resolved(x) if is_name(x) else x, wrt)
+        )
     args, kwargs = as_plain((args, kwargs))
     options = ("changing", "wrt", "has_aux", "passes", "trips", "branches", "measure", "rules")
     call = call_of(fun, args, kwargs, options, has_aux=has_aux)
@@ -168,19 +185,22 @@ def _check_word(option: str, seen: object, words: Sequence[str], others: str = "
     near = difflib.get_close_matches(str(seen), words, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     shown = ", ".join(map(repr, words))
-    raise CostError(f"`cost({option}=...)` got {seen!r}; use {shown}{others}. Nothing was evaluated.{hint}")
+    raise CostError(
+        f"`cost({option}=...)` got {seen!r}; use {shown}{others}. Nothing was evaluated.{hint}"
+    )
 
 
-# --- rows of the report -----------------------------------------------------------------------------------------------
+# --- rows of the report ---------------------------------------------------------------------------
 
 
 class EquationCost(NamedTuple):
     """Equations that are alike.
 
-    Fields: primitive; `file:line (function)` of the user's code, "" if unknown; types of inputs and results; loops,
-    branches and calls around; what one evaluation costs; how many evaluations there are, equations and turns
-    multiplied; whether the turns of all loops around are known; whether the primitive is registered, so that its work
-    is counted; whether a change reaches it (None: no change was named).
+    Fields: primitive; `file:line (function)` of the user's code, "" if unknown; types of inputs and
+    results; loops, branches and calls around; what one evaluation costs; how many evaluations there
+    are, equations and turns multiplied; whether the turns of all loops around are known; whether
+    the primitive is registered, so that its work is counted; whether a change reaches it (None: no
+    change was named).
     """
 
     primitive: str
@@ -203,9 +223,9 @@ class EquationCost(NamedTuple):
 class LoopCost(NamedTuple):
     """A loop.
 
-    Fields: primitive; source line; loops, branches and calls around; turns of one evaluation; where that number is
-    from: "static", "measured", "given" or "unknown" (then one turn is counted); what one turn costs, the condition
-    included.
+    Fields: primitive; source line; loops, branches and calls around; turns of one evaluation; where
+    that number is from: "static", "measured", "given" or "unknown" (then one turn is counted); what
+    one turn costs, the condition included.
     """
 
     primitive: str
@@ -217,7 +237,9 @@ class LoopCost(NamedTuple):
 
 
 class SourceCost(NamedTuple):
-    """What one line or function of the user's costs: where, forward, and backward (None: there is no backward pass)."""
+    """What one line or function of the user's costs: where, forward, and backward (None: there is
+    no backward pass).
+    """
 
     source: str
     forward: Cost
@@ -228,10 +250,10 @@ class SourceCost(NamedTuple):
 class PassCost:
     """The cost of one pass.
 
-    Fields: `"forward"`, `"backward"` or `"hvp"`; its equations, those that are alike in one row (of a backward pass
-    what value and gradient have together and the forward pass has not, so that a row may be negative where a derivative
-    rule replaces the forward pass); its loops (of a backward pass those of value and gradient that are not the forward
-    pass's).
+    Fields: `"forward"`, `"backward"` or `"hvp"`; its equations, those that are alike in one row (of
+    a backward pass what value and gradient have together and the forward pass has not, so that a
+    row may be negative where a derivative rule replaces the forward pass); its loops (of a backward
+    pass those of value and gradient that are not the forward pass's).
     """
 
     name: str
@@ -255,18 +277,26 @@ class PassCost:
 
     @property
     def macs(self) -> float:
-        """Multiply-adds of products and convolutions, of real numbers: half their FLOPs; of complex ones an eighth."""
+        """Multiply-adds of products and convolutions, of real numbers: half their FLOPs; of complex
+        ones an eighth.
+        """
         products = ("dot_general", "conv_general_dilated", "ragged_dot_general")
         found = (row for row in self.equations if row.primitive in products)
-        return sum(row.total.flops / (8 if row.results[0].startswith("complex") else 2) for row in found)
+        return sum(
+            row.total.flops / (8 if row.results[0].startswith("complex") else 2) for row in found
+        )
 
 
 def _summed(rows: Iterable[EquationCost]) -> Cost:
     return sum((row.total for row in rows), ZERO)
 
 
-def _merged(rows: Iterable[EquationCost], others: Iterable[EquationCost] = ()) -> tuple[EquationCost, ...]:
-    """One row for all that are alike, without those of another program; what only that one has is negative."""
+def _merged(
+    rows: Iterable[EquationCost], others: Iterable[EquationCost] = ()
+) -> tuple[EquationCost, ...]:
+    """One row for all that are alike, without those of another program; what only that one has is
+    negative.
+    """
     times: dict[EquationCost, float] = {}
     for row in rows:
         alike = row._replace(times=0.0)
@@ -277,11 +307,13 @@ def _merged(rows: Iterable[EquationCost], others: Iterable[EquationCost] = ()) -
     return tuple(row._replace(times=number) for row, number in times.items() if number)
 
 
-# --- counting ---------------------------------------------------------------------------------------------------------
+# --- counting -------------------------------------------------------------------------------------
 
 
 class _Around(NamedTuple):
-    """Where equations stand; the line of what is around serves where they have none of their own."""
+    """Where equations stand; the line of what is around serves where they have none of their
+    own.
+    """
 
     text: str = ""
     times: float = 1.0
@@ -292,7 +324,9 @@ class _Around(NamedTuple):
 
 @dataclass(frozen=True)
 class _Choices:
-    """What was asked: inputs that change, turns of loops, branches, whether to measure, rules of the user's."""
+    """What was asked: inputs that change, turns of loops, branches, whether to measure, rules of
+    the user's.
+    """
 
     changing: tuple[str, ...] | None
     trips: int | str | None
@@ -305,11 +339,15 @@ class _Choices:
         """The option that asks for a run; empty without one."""
         if self.measure:
             return "measure=True"
-        return "trips='measured'" if self.trips == "measured" else "branches='taken'" * (self.branches == "taken")
+        return (
+            "trips='measured'"
+            if self.trips == "measured"
+            else "branches='taken'" * (self.branches == "taken")
+        )
 
     def is_opened(self, node: Node) -> bool:
         """Whether what is inside an equation counts, and not a rule of the user's."""
-        return bool(node.regions) and (is_counted(node.eqn) or node.eqn.primitive.name not in self.rules)
+        return bool(node.regions) and (is_counted(node.eqn) or node.name not in self.rules)
 
     def leaf(self, eqn: Equation) -> tuple[Cost, bool]:
         """The cost of an equation without what is inside, and whether its work is counted.
@@ -321,12 +359,19 @@ class _Choices:
         rule = self.rules.get(eqn.primitive.name)
         if is_counted(eqn) or rule is None:
             return known, is_counted(eqn)
-        typed = lambda atoms: [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms]
+        typed = lambda atoms: [
+            jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in atoms
+        ]
         found = rule(typed(eqn.invars), typed(eqn.outvars), eqn.params)
-        if not isinstance(found, (int, float, np.integer, np.floating)) or not 0 <= found < math.inf:
+        if (
+            not isinstance(found, (int, float, np.integer, np.floating))
+            or not 0 <= found < math.inf
+        ):
             raise CostError(
-                f"The rule for `{eqn.primitive.name}` in `cost(rules=...)` gave {found!r}; it must give a number of "
-                "FLOPs, not negative, from the types of the inputs, those of the results and the parameters of one "
+                f"The rule for `{eqn.primitive.name}` in `cost(rules=...)` gave {found!r}; it must "
+                "give a number of "
+                "FLOPs, not negative, from the types of the inputs, those of the results and the "
+                "parameters of one "
                 "equation. Nothing was counted."
             )
         return known._replace(flops=float(found)), True
@@ -346,7 +391,11 @@ class CountedProgram:
     def rows(self) -> list[EquationCost | LoopCost]:
         """All rows, in the order of the equations."""
         pairs = zip(self.root.nodes, self.runs_again, strict=True)
-        return [row for node, again in pairs for row in self._rows(node, self.root, _Around(runs_again=again))]
+        return [
+            row
+            for node, again in pairs
+            for row in self._rows(node, self.root, _Around(runs_again=again))
+        ]
 
     @property
     def equations(self) -> list[EquationCost]:
@@ -368,7 +417,9 @@ class CountedProgram:
             self._costs[region] = self.cost_of(region.nodes, region)
         return self._costs[region]
 
-    def _rows(self, node: Node, region: Region, around: _Around) -> Iterator[EquationCost | LoopCost]:
+    def _rows(
+        self, node: Node, region: Region, around: _Around
+    ) -> Iterator[EquationCost | LoopCost]:
         """The rows of an equation of a region, and of all inside."""
         eqn = node.eqn
         name = eqn.primitive.name
@@ -392,7 +443,9 @@ class CountedProgram:
             return
         if node.regions[0].kind == "turn":
             turn = sum(map(self._cost, node.regions), ZERO)
-            yield LoopCost(name, source, around.text, *self._times(node, node.regions[0], region), turn)
+            yield LoopCost(
+                name, source, around.text, *self._times(node, node.regions[0], region), turn
+            )
         for inner in node.regions:
             times, known_from = self._times(node, inner, region)
             text = f"{around.text} > " * bool(around.text) + _title(node, inner, times, known_from)
@@ -402,7 +455,9 @@ class CountedProgram:
                 yield from self._rows(each, inner, inside)
 
     def _times(self, node: Node, region: Region, around: Region) -> tuple[float, str]:
-        """How often a region runs for each time that the one around it does, and where that number is from."""
+        """How often a region runs for each time that the one around it does, and where that number
+        is from.
+        """
         trips = self.choices.trips
         branches = self.choices.branches
         if region.times is not None:
@@ -421,11 +476,15 @@ class CountedProgram:
 
 def _title(node: Node, region: Region, turns: float, known_from: str) -> str:
     """A region as rows inside it show it."""
-    name = node.eqn.primitive.name
+    name = node.name
     if region.kind == "branch":
         return f"branch {node.regions.index(region)} of {len(node.regions)}"
     shown = "?" if known_from == "unknown" else f"{turns:g}"
-    return name if region.kind == "call" else f"{name}{' condition' * (region.kind == 'condition')} x {shown}"
+    return (
+        name
+        if region.kind == "call"
+        else f"{name}{' condition' * (region.kind == 'condition')} x {shown}"
+    )
 
 
 @dataclass
@@ -436,7 +495,9 @@ class _Counting:
     choices: _Choices
     notes: list[str] = field(default_factory=list)
 
-    def report(self, passes: Sequence[str], select: Callable[[], list[int]], why_not: str) -> CostReport:
+    def report(
+        self, passes: Sequence[str], select: Callable[[], list[int]], why_not: str
+    ) -> CostReport:
         """Count all that was asked for; `select` gives the values that are differentiated.
 
         `why_not` says why there may be none; where there must be some, it is empty.
@@ -464,7 +525,9 @@ class _Counting:
         found = tuple(self._passes(counted))
         return CostReport(
             name=call.name,
-            arguments=tuple(f"{path}: {text}" for path, text in zip(call.value_paths, types, strict=True)),
+            arguments=tuple(
+                f"{path}: {text}" for path, text in zip(call.value_paths, types, strict=True)
+            ),
             passes=found,
             changing=self.choices.changing,
             branches=self.choices.branches,
@@ -484,14 +547,17 @@ class _Counting:
         for path, value in zip(self.call.value_paths, self.call.values, strict=True):
             if isinstance(value, jax.ShapeDtypeStruct):
                 raise CostError(
-                    f"`cost({option})` runs the function, and `{path}` is {type_text(value)} without values. Nothing "
+                    f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
+                    "without values. Nothing "
                     f"was evaluated. Pass an array, or leave {option} out."
                 )
         effects = sorted({str(effect) for eqn in traced.program.eqns for effect in eqn.effects})
         if effects:
             raise CostError(
-                f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. This is usually a "
-                "print or a callback, which would be repeated with each run. Nothing was evaluated. Take it out, or "
+                f"`cost({option})` runs the function, and it has effects: {', '.join(effects)}. "
+                "This is usually a "
+                "print or a callback, which would be repeated with each run. Nothing was "
+                "evaluated. Take it out, or "
                 f"leave {option} out."
             )
 
@@ -499,9 +565,13 @@ class _Counting:
         """Count a program; runs it only where how often something runs is to be measured."""
         choices = self.choices
         root = regions_of(traced.program, AS_RUN if self.is_as_run else AS_WRITTEN)
-        if (choices.trips == "measured" or choices.branches == "taken") and any(node.is_open for node in root.nodes):
+        if (choices.trips == "measured" or choices.branches == "taken") and any(
+            node.is_open for node in root.nodes
+        ):
             run(root, traced.inputs(self.call.values))
-        runs_again = [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
+        runs_again = (
+            [None] * len(root.nodes) if choices.changing is None else self._reached(traced, root)
+        )
         return CountedProgram(traced, root, choices, runs_again)
 
     def _reached(self, traced: PassProgram, root: Region) -> list[bool]:
@@ -520,7 +590,9 @@ class _Counting:
         return self.call.plain.is_incremental or self.choices.changing is not None
 
     def _selected(self, select: Callable[[], list[int]], why_not: str) -> list[int]:
-        """The values that are differentiated; where nothing was named and nothing can be, none and a note."""
+        """The values that are differentiated; where nothing was named and nothing can be, none and
+        a note.
+        """
         try:
             return select()
         except (TypeError, ValueError):
@@ -529,8 +601,12 @@ class _Counting:
             self.notes.append(f"No derivatives: {why_not}. Name others by `wrt=`.")
             return []
 
-    def _derivative(self, title: str, lack: str, make: Callable[[], PassProgram]) -> CountedProgram | None:
-        """A program of a derivative; None, and a note, where something is lacking, or JAX has no derivative."""
+    def _derivative(
+        self, title: str, lack: str, make: Callable[[], PassProgram]
+    ) -> CountedProgram | None:
+        """A program of a derivative; None, and a note, where something is lacking, or JAX has no
+        derivative.
+        """
         try:
             traced = None if lack else make()
         except (TypeError, ValueError, NotImplementedError) as error:
@@ -542,15 +618,24 @@ class _Counting:
         return self.count(traced)
 
     def _hessian_product(self, numbers: Sequence[int], lack: str) -> CountedProgram | None:
-        """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents, `custom_lin`."""
+        """Forward over reverse; reverse over reverse where a rule for cotangents has no tangents,
+        `custom_lin`.
+        """
         product = self._derivative(TITLES["hvp"], lack, lambda: hessian_product(self.call, numbers))
         if product is None or all(row.primitive != "custom_lin" for row in product.equations):
             return product
-        self.notes.append("The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no tangents.")
-        return self._derivative(TITLES["hvp"], "", lambda: hessian_product(self.call, numbers, is_forward=False))
+        self.notes.append(
+            "The Hessian-vector product is reverse over reverse: a `custom_vjp` rule has no "
+            "tangents."
+        )
+        return self._derivative(
+            TITLES["hvp"], "", lambda: hessian_product(self.call, numbers, is_forward=False)
+        )
 
     def _passes(self, counted: Mapping[str, CountedProgram]) -> Iterator[PassCost]:
-        """The rows of each program; of the backward pass what value and gradient have, and the value alone has not."""
+        """The rows of each program; of the backward pass what value and gradient have, and the
+        value alone has not.
+        """
         value = counted["forward"]
         for name, each in counted.items():
             if name != "backward":
@@ -563,8 +648,10 @@ class _Counting:
             found = PassCost(name, _merged(each.equations, value.equations), tuple(loops))
             if min(found.total) < 0:
                 self.notes.append(
-                    "Figures of the backward pass below zero: value and gradient together do less of something than "
-                    "the value alone, as JAX moves what is invariant out of loops that it differentiates, or a rule "
+                    "Figures of the backward pass below zero: value and gradient together do less "
+                    "of something than "
+                    "the value alone, as JAX moves what is invariant out of loops that it "
+                    "differentiates, or a rule "
                     "replaces the function."
                 )
             yield found
@@ -573,20 +660,31 @@ class _Counting:
         num_guards = self.call.plain.num_guards
         if num_guards:
             guards = f"its {num_guards} guards" if num_guards > 1 else "its guard"
-            yield f"Counted is the path that these values take, with {guards}; others may take another one."
+            yield (
+                f"Counted is the path that these values take, with {guards}; others may take "
+                "another one."
+            )
         if any(not row.is_counted for each in found for row in each.equations):
             yield "Some primitives are not registered: the totals lack their work. Pass `rules=`."
         if any(loop.known_from == "unknown" for each in found for loop in each.loops):
-            yield "Some loops have unknown trips: one turn of each is counted. Pass `trips=`, 'measured' or a number."
+            yield (
+                "Some loops have unknown trips: one turn of each is counted. Pass `trips=`, "
+                "'measured' or a number."
+            )
         if self.is_as_run:
-            yield "Equations are those that the engine runs: hoisted out of loops, nothing rematerialized."
+            yield (
+                "Equations are those that the engine runs: hoisted out of loops, nothing "
+                "rematerialized."
+            )
 
 
-# --- seconds and memory -----------------------------------------------------------------------------------------------
+# --- seconds and memory ---------------------------------------------------------------------------
 
 
 class Memory(NamedTuple):
-    """Bytes of arguments, results, and of what is in between, as XLA plans them; None where it does not tell."""
+    """Bytes of arguments, results, and of what is in between, as XLA plans them; None where it does
+    not tell.
+    """
 
     argument_bytes: int | None
     output_bytes: int | None
@@ -594,7 +692,9 @@ class Memory(NamedTuple):
 
 
 class MeasuredPart(NamedTuple):
-    """A part of a program, or the whole: name, number of equations, cost, median seconds of a run, memory."""
+    """A part of a program, or the whole: name, number of equations, cost, median seconds of a run,
+    memory.
+    """
 
     name: str
     num_equations: int
@@ -604,7 +704,9 @@ class MeasuredPart(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A measured program: its name, its parts in order, the whole as one, and how many runs of each were timed."""
+    """A measured program: its name, its parts in order, the whole as one, and how many runs of each
+    were timed.
+    """
 
     name: str
     parts: tuple[MeasuredPart, ...]
@@ -640,7 +742,9 @@ def measure(name: str, counted: CountedProgram, values: Sequence[Any]) -> Measur
             meter.advance()
         rounds: list[list[float]] = []
         start_s = time.perf_counter()
-        while len(rounds) < MIN_REPEATS or (len(rounds) < MAX_REPEATS and time.perf_counter() - start_s < SPENT_S):
+        while len(rounds) < MIN_REPEATS or (
+            len(rounds) < MAX_REPEATS and time.perf_counter() - start_s < SPENT_S
+        ):
             rounds.append([_seconds(call) for call in calls])
             meter.advance(len(rounds) <= MIN_REPEATS)
     medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
@@ -672,7 +776,9 @@ Group = tuple[str, list[Node]]
 
 
 def _by_function(counted: CountedProgram) -> list[Group]:
-    """Equations that follow each other and are of one function; of one line where there is one function only."""
+    """Equations that follow each other and are of one function; of one line where there is one
+    function only.
+    """
     nodes = counted.root.nodes
     sources = [source_of(_jax.source_line(node.eqn)) for node in nodes]
     is_one = len({(source.function, source.file) for source in sources if source.function}) < 2
@@ -688,7 +794,9 @@ def _by_function(counted: CountedProgram) -> list[Group]:
 
 
 def _joined(groups: list[Group], counted: CountedProgram) -> list[Group]:
-    """Neighbours joined, the cheapest first, until there are few enough; the dearer one gives the name."""
+    """Neighbours joined, the cheapest first, until there are few enough; the dearer one gives the
+    name.
+    """
     price = lambda group: counted.cost_of(group[1], counted.root).weight
     while len(groups) > MAX_PARTS:
         pairs = list(zip(groups, groups[1:], strict=False))
@@ -697,7 +805,7 @@ def _joined(groups: list[Group], counted: CountedProgram) -> list[Group]:
     return groups
 
 
-# --- the report -------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -750,22 +858,34 @@ class CostReport(Printable):
     @property
     def unknown_loops(self) -> tuple[tuple[str, LoopCost], ...]:
         """Loops of which one turn is counted, since nobody knows how many there will be."""
-        return tuple((each.name, loop) for each in self.passes for loop in each.loops if loop.known_from == "unknown")
+        return tuple(
+            (each.name, loop)
+            for each in self.passes
+            for loop in each.loops
+            if loop.known_from == "unknown"
+        )
 
     @property
     def ratio(self) -> float | None:
         """FLOPs of the backward pass for one of the forward pass; None without either."""
-        return None if self.backward is None else _quotient(self.backward.total.flops, self.forward.total.flops)
+        if self.backward is None:
+            return None
+        forward = self.forward.total
+        backward = self.backward.total
+        return _quotient(backward.flops, forward.flops)
 
     @property
     def operations_ratio(self) -> float | None:
         """The same with ten FLOPs for an exponential."""
         if self.backward is None:
             return None
-        return _quotient(self.backward.total.operations, self.forward.total.operations)
+        forward = self.forward.total
+        backward = self.backward.total
+        return _quotient(backward.operations, forward.operations)
 
     def by_source(self, group: str = "line") -> tuple[SourceCost, ...]:
-        """Costs of each line or function of the user's, the dearest first; with a change, of what it reaches.
+        """Costs of each line or function of the user's, the dearest first; with a change, of what
+        it reaches.
 
         Args:
             group: `"line"`, `"function"` or `"file"`.
@@ -782,20 +902,32 @@ class CostReport(Printable):
                     costs = found.setdefault(name(row), {})
                     costs[each.name] = costs.get(each.name, ZERO) + row.total
         rest = None if self.backward is None else ZERO
-        rows = [SourceCost(k, costs.get("forward", ZERO), costs.get("backward", rest)) for k, costs in found.items()]
-        return tuple(sorted(rows, key=lambda row: -sum(cost.operations for cost in row[1:] if cost is not None)))
+        rows = [
+            SourceCost(k, costs.get("forward", ZERO), costs.get("backward", rest))
+            for k, costs in found.items()
+        ]
+        return tuple(
+            sorted(
+                rows, key=lambda row: -sum(cost.operations for cost in row[1:] if cost is not None)
+            )
+        )
 
-    # --- for programs ---------------------------------------------------------------------------------------------
+    # --- for programs -----------------------------------------------------------------------------
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs, with types that JSON has."""
-        shown = ("total", "macs", "equations", "loops") + ("again", "avoided") * (self.changing is not None)
+        shown = ("total", "macs", "equations", "loops") + ("again", "avoided") * (
+            self.changing is not None
+        )
         return {
             "name": self.name,
             "arguments": list(self.arguments),
             "changing": _plain(self.changing),
             "branches": self.branches,
-            "passes": {each.name: {name: _plain(getattr(each, name)) for name in shown} for each in self.passes},
+            "passes": {
+                each.name: {name: _plain(getattr(each, name)) for name in shown}
+                for each in self.passes
+            },
             "backward_over_forward": {"flops": self.ratio, "operations": self.operations_ratio},
             "not_counted": [{"pass": name, **_plain(row)} for name, row in self.not_counted],
             "unknown_loops": [{"pass": name, **_plain(loop)} for name, loop in self.unknown_loops],
@@ -804,17 +936,25 @@ class CostReport(Printable):
             "notes": list(self.notes),
         }
 
-    # --- for people -----------------------------------------------------------------------------------------------
+    # --- for people -------------------------------------------------------------------------------
 
     def tables(self) -> list[Table]:
-        """The report for people: totals; the dearest equations, and a turn of each loop; what was measured; notes."""
-        change = "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
+        """The report for people: totals; the dearest equations, and a turn of each loop; what was
+        measured; notes.
+        """
+        change = (
+            "" if self.changing is None else f"; changing: {_named(self.changing) or 'nothing'}"
+        )
         title = f"cost of {self.name}({_named(self.arguments)}){change}"
         rows = [*_shortened(list(self._dearest())), *_shortened(list(self._turns()))]
         notes = [(note,) for note in self.notes]
         return [
             Table(title, ("", *TOTALS), list(self._totals())),
-            Table("dearest equations, and loops", ("pass", "what", "times", *FIGURES, "inside", "source"), rows),
+            Table(
+                "dearest equations, and loops",
+                ("pass", "what", "times", *FIGURES, "inside", "source"),
+                rows,
+            ),
             *map(_measured_table, self.measured),
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
@@ -830,9 +970,15 @@ class CostReport(Printable):
             yield (f"{TITLES[each.name]}, avoided", *_total(each.avoided))
 
     def _dearest(self) -> Iterator[Sequence[str]]:
-        """Equations of the value and the backward pass; first those that nobody registered, also of the third pass."""
-        rows = [(name, row) for name, row in self.per_equation if name != "hvp" or not row.is_counted]
-        rows.sort(key=lambda item: (item[1].is_counted, *(-abs(part) for part in item[1].total.weight)))
+        """Equations of the value and the backward pass; first those that nobody registered, also of
+        the third pass.
+        """
+        rows = [
+            (name, row) for name, row in self.per_equation if name != "hvp" or not row.is_counted
+        ]
+        rows.sort(
+            key=lambda item: (item[1].is_counted, *(-abs(part) for part in item[1].total.weight))
+        )
         for name, row in rows:
             what = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
             times = _number(row.times) + " (one turn)" * (not row.is_known)
@@ -844,8 +990,17 @@ class CostReport(Printable):
         for each in self.passes:
             for loop in each.loops:
                 is_known = loop.known_from != "unknown"
-                turns = f"{_number(loop.turns)} ({loop.known_from})" if is_known else "unknown turns"
-                yield (each.name, f"a turn of {loop.primitive}", turns, *_figures(loop.turn), loop.inside, loop.source)
+                turns = (
+                    f"{_number(loop.turns)} ({loop.known_from})" if is_known else "unknown turns"
+                )
+                yield (
+                    each.name,
+                    f"a turn of {loop.primitive}",
+                    turns,
+                    *_figures(loop.turn),
+                    loop.inside,
+                    loop.source,
+                )
 
 
 TOTALS = ("FLOPs", "transcendentals", "integer ops", "bytes read", "bytes written", "FLOPs / byte")
@@ -886,11 +1041,25 @@ def _named(names: Sequence[str]) -> str:
 def _shortened(rows: list[Sequence[str]]) -> list[Sequence[str]]:
     """The first rows, and how many more there are."""
     rest = len(rows) - NUM_LISTED
-    return rows if rest <= 0 else [*rows[:NUM_LISTED], ("", f"... {rest} more", *("" for _ in rows[0][2:]))]
+    return (
+        rows
+        if rest <= 0
+        else [*rows[:NUM_LISTED], ("", f"... {rest} more", *("" for _ in rows[0][2:]))]
+    )
 
 
 def _measured_table(each: Measured) -> Table:
-    header = ("part", "equations", "FLOPs", "ms", "share of sum", "GFLOP/s", "temporary", "arguments", "results")
+    header = (
+        "part",
+        "equations",
+        "FLOPs",
+        "ms",
+        "share of sum",
+        "GFLOP/s",
+        "temporary",
+        "arguments",
+        "results",
+    )
     rows = [_part_cells(part, f"{part.seconds / each.sum_s:.0%}") for part in each.parts]
     rows.append(("sum of the parts", "", "", f"{each.sum_s * 1e3:.3g}", *("" for _ in header[4:])))
     rows.append(_part_cells(each.whole._replace(name="the whole, compiled as one"), ""))
@@ -919,7 +1088,12 @@ def _plain(x: Any) -> Any:
     if isinstance(x, Cost):
         figures = {name: getattr(x, name) for name in ("flops", "transcendentals", "int_ops")}
         intensity = _quotient(x.flops, x.bytes)
-        return {**figures, "bytes_read": x.bytes_read, "bytes_written": x.bytes_written, "flops_per_byte": intensity}
+        return {
+            **figures,
+            "bytes_read": x.bytes_read,
+            "bytes_written": x.bytes_written,
+            "flops_per_byte": intensity,
+        }
     fields = getattr(x, "_fields", None)
     if fields is None:
         return [_plain(each) for each in x] if isinstance(x, tuple) else x

@@ -1,6 +1,7 @@
 """Counters of all incremental functions over a stretch of code.
 
-In: incremental functions and their counters. Out: what was counted, function by function and in all.
+In: incremental functions and their counters. Out: what was counted, function by function and in
+all.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ SHOWN = ("calls", "unchanged", "ran", "loaded", "filled", "compiles", "traces", 
 class totals(Printable):  # noqa: N801
     """Counters of all incremental functions, of all threads, while a `with` block runs.
 
-    `by_function` are the counters by function, those that were called at all; names that several functions share get a
-    number. `total` are their sums. Both may be read inside the block, and stay as they are after it. `saved_bytes` is
-    what is saved at the end, not a difference.
+    `by_function` are the counters by function, those that were called at all; names that several
+    functions share get a number. `total` are their sums. Both may be read inside the block, and
+    stay as they are after it. `saved_bytes` is what is saved at the end, not a difference.
 
     Cost: nothing per call; entering and leaving read the counters of every living function.
 
@@ -54,7 +55,9 @@ class totals(Printable):  # noqa: N801
         self._counters = []
         present = [(function._name, function.stats) for function in collect(self._counters)]
         self._before = {id(stats): Stats(**stats.as_dict()) for _, stats in present}
-        self._counters += [pair for pair in present if all(pair[1] is not stats for _, stats in self._counters)]
+        self._counters += [
+            pair for pair in present if all(pair[1] is not stats for _, stats in self._counters)
+        ]
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -95,14 +98,20 @@ class totals(Printable):  # noqa: N801
     def __repr__(self) -> str:
         """The sums."""
         total = self.total
-        return f"totals: {total.calls} calls, {total.unchanged} unchanged, {total.ran} equations run"
+        return (
+            f"totals: {total.calls} calls, {total.unchanged} unchanged, {total.ran} equations run"
+        )
 
     def _differences(self) -> dict[str, Stats]:
         found: dict[str, Stats] = {}
         used: dict[str, int] = {}
-        alive = {id(function.stats) for function in living()}  # which brings the saved bytes up to date
+        alive = {
+            id(function.stats) for function in living()
+        }  # which brings the saved bytes up to date
         for name, stats in list(self._counters):
-            counted = _difference(stats, self._before.get(id(stats), Stats()), is_alive=id(stats) in alive)
+            counted = _difference(
+                stats, self._before.get(id(stats), Stats()), is_alive=id(stats) in alive
+            )
             if counted.calls or counted.traces or counted.transparent:
                 used[name] = used.get(name, 0) + 1
                 found[name if used[name] == 1 else f"{name} ({used[name]})"] = counted

@@ -1,4 +1,5 @@
-"""What incrax runs on: versions, devices, settings, measured prices, and what is known not to work together.
+"""What incrax runs on: versions, devices, settings, measured prices, and what is known not to work
+together.
 
 In: the process. Out: a table, and findings that say what to do. It must not change any setting.
 """
@@ -32,11 +33,28 @@ NEWEST = (0, 12)
 """Versions of JAX that the test suite runs on, from and to."""
 
 PACKAGES = (
-    *("jax", "jaxlib", "numpy", "scipy", "jaxtyping", "iminuit", "optax", "optimistix", "equinox", "flax"),
+    *(
+        "jax",
+        "jaxlib",
+        "numpy",
+        "scipy",
+        "jaxtyping",
+        "iminuit",
+        "optax",
+        "optimistix",
+        "equinox",
+        "flax",
+    ),
     *("flowjax", "numpyro", "blackjax", "emcee", "pyarrow", "matplotlib"),
 )
 SETTINGS = (
-    *("jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_debug_infs", "jax_disable_jit"),
+    *(
+        "jax_enable_x64",
+        "jax_default_matmul_precision",
+        "jax_debug_nans",
+        "jax_debug_infs",
+        "jax_disable_jit",
+    ),
     *("jax_compilation_cache_dir", "jax_default_device"),
 )
 PREFIXES = ("JAX_", "XLA_", "INCRAX_", "CUDA_VISIBLE_DEVICES")
@@ -68,7 +86,8 @@ class Environment(Printable):
         budget_bytes: bytes that saved values may take by default.
         program_bytes: estimated bytes of the programs that are remembered now.
         max_program_bytes: their bound, over all functions of this process.
-        figures: measured figures by name, in seconds or seconds per unit of work; empty if none were taken.
+        figures: measured figures by name, in seconds or seconds per unit of work; empty if none
+            were taken.
         findings: what is known not to work together.
     """
 
@@ -94,13 +113,20 @@ class Environment(Printable):
 
     def tables(self) -> list[Table]:
         """All of it for people."""
-        versions = [(name, version) for name, version in self.versions.items() if version is not None]
-        places = [*self.machine.items(), *((f"device {n}", name) for n, name in enumerate(self.devices))]
+        versions = [
+            (name, version) for name, version in self.versions.items() if version is not None
+        ]
+        places = [
+            *self.machine.items(),
+            *((f"device {n}", name) for n, name in enumerate(self.devices)),
+        ]
         settings = [*self.settings.items(), *self.variables.items()]
         settings.append(("default budget of saved values", f"{self.budget_bytes / 1e6:.4g} MB"))
         used_mb = self.program_bytes / 1e6
         most_mb = self.max_program_bytes / 1e6
-        settings.append(("remembered programs", f"about {used_mb:.3g} MB of at most {most_mb:.4g} MB"))
+        settings.append(
+            ("remembered programs", f"about {used_mb:.3g} MB of at most {most_mb:.4g} MB")
+        )
         figures = [(name, _seconds(value)) for name, value in self.figures.items()]
         findings = [(f.severity, f.seen, f.advice) for f in self.findings]
         nothing = [("ok", "nothing is known that would not work together", "")]
@@ -114,7 +140,8 @@ class Environment(Printable):
 
 
 def environment(*, measure: bool = True) -> Environment:
-    """Versions, devices, settings and known incompatibilities; the first thing to look at, and to put in a report.
+    """Versions, devices, settings and known incompatibilities; the first thing to look at, and to
+    put in a report.
 
     Args:
         measure: also measure the machine as the cost model does, and what calls cost.
@@ -138,14 +165,22 @@ def environment(*, measure: bool = True) -> Environment:
     return Environment(
         versions=versions,
         machine=_machine(has_devices=problem is None),
-        devices=tuple(f"{d.platform}: {d.device_kind}" for d in jax.devices()) if problem is None else (),
-        settings={name.removeprefix("jax_"): str(getattr(jax.config, name, None)) for name in SETTINGS},
-        variables={name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)},
+        devices=tuple(f"{d.platform}: {d.device_kind}" for d in jax.devices())
+        if problem is None
+        else (),
+        settings={
+            name.removeprefix("jax_"): str(getattr(jax.config, name, None)) for name in SETTINGS
+        },
+        variables={
+            name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIXES)
+        },
         budget_bytes=default_budget_bytes() if problem is None else 0,
         program_bytes=remembered_bytes(),
         max_program_bytes=max_program_bytes(),
         figures=_figures() if measure and problem is None else {},
-        findings=tuple(_findings(versions) if problem is None else [problem, *_of_versions(versions)]),
+        findings=tuple(
+            _findings(versions) if problem is None else [problem, *_of_versions(versions)]
+        ),
     )
 
 
@@ -155,7 +190,11 @@ def _no_device() -> Finding | None:
         jax.devices()
     except Exception as error:
         advice = "unset JAX_PLATFORMS, or install JAX for this device"
-        return Finding("error", f"JAX finds no device: {' '.join(str(error).split()) or type(error).__name__}", advice)
+        return Finding(
+            "error",
+            f"JAX finds no device: {' '.join(str(error).split()) or type(error).__name__}",
+            advice,
+        )
     return None
 
 
@@ -170,16 +209,28 @@ def _machine(*, has_devices: bool) -> dict[str, str]:
     load = f"{os.getloadavg()[0]:.2g}" if hasattr(os, "getloadavg") else "not known"
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     processes = f"{jax.process_index()} of {jax.process_count()}" if has_devices else "not known"
-    return {"system": system, "cores": str(os.cpu_count()), "load, 1 minute": load, "process": processes}
+    return {
+        "system": system,
+        "cores": str(os.cpu_count()),
+        "load, 1 minute": load,
+        "process": processes,
+    }
 
 
-# --- figures ---------------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def _figures() -> dict[str, float]:
     prices = asdict(calibrate())
-    names = {"flop_s": "cheap arithmetic, per element", "transcendental_s": "exp and the like, per element"}
-    names |= {"read_s": "reading, per byte", "write_s": "writing, per byte", "argument_s": "one more argument"}
+    names = {
+        "flop_s": "cheap arithmetic, per element",
+        "transcendental_s": "exp and the like, per element",
+    }
+    names |= {
+        "read_s": "reading, per byte",
+        "write_s": "writing, per byte",
+        "argument_s": "one more argument",
+    }
     names |= {"dot_flop_s": "matrix products, per FLOP"}
     found = {names[name]: float(value) for name, value in prices.items()}
     x = jnp.arange(8.0)
@@ -208,7 +259,7 @@ def _seconds(value: float) -> str:
     return f"{value * 1e12:.3g} ps"
 
 
-# --- findings --------------------------------------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------------------
 
 
 def _findings(versions: Mapping[str, str | None]) -> Iterator[Finding]:
@@ -221,13 +272,19 @@ def _of_versions(versions: Mapping[str, str | None]) -> Iterator[Finding]:
     found = _numbers(versions["jax"])
     lib = _numbers(versions["jaxlib"])
     if found[:2] < OLDEST:
-        yield Finding("error", f"JAX {versions['jax']} is older than 0.10", "pip install --upgrade jax")
+        yield Finding(
+            "error", f"JAX {versions['jax']} is older than 0.10", "pip install --upgrade jax"
+        )
     if found[:2] > NEWEST:
         advice = "if something fails, try an older JAX, and report it with this page"
-        yield Finding("warning", f"JAX {versions['jax']} is newer than what was tested, 0.10 to 0.12", advice)
+        yield Finding(
+            "warning", f"JAX {versions['jax']} is newer than what was tested, 0.10 to 0.12", advice
+        )
     if found[:3] != lib[:3]:
         seen = f"jax {versions['jax']} with jaxlib {versions['jaxlib']}"
-        yield Finding("warning", seen, "install the two in the same version: pip install --upgrade jax jaxlib")
+        yield Finding(
+            "warning", seen, "install the two in the same version: pip install --upgrade jax jaxlib"
+        )
     if versions["flowjax"] is not None and found[:2] >= (0, 11):
         seen = f"FlowJAX {versions['flowjax']} on JAX {versions['jax']} was not tested"
         yield Finding("note", seen, "bijections of `incrax.bijectors` do the same and are tested")
@@ -235,13 +292,20 @@ def _of_versions(versions: Mapping[str, str | None]) -> Iterator[Finding]:
 
 def _of_settings() -> Iterator[Finding]:
     if is_disabled():
-        yield Finding("warning", "INCRAX_DISABLE=1: every call is evaluated from scratch", "unset the variable")
+        yield Finding(
+            "warning",
+            "INCRAX_DISABLE=1: every call is evaluated from scratch",
+            "unset the variable",
+        )
     if getattr(jax.config, "jax_disable_jit", False):
-        yield Finding("warning", "jit is disabled: nothing is compiled or saved", "unset JAX_DISABLE_JIT")
+        yield Finding(
+            "warning", "jit is disabled: nothing is compiled or saved", "unset JAX_DISABLE_JIT"
+        )
     for name in ("jax_debug_nans", "jax_debug_infs"):
         if getattr(jax.config, name, False):
             seen = (
-                f"{name.removeprefix('jax_')} is on: only the whole function is run, since JAX would check saved values"
+                f"{name.removeprefix('jax_')} is on: only the whole function is run, since JAX "
+                "would check saved values"
             )
             yield Finding("warning", seen, "turn it off when the error is found")
     if not getattr(jax.config, "jax_enable_x64", False):
@@ -252,11 +316,17 @@ def _of_settings() -> Iterator[Finding]:
 def _of_flags(versions: Mapping[str, str | None]) -> Iterator[Finding]:
     flags = os.environ.get("XLA_FLAGS", "")
     if _FAST_MATH.search(flags):
-        advice = "remove it: NaN tests and the order of sums are not kept, so that equal inputs may give other bits"
+        advice = (
+            "remove it: NaN tests and the order of sums are not kept, so that equal inputs may "
+            "give other bits"
+        )
         yield Finding("error", f"XLA_FLAGS has a fast-math flag: {flags}", advice)
     num_devices = jax.local_device_count() if jax.default_backend() == "cpu" else 1
     if num_devices >= 4 and _numbers(versions["jax"])[:2] == (0, 10):
-        seen = f"{num_devices} CPU devices on JAX {versions['jax']}, where many programs with collectives may hang"
+        seen = (
+            f"{num_devices} CPU devices on JAX {versions['jax']}, where many programs with "
+            "collectives may hang"
+        )
         yield Finding("warning", seen, "use 2 devices, or JAX 0.12")
 
 

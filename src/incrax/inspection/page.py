@@ -1,4 +1,5 @@
-"""`report(f)`: one HTML page about a function that needs nothing else: data, styles, scripts and what draws them.
+"""`report(f)`: one HTML page about a function that needs nothing else: data, styles, scripts and
+what draws them.
 
 In: an incremental function. Out: a `Report`, its page as text. `page_data` says what is on it.
 """
@@ -31,18 +32,23 @@ NOTEBOOK_HEIGHT = 860
 """Pixels of the frame in a notebook."""
 
 
-def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **kwargs: Any) -> Report:
-    """A page about an incremental function: what it saves, what its calls ran, and what a change would cost.
+def report(
+    f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **kwargs: Any
+) -> Report:
+    """A page about an incremental function: what it saves, what its calls ran, and what a change
+    would cost.
 
-    One HTML file without network access: the equations as a map, coloured by what a change that one chooses makes run,
-    loads or leaves alone; the latest calls; plans and the races between them; memory; inputs against work.
+    One HTML file without network access: the equations as a map, coloured by what a change that one
+    chooses makes run, loads or leaves alone; the latest calls; plans and the races between them;
+    memory; inputs against work.
 
     Args:
-        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that was called most);
-            of an incremental function with Python branches (`incremental(guarded(f))`), the page is about the path that
-            the arguments take, recorded if need be, or the one that most calls took.
-        *args: arguments of a call to report on, as for `explain`; without any, the last call's signature. Nothing is
-            evaluated.
+        f: what `incremental`, `grad`, ... returned, or a model made by `bind` (then the method that
+            was called most); of an incremental function with Python branches
+            (`incremental(guarded(f))`), the page is about the path that the arguments take,
+            recorded if need be, or the one that most calls took.
+        *args: arguments of a call to report on, as for `explain`; without any, the last call's
+            signature. Nothing is evaluated.
         path: a file to write the page to. An argument of `f` with this name is given by position.
         **kwargs: keyword arguments of that call.
 
@@ -51,14 +57,15 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
 
     Raises:
         NotCalledError: without arguments before the first call.
-        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing; or `path` is no path.
+        ReportError: `f` is of another kind, or guarded and not incremental: it saves nothing; or
+            `path` is no path.
         OSError: the file cannot be written.
 
-    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the latest
-        `Tuning(history=...)` of them.
+    Cost: for 5,000 equations a few seconds; nothing compiles. What calls did is known for the
+        latest `Tuning(history=...)` of them.
 
-    Not handled: measured seconds per equation. Programs are timed, and the time of one is divided among its equations
-        as they are estimated; the page says which is which.
+    Not handled: measured seconds per equation. Programs are timed, and the time of one is divided
+        among its equations as they are estimated; the page says which is which.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -75,15 +82,20 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
         function = max(functions, key=lambda each: each.stats.calls) if functions else f.function
     if not isinstance(function, Incremental):
         raise ReportError(
-            f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function saves and runs, and this "
-            "is none. Usually the plain function was passed instead of what `incremental` or `grad` returned: calls of "
-            "it are not tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a few times, and report "
+            f"`report(f)` got a {type(f).__name__}. A page shows what an incremental function "
+            "saves and runs, and this "
+            "is none. Usually the plain function was passed instead of what `incremental` or "
+            "`grad` returned: calls of "
+            "it are not tracked. Nothing was evaluated. Pass `incrax.incremental(f)`, call it a "
+            "few times, and report "
             "on that."
         )
     if path is not None and not isinstance(path, str | os.PathLike):
         raise ReportError(
-            f"`report` got an object of type {type(path).__name__} for the file to write to, which must be a name or a "
-            "path. Usually the arguments of a call were given as `path`. Nothing was evaluated or written. Call "
+            f"`report` got an object of type {type(path).__name__} for the file to write to, which "
+            "must be a name or a "
+            "path. Usually the arguments of a call were given as `path`. Nothing was evaluated or "
+            "written. Call "
             "`incrax.report(f, *args)`, in which the file is `path=...`."
         )
     with function._locked():  # no call runs meanwhile
@@ -93,13 +105,18 @@ def report(f: Any, /, *args: Any, path: str | os.PathLike[str] | None = None, **
     return page
 
 
-def _path_of(f: Guarded[..., Any], args: Any, kwargs: Any) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:
+def _path_of(
+    f: Guarded[..., Any], args: Any, kwargs: Any
+) -> tuple[Incremental[..., Any], Any, dict[str, Any]]:
     """The incremental function of a path, and the arguments to report on, which are its leaves."""
     if f._make is None:
         raise ReportError(
-            "`report(f)` got a function made by `guarded`, which has a program for each path through its branches, "
-            "each compiled as a whole: there are no saved values to show. Nothing was evaluated. `f.explain()` lists "
-            "its paths and guards; for a page, pass `incrax.incremental(f)` and call it: it saves values for each path."
+            "`report(f)` got a function made by `guarded`, which has a program for each path "
+            "through its branches, "
+            "each compiled as a whole: there are no saved values to show. Nothing was evaluated. "
+            "`f.explain()` lists "
+            "its paths and guards; for a page, pass `incrax.incremental(f)` and call it: it saves "
+            "values for each path."
         )
     function, leaves = incremental_of(f, args, kwargs)
     if function is None:
@@ -116,15 +133,23 @@ def _subject_of(function: Incremental[..., Any], args: Any, kwargs: Any) -> Subj
     asked = function._asked("report()", args, kwargs)
     history = asked.engine.history if asked.row_engine is None else asked.row_engine.history
     num_signatures = len(function._traces.table) + len(function._rows.table)
-    return Subject(function._name, asked.engine, history, function.stats.as_dict(), num_signatures, asked.row_engine)
+    return Subject(
+        function._name,
+        asked.engine,
+        history,
+        function.stats.as_dict(),
+        num_signatures,
+        asked.row_engine,
+    )
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
     """A page about a function: what its calls saved, ran and cost. Made by `report`.
 
-    In a notebook it shows itself; `save` writes it to a file, which needs no network and may be sent to others. It
-    holds names, types, source lines and times, and no values of inputs or results.
+    In a notebook it shows itself; `save` writes it to a file, which needs no network and may be
+    sent to others. It holds names, types, source lines and times, and no values of inputs or
+    results.
     """
 
     data: Mapping[str, Any]
@@ -142,7 +167,15 @@ class Report:
         ]
         return Template(_asset("page.html")).substitute(
             title=html.escape(f"incrax: {self.data['function']['name']}"),
-            policy="; ".join(["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'", *policy]),
+            policy="; ".join(
+                [
+                    "default-src 'none'",
+                    "img-src data:",
+                    "base-uri 'none'",
+                    "form-action 'none'",
+                    *policy,
+                ]
+            ),
             licence=html.escape(_asset("d3-LICENSE.txt")),
             style=_enclosed(style),
             data=as_script_data(self.data),
@@ -171,7 +204,8 @@ class Report:
         """The page in a frame of its own, for notebooks."""
         name = html.escape(str(self))
         return (
-            f'<iframe title="{name}" sandbox="allow-scripts" width="100%" height="{NOTEBOOK_HEIGHT}" '
+            f'<iframe title="{name}" sandbox="allow-scripts" width="100%" '
+            f'height="{NOTEBOOK_HEIGHT}" '
             f'style="border: 0" srcdoc="{html.escape(self.html)}">{name}</iframe>'
         )
 
@@ -205,7 +239,9 @@ def _hash(text: str) -> str:
 
 
 def as_script_data(data: Any) -> str:
-    """JSON that may stand in a script element: no character in it ends the element or opens another."""
+    """JSON that may stand in a script element: no character in it ends the element or opens
+    another.
+    """
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

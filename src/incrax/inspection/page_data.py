@@ -1,7 +1,8 @@
-"""What a page about one function shows, as plain data: equations, what calls did and would do, plans, memory.
+"""What a page about one function shows, as plain data: equations, what calls did and would do,
+plans, memory.
 
-In: an engine and its history. Out: a dictionary of lists, numbers and text, which JSON can hold. It must not evaluate
-or store anything, nor know how the data are drawn.
+In: an engine and its history. Out: a dictionary of lists, numbers and text, which JSON can hold. It
+must not evaluate or store anything, nor know how the data are drawn.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from incrax.rows.engine import RowEngine
 FORMAT = 1
 MAX_OUTLOOKS = 400
 MAX_PLANNED = 200_000
-"""Equations to be planned in all of the outlooks together, where each needs a plan that is not there."""
+"""Equations to be planned in all of the outlooks together, where each needs a plan that is not
+there.
+"""
 
 MAX_PLANS = 200
 MAX_NAMES = 12
@@ -49,7 +52,9 @@ HOW = ("estimated", "measured as a whole", "measured as a segment")
 
 
 class Subject(NamedTuple):
-    """What a page is about: a function's name, its engine, its calls, its counters; the engine of `Rows`, if any."""
+    """What a page is about: a function's name, its engine, its calls, its counters; the engine of
+    `Rows`, if any.
+    """
 
     name: str
     engine: Engine
@@ -65,7 +70,13 @@ def page_data(subject: Subject) -> dict[str, Any]:
     chooser = engine.chooser
     data = _Data(subject)
     last = data.reader.last()
-    planner = "exact policy" if chooser.is_exact else "minimal planner" if data.facts.is_minimal else "cost planner"
+    planner = (
+        "exact policy"
+        if chooser.is_exact
+        else "minimal planner"
+        if data.facts.is_minimal
+        else "cost planner"
+    )
     return {
         "format": FORMAT,
         "function": {
@@ -107,7 +118,12 @@ def _machine() -> dict[str, str]:
     if first.device_kind != first.platform:
         kind = f"{jax.default_backend()}, {first.device_kind}"
     shown = f"{len(devices)} x {kind}" if len(devices) > 1 else kind
-    return {"incrax": __version__, "jax": jax.__version__, "python": platform.python_version(), "devices": shown}
+    return {
+        "incrax": __version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "devices": shown,
+    }
 
 
 class Numbered:
@@ -142,7 +158,7 @@ class _Data:
         self.costs: list[Cost] = [equation_cost(eqn) for eqn in self.eqns]
         entries = self.chooser.entries.values()
         self.entries: list[Entry] = sorted(entries, key=lambda entry: -entry.count)[:MAX_PLANS]
-        self.table = self.chooser.segments
+        self.table = self.engine.segments
         self.segments: list[tuple[int, Any]] = list(self.table.groups.items())
         if self.table.wanted:
             self.segments.append((self.layout.full, None))
@@ -157,7 +173,9 @@ class _Data:
         return {"names": found[:MAX_NAMES], "num": len(found)}
 
     def writers(self, variables: Iterable[Var]) -> list[int]:
-        """Numbers of the equations that write some variables; -1 for one that only plans have, each number once."""
+        """Numbers of the equations that write some variables; -1 for one that only plans have, each
+        number once.
+        """
         writer = self.facts.listing.writer
         return list(dict.fromkeys(writer.get(var, -1) for var in variables))
 
@@ -168,13 +186,17 @@ class _Data:
         invars = self.program.invars
         for path, var, (offset, width) in zip(self.engine.paths, invars, places, strict=True):
             kind, size = sized(var)
-            found.append({"path": path, "type": kind, "bytes": size, "offset": offset, "width": width})
+            found.append(
+                {"path": path, "type": kind, "bytes": size, "offset": offset, "width": width}
+            )
         return found
 
-    # --- equations ------------------------------------------------------------------------------------------------
+    # --- equations --------------------------------------------------------------------------------
 
     def equations(self) -> dict[str, Any]:
-        """One list per property, one element per equation; what several share by number, in tables of their own."""
+        """One list per property, one element per equation; what several share by number, in tables
+        of their own.
+        """
         primitives = Numbered()
         places = Numbered()
         types = Numbered()
@@ -195,7 +217,10 @@ class _Data:
             "seconds": [float(f"{s:.4g}") for s in seconds],
             "how": how,
             "state": [states.get(number, 0) for number in range(len(self.eqns))],
-            "reads": [[number for number in self.writers(read_vars(eqn)) if number >= 0] for eqn in self.eqns],
+            "reads": [
+                [number for number in self.writers(read_vars(eqn)) if number >= 0]
+                for eqn in self.eqns
+            ],
             "sets": sets.listed(hex),
             "primitives": primitives.listed(),
             "places": places.listed(place),
@@ -204,13 +229,17 @@ class _Data:
         }
 
     def seconds(self) -> tuple[list[float], list[int]]:
-        """Seconds of each equation, estimated, then scaled to the smallest timed program that holds it; and how.
+        """Seconds of each equation, estimated, then scaled to the smallest timed program that holds
+        it; and how.
 
-        Of two programs of one size the whole function counts, so that the sum is the time that is shown for it.
+        Of two programs of one size the whole function counts, so that the sum is the time that is
+        shown for it.
         """
         estimated = self.facts.seconds
-        whole_s = self.chooser.whole.seconds
-        timed: list[tuple[Sequence[Equation], float, int]] = [] if whole_s is None else [(self.eqns, whole_s, 1)]
+        whole_s = self.engine.whole.seconds
+        timed: list[tuple[Sequence[Equation], float, int]] = (
+            [] if whole_s is None else [(self.eqns, whole_s, 1)]
+        )
         for _, group in self.segments:
             measured_s = self.table.measured_s(group)
             if measured_s is not None:
@@ -224,10 +253,12 @@ class _Data:
                 how[number] = kind
         return seconds, how
 
-    # --- what calls would do --------------------------------------------------------------------------------------
+    # --- what calls would do ----------------------------------------------------------------------
 
     def outlooks(self) -> list[dict[str, Any]]:
-        """What a call would do, for each input alone, each element of small arrays, and each dirty set seen."""
+        """What a call would do, for each input alone, each element of small arrays, and each dirty
+        set seen.
+        """
         if not self.store.states:
             return []
         limit = MAX_OUTLOOKS
@@ -256,10 +287,14 @@ class _Data:
             yield from (1 << offset + k for k in range(width) if width > 1)
 
     def described(self, served: Served) -> dict[str, Any]:
-        """A call as data: the numbers are those of `explain`; what differs from the values that it starts from."""
+        """A call as data: the numbers are those of `explain`; what differs from the values that it
+        starts from.
+        """
         numbers = np.array([self.numbers.get(id(eqn), -1) for eqn in served.ran], int)
         known = numbers[numbers >= 0]
-        derived = total_cost(eqn for number, eqn in zip(numbers, served.ran, strict=True) if number < 0)
+        derived = total_cost(
+            eqn for number, eqn in zip(numbers, served.ran, strict=True) if number < 0
+        )
         is_avoided = np.ones(len(self.eqns), bool)
         is_avoided[known] = False
         flops = np.array([cost.flops for cost in self.costs])
@@ -282,13 +317,19 @@ class _Data:
         }
 
     def _loaded(self, loads: Sequence[Var]) -> dict[str, int]:
-        return {"num_loaded": len(loads), "loaded_bytes": sum(size for _, size in map(sized, loads))}
+        return {
+            "num_loaded": len(loads),
+            "loaded_bytes": sum(size for _, size in map(sized, loads)),
+        }
 
     def _ran(self, eqns: Sequence[Equation]) -> dict[str, int]:
         """How many equations run, and how many of these the program does not have."""
-        return {"num_ran": len(eqns), "num_derived": sum(id(eqn) not in self.numbers for eqn in eqns)}
+        return {
+            "num_ran": len(eqns),
+            "num_derived": sum(id(eqn) not in self.numbers for eqn in eqns),
+        }
 
-    # --- plans ----------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, entry: Entry) -> dict[str, Any]:
         """A dirty set that was seen, with its candidates and how they were chosen."""
@@ -296,7 +337,10 @@ class _Data:
         own = None if entry.program is None else entry.program.plan
         statistics = None if own is None else own.statistics
         is_timed = entry.is_final and len(entry.seconds) > 1
-        candidates = [{"name": name, "seconds": s, "is_measured": is_timed} for name, s in entry.seconds.items()]
+        candidates = [
+            {"name": name, "seconds": s, "is_measured": is_timed}
+            for name, s in entry.seconds.items()
+        ]
         return {
             "mask": self._mask(entry.dirty),
             "changed": self._names(entry.dirty),
@@ -325,11 +369,13 @@ class _Data:
             "num_values": len(group or ()),
             "bytes": self._loaded(group or ())["loaded_bytes"],
             "num_equations": len(plan.eqns),
-            "seconds": plan.seconds * self.chooser.race.run_price if measured_s is None else measured_s,
+            "seconds": plan.seconds * self.chooser.race.run_price
+            if measured_s is None
+            else measured_s,
             "is_measured": measured_s is not None,
         }
 
-    # --- calls and memory -----------------------------------------------------------------------------------------
+    # --- calls and memory -------------------------------------------------------------------------
 
     def calls(self) -> dict[str, Any]:
         """The latest calls as columns; what several share, by number."""
@@ -339,7 +385,11 @@ class _Data:
         history = self.subject.history
         calls = list(history.calls())
         records = {id(call.record): call.record for call in calls}
-        served = {k: self.reader.served(record) for k, record in records.items() if isinstance(record, CallRecord)}
+        served = {
+            k: self.reader.served(record)
+            for k, record in records.items()
+            if isinstance(record, CallRecord)
+        }
         rows = [self._did(call, served.get(id(call.record))) for call in calls]
         start_s = calls[0].start_s if calls else 0.0
         return {
@@ -364,19 +414,31 @@ class _Data:
         """What a call did; the inputs that changed are None where it counted chunks."""
         record = call.record
         if isinstance(record, Chunks):
-            why = f"chunks: {record.num_run} run, {record.num_reused} reused, {record.num_joined} joined"
+            why = (
+                f"chunks: {record.num_run} run, {record.num_reused} reused, {record.num_joined} "
+                "joined"
+            )
             return _Did("rows", why, None, record.num_run, record.num_joined, record.num_reused)
         if served is None:
-            why = "saving did not pay in the last calls; inputs that are other objects are taken for changed"
+            why = (
+                "saving did not pay in the last calls; inputs that are other objects are taken for "
+                "changed"
+            )
             changed = reduce(or_, map(self.layout.leaf_mask, call.rested or ()), 0)
             return _Did("whole (resting)", why, changed, len(self.eqns))
         kind = "first call" if served.is_first else served.by
         why = served.why if served.is_first else call.why or served.why
-        return _Did(kind, why, served.changed, len(served.ran), len(served.filled), len(served.loads))
+        return _Did(
+            kind, why, served.changed, len(served.ran), len(served.filled), len(served.loads)
+        )
 
     def _named(self, mask: int | None) -> dict[str, Any]:
         """What changed, as bits and by name."""
-        return {"mask": None, "num": -1, "names": []} if mask is None else {"mask": hex(mask), **self._names(mask)}
+        return (
+            {"mask": None, "num": -1, "names": []}
+            if mask is None
+            else {"mask": hex(mask), **self._names(mask)}
+        )
 
     def memory(self) -> dict[str, Any]:
         """The budget, and the saved values now, the largest first."""
@@ -401,7 +463,9 @@ class _Data:
 
 
 class _Did(NamedTuple):
-    """A row of the table of calls: what served it, why, inputs changed, equations run, values filled and loaded."""
+    """A row of the table of calls: what served it, why, inputs changed, equations run, values
+    filled and loaded.
+    """
 
     kind: str
     why: str
@@ -412,13 +476,20 @@ class _Did(NamedTuple):
 
 
 def place(text: str) -> dict[str, Any]:
-    """A place in the user's source, as JAX prints it, with the text of the line; without the folders above."""
+    """A place in the user's source, as JAX prints it, with the text of the line; without the
+    folders above.
+    """
     source = source_of(text)
     if not source.file:
         return {"file": "", "line": 0, "function": text or "unknown", "code": ""}
     code = linecache.getline(source.file, int(source.line)).strip()[:NUM_CODE]
     name = "/".join(PurePath(source.file).parts[-2:])
-    return {"file": name, "line": int(source.line), "function": source.function or "unknown", "code": code}
+    return {
+        "file": name,
+        "line": int(source.line),
+        "function": source.function or "unknown",
+        "code": code,
+    }
 
 
 def ranges(numbers: Iterable[int]) -> list[list[int]]:

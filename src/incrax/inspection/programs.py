@@ -1,7 +1,8 @@
-"""What is handed to `cost`, as programs: its value, value and gradient together, a Hessian times a vector.
+"""What is handed to `cost`, as programs: its value, value and gradient together, a Hessian times a
+vector.
 
-In: a function, a bound model or a guarded function, with arrays or types. Out: programs of the leaves of its arguments.
-It must not know what anything costs.
+In: a function, a bound model or a guarded function, with arrays or types. Out: programs of the
+leaves of its arguments. It must not know what anything costs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from incrax.models.names import with_part
 METHODS = ("value", "grad", "value_and_grad", "hessian", "jacobian")
 """Methods of a bound model that evaluate, from its inputs alone."""
 
-# --- bound models -----------------------------------------------------------------------------------------------------
+# --- bound models ---------------------------------------------------------------------------------
 
 
 def model_of(fun: Any) -> Bound | None:
@@ -48,7 +49,8 @@ def model_of(fun: Any) -> Bound | None:
 def function_of_model(
     fun: Any, model: Bound, args: Sequence[Any], inputs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function behind a model or its method and the inputs it holds, some of them with other values or types.
+    """The function behind a model or its method and the inputs it holds, some of them with other
+    values or types.
 
     Raises:
         CostError: inputs are given by position, or the method does not evaluate.
@@ -58,14 +60,18 @@ def function_of_model(
     if method not in METHODS:
         shown = ", ".join(f"`{each}`" for each in METHODS)
         raise CostError(
-            f"`cost(model.{method})` got a method of a bound model that does not evaluate its inputs as they are; "
-            f"{shown} do. Nothing was evaluated. Pass the model itself: `cost(model)` counts its value, its gradient "
+            f"`cost(model.{method})` got a method of a bound model that does not evaluate its "
+            "inputs as they are; "
+            f"{shown} do. Nothing was evaluated. Pass the model itself: `cost(model)` counts its "
+            "value, its gradient "
             "and its Hessian times a vector."
         )
     if args:
         raise CostError(
-            f"`cost(model)` got {len(args)} argument{'s' * (len(args) > 1)} by position; a bound model holds values "
-            "for its inputs. Nothing was evaluated. Name those that are to be other: `cost(model, x=...)`, arrays or "
+            f"`cost(model)` got {len(args)} argument{'s' * (len(args) > 1)} by position; a bound "
+            "model holds values "
+            "for its inputs. Nothing was evaluated. Name those that are to be other: `cost(model, "
+            "x=...)`, arrays or "
             "types."
         )
     function = model.made(method)
@@ -87,14 +93,14 @@ def path_in_model(model: Bound, name: str) -> str:
         raise
 
 
-# --- functions behind engines and guards ------------------------------------------------------------------------------
+# --- functions behind engines and guards ----------------------------------------------------------
 
 
 class Plain(NamedTuple):
     """A function that JAX can trace.
 
-    Fields: the function; whether the engine runs it; whether its result is a pair whose second part is passed on; how
-    many guards the path rests on that it is, 0 where it is no path.
+    Fields: the function; whether the engine runs it; whether its result is a pair whose second part
+    is passed on; how many guards the path rests on that it is, 0 where it is no path.
     """
 
     fun: Callable[..., Any]
@@ -104,7 +110,8 @@ class Plain(NamedTuple):
 
 
 def plain_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Plain:
-    """The function that is evaluated at these arguments; of a guarded one the path that they take, with its guards.
+    """The function that is evaluated at these arguments; of a guarded one the path that they take,
+    with its guards.
 
     Raises:
         TapeError: no tape can hold the path.
@@ -120,13 +127,19 @@ def plain_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux
     return Plain(fun, is_incremental=False, has_aux=has_aux)
 
 
-def _path_of(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Plain:
-    """The path that these values take; where one is a type only, the function, as long as Python asks for none."""
+def _path_of(
+    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool
+) -> Plain:
+    """The path that these values take; where one is a type only, the function, as long as Python
+    asks for none.
+    """
     is_incremental = f._make is not None
     names = argument_names(f, len(args))
     for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
         if isinstance(leaf, jax.ShapeDtypeStruct):
-            evaluate = functools.partial(_without_guards, f, leaf_path(names, path), type_text(leaf))
+            evaluate = functools.partial(
+                _without_guards, f, leaf_path(names, path), type_text(leaf)
+            )
             return Plain(evaluate, is_incremental, has_aux)
     recorded = path_alone(f, args, kwargs)
 
@@ -144,8 +157,10 @@ def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kw
         return f._plain(args, kwargs)
     except NO_VALUE as error:
         raise CostError(
-            f"`cost({f._subject.name})` got a guarded function, which has a program for each path, and `{path}` is "
-            f"{seen} without values; Python asks for one: {place_of_error(error)}. Nothing was evaluated. Pass an "
+            f"`cost({f._subject.name})` got a guarded function, which has a program for each path, "
+            f"and `{path}` is "
+            f"{seen} without values; Python asks for one: {place_of_error(error)}. Nothing was "
+            "evaluated. Pass an "
             "array: the path that it takes is counted."
         ) from error
 
@@ -155,7 +170,7 @@ def type_text(leaf: Any) -> str:
     return trace(lambda x: x, leaf).invars[0].aval.str_short()
 
 
-# --- a call -----------------------------------------------------------------------------------------------------------
+# --- a call ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -205,23 +220,37 @@ class Call:
         return [self.numbers.index(number) for number in selection.numbers]
 
 
-def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str], *, has_aux: bool) -> Call:
+def call_of(
+    fun: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Sequence[str],
+    *,
+    has_aux: bool,
+) -> Call:
     """A function with its arguments; `options` are the names of those of `cost`.
 
     Raises:
-        CostError: an argument is missing because an option has its name, or is an array without JAX type.
+        CostError: an argument is missing because an option has its name, or is an array without JAX
+            type.
         TapeError: the function is guarded, and no tape can hold the path.
         TypeError: it is no function.
     """
     if not callable(fun):
-        raise TypeError(f"`cost(f)` got {fun!r} of type {type(fun).__name__}; it must be a function.")
+        raise TypeError(
+            f"`cost(f)` got {fun!r} of type {type(fun).__name__}; it must be a function."
+        )
     name = getattr(fun, "__name__", type(fun).__name__)
     _check_parameters(fun, name, args, kwargs, options)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
     names = argument_names(fun, len(args))
     paths = tuple(leaf_path(names, path) for path, _ in with_paths)
     leaves = tuple(without_marks(leaf) for _, leaf in with_paths)
-    numbers = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)]
+    numbers = [
+        n
+        for n, leaf in enumerate(leaves)
+        if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)
+    ]
     for number in numbers:
         _check_type(leaves[number], paths[number])
     plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
@@ -236,13 +265,18 @@ def _check_parameters(
     except (TypeError, ValueError):
         return
     given = signature.bind_partial(*args, **kwargs).arguments
-    needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.name not in given]
+    needed = [
+        p.name
+        for p in signature.parameters.values()
+        if p.default is p.empty and p.name not in given
+    ]
     taken = [each for each in needed if each in options]
     if taken:
         shown = ", ".join(f"`{each}`" for each in taken)
         first = taken[0]
         raise CostError(
-            f"`cost({name})` takes {shown} for itself, and the function has a parameter of that name, which got no "
+            f"`cost({name})` takes {shown} for itself, and the function has a parameter of that "
+            "name, which got no "
             "value. Nothing was evaluated. Pass it by position, or give it another name: "
             f"`cost(lambda my_{first}, ...: {name}({first}=my_{first}, ...), ...)`."
         )
@@ -255,23 +289,30 @@ def _check_type(leaf: Any, path: str) -> None:
         is_masked = isinstance(leaf, np.ma.MaskedArray)
         seen = "a masked array" if is_masked else f"an array of dtype {leaf.dtype}"
         raise CostError(
-            f"`cost(f)` got `{path}` as {seen}, which JAX has no type for. This is usually a ragged list, strings or "
+            f"`cost(f)` got `{path}` as {seen}, which JAX has no type for. This is usually a "
+            "ragged list, strings or "
             "dates in an array. Nothing was evaluated. Convert it to a numeric array."
         ) from None
 
 
 def _stand_in(leaf: Any) -> Any:
     """An array without memory for a type, so that it can be selected."""
-    if isinstance(leaf, Mark) or not isinstance(leaf, jax.ShapeDtypeStruct) or _jax.is_key_dtype(leaf.dtype):
+    if (
+        isinstance(leaf, Mark)
+        or not isinstance(leaf, jax.ShapeDtypeStruct)
+        or _jax.is_key_dtype(leaf.dtype)
+    ):
         return leaf
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
 
 
-# --- its programs -----------------------------------------------------------------------------------------------------
+# --- its programs ---------------------------------------------------------------------------------
 
 
 class PassProgram(NamedTuple):
-    """A program of the values of a call, and of further inputs: cotangents of results, or tangents of arguments."""
+    """A program of the values of a call, and of further inputs: cotangents of results, or tangents
+    of arguments.
+    """
 
     program: Program
     further: tuple[jax.ShapeDtypeStruct, ...] = ()
@@ -285,45 +326,64 @@ def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
     """The value, and the types of the results that have a derivative.
 
     Raises:
-        CostError: the function branches on a value in Python, hands one to NumPy, or has static numbers.
+        CostError: the function branches on a value in Python, hands one to NumPy, or has static
+            numbers.
     """
     try:
         program, tree = trace_with_tree(lambda *values: call.result(values), *call.values)
     except jax.errors.TracerArrayConversionError as error:
         raise CostError(
-            f"`cost({call.name})` found a traced value turned into a NumPy array: {place_of_error(error)}. This is "
-            "usually a function of `numpy` where that of `jax.numpy` is meant, or one for minimisers on the host, such "
-            "as `model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` around what must run "
+            f"`cost({call.name})` found a traced value turned into a NumPy array: "
+            f"{place_of_error(error)}. This is "
+            "usually a function of `numpy` where that of `jax.numpy` is meant, or one for "
+            "minimisers on the host, such "
+            "as `model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` "
+            "around what must run "
             "on the host, or pass the model."
         ) from error
     except (*NO_VALUE, PythonBranchError) as error:
         cause = error.__cause__ if isinstance(error, PythonBranchError) else None
         raise CostError(
-            f"`cost({call.name})` found Python control flow on a traced value: {place_of_error(cause or error)}. What "
-            "runs depends on values, and there is no one program to count. Nothing was evaluated. Pass "
-            f"`incrax.guarded({call.name})`: the path that these values take is counted. Or write `jax.lax.cond`, or "
+            f"`cost({call.name})` found Python control flow on a traced value: "
+            f"{place_of_error(cause or error)}. What "
+            "runs depends on values, and there is no one program to count. Nothing was evaluated. "
+            "Pass "
+            f"`incrax.guarded({call.name})`: the path that these values take is counted. Or write "
+            "`jax.lax.cond`, or "
             f"fix the argument: `cost(lambda x: {call.name}(x, flag=True), x)`."
         ) from error
     except ValueError as error:
         if "static arguments" not in str(error) or "Tracer" not in str(error):
             raise
         raise CostError(
-            f"`cost({call.name})` got a jitted function with a static argument that is a number or an array. `cost` "
-            "traces all numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the argument: "
+            f"`cost({call.name})` got a jitted function with a static argument that is a number or "
+            "an array. `cost` "
+            "traces all numbers, and `jax.jit` refuses what is traced there. Nothing was "
+            "evaluated. Fix the argument: "
             f"`cost(lambda x: {call.name}(x, n=3), x)`."
         ) from error
     main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
-    smooth = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in main if jnp.issubdtype(a.dtype, jnp.inexact)]
+    smooth = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype) for a in main if jnp.issubdtype(a.dtype, jnp.inexact)
+    ]
     return PassProgram(program), smooth
 
 
 def is_scalar(results: Sequence[jax.ShapeDtypeStruct]) -> bool:
     """Whether there is one real number to differentiate."""
-    return len(results) == 1 and results[0].shape == () and jnp.issubdtype(results[0].dtype, jnp.floating)
+    return (
+        len(results) == 1
+        and results[0].shape == ()
+        and jnp.issubdtype(results[0].dtype, jnp.floating)
+    )
 
 
-def gradient(call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtypeStruct]) -> PassProgram:
-    """Value and gradient together; for anything but one number, value and pullback of a cotangent."""
+def gradient(
+    call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtypeStruct]
+) -> PassProgram:
+    """Value and gradient together; for anything but one number, value and pullback of a
+    cotangent.
+    """
     further = () if is_scalar(results) else results
 
     def evaluate(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
@@ -335,7 +395,9 @@ def gradient(call: Call, numbers: Sequence[int], results: Sequence[jax.ShapeDtyp
 
 
 def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = True) -> PassProgram:
-    """The Hessian of one real number times a vector: forward over reverse, or reverse over reverse."""
+    """The Hessian of one real number times a vector: forward over reverse, or reverse over
+    reverse.
+    """
     every = tuple(range(len(numbers)))
 
     def evaluate(values: Sequence[Any], tangents: Sequence[Any]) -> Any:
@@ -343,17 +405,23 @@ def hessian_product(call: Call, numbers: Sequence[int], *, is_forward: bool = Tr
         derivative = jax.grad(lambda *xs: fun(*xs)[0][0], argnums=every)
         if is_forward:
             return jax.jvp(derivative, at, tuple(tangents))[1]
-        along = lambda *xs: sum(jnp.vdot(x, t).real for x, t in zip(derivative(*xs), tangents, strict=True))
+        along = lambda *xs: sum(
+            jnp.vdot(x, t).real for x, t in zip(derivative(*xs), tangents, strict=True)
+        )
         return jax.grad(along, argnums=every)(*at)
 
     at = jax.eval_shape(lambda *values: _of_selected(call, numbers, values)[1], *call.values)
-    return _traced(evaluate, call, [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in at])
+    return _traced(
+        evaluate, call, [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type) for x in at]
+    )
 
 
 def _of_selected(
     call: Call, numbers: Sequence[int], values: Sequence[Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The results with a derivative, and all others, as a function of what is differentiated; and where that is."""
+    """The results with a derivative, and all others, as a function of what is differentiated; and
+    where that is.
+    """
 
     def evaluate(*selected: Any) -> tuple[list[Any], list[Any]]:
         replaced = dict(enumerate(values)) | dict(zip(numbers, selected, strict=True))
@@ -365,7 +433,9 @@ def _of_selected(
     return evaluate, tuple(jnp.asarray(values[number]) for number in numbers)
 
 
-def _traced(evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]) -> PassProgram:
+def _traced(
+    evaluate: Callable[..., Any], call: Call, further: Sequence[jax.ShapeDtypeStruct]
+) -> PassProgram:
     num = len(call.numbers)
     split = lambda *inputs: evaluate(inputs[:num], inputs[num:])
     return PassProgram(trace(split, *call.values, *further), tuple(further))

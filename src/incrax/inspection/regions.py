@@ -1,6 +1,8 @@
-"""A program as a tree of regions: which equations run inside which, and how often: as the program tells, or a run.
+"""A program as a tree of regions: which equations run inside which, and how often: as the program
+tells, or a run.
 
-In: a program; values for a run. Out: its regions, simplified, without dead code. It must not know what anything costs.
+In: a program; values for a run. Out: its regions, simplified, without dead code. It must not know
+what anything costs.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ Known = Mapping[Var, np.ndarray]
 class Region:
     """Equations that run one after the other.
 
-    Fields: "whole", "call", "turn", "condition" or "branch"; the program; its equations, each with the regions inside;
-    evaluations for each one of the region around (None: values decide); evaluations in a run.
+    Fields: "whole", "call", "turn", "condition" or "branch"; the program; its equations, each with
+    the regions inside; evaluations for each one of the region around (None: values decide);
+    evaluations in a run.
     """
 
     kind: str
@@ -53,12 +56,18 @@ class Region:
 
     @cached_property
     def stretches(self) -> list[Stretch]:
-        """What a run evaluates one after the other: equations in which values decide, and compiled what is between."""
-        groups = [list(group) for _, group in itertools.groupby(self.nodes, lambda node: node.is_open and id(node))]
+        """What a run evaluates one after the other: equations in which values decide, and compiled
+        what is between.
+        """
+        groups = [
+            list(group)
+            for _, group in itertools.groupby(self.nodes, lambda node: node.is_open and id(node))
+        ]
         programs = cut(self.program, [[node.eqn for node in group] for group in groups])
         nodes = [group[0] if group[0].is_open else None for group in groups]
         return [
-            Stretch(node, program, jax.jit(evaluator(program))) for node, program in zip(nodes, programs, strict=True)
+            Stretch(node, program, jax.jit(evaluator(program)))
+            for node, program in zip(nodes, programs, strict=True)
         ]
 
 
@@ -69,9 +78,16 @@ class Node(NamedTuple):
     regions: Sequence[Region]
 
     @property
+    def name(self) -> str:
+        """Of the primitive."""
+        return self.eqn.primitive.name
+
+    @property
     def is_open(self) -> bool:
         """Whether what runs inside depends on values."""
-        return any(region.times is None or any(n.is_open for n in region.nodes) for region in self.regions)
+        return any(
+            region.times is None or any(n.is_open for n in region.nodes) for region in self.regions
+        )
 
 
 class Stretch(NamedTuple):
@@ -83,7 +99,9 @@ class Stretch(NamedTuple):
 
 
 def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]:
-    """A program in parts, one for each group of its equations; a part's results are what later ones read."""
+    """A program in parts, one for each group of its equations; a part's results are what later ones
+    read.
+    """
     needed = {atom for atom in program.outvars if isinstance(atom, Var)}
     constants = dict(zip(program.constvars, program.consts, strict=True))
     parts: list[Program] = []
@@ -98,7 +116,7 @@ def cut(program: Program, groups: Sequence[Sequence[Equation]]) -> list[Program]
     return parts[::-1]
 
 
-# --- the tree ---------------------------------------------------------------------------------------------------------
+# --- the tree -------------------------------------------------------------------------------------
 
 
 class Form(NamedTuple):
@@ -119,7 +137,10 @@ def _region(kind: str, program: Program, form: Form) -> Region:
 
 
 def _node(eqn: Equation, known: Known, form: Form) -> Node:
-    regions = [_region(each.kind, run_passes(_program(each.body), form.inner), form) for each in inner_bodies(eqn)]
+    regions = [
+        _region(each.kind, run_passes(_program(each.body), form.inner), form)
+        for each in inner_bodies(eqn)
+    ]
     turns = num_turns(eqn)
     if eqn.primitive.name == "while":
         turns = _turns_of_counter(eqn, regions[0], regions[1], known)
@@ -128,7 +149,9 @@ def _node(eqn: Equation, known: Known, form: Form) -> Node:
     side = _integer(eqn.invars[0], known) if regions and regions[0].kind == "branch" else None
     for number, region in enumerate(regions):
         if region.kind == "branch":
-            region.times = None if side is None else float(number == min(max(side, 0), len(regions) - 1))
+            region.times = (
+                None if side is None else float(number == min(max(side, 0), len(regions) - 1))
+            )
         else:
             region.times = None if turns is None else turns + (region.kind == "condition")
     return Node(eqn, regions)
@@ -147,13 +170,18 @@ def _integer(atom: Atom, known: Known) -> int | None:
         value: Any = np.asarray(atom.val)
     else:
         value = known.get(atom)
-    return int(value) if value is not None and value.shape == () and value.dtype.kind in "biu" else None
+    return (
+        int(value)
+        if value is not None and value.shape == () and value.dtype.kind in "biu"
+        else None
+    )
 
 
 def _turns_of_counter(eqn: Equation, turn: Region, condition: Region, known: Known) -> int | None:
     """Turns of `while i < n: i += step` with known numbers; None for any other loop.
 
-    The difference of the sides is start + step t after t turns; the first t is looked for at which it is not below 0.
+    The difference of the sides is start + step t after t turns; the first t is looked for at which
+    it is not below 0.
     """
     asked = condition.program
     (test, *others) = asked.eqns or (None,)
@@ -200,7 +228,7 @@ def _step(body: Program, num_fixed: int, number: int) -> int | None:
     return step if step is None or is_sum else -step
 
 
-# --- its two forms ----------------------------------------------------------------------------------------------------
+# --- its two forms --------------------------------------------------------------------------------
 
 
 def drop_dead_inside(program: Program) -> Program:
@@ -211,7 +239,9 @@ def drop_dead_inside(program: Program) -> Program:
 
 
 def choose_platform(program: Program) -> Program:
-    """Replace the question which platform a program runs on by the answer for the default backend."""
+    """Replace the question which platform a program runs on by the answer for the default
+    backend.
+    """
     asked = [eqn for eqn in program.eqns if eqn.primitive.name == "platform_index"]
     names: dict[Atom, Literal | None] = {eqn.outvars[0]: _platform(eqn) for eqn in asked}
     rename = lambda atom: (names.get(atom) or atom) if isinstance(atom, Var) else atom
@@ -220,7 +250,9 @@ def choose_platform(program: Program) -> Program:
 
 def _platform(eqn: Equation) -> Literal | None:
     backend = jax.default_backend()
-    groups = [group if isinstance(group, (tuple, list)) else (group,) for group in eqn.params["platforms"]]
+    groups = [
+        group if isinstance(group, (tuple, list)) else (group,) for group in eqn.params["platforms"]
+    ]
     fitting = [number for number, group in enumerate(groups) if None in group or backend in group]
     return _jax.literal(fitting[0], eqn.outvars[0].aval) if fitting else None
 
@@ -230,16 +262,22 @@ AS_WRITTEN = Form(
     (drop_dead_inside, inline_with_lines_but_remat, *_SIMPLER),
     (inline_with_lines_but_remat, *_SIMPLER),
 )
-"""Calls are opened, equal equations count once; what is rematerialized stays apart, so that it counts again."""
-AS_RUN = Form((cancel_inverses, inline_with_lines, hoist_invariants, *_SIMPLER), (inline_with_lines, *_SIMPLER))
+"""Calls are opened, equal equations count once; what is rematerialized stays apart, so that it
+counts again.
+"""
+AS_RUN = Form(
+    (cancel_inverses, inline_with_lines, hoist_invariants, *_SIMPLER),
+    (inline_with_lines, *_SIMPLER),
+)
 """As the engine runs it."""
 
 
-# --- a run that counts ------------------------------------------------------------------------------------------------
+# --- a run that counts ----------------------------------------------------------------------------
 
 
 def run(region: Region, values: Iterable[Any]) -> list[Any]:
-    """Evaluate a region; it and all inside of whose evaluations values decide count how often they run.
+    """Evaluate a region; it and all inside of whose evaluations values decide count how often they
+    run.
 
     Loops and branches in which values decide are Python's, what is between them is compiled.
     """
@@ -249,11 +287,15 @@ def run(region: Region, values: Iterable[Any]) -> list[Any]:
     env.update(zip(program.invars, values, strict=True))
     for stretch in region.stretches:
         if stretch.node is None:
-            results = stretch.compiled(stretch.program.consts, *(env[var] for var in stretch.program.invars))
+            results = stretch.compiled(
+                stretch.program.consts, *(env[var] for var in stretch.program.invars)
+            )
             env.update(zip(stretch.program.outvars, results, strict=True))
         else:
             eqn = stretch.node.eqn
-            results = _rules.get(eqn.primitive.name, _call)(stretch.node, [_jax.read(x, env) for x in eqn.invars])
+            results = _rules.get(eqn.primitive.name, _call)(
+                stretch.node, [_jax.read(x, env) for x in eqn.invars]
+            )
             env.update(zip(eqn.outvars, results, strict=True))
     return [_jax.read(atom, env) for atom in program.outvars]
 
@@ -272,7 +314,9 @@ def _cond(node: Node, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _while(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
-    """What `vmap` makes of a loop has a condition for each row: rows that have ended stay as they are."""
+    """What `vmap` makes of a loop has a condition for each row: rows that have ended stay as they
+    are.
+    """
     turn, condition = node.regions
     first = node.eqn.params["cond_nconsts"]
     second = first + node.eqn.params["body_nconsts"]
@@ -290,9 +334,11 @@ def _where(goes_on: np.ndarray, new: Any, old: Any) -> Any:
 
 
 def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
-    """A scan, or a loop of `incrax.control_flow.loops`, the rows of whose results past its turns are zero."""
+    """A scan, or a loop of `incrax.control_flow.loops`, the rows of whose results past its turns
+    are zero.
+    """
     params = node.eqn.params
-    if node.eqn.primitive.name == _jax.LOOP:
+    if node.name == _jax.LOOP:
         num_consts, num_carry, _ = params["spec"].layout
         is_reversed = params["spec"].reverse
         length = int(inputs[0])
@@ -305,7 +351,9 @@ def _scan(node: Node, inputs: Sequence[Any]) -> list[Any]:
     carry = inputs[num_consts : num_consts + num_carry]
     rows: list[list[Any]] = []
     for row in range(length)[:: -1 if is_reversed else 1]:
-        results = run(node.regions[0], [*consts, *carry, *(x[row] for x in inputs[num_consts + num_carry :])])
+        results = run(
+            node.regions[0], [*consts, *carry, *(x[row] for x in inputs[num_consts + num_carry :])]
+        )
         carry = results[:num_carry]
         rows.append(results[num_carry:])
     types = [var.aval for var in node.eqn.outvars[num_carry:]]
@@ -317,7 +365,13 @@ def _stacked(rows: list[Any], aval: Any) -> Any:
     """Rows one after the other, and zeros for those that are missing."""
     missing = aval.shape[0] - len(rows)
     zeros = jax.lax.full((missing, *aval.shape[1:]), 0, aval.dtype)
-    return jnp.concatenate([jnp.stack(rows), zeros]) if rows and missing else jnp.stack(rows) if rows else zeros
+    return (
+        jnp.concatenate([jnp.stack(rows), zeros])
+        if rows and missing
+        else jnp.stack(rows)
+        if rows
+        else zeros
+    )
 
 
 _rules: dict[str, Callable[[Node, Sequence[Any]], Sequence[Any]]] = {

@@ -28,29 +28,35 @@ def bind(
     - `"trainable"`: what derivatives are taken by, and what fits change;
     - `"fixed"`: a parameter that stays as it is set; no derivative by it is ever computed;
     - `"state"`: updated by what the function returns, outside of all derivatives (moving averages);
-    - `"data"`: may change its shape and structure when it is set; NumPy arrays are copied once and frozen.
+    - `"data"`: may change its shape and structure when it is set; NumPy arrays are copied once and
+      frozen.
 
     Args:
-        f: function of the inputs by name; an incremental one keeps its options. With state, it returns a pair: its
-            value, and a mapping of state inputs to their new values. An Equinox or Flax NNX module is bound whole: its
-            leaves are the input `model`, and the inputs are those of its call.
-        roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) -> role, None for the
-            default. By default floating leaves are trainable, and integers of Python as floats; all others are data,
-            also arrays of integers. What is trainable or fixed is a float: an index or a count is `"data"`. Parameters
-            of NNX modules are trainable and their other variables state; Python numbers in Equinox modules are
+        f: function of the inputs by name; an incremental one keeps its options. With state, it
+            returns a pair: its value, and a mapping of state inputs to their new values. An Equinox
+            or Flax NNX module is bound whole: its leaves are the input `model`, and the inputs are
+            those of its call.
+        roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) ->
+            role, None for the default. By default floating leaves are trainable, and integers of
+            Python as floats; all others are data, also arrays of integers. What is trainable or
+            fixed is a float: an index or a count is `"data"`. Parameters of NNX modules are
+            trainable and their other variables state; Python numbers in Equinox modules are
             settings.
-        bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no bound.
-        transforms: a mapping of names to pairs of functions, from unbounded space to the input and back. By default
-            those of the bounds: exp for one, logistic for two.
+        bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
+            bound.
+        transforms: a mapping of names to pairs of functions, from unbounded space to the input and
+            back. By default those of the bounds: exp for one, logistic for two.
         **inputs: values. Those that `f` has defaults for may be left out and are then no inputs.
 
-    Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one fits (`"mu"`).
+    Names are inputs, paths of parts of them (`"params['mu']"`), or the ends of paths where only one
+    fits (`"mu"`).
 
     Returns:
         A model: `set`, `at`, `value`, `grad`, ...; see `Bound`.
 
     Raises:
-        BindError: the inputs are not those of the function, or roles, bounds or transforms do not fit them.
+        BindError: the inputs are not those of the function, or roles, bounds or transforms do not
+            fit them.
         UnknownInputError: a name stands for nothing, or for several things.
         InputValueError: an input lies outside of its bounds.
 

@@ -1,6 +1,7 @@
 """A function with values for all of its inputs, some of them fitted.
 
-In: a function, inputs by name, roles, bounds. Out: a `Bound`: set inputs, read values and derivatives.
+In: a function, inputs by name, roles, bounds. Out: a `Bound`: set inputs, read values and
+derivatives.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ from incrax.derivatives.transforms import (
     plain,
     value_and_grad,
 )
-from incrax.engine.inputs.leaves import descriptor, is_dynamic
 from incrax.explanation.last_call import Explanation
-from incrax.models.functions import Functions, HeldState, checked_inputs, functions_of, parameter_names
+from incrax.models.functions import (
+    Functions,
+    HeldState,
+    checked_inputs,
+    functions_of,
+    parameter_names,
+)
 from incrax.models.inputs import Inputs, Watcher
 from incrax.models.messages import no_state, nothing_to_train
 from incrax.models.modules import is_module
@@ -50,12 +56,14 @@ MODULE = "model"
 class Bound(ShownAsText):
     """A function with values for its inputs. Made by `bind`.
 
-    Methods that evaluate are incremental: they pay for what was set since they were last called. What they return by
-    trainable inputs is a dictionary of those inputs, with None in the place of leaves that are not trainable.
-    Not for several threads at a time.
+    Methods that evaluate are incremental: they pay for what was set since they were last called.
+    What they return by trainable inputs is a dictionary of those inputs, with None in the place of
+    leaves that are not trainable. Not for several threads at a time.
     """
 
-    def __init__(self, fun: Any, given: Mapping[str, Any], *, roles: Roles, bounds: Any, transforms: Any) -> None:
+    def __init__(
+        self, fun: Any, given: Mapping[str, Any], *, roles: Roles, bounds: Any, transforms: Any
+    ) -> None:
         """See `bind`."""
         self._options = options_of(fun)
         self._fun = plain(fun)
@@ -88,15 +96,27 @@ class Bound(ShownAsText):
         if self._inputs.paths(STATE) != before:
             self._forget()
             return
-        self._made = {method: self._made[method] for method in ("value", "updates") if method in self._made}
+        self._made = {
+            method: self._made[method] for method in ("value", "updates") if method in self._made
+        }
         self._prepared.clear()
 
     def _captured(self) -> tuple[Any, ...]:
-        """What counts where a guarded function captures this: what it compiled, and who watches, does not."""
+        """What counts where a guarded function captures this: what it compiled, and who watches,
+        does not.
+        """
         held = self._inputs
-        return self._fun, self._options, held.names, held.leaves, held.roles, held.bounds, held.transforms
+        return (
+            self._fun,
+            self._options,
+            held.names,
+            held.leaves,
+            held.roles,
+            held.bounds,
+            held.transforms,
+        )
 
-    # --- evaluation ----------------------------------------------------------------------------------------------
+    # --- evaluation -------------------------------------------------------------------------------
 
     def value(self) -> Any:
         """What the function returns; with state, without its updates, which this does not apply."""
@@ -112,18 +132,24 @@ class Bound(ShownAsText):
         return value, self._inputs.tree(gradient)
 
     def hessian(self) -> dict[str, Any]:
-        """All second derivatives: in the shape of `grad()`, each leaf a dictionary in the shape of `grad()`."""
+        """All second derivatives: in the shape of `grad()`, each leaf a dictionary in the shape of
+        `grad()`.
+        """
         return self._inputs.tree([self._inputs.tree(row) for row in self._called("hessian")])
 
     def jacobian(self) -> Any:
-        """All derivatives of all outputs: in the structure of the value, each leaf in the shape of `grad()`."""
+        """All derivatives of all outputs: in the structure of the value, each leaf in the shape of
+        `grad()`.
+        """
         structure = jax.tree.structure(self.value())
         rows = structure.flatten_up_to(self._called("jacobian"))
         return jax.tree.unflatten(structure, [self._inputs.tree(row) for row in rows])
 
     def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
         """The Hessian times a tangent in the shape of `grad()`."""
-        return self._inputs.tree(self._called("hvp", tangent=tuple(self._inputs.leaves_in(tangent))))
+        return self._inputs.tree(
+            self._called("hvp", tangent=tuple(self._inputs.leaves_in(tangent)))
+        )
 
     def update(self) -> None:
         """Give state inputs the values that the function returns for them.
@@ -147,7 +173,12 @@ class Bound(ShownAsText):
         if method in ("value", "updates"):
             function = self._functions.value if method == "value" else self._functions.updates
             return incremental(function, **self._options)
-        makers: Any = {"grad": grad, "value_and_grad": value_and_grad, "hessian": hessian, "jacobian": jacobian}
+        makers: Any = {
+            "grad": grad,
+            "value_and_grad": value_and_grad,
+            "hessian": hessian,
+            "jacobian": jacobian,
+        }
         make = hvp if method == "hvp" else makers[method]
         return make(self._functions.value, wrt=self.trained(method), **self._options)
 
@@ -161,20 +192,24 @@ class Bound(ShownAsText):
             raise nothing_to_train(method)
         return self.trainable_paths
 
-    # --- inputs --------------------------------------------------------------------------------------------------
+    # --- inputs -----------------------------------------------------------------------------------
 
     def set(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Set inputs, parts of them, or leaves, by name; all of them or, where one does not fit, none.
+        """Set inputs, parts of them, or leaves, by name; all of them or, where one does not fit,
+        none.
 
         Raises:
             UnknownInputError: a name stands for nothing, or for several things.
-            InputValueError: a value has another structure, shape or kind, is traced, or lies outside of its bounds.
+            InputValueError: a value has another structure, shape or kind, is traced, or lies
+                outside of its bounds.
         """
         self._inputs.set({**(values or {}), **named})
 
     @contextlib.contextmanager
     def at(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Iterator[Bound]:
-        """Inputs with other values inside a `with` block; afterwards those named are as they were."""
+        """Inputs with other values inside a `with` block; afterwards those named are as they
+        were.
+        """
         given = {**(values or {}), **named}
         before = self._inputs.parts(list(given))
         try:
@@ -190,7 +225,7 @@ class Bound(ShownAsText):
     @property
     def inputs(self) -> dict[str, Any]:
         """All inputs; modules with their present leaves."""
-        return {name: self[name] for name in self._inputs.names.inputs}
+        return {name: self[name] for name in self._inputs.trees}
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Bound]:
@@ -220,12 +255,13 @@ class Bound(ShownAsText):
         watchers.append(callback)
         return lambda: watchers.remove(callback) if callback in watchers else None
 
-    # --- roles ---------------------------------------------------------------------------------------------------
+    # --- roles ------------------------------------------------------------------------------------
 
     @property
     def roles(self) -> dict[str, str]:
         """The role of each leaf by its path."""
-        return dict(zip(self._inputs.names.paths, self._inputs.roles, strict=True))
+        names = self._inputs.names
+        return dict(zip(names.paths, self._inputs.roles, strict=True))
 
     def set_role(self, name: str, role: str) -> None:
         """Give an input, a part or a leaf another role.
@@ -243,8 +279,9 @@ class Bound(ShownAsText):
     @property
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Lower and upper bounds of the leaves that have some, by path."""
+        bounds = self._inputs.bounds
         fitted = {*self._inputs.paths(TRAINABLE), *self._inputs.paths(FIXED)}
-        return {path: (each.low, each.high) for path, each in self._inputs.bounds.items() if path in fitted}
+        return {path: (each.low, each.high) for path, each in bounds.items() if path in fitted}
 
     @property
     def transforms(self) -> dict[str, tuple[Any, Any]]:
@@ -270,7 +307,7 @@ class Bound(ShownAsText):
         shapes = [np.shape(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)]
         return element_names(self.trainable_paths, shapes)
 
-    # --- for minimisers ------------------------------------------------------------------------------------------
+    # --- for minimisers ---------------------------------------------------------------------------
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -295,13 +332,16 @@ class Bound(ShownAsText):
         return dict(self._made)
 
     def flat(self) -> Flat:
-        """Value and derivatives as functions of one vector of the trainable elements; all else as it is now."""
+        """Value and derivatives as functions of one vector of the trainable elements; all else as
+        it is now.
+        """
         return self.prepared().flat_at(*self.args)
 
     def prepared(self) -> Prepared:
-        """All derivatives by what is trainable; kept for as long as roles stay, for some types of the inputs."""
-        types = [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self._inputs.leaves]
-        key = types, self._inputs.names.treedef
+        """All derivatives by what is trainable; kept for as long as roles stay, for some types of
+        the inputs.
+        """
+        key = self._inputs.types
         for known, prepared in self._prepared:
             if known == key:
                 return prepared
@@ -310,11 +350,14 @@ class Bound(ShownAsText):
         return made
 
     def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """A function that gives leaves, one for each that is trainable now, the shape of `grad()`."""
+        """A function that gives leaves, one for each that is trainable now, the shape of
+        `grad()`.
+        """
         return self._inputs.shape()
 
     def set_vector(self, x: Any) -> None:
-        """Set the trainable inputs to the elements of a vector of shape (n,), in the order of `names`.
+        """Set the trainable inputs to the elements of a vector of shape (n,), in the order of
+        `names`.
 
         Raises:
             InputValueError: an element lies outside of its bounds.
@@ -322,7 +365,8 @@ class Bound(ShownAsText):
         self._inputs.set(self._inputs.vector_leaves(x))
 
     def unbounded(self) -> Unbounded:
-        """The same by a vector without bounds, for minimisers and samplers that know none; see `Unbounded`.
+        """The same by a vector without bounds, for minimisers and samplers that know none; see
+        `Unbounded`.
 
         Raises:
             InputValueError: a value lies on its bound.
@@ -331,11 +375,13 @@ class Bound(ShownAsText):
         return Unbounded(self._functions.value, self._inputs, self._options)
 
     def training(self, optimizer: Any, *, updates: str = "after") -> Training:
-        """Steps of an optimiser of optax, with state updated before or after each; see `Training`."""
+        """Steps of an optimiser of optax, with state updated before or after each; see
+        `Training`.
+        """
         self.trained("training")
         return Training(self._inputs, self._functions, optimizer, updates)
 
-    # --- reports -------------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------
 
     def explain(self, method: str = "value") -> Explanation:
         """What the last call of a method did and why; see `Incremental.explain`.

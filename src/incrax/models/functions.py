@@ -87,17 +87,22 @@ def _name(fun: Any) -> str:
 
 
 class HeldState(NamedTuple):
-    """Paths of the leaves that a function updates: those with the role now, and those that had it when it was bound."""
+    """Paths of the leaves that a function updates: those with the role now, and those that had it
+    when it was bound.
+    """
 
     now: tuple[str, ...]
     ever: tuple[str, ...]
 
 
-def functions_of(fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: HeldState) -> Functions:
+def functions_of(
+    fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Opened], state: HeldState
+) -> Functions:
     """Of a function that takes these inputs by name.
 
-    A function with state returns a pair: its value, and a mapping of state inputs to new values; modules that hold
-    their own state are asked for it after the call. Updates of what is no state any more are left out.
+    A function with state returns a pair: its value, and a mapping of state inputs to new values;
+    modules that hold their own state are asked for it after the call. Updates of what is no state
+    any more are left out.
     """
     positional = _positional_only(fun)
     owning = [name for name in opened if opened[name].has_updates]
@@ -114,8 +119,15 @@ def functions_of(fun: Function, inputs: tuple[str, ...], opened: Mapping[str, Op
         if not is_pair:
             return out, own
         if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping)):
-            raise no_updates(f"a {type(out).__name__}" if not isinstance(out, tuple) else f"a tuple of {len(out)}")
-        given_back = {name: opened[name].leaves_of(new) if name in opened else new for name, new in out[1].items()}
+            raise no_updates(
+                f"a {type(out).__name__}"
+                if not isinstance(out, tuple)
+                else f"a tuple of {len(out)}"
+            )
+        given_back = {
+            name: opened[name].leaves_of(new) if name in opened else new
+            for name, new in out[1].items()
+        }
         return out[0], {**own, **given_back}
 
     def both(*args: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -137,7 +149,11 @@ def _positional_only(fun: Function) -> list[tuple[str, Any]]:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [(each.name, each.default) for each in parameters if each.kind is inspect.Parameter.POSITIONAL_ONLY]
+    return [
+        (each.name, each.default)
+        for each in parameters
+        if each.kind is inspect.Parameter.POSITIONAL_ONLY
+    ]
 
 
 def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
@@ -163,7 +179,9 @@ def _state_leaves(
             raise not_a_state(path)
         old = parts_of(trees, path)[path]
         if jax.tree.structure(tree) != jax.tree.structure(old):
-            raise wrong_update(path, f"the structure {jax.tree.structure(tree)}", str(jax.tree.structure(old)))
+            raise wrong_update(
+                path, f"the structure {jax.tree.structure(tree)}", str(jax.tree.structure(old))
+            )
         for number, new in zip(numbers, jax.tree.leaves(tree), strict=True):
             if names.paths[number] in state.now:
                 leaves[number] = _like(names.paths[number], leaves[number], new)

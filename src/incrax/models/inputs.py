@@ -1,6 +1,7 @@
 """The values of a model's inputs.
 
-In: values by name. Out: leaves, each with a role, within bounds. Invariant: a change that is refused changes nothing.
+In: values by name. Out: leaves, each with a role, within bounds. Invariant: a change that is
+refused changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 
 from incrax.derivatives.flat import ends
-from incrax.engine.inputs.leaves import frozen
+from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.models.messages import other_definition, other_structure, overlapping_names, wrong_size
 from incrax.models.modules import Opened, opened, unwrapped
@@ -37,18 +38,26 @@ Watcher = Callable[[tuple[str, ...]], None]
 class Inputs:
     """Inputs by name, their leaves in order, and what is known of each leaf by its path."""
 
-    def __init__(self, given: Mapping[str, Any], roles: Roles, bounds: Any, transforms: Any) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], roles: Roles, bounds: Any, transforms: Any
+    ) -> None:
         """See `bind`."""
-        self.opened: dict[str, Opened] = {name: found for name, each in given.items() if (found := opened(each))}
+        self.opened: dict[str, Opened] = {
+            name: found for name, each in given.items() if (found := opened(each))
+        }
         trees = {name: _as_tree(each) for name, each in given.items()}
         self.names: Names = names_of(trees)
         leaves = jax.tree.leaves(tuple(trees.values()))
         self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
         leaves = list(map(as_parameter, leaves, self.roles))
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
-        self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms, self.bounds)
+        self.transforms: dict[str, Transform] = transforms_of(
+            self.names, self.roles, transforms, self.bounds
+        )
         asked = [self.names.path(name) for name in transforms or {}]
-        self.transformed: list[str] = [path for path in self.transforms if any(is_within(path, x) for x in asked)]
+        self.transformed: list[str] = [
+            path for path in self.transforms if any(is_within(path, x) for x in asked)
+        ]
         rows = zip(self.names.paths, leaves, self.roles, strict=True)
         self.leaves: list[Any] = [_held(path, leaf, role) for path, leaf, role in rows]
         self.watchers: list[Watcher] = []
@@ -57,6 +66,12 @@ class Inputs:
     def args(self) -> tuple[Any, ...]:
         """The inputs in order, modules as trees."""
         return jax.tree.unflatten(self.names.treedef, self.leaves)
+
+    @property
+    def types(self) -> tuple[Any, Any]:
+        """The types of the leaves, or a static leaf itself, and the structure."""
+        types = [descriptor(leaf) if is_dynamic(leaf) else leaf for leaf in self.leaves]
+        return types, self.names.treedef
 
     @property
     def trees(self) -> dict[str, Any]:
@@ -97,7 +112,9 @@ class Inputs:
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what is not trainable."""
+        """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what
+        is not trainable.
+        """
         return self.shape()(results)
 
     def shape(self) -> Callable[[Sequence[Any]], dict[str, Any]]:
@@ -124,8 +141,15 @@ class Inputs:
         """
         expected = jax.tree.structure(self.tree(self.leaves_of(TRAINABLE)))
         if jax.tree.structure(dict(tree)) != expected:
-            raise other_structure("the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected))
-        return [leaf for name in self.names.inputs if name in tree for leaf in jax.tree.leaves(tree[name])]
+            raise other_structure(
+                "the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected)
+            )
+        return [
+            leaf
+            for name in self.names.inputs
+            if name in tree
+            for leaf in jax.tree.leaves(tree[name])
+        ]
 
     def vector_leaves(self, x: Any) -> dict[str, Any]:
         """The trainable leaves at a vector of shape (n,), by path.
@@ -139,7 +163,7 @@ class Inputs:
             raise wrong_size(list(x.shape), cuts.size)
         return dict(zip(self.paths(TRAINABLE), cuts.split(x), strict=True))
 
-    # --- changes -------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Set inputs, parts or leaves by name.
@@ -148,7 +172,9 @@ class Inputs:
             UnknownInputError: a name stands for nothing, or for several things.
             InputValueError: a value does not fit, or two names overlap.
         """
-        by_path = {self.path(name): self._given(self.path(name), value) for name, value in values.items()}
+        by_path = {
+            self.path(name): self._given(self.path(name), value) for name, value in values.items()
+        }
         _check_disjoint([*map(self.path, values)])
         found: dict[str, Any] = {}
         trees = self.trees
@@ -158,9 +184,12 @@ class Inputs:
             else:
                 found.update(self._checked(path, value))
         self._adopt(trees)
-        self.commit({self.names.paths.index(path): leaf for path, leaf in found.items()}, by_path)
+        names = self.names
+        self.commit({names.number(path): leaf for path, leaf in found.items()}, by_path)
 
-    def commit(self, leaves: Mapping[int, Any], paths: Sequence[str] | Mapping[str, Any] = ()) -> None:
+    def commit(
+        self, leaves: Mapping[int, Any], paths: Sequence[str] | Mapping[str, Any] = ()
+    ) -> None:
         """Give leaves new values, which fit, and tell who watches."""
         for number, leaf in leaves.items():
             self.leaves[number] = as_was(self.leaves[number], leaf)
@@ -170,7 +199,10 @@ class Inputs:
 
     def parts(self, names: Sequence[str]) -> dict[str, Any]:
         """What `put_back` takes: the present values and roles of some parts."""
-        return {path: (parts_of(self.trees, path)[path], self._roles_within(path)) for path in map(self.path, names)}
+        return {
+            path: (parts_of(self.trees, path)[path], self._roles_within(path))
+            for path in map(self.path, names)
+        }
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Give parts their earlier values back, which fitted, and tell who watches."""
@@ -209,10 +241,14 @@ class Inputs:
                 check_value(path, self.bounds[path].low, leaf)
                 self.bounds[path].hold(path, leaf)
         for number in numbers:
-            self.leaves[number] = _held(self.names.paths[number], as_parameter(self.leaves[number], role), role)
-        self.roles = tuple(role if number in numbers else each for number, each in enumerate(self.roles))
+            self.leaves[number] = _held(
+                self.names.paths[number], as_parameter(self.leaves[number], role), role
+            )
+        self.roles = tuple(
+            role if number in numbers else each for number, each in enumerate(self.roles)
+        )
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _own_roles(self) -> dict[str, str]:
         """What modules say of their leaves."""
@@ -279,6 +315,10 @@ def _held(path: str, leaf: Any, role: str) -> Any:
     What no program can take stays, and is refused by the first evaluation.
     """
     check_value(path, None, leaf)
-    if not isinstance(leaf, np.ndarray) or isinstance(leaf, np.ma.MaskedArray) or leaf.dtype.kind not in "biufc":
+    if (
+        not isinstance(leaf, np.ndarray)
+        or isinstance(leaf, np.ma.MaskedArray)
+        or leaf.dtype.kind not in "biufc"
+    ):
         return leaf
     return frozen(leaf) if role == DATA else leaf.copy()

@@ -20,13 +20,16 @@ def _shown(names: Sequence[str]) -> str:
 
 def not_callable(seen: str) -> BindError:
     """What is bound is no function."""
-    return BindError(f"`bind(f)` got {seen}, which cannot be called. {_NOTHING} Pass a function of the inputs.")
+    return BindError(
+        f"`bind(f)` got {seen}, which cannot be called. {_NOTHING} Pass a function of the inputs."
+    )
 
 
 def missing_inputs(fun: str, missing: Sequence[str]) -> BindError:
     """Parameters without a value."""
     return BindError(
-        f"`bind({fun})` got no value for {_shown(missing)}, and a bound model has a value for each input. {_NOTHING} "
+        f"`bind({fun})` got no value for {_shown(missing)}, and a bound model has a value for each "
+        f"input. {_NOTHING} "
         "Pass "
         f"`bind({fun}, {missing[0]}=...)`."
     )
@@ -37,7 +40,8 @@ def other_inputs(fun: str, unknown: Sequence[str], known: Sequence[str]) -> Bind
     near = difflib.get_close_matches(unknown[0], known, 1)
     hint = f" Did you mean `{near[0]}`?" if near else ""
     return BindError(
-        f"`bind({fun})` got {_shown(unknown)}, and the function takes {_shown(known)}. This is usually a typing error. "
+        f"`bind({fun})` got {_shown(unknown)}, and the function takes {_shown(known)}. This is "
+        "usually a typing error. "
         f"{_NOTHING}{hint}"
     )
 
@@ -45,9 +49,11 @@ def other_inputs(fun: str, unknown: Sequence[str], known: Sequence[str]) -> Bind
 def taken_option(fun: str, name: str) -> BindError:
     """The function has a parameter that is called as an option of `bind`."""
     return BindError(
-        f"`bind({fun})` cannot bind the parameter `{name}`, because `bind` itself has an option of this name. "
+        f"`bind({fun})` cannot bind the parameter `{name}`, because `bind` itself has an option of "
+        "this name. "
         f"{_NOTHING} "
-        f"Give it another name: `bind(lambda my_{name}, ...: {fun}({name}=my_{name}, ...), my_{name}=...)`."
+        f"Give it another name: `bind(lambda my_{name}, ...: {fun}({name}=my_{name}, ...), "
+        f"my_{name}=...)`."
     )
 
 
@@ -55,9 +61,13 @@ def unknown_name(name: str, known: Sequence[str], short: Sequence[str]) -> Unkno
     """A name that no input has."""
     near = difflib.get_close_matches(name, [*known, *short], 1)
     hint = (
-        f"Did you mean `{near[0]}`?" if near else "Use an input's name, a path as `print(model)` shows it, or its end."
+        f"Did you mean `{near[0]}`?"
+        if near
+        else "Use an input's name, a path as `print(model)` shows it, or its end."
     )
-    return UnknownInputError(f"`{name}` names no input of this model, which has {_shown(known)}. {_UNTOUCHED} {hint}")
+    return UnknownInputError(
+        f"`{name}` names no input of this model, which has {_shown(known)}. {_UNTOUCHED} {hint}"
+    )
 
 
 def ambiguous_name(name: str, found: Sequence[str]) -> AmbiguousInputError:
@@ -70,7 +80,9 @@ def ambiguous_name(name: str, found: Sequence[str]) -> AmbiguousInputError:
 def wrong_role(path: str, seen: Any, known: Sequence[str]) -> BindError:
     """A role that does not exist."""
     shown = ", ".join(f'"{role}"' for role in known)
-    return BindError(f"`bind(roles=...)` gives `{path}` the role {seen!r}. {_UNTOUCHED} Use one of {shown}.")
+    return BindError(
+        f"`bind(roles=...)` gives `{path}` the role {seen!r}. {_UNTOUCHED} Use one of {shown}."
+    )
 
 
 def wrong_roles(seen: Any) -> BindError:
@@ -84,15 +96,18 @@ def wrong_roles(seen: Any) -> BindError:
 def cannot_train(path: str, type_name: str) -> BindError:
     """A leaf without a derivative is to be trained."""
     return BindError(
-        f"`{path}` of type {type_name} cannot be trainable, because it has no derivative. This is usually a number "
-        f'without a decimal point. {_UNTOUCHED} Write 1.0 instead of 1, or give it the role "fixed" or "data".'
+        f"`{path}` of type {type_name} cannot be trainable, because it has no derivative. This is "
+        "usually a number "
+        f"without a decimal point. {_UNTOUCHED} Write 1.0 instead of 1, or give it the role "
+        '"fixed" or "data".'
     )
 
 
 def nothing_to_train(method: str) -> BindError:
     """A derivative of a model in which nothing is trainable."""
     return BindError(
-        f"`{method}` needs something trainable, and no input of this model is. {_UNTOUCHED} Give a floating input the "
+        f"`{method}` needs something trainable, and no input of this model is. {_UNTOUCHED} Give a "
+        "floating input the "
         'role "trainable": `model.set_role("mu", "trainable")`.'
     )
 
@@ -100,16 +115,19 @@ def nothing_to_train(method: str) -> BindError:
 def traced_value(path: str) -> InputValueError:
     """A value that only a trace has."""
     return InputValueError(
-        f"`{path}` was to be set to a traced value, which has no number. This is usually a call of `set` inside "
+        f"`{path}` was to be set to a traced value, which has no number. This is usually a call of "
+        "`set` inside "
         "`jax.jit` "
-        f"or `jax.grad`. {_UNTOUCHED} Set it outside; inside compiled code, pass the value to the function itself."
+        f"or `jax.grad`. {_UNTOUCHED} Set it outside; inside compiled code, pass the value to the "
+        "function itself."
     )
 
 
 def other_structure(path: str, seen: str, expected: str) -> InputValueError:
     """A value of another tree structure."""
     return InputValueError(
-        f"{path} has the structure {expected} and was to be set to one of {seen}. {_UNTOUCHED} Pass the same "
+        f"{path} has the structure {expected} and was to be set to one of {seen}. {_UNTOUCHED} "
+        "Pass the same "
         "structure, "
         'or bind a new model; only inputs with the role "data" may change theirs.'
     )
@@ -118,7 +136,8 @@ def other_structure(path: str, seen: str, expected: str) -> InputValueError:
 def other_type(path: str, seen: str, expected: str) -> InputValueError:
     """A value of another shape, or whose dtype would lose something."""
     return InputValueError(
-        f"`{path}` is of type {expected} and was to be set to {seen}. {_UNTOUCHED} Pass a value of the same shape and "
+        f"`{path}` is of type {expected} and was to be set to {seen}. {_UNTOUCHED} Pass a value of "
+        "the same shape and "
         "kind; "
         'only inputs with the role "data" may change theirs.'
     )
@@ -127,7 +146,8 @@ def other_type(path: str, seen: str, expected: str) -> InputValueError:
 def outside(path: str, value: Any, low: Any, high: Any) -> InputValueError:
     """A value outside of the bounds of its input."""
     return InputValueError(
-        f"`{path}` was to be set to {value:.6g}, outside of its bounds ({low:.6g}, {high:.6g}). {_UNTOUCHED} Set a "
+        f"`{path}` was to be set to {value:.6g}, outside of its bounds ({low:.6g}, {high:.6g}). "
+        f"{_UNTOUCHED} Set a "
         "value "
         "inside, or bind the model with wider bounds."
     )
@@ -145,7 +165,8 @@ def wrong_pair(option: str, path: str, seen: Any, reason: str) -> BindError:
 def not_a_role_for(option: str, path: str, role: str) -> BindError:
     """Bounds or transforms of what is not trainable at all."""
     return BindError(
-        f'`bind({option}=...)` names `{path}`, whose role is "{role}"; only what is trainable or fixed has them. '
+        f'`bind({option}=...)` names `{path}`, whose role is "{role}"; only what is trainable or '
+        "fixed has them. "
         f"{_NOTHING} "
         f'Leave it out, or give it the role "trainable".'
     )
@@ -154,7 +175,8 @@ def not_a_role_for(option: str, path: str, role: str) -> BindError:
 def at_a_bound(path: str) -> InputValueError:
     """A value on its bound has no unbounded counterpart."""
     return InputValueError(
-        f"`{path}` lies on its bound, which is infinitely far away in unbounded space. {_UNTOUCHED} Set it to a value "
+        f"`{path}` lies on its bound, which is infinitely far away in unbounded space. "
+        f"{_UNTOUCHED} Set it to a value "
         "inside of its bounds first."
     )
 
@@ -162,15 +184,18 @@ def at_a_bound(path: str) -> InputValueError:
 def no_updates(seen: str) -> BindError:
     """A function with state that returns none."""
     return BindError(
-        f'A function of inputs with the role "state" returns a pair: its value, and a mapping of state inputs to their '
-        f'new values. This one returned {seen}. {_UNTOUCHED} Return `value, {{"moments": new_moments}}`.'
+        'A function of inputs with the role "state" returns a pair: its value, and a mapping of '
+        "state inputs to their "
+        f'new values. This one returned {seen}. {_UNTOUCHED} Return `value, {{"moments": '
+        f"new_moments}}`."
     )
 
 
 def not_a_state(path: str) -> BindError:
     """An update of what is no state."""
     return BindError(
-        f'The function returned an update of `{path}`, and nothing there has the role "state". {_UNTOUCHED} Give it '
+        f'The function returned an update of `{path}`, and nothing there has the role "state". '
+        f"{_UNTOUCHED} Give it "
         "that "
         f'role: `bind(..., roles={{{path!r}: "state"}})`.'
     )
@@ -179,7 +204,8 @@ def not_a_state(path: str) -> BindError:
 def wrong_update(path: str, seen: str, expected: str) -> BindError:
     """An update that does not fit the state."""
     return BindError(
-        f"The function returned an update of `{path}` of {seen}; the state is of {expected}. {_UNTOUCHED} Return an "
+        f"The function returned an update of `{path}` of {seen}; the state is of {expected}. "
+        f"{_UNTOUCHED} Return an "
         "update "
         "of the same structure and shapes."
     )
@@ -188,7 +214,8 @@ def wrong_update(path: str, seen: str, expected: str) -> BindError:
 def no_state(method: str) -> BindError:
     """An update of a model without state."""
     return BindError(
-        f'`{method}` needs inputs with the role "state", and this model has none. {_UNTOUCHED} Give an input that '
+        f'`{method}` needs inputs with the role "state", and this model has none. {_UNTOUCHED} '
+        "Give an input that "
         "role: "
         '`bind(..., roles={"moments": "state"})`.'
     )
@@ -203,7 +230,8 @@ def wrong_choice(option: str, seen: Any, known: Sequence[str]) -> BindError:
 def other_definition(path: str) -> InputValueError:
     """A module of another definition than the one that is bound."""
     return InputValueError(
-        f"`{path}` was to be set to a module that is defined in another way: another class, other layers, or another "
+        f"`{path}` was to be set to a module that is defined in another way: another class, other "
+        "layers, or another "
         "mode of "
         f"training and evaluation. {_UNTOUCHED} Bind a new model of it."
     )
@@ -212,14 +240,16 @@ def other_definition(path: str) -> InputValueError:
 def overlapping_names(first: str, second: str) -> InputValueError:
     """Two names of one change stand for the same leaf."""
     return InputValueError(
-        f"`{first}` and `{second}` were to be set at once, and one is part of the other. {_UNTOUCHED} Set one of them."
+        f"`{first}` and `{second}` were to be set at once, and one is part of the other. "
+        f"{_UNTOUCHED} Set one of them."
     )
 
 
 def wrong_size(seen: Any, expected: int) -> InputValueError:
     """A vector of another size than there are trainable elements."""
     return InputValueError(
-        f"A vector of shape {seen} was given for {expected} trainable elements. {_UNTOUCHED} Pass one of shape "
+        f"A vector of shape {seen} was given for {expected} trainable elements. {_UNTOUCHED} Pass "
+        "one of shape "
         f"[{expected}], "
         "in the order of `model.names`."
     )
@@ -228,7 +258,8 @@ def wrong_size(seen: Any, expected: int) -> InputValueError:
 def guarded_function(name: str) -> BindError:
     """A guarded function cannot be bound."""
     return BindError(
-        f"`bind({name})` got a guarded function, and a bound model traces its function as a whole. {_NOTHING} Write "
+        f"`bind({name})` got a guarded function, and a bound model traces its function as a whole. "
+        f"{_NOTHING} Write "
         "the branch "
         "with `jax.lax.cond` or `jnp.where`, or set the inputs of `guarded(f)` yourself."
     )
@@ -237,7 +268,8 @@ def guarded_function(name: str) -> BindError:
 def roles_changed() -> BindError:
     """Steps that were made for other roles."""
     return BindError(
-        "Roles of the model changed since `training` was called, and its steps are those of the earlier roles. "
+        "Roles of the model changed since `training` was called, and its steps are those of the "
+        "earlier roles. "
         f"{_UNTOUCHED} "
         "Call `model.training(optimizer)` again."
     )

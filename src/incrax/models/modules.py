@@ -1,6 +1,8 @@
-"""Models that hold their own variables: Equinox modules and Flax NNX modules, whole or inside other structures.
+"""Models that hold their own variables: Equinox modules and Flax NNX modules, whole or inside other
+structures.
 
-In: a value that a user binds. Out: a pytree whose leaves are arrays and static values, and the way back inside a trace.
+In: a value that a user binds. Out: a pytree whose leaves are arrays and static values, and the way
+back inside a trace.
 """
 
 from __future__ import annotations
@@ -52,17 +54,25 @@ def opened(value: Any) -> Opened | None:
         return None
     is_flax = [flax is not None and isinstance(each, flax.Module) for each in outer]
     parts = [
-        _flax_part(flax, each) if is_one else _equinox_part(each) if isinstance(each, kinds) else _Part(each)
+        _flax_part(flax, each)
+        if is_one
+        else _equinox_part(each)
+        if isinstance(each, kinds)
+        else _Part(each)
         for each, is_one in zip(outer, is_flax, strict=True)
     ]
 
     def build(tree: Any) -> Any:
         trees = treedef.flatten_up_to(tree)
-        return jax.tree.unflatten(treedef, [part.build(each) for part, each in zip(parts, trees, strict=True)])
+        return jax.tree.unflatten(
+            treedef, [part.build(each) for part, each in zip(parts, trees, strict=True)]
+        )
 
     def leaves_of(built: Any) -> Any:
         values = treedef.flatten_up_to(built)
-        return jax.tree.unflatten(treedef, [part.leaves_of(each) for part, each in zip(parts, values, strict=True)])
+        return jax.tree.unflatten(
+            treedef, [part.leaves_of(each) for part, each in zip(parts, values, strict=True)]
+        )
 
     return Opened(
         tree=jax.tree.unflatten(treedef, [part.tree for part in parts]),
@@ -80,9 +90,13 @@ def unwrapped(tree: Any) -> Any:
 
 
 def _equinox_part(module: Any) -> _Part:
-    """Python numbers in a module are settings (`inference`, a rate of dropout), as they are for Equinox."""
+    """Python numbers in a module are settings (`inference`, a rate of dropout), as they are for
+    Equinox.
+    """
     wrap = lambda leaf: Static(leaf) if type(leaf) in (bool, int, float, complex) else leaf
-    return _Part(jax.tree.map(wrap, module), None, None, unwrapped, lambda built: jax.tree.map(wrap, built))
+    return _Part(
+        jax.tree.map(wrap, module), None, None, unwrapped, lambda built: jax.tree.map(wrap, built)
+    )
 
 
 def _flax_part(nnx: Any, module: Any) -> _Part:
@@ -100,7 +114,9 @@ def _flax_part(nnx: Any, module: Any) -> _Part:
 
 
 def _role(nnx: Any, variable: Any) -> str:
-    """Of a variable: parameters are trained, statistics and the states of generators are updated."""
+    """Of a variable: parameters are trained, statistics and the states of generators are
+    updated.
+    """
     if isinstance(variable, nnx.Param):
         return TRAINABLE
     return STATE if isinstance(variable, nnx.Variable) else DATA

@@ -44,6 +44,10 @@ class Names(NamedTuple):
         """The leaves at and below a path."""
         return [number for number, each in enumerate(self.paths) if is_within(each, path)]
 
+    def number(self, path: str) -> int:
+        """The leaf at a path."""
+        return self.paths.index(path)
+
 
 def names_of(inputs: Mapping[str, Any]) -> Names:
     """The names of some inputs."""
@@ -58,7 +62,9 @@ def names_of(inputs: Mapping[str, Any]) -> Names:
                 if word is not None and path not in short.setdefault(word, []):
                     short[word].append(path)
     treedef = jax.tree.structure(tuple(inputs.values()))
-    return Names(tuple(inputs), treedef, tuple(paths), {word: tuple(found) for word, found in short.items()})
+    return Names(
+        tuple(inputs), treedef, tuple(paths), {word: tuple(found) for word, found in short.items()}
+    )
 
 
 def _word(key: Any) -> str | None:
@@ -68,11 +74,13 @@ def _word(key: Any) -> str | None:
     return key.key if isinstance(key, DictKey) and isinstance(key.key, str) else None
 
 
-# --- parts of trees ---------------------------------------------------------------------------------------------------
+# --- parts of trees -------------------------------------------------------------------------------
 
 
 def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The inputs and parts of them on the way to a path, and the part there if there is one, by their paths."""
+    """The inputs and parts of them on the way to a path, and the part there if there is one, by
+    their paths.
+    """
     found: dict[str, Any] = {}
     for name, tree in trees.items():
         while is_within(path, name):
@@ -87,7 +95,8 @@ def parts_of(trees: Mapping[str, Any], path: str) -> dict[str, Any]:
 def with_part(trees: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     """The inputs with another value at a path."""
     return {
-        name: _with_part(name, tree, path, value) if is_within(path, name) else tree for name, tree in trees.items()
+        name: _with_part(name, tree, path, value) if is_within(path, name) else tree
+        for name, tree in trees.items()
     }
 
 
@@ -95,7 +104,10 @@ def _with_part(name: str, tree: Any, path: str, value: Any) -> Any:
     if name == path:
         return value
     children = [(key, part) for key, part in _children(name, tree)]
-    found = [_with_part(key, part, path, value) if is_within(path, key) else part for key, part in children]
+    found = [
+        _with_part(key, part, path, value) if is_within(path, key) else part
+        for key, part in children
+    ]
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=lambda x: x is not tree), found)
 
 

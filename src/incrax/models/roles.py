@@ -31,7 +31,10 @@ class Static:
         self.value: Any = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and (type(self.value), self.value) == (type(other.value), other.value)
+        return isinstance(other, Static) and (type(self.value), self.value) == (
+            type(other.value),
+            other.value,
+        )
 
     def __hash__(self) -> int:
         return hash((type(self.value), self.value))
@@ -48,14 +51,20 @@ def is_floating(leaf: Any) -> bool:
         return False
 
 
-def roles_of(names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, str]) -> tuple[str, ...]:
-    """A role for each leaf: what `roles` says of the innermost part with it, else `given`, else its type's.
+def roles_of(
+    names: Names, leaves: list[Any], roles: Roles, given: Mapping[str, str]
+) -> tuple[str, ...]:
+    """A role for each leaf: what `roles` says of the innermost part with it, else `given`, else its
+    type's.
 
     Raises:
         UnknownInputError: a path names nothing.
         BindError: a role does not exist, or a leaf without derivative is to be trained.
     """
-    found = [given.get(path) or (TRAINABLE if _can_move(leaf) else DATA) for path, leaf in _pairs(names, leaves)]
+    found = [
+        given.get(path) or (TRAINABLE if _can_move(leaf) else DATA)
+        for path, leaf in _pairs(names, leaves)
+    ]
     if callable(roles):
         said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
         found = [word or role for word, role in zip(said, found, strict=True)]
@@ -96,7 +105,7 @@ def as_parameter(leaf: Any, role: str) -> Any:
     return float(leaf) if role in (TRAINABLE, FIXED) and is_python_int(leaf) else leaf
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def fitted(path: str, old: Any, new: Any) -> Any:
@@ -147,6 +156,10 @@ _KINDS = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 
 def _is_kept(new: Any, old: Any) -> bool:
-    """Whether a value may take another dtype: of its own kind or a wider one; precision may be lost."""
-    ranks = [[k for k, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind)] for dtype in (new, old)]
+    """Whether a value may take another dtype: of its own kind or a wider one; precision may be
+    lost.
+    """
+    ranks = [
+        [k for k, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind)] for dtype in (new, old)
+    ]
     return new == old if not all(ranks) else ranks[0] <= ranks[1]

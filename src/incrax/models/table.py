@@ -17,7 +17,12 @@ def shown(inputs: Inputs) -> str:
     for path, role, leaf in zip(inputs.names.paths, inputs.roles, inputs.leaves, strict=True):
         bounds = inputs.bounds.get(path)
         value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
-        table.add_row(path, role, value, "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}")
+        table.add_row(
+            path,
+            role,
+            value,
+            "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}",
+        )
     return as_text(table)
 
 

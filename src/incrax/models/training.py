@@ -24,10 +24,10 @@ WHEN = ("before", "after", "never")
 class Training:
     """Steps of an optimiser. Made by `Bound.training`.
 
-    A call sets inputs, takes one step of the trainable leaves against the gradient, and updates the state. `"after"`
-    gives it what the function returned where the gradient was taken; `"before"` evaluates the function first, once
-    more, and takes the gradient with the new state. State has no derivative. Where a leaf has bounds, the step ends in
-    them.
+    A call sets inputs, takes one step of the trainable leaves against the gradient, and updates the
+    state. `"after"` gives it what the function returned where the gradient was taken; `"before"`
+    evaluates the function first, once more, and takes the gradient with the new state. State has no
+    derivative. Where a leaf has bounds, the step ends in them.
 
     Example:
         >>> import incrax, optax
@@ -63,11 +63,17 @@ class Training:
             raise roles_changed()
         statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
         is_other = [
-            role != TRAINABLE and is_dynamic(leaf) for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
+            role != TRAINABLE and is_dynamic(leaf)
+            for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
         ]
-        others = [as_plain(leaf) if is_one else None for is_one, leaf in zip(is_other, inputs.leaves, strict=True)]
+        others = [
+            as_plain(leaf) if is_one else None
+            for is_one, leaf in zip(is_other, inputs.leaves, strict=True)
+        ]
         key = (inputs.names.treedef, statics)
-        loss, stepped, state, self._optimizer_state = self._step(key, self._trained(), others, self._optimizer_state)
+        loss, stepped, state, self._optimizer_state = self._step(
+            key, self._trained(), others, self._optimizer_state
+        )
         numbers = [*inputs.numbers(TRAINABLE), *(inputs.numbers(STATE) if state else ())]
         inputs.commit(dict(zip(numbers, [*stepped, *state], strict=True)))
         self.num_steps += 1
@@ -82,12 +88,19 @@ def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return inputs.paths(TRAINABLE), inputs.paths(STATE)
 
 
-def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str) -> Callable[..., Any]:
-    """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and what is new."""
+def _step_of(
+    functions: Functions, inputs: Inputs, optimizer: Any, updates: str
+) -> Callable[..., Any]:
+    """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and
+    what is new.
+    """
 
     def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
         treedef, statics = key
-        fixed = [static if other is None else other for static, other in zip(statics, others, strict=True)]
+        fixed = [
+            static if other is None else other
+            for static, other in zip(statics, others, strict=True)
+        ]
 
         def args(trained: Any, state: Any = None) -> Any:
             leaves = inputs.with_leaves(TRAINABLE, inputs.leaves_in(trained), fixed)
@@ -95,10 +108,14 @@ def _step_of(functions: Functions, inputs: Inputs, optimizer: Any, updates: str)
             return jax.tree.unflatten(treedef, leaves)
 
         before = functions.updates(*args(trained)) if updates == "before" else None
-        both = jax.value_and_grad(lambda trained: functions.both(*args(trained, before)), has_aux=True)
+        both = jax.value_and_grad(
+            lambda trained: functions.both(*args(trained, before)), has_aux=True
+        )
         (loss, after), gradient = both(trained)
         moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        leaves = zip(inputs.paths(TRAINABLE), inputs.leaves_in(trained), inputs.leaves_in(moves), strict=True)
+        leaves = zip(
+            inputs.paths(TRAINABLE), inputs.leaves_in(trained), inputs.leaves_in(moves), strict=True
+        )
         stepped = [_moved(inputs, *row) for row in leaves]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state

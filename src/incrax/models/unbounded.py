@@ -40,7 +40,11 @@ class Bounds(NamedTuple):
             InputValueError: some element is; NaN is not.
         """
         value = np.asarray(value)
-        for at in zip(*np.nonzero((value < self.low) | (value > self.high)), strict=True) if value.shape else [()]:
+        for at in (
+            zip(*np.nonzero((value < self.low) | (value > self.high)), strict=True)
+            if value.shape
+            else [()]
+        ):
             if value[at] < self.low[at] or value[at] > self.high[at]:
                 name = f"{path}{[int(k) for k in at]}" if at else path
                 raise outside(name, value[at], self.low[at], self.high[at])
@@ -50,7 +54,9 @@ class Bounds(NamedTuple):
         return jnp.clip(value, self.low, self.high).astype(jnp.result_type(value))
 
 
-def bounds_of(names: Names, leaves: Sequence[Any], roles: Sequence[str], given: Any) -> dict[str, Bounds]:
+def bounds_of(
+    names: Names, leaves: Sequence[Any], roles: Sequence[str], given: Any
+) -> dict[str, Bounds]:
     """The bounds of each leaf that has some.
 
     Raises:
@@ -70,9 +76,14 @@ def bounds_of(names: Names, leaves: Sequence[Any], roles: Sequence[str], given: 
             if np.issubdtype(dtype, np.complexfloating):
                 raise wrong_pair("bounds", path, pair, "complex numbers have no order")
             try:
-                bounds = Bounds(np.broadcast_to(low, shape).astype(dtype), np.broadcast_to(high, shape).astype(dtype))
+                bounds = Bounds(
+                    np.broadcast_to(low, shape).astype(dtype),
+                    np.broadcast_to(high, shape).astype(dtype),
+                )
             except ValueError as error:
-                raise wrong_pair("bounds", path, pair, f"it does not fit the shape {list(shape)}") from error
+                raise wrong_pair(
+                    "bounds", path, pair, f"it does not fit the shape {list(shape)}"
+                ) from error
             bounds.hold(names.paths[number], leaves[number])
             found[names.paths[number]] = bounds
     return found
@@ -83,7 +94,9 @@ def _dtype_of(leaf: Any) -> np.dtype[Any]:
     return np.dtype(float) if isinstance(leaf, float) else np.dtype(jax.dtypes.result_type(leaf))
 
 
-def transforms_of(names: Names, roles: Sequence[str], given: Any, bounds: Mapping[str, Bounds]) -> dict[str, Transform]:
+def transforms_of(
+    names: Names, roles: Sequence[str], given: Any, bounds: Mapping[str, Bounds]
+) -> dict[str, Transform]:
     """The transform of each leaf that has one: as given, else from its bounds.
 
     Raises:
@@ -93,7 +106,9 @@ def transforms_of(names: Names, roles: Sequence[str], given: Any, bounds: Mappin
     found = {path: _into(each) for path, each in bounds.items()}
     for path, pair in _by_path(names, given, "transforms"):
         if not all(map(callable, pair)):
-            raise wrong_pair("transforms", path, pair, "it is no pair of functions, into the bounds and back")
+            raise wrong_pair(
+                "transforms", path, pair, "it is no pair of functions, into the bounds and back"
+            )
         for number in _fitted(names, path, roles, "transforms"):
             forward, inverse = pair
             found[names.paths[number]] = Transform(forward, inverse, _log_det_of(forward))
@@ -120,11 +135,13 @@ def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[
     return found
 
 
-# --- transforms -------------------------------------------------------------------------------------------------------
+# --- transforms -----------------------------------------------------------------------------------
 
 
 def _into(bounds: Bounds) -> Transform:
-    """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x = u."""
+    """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x =
+    u.
+    """
     has_low = np.isfinite(bounds.low)
     has_high = np.isfinite(bounds.high)
     is_above = has_low & ~has_high

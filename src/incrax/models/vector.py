@@ -1,7 +1,7 @@
 """A model as a function of one vector without bounds.
 
-In: a function, its inputs and their transforms. Out: value and derivatives by unbounded elements, for minimisers and
-samplers.
+In: a function, its inputs and their transforms. Out: value and derivatives by unbounded elements,
+for minimisers and samplers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from incrax.models.roles import TRAINABLE
 class Unbounded:
     """A model's trainable elements as a vector u in all of R^n. Made by `Bound.unbounded`.
 
-    `flat` has `x0`, `names`, `value(u)`, `gradient(u)`, `value_and_gradient(u)`, `hessian(u)` and `hvp(u, v)`; inputs
-    that are not trainable are as they were when this was made.
+    `flat` has `x0`, `names`, `value(u)`, `gradient(u)`, `value_and_gradient(u)`, `hessian(u)` and
+    `hvp(u, v)`; inputs that are not trainable are as they were when this was made.
     """
 
     flat: Flat
 
-    def __init__(self, value: Callable[..., Any], inputs: Inputs, options: IncrementalOptions) -> None:
+    def __init__(
+        self, value: Callable[..., Any], inputs: Inputs, options: IncrementalOptions
+    ) -> None:
         """See `Bound.unbounded`."""
         self._inputs = inputs
         self._shape = inputs.shape()
@@ -38,7 +40,9 @@ class Unbounded:
         self._cuts = ends([np.shape(leaf) for leaf in inputs.leaves_of(TRAINABLE)])
         self._numbers = inputs.numbers(TRAINABLE)
         self._transforms = [inputs.transforms.get(path) for path in inputs.paths(TRAINABLE)]
-        rows = zip(inputs.paths(TRAINABLE), self._transforms, inputs.leaves_of(TRAINABLE), strict=True)
+        rows = zip(
+            inputs.paths(TRAINABLE), self._transforms, inputs.leaves_of(TRAINABLE), strict=True
+        )
         leaves = inputs.with_leaves(TRAINABLE, [_inverse(*row) for row in rows], inputs.leaves)
         args = jax.tree.unflatten(inputs.names.treedef, leaves)
         self._fun = self._composed(value)
@@ -48,17 +52,23 @@ class Unbounded:
     def bounded(self, u: Any) -> dict[str, Any]:
         """The trainable inputs at a vector of shape (n,), in the shape of `grad()`."""
         leaves = jax.tree.leaves(self.flat.arguments(u))
-        return self._shape([self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)])
+        return self._shape(
+            [self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)]
+        )
 
     def value(self, u: Any) -> Any:
-        """The function's value at a vector; traceable, and plain: `flat.value` is the incremental one."""
-        leaves = list(jax.tree.leaves(self._args))
+        """The function's value at a vector; traceable, and plain: `flat.value` is the incremental
+        one.
+        """
+        leaves, treedef = jax.tree.flatten(self._args)
         for number, part in zip(self._numbers, self._parts(u), strict=True):
             leaves[number] = part
-        return self._fun(*jax.tree.unflatten(jax.tree.structure(self._args), leaves))
+        return self._fun(*jax.tree.unflatten(treedef, leaves))
 
     def log_det(self, u: Any) -> Any:
-        """Log |det dx/du| at a vector: what a density of x gains as one of u. A scalar; traceable."""
+        """Log |det dx/du| at a vector: what a density of x gains as one of u. A scalar;
+        traceable.
+        """
         total = jnp.zeros(())
         for k, part in enumerate(self._parts(u)):
             transform = self._transforms[k]
@@ -72,14 +82,13 @@ class Unbounded:
         values = [self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)]
         self._inputs.set(dict(zip(self._paths, values, strict=True)))
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _composed(self, value: Callable[..., Any]) -> Callable[..., Any]:
         """The function of inputs whose trainable leaves are unbounded."""
-        treedef = self._inputs.names.treedef
 
         def fun(*args: Any) -> Any:
-            leaves = jax.tree.leaves(args)
+            leaves, treedef = jax.tree.flatten(args)
             for k, number in enumerate(self._numbers):
                 leaves[number] = self._forward(k, leaves[number])
             return value(*jax.tree.unflatten(treedef, leaves))
@@ -101,7 +110,9 @@ def _inverse(path: str, transform: Any, value: Any) -> Any:
         return value
     found = np.asarray(transform.inverse(jnp.asarray(value)))
     if found.shape != np.shape(value):
-        raise wrong_pair("transforms", path, transform[:2], f"it changes the shape {list(np.shape(value))}")
+        raise wrong_pair(
+            "transforms", path, transform[:2], f"it changes the shape {list(np.shape(value))}"
+        )
     if not np.all(np.isfinite(found) | ~np.isfinite(np.asarray(value))):
         raise at_a_bound(path)
     return float(found) if isinstance(value, float) else found

@@ -1,8 +1,10 @@
-"""Equations that hold jaxprs: calls, branches, loops, linear solves; written once for every domain of `elements`.
+"""Equations that hold jaxprs: calls, branches, loops, linear solves; written once for every domain
+of `elements`.
 
-A rule gets an equation, what its operands depend on, what is known, and the domain, which walks what is inside. Loops
-of few iterations may be walked one by one, so that an index that counts them is known; of others, what holds for every
-iteration is sought by repeating the body until nothing is added.
+A rule gets an equation, what its operands depend on, what is known, and the domain, which walks
+what is inside. Loops of few iterations may be walked one by one, so that an index that counts them
+is known; of others, what holds for every iteration is sought by repeating the body until nothing is
+added.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ def _call(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) ->
 def _cond(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
     """An output depends on what chooses the branch and on what it depends on in any."""
     constants = _constants(eqn, known, domain)[1:]
-    found = [domain.walk(domain.opened(one), operands[1:], constants).outputs for one in eqn.params["branches"]]
+    found = [
+        domain.walk(domain.opened(one), operands[1:], constants).outputs
+        for one in eqn.params["branches"]
+    ]
     chosen = domain.all_to_all(eqn, operands[:1])
     return [domain.union(parts) for parts in zip(chosen, *found, strict=True)]
 
@@ -46,7 +51,7 @@ def _solve(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -
     return domain.walk(body, [operands[k] for k in chosen], [constants[k] for k in chosen]).outputs
 
 
-# --- scan -------------------------------------------------------------------------------------------------------------
+# --- scan -----------------------------------------------------------------------------------------
 
 
 def _scan(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
@@ -56,13 +61,17 @@ def _scan(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) ->
 
 
 def learn_counters(eqn: Equation, known: Any, domain: Domain) -> None:
-    """Add what a scan counts that depends on nothing, as the indices that a derivative's loop reads again."""
+    """Add what a scan counts that depends on nothing, as the indices that a derivative's loop reads
+    again.
+    """
     is_scan = eqn.primitive.name == "scan" and not eqn.effects
     if is_scan and any(np.issubdtype(var.aval.dtype, np.integer) for var in eqn.outvars):
         _scan(eqn, [domain.NOTHING] * len(eqn.invars), known, domain)
 
 
-def _unrolled(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+def _unrolled(
+    eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain
+) -> list[Any]:
     """Iteration by iteration; adds the outputs that are constants."""
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry
@@ -76,7 +85,9 @@ def _unrolled(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, dom
     learnt: list[list[Any]] = []
     for i in _iterations(eqn):
         slices = [domain.take(x, _row(shape, i)) for x, shape in zip(xs, shapes, strict=True)]
-        known_slices = [domain.row_of(x, i, a.aval) for x, a in zip(known_xs, eqn.invars[first:], strict=True)]
+        known_slices = [
+            domain.row_of(x, i, a.aval) for x, a in zip(known_xs, eqn.invars[first:], strict=True)
+        ]
         inner = domain.walk(body, [*values, *slices], [*constants, *known_slices])
         found = [domain.constant_of(atom, inner.known) for atom in body.outvars]
         values[num_consts:] = inner.outputs[:num_carry]
@@ -84,7 +95,9 @@ def _unrolled(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, dom
         rows.append(inner.outputs[num_carry:])
         learnt.append(found[num_carry:])
     step = -1 if eqn.params["reverse"] else 1
-    domain.learn_outputs(eqn, constants[num_consts:], [each[::step] for each in zip(*learnt, strict=True)], known)
+    domain.learn_outputs(
+        eqn, constants[num_consts:], [each[::step] for each in zip(*learnt, strict=True)], known
+    )
     avals = [atom.aval for atom in body.outvars[num_carry:]]
     ys = [domain.stacked([row[k] for row in rows[::step]], aval) for k, aval in enumerate(avals)]
     return [*values[num_consts:], *ys]
@@ -100,13 +113,17 @@ def _row(shape: Sequence[int], number: int) -> np.ndarray:
     return own + number * own.size
 
 
-def _repeated(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
+def _repeated(
+    eqn: Equation, body: Any, operands: Sequence[Any], known: Any, domain: Domain
+) -> list[Any]:
     """What holds for every iteration, of each carry and of a row of each stacked output."""
     num_consts, num_carry = _jax.scan_counts(eqn)
     first = num_consts + num_carry
     rows = [
         domain.take(domain.grouped(x, shape_of(atom), [0]), element_numbers(shape_of(var)))
-        for x, atom, var in zip(operands[first:], eqn.invars[first:], body.invars[first:], strict=True)
+        for x, atom, var in zip(
+            operands[first:], eqn.invars[first:], body.invars[first:], strict=True
+        )
     ]
     constants = _constants(eqn, known, domain)[:num_consts] + [None] * (len(operands) - num_consts)
 
@@ -114,9 +131,16 @@ def _repeated(eqn: Equation, body: Any, operands: Sequence[Any], known: Any, dom
         outputs = domain.walk(body, [*operands[:num_consts], *carry, *rows], constants).outputs
         return [domain.in_loop(x) for x in outputs]
 
-    carry = _settled(lambda carry: step(carry)[:num_carry], eqn, operands, operands[num_consts:first], domain)
-    ys = zip(step(carry)[num_carry:], eqn.outvars[num_carry:], body.outvars[num_carry:], strict=True)
-    stacked = [domain.take(y, np.broadcast_to(element_numbers(shape_of(a)), shape_of(var))) for y, var, a in ys]
+    carry = _settled(
+        lambda carry: step(carry)[:num_carry], eqn, operands, operands[num_consts:first], domain
+    )
+    ys = zip(
+        step(carry)[num_carry:], eqn.outvars[num_carry:], body.outvars[num_carry:], strict=True
+    )
+    stacked = [
+        domain.take(y, np.broadcast_to(element_numbers(shape_of(a)), shape_of(var)))
+        for y, var, a in ys
+    ]
     return [*carry, *stacked]
 
 
@@ -127,7 +151,9 @@ def _settled(
     carry: Sequence[Any],
     domain: Domain,
 ) -> list[Any]:
-    """What is carried after any number of steps: the least that a step adds nothing to, or all that there is."""
+    """What is carried after any number of steps: the least that a step adds nothing to, or all that
+    there is.
+    """
     for _ in range(domain.max_repeats):
         grown = [domain.union(pair) for pair in zip(carry, step(carry), strict=True)]
         if all(domain.is_same(new, old) for new, old in zip(grown, carry, strict=True)):
@@ -136,7 +162,7 @@ def _settled(
     return [domain.everywhere(operands, var.aval) for var in eqn.outvars[: len(carry)]]
 
 
-# --- while ------------------------------------------------------------------------------------------------------------
+# --- while ----------------------------------------------------------------------------------------
 
 
 def _while(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -> list[Any]:
@@ -153,12 +179,14 @@ def _while(eqn: Equation, operands: Sequence[Any], known: Any, domain: Domain) -
         stop = domain.walk(cond, [*operands[:num_cond], *carry]).outputs
         outputs = domain.walk(body, [*operands[num_cond:first], *carry], constants).outputs
         stops = domain.all_to_all(eqn, stop)
-        return [domain.union([domain.in_loop(x), each]) for x, each in zip(outputs, stops, strict=True)]
+        return [
+            domain.union([domain.in_loop(x), each]) for x, each in zip(outputs, stops, strict=True)
+        ]
 
     return _settled(step, eqn, operands, operands[first:], domain)
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 FAMILY: Family = {
     **each("jit pjit", Primitive(inside=_call)),

@@ -5,7 +5,18 @@ from __future__ import annotations
 from incrax import _jax
 from incrax._jax import Equation
 from incrax.primitives.elementwise import pairwise
-from incrax.primitives.entry import Axis, Family, Kind, Primitive, Read, Reads, View, each, no_work, shape_of
+from incrax.primitives.entry import (
+    Axis,
+    Family,
+    Kind,
+    Primitive,
+    Read,
+    Reads,
+    View,
+    each,
+    no_work,
+    shape_of,
+)
 
 NAMED = Kind("depends on something else by name")
 

@@ -1,8 +1,10 @@
-"""The walk: what each value depends on, element by element, in a domain that says how sets of inputs are held.
+"""The walk: what each value depends on, element by element, in a domain that says how sets of
+inputs are held.
 
-Two domains are built on it: bit masks, for what a change reaches (`engine.program.dependence`), and boolean sparse
-matrices, for what a derivative may be (`derivatives.sparsity.search`). The domain is all that differs; index rules and
-equations that hold jaxprs are the same. A value that depends on nothing is the domain's `NOTHING`.
+Two domains are built on it: bit masks, for what a change reaches (`engine.program.dependence`), and
+boolean sparse matrices, for what a derivative may be (`derivatives.sparsity.search`). The domain is
+all that differs; index rules and equations that hold jaxprs are the same. A value that depends on
+nothing is the domain's `NOTHING`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from incrax.primitives.table import entry_of
 
 
 class Walked(NamedTuple):
-    """What a walk found: all values that are still held, those of the outputs, and what is known."""
+    """What a walk found: all values that are still held, those of the outputs, and what is
+    known.
+    """
 
     env: dict[Var, Any]
     outputs: list[Any]
@@ -32,7 +36,7 @@ class Domain(ABC):
 
     NOTHING: Any = None
 
-    # --- sets, element by element ------------------------------------------------------------------------------
+    # --- sets, element by element -----------------------------------------------------------------
 
     @abstractmethod
     def take(self, value: Any, numbers: np.ndarray) -> Any:
@@ -44,7 +48,9 @@ class Domain(ABC):
 
     @abstractmethod
     def gathered(self, value: Any, targets: Any, sources: Any, shape: Sequence[int]) -> Any:
-        """Of a shape: at `targets[k]` the union of elements `sources[k]`, over all k with that target."""
+        """Of a shape: at `targets[k]` the union of elements `sources[k]`, over all k with that
+        target.
+        """
 
     @abstractmethod
     def grouped(self, value: Any, shape: Sequence[int], axes: Sequence[int]) -> Any:
@@ -66,7 +72,7 @@ class Domain(ABC):
     def is_same(self, value: Any, other: Any) -> bool:
         """Whether a value that was joined with something has grown."""
 
-    # --- loops -------------------------------------------------------------------------------------------------
+    # --- loops ------------------------------------------------------------------------------------
 
     max_repeats = 1 << 30
     """Walks of a body before what it carries is taken to depend on everything."""
@@ -80,7 +86,9 @@ class Domain(ABC):
         return _jax.open_jaxpr(jaxpr)
 
     def is_unrolled(self, eqn: Equation, body: Any) -> bool:
-        """Whether a scan is walked iteration by iteration, for which a domain has the three methods below."""
+        """Whether a scan is walked iteration by iteration, for which a domain has the three methods
+        below.
+        """
         del eqn, body
         return False
 
@@ -88,7 +96,9 @@ class Domain(ABC):
         """What is known of a row, from what is known of an array."""
         raise NotImplementedError
 
-    def learn_outputs(self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any) -> None:
+    def learn_outputs(
+        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
+    ) -> None:
         """Note what is known of a scan's outputs: of each carry, and of each row of the others."""
         raise NotImplementedError
 
@@ -96,7 +106,7 @@ class Domain(ABC):
         """Values of one type on top of each other."""
         raise NotImplementedError
 
-    # --- what is known -----------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
     @abstractmethod
     def known(self, program: Any, constants: Sequence[Any]) -> Any:
@@ -112,7 +122,9 @@ class Domain(ABC):
 
     @abstractmethod
     def enter(self, eqn: Equation, operands: Sequence[Any], known: Any) -> list[Any] | None:
-        """Learn what is known of an equation's outputs; what they depend on, where its rule need not be asked."""
+        """Learn what is known of an equation's outputs; what they depend on, where its rule need
+        not be asked.
+        """
 
     def retired(self, value: Any) -> Any:
         """What is kept of a value that nothing reads any more."""
@@ -122,9 +134,11 @@ class Domain(ABC):
         """Called with the outputs of every equation."""
         del results
 
-    # --- the walk ----------------------------------------------------------------------------------------------
+    # --- the walk ---------------------------------------------------------------------------------
 
-    def walk(self, program: Any, operands: Sequence[Any], constants: Sequence[Any] | None = None) -> Walked:
+    def walk(
+        self, program: Any, operands: Sequence[Any], constants: Sequence[Any] | None = None
+    ) -> Walked:
         """What each variable of a program depends on, from what its inputs do."""
         known = self.known(program, [None] * len(operands) if constants is None else constants)
         view = self.view(known)
@@ -139,7 +153,9 @@ class Domain(ABC):
             if not isinstance(atom, Literal):
                 last_read[atom] = len(program.eqns)
         for number, eqn in enumerate(program.eqns):
-            inputs = [self.NOTHING if isinstance(atom, Literal) else env[atom] for atom in eqn.invars]
+            inputs = [
+                self.NOTHING if isinstance(atom, Literal) else env[atom] for atom in eqn.invars
+            ]
             results = self.enter(eqn, inputs, known)
             if results is None:
                 results = self._equation(eqn, inputs, known, view)
@@ -148,17 +164,24 @@ class Domain(ABC):
             for atom in eqn.invars:
                 if not isinstance(atom, Literal) and last_read[atom] == number:
                     env[atom] = self.retired(env[atom])
-        outputs = [self.NOTHING if isinstance(atom, Literal) else env[atom] for atom in program.outvars]
+        outputs = [
+            self.NOTHING if isinstance(atom, Literal) else env[atom] for atom in program.outvars
+        ]
         return Walked(env, outputs, known)
 
-    def _equation(self, eqn: Equation, operands: Sequence[Any], known: Any, view: View) -> list[Any]:
+    def _equation(
+        self, eqn: Equation, operands: Sequence[Any], known: Any, view: View
+    ) -> list[Any]:
         entry = entry_of(eqn)
         if entry.inside is not None and not eqn.effects:
             return entry.inside(eqn, operands, known, self)
         reads = None if entry.index is None else entry.index(eqn, view)
         if reads is None:
             return self.all_to_all(eqn, operands)
-        return [self._output(eqn, var, each, operands) for var, each in zip(eqn.outvars, reads, strict=True)]
+        return [
+            self._output(eqn, var, each, operands)
+            for var, each in zip(eqn.outvars, reads, strict=True)
+        ]
 
     def all_to_all(self, eqn: Equation, operands: Sequence[Any]) -> list[Any]:
         """Every output element depends on all that any operand element depends on."""
@@ -181,7 +204,9 @@ class Domain(ABC):
             return value
         if read.pairs is not None:
             return self.gathered(value, *read.pairs(), out)
-        gone = [d for d, axis in enumerate(read.axes) if not axis.kind.is_map and not axis.kind.running]
+        gone = [
+            d for d, axis in enumerate(read.axes) if not axis.kind.is_map and not axis.kind.running
+        ]
         for d, axis in enumerate(read.axes):
             if axis.kind.running:
                 value = self.running(value, shape, d, axis.kind.running)
@@ -193,4 +218,6 @@ class Domain(ABC):
             lengths[a] = shape[d]
         own = element_numbers([1 if d in gone else n for d, n in enumerate(shape)])
         order = [d for _, d in sorted(kept)]
-        return self.take(value, np.broadcast_to(np.transpose(own, [*order, *gone]).reshape(lengths), out))
+        return self.take(
+            value, np.broadcast_to(np.transpose(own, [*order, *gone]).reshape(lengths), out)
+        )

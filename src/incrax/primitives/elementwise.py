@@ -1,8 +1,9 @@
 """Elementwise primitives: each output element is a function of the operands' elements in its place.
 
-FLOPs: an addition, multiplication, division, square root, negation, absolute value, rounding, minimum or maximum of two
-real floating-point numbers is one; complex: addition 2, product 6, quotient 11, absolute value 4. Comparisons, choices,
-logic and integer arithmetic are integer operations.
+FLOPs: an addition, multiplication, division, square root, negation, absolute value, rounding,
+minimum or maximum of two real floating-point numbers is one; complex: addition 2, product 6,
+quotient 11, absolute value 4. Comparisons, choices, logic and integer arithmetic are integer
+operations.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from incrax.primitives.entry import (
     shape_of,
 )
 
-# --- index rules ------------------------------------------------------------------------------------------------------
+# --- index rules ----------------------------------------------------------------------------------
 
 
 def in_place(eqn: Equation, _: View) -> list[Reads]:
@@ -53,7 +54,10 @@ def pairwise(eqn: Equation, _: View) -> list[Reads]:
     """Each output is the operand of its number."""
     reads = [mapped(len(shape_of(atom))) for atom in eqn.invars]
     count = len(eqn.outvars)
-    return [Reads([read if n == number else None for n, read in enumerate(reads)]) for number in range(count)]
+    return [
+        Reads([read if n == number else None for n, read in enumerate(reads)])
+        for number in range(count)
+    ]
 
 
 def _product(eqn: Equation, view: View) -> list[Reads]:
@@ -71,7 +75,9 @@ def _product(eqn: Equation, view: View) -> list[Reads]:
     def pairs(atom: Any) -> tuple[Any, Any]:
         return targets, np.broadcast_to(element_numbers(shape_of(atom)), shape).ravel()[targets]
 
-    return [Reads([mapped(len(shape_of(x)))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])]
+    return [
+        Reads([mapped(len(shape_of(x)))._replace(pairs=lambda x=x: pairs(x)) for x in eqn.invars])
+    ]
 
 
 def _selection(eqn: Equation, view: View) -> list[Reads]:
@@ -86,11 +92,14 @@ def _selection(eqn: Equation, view: View) -> list[Reads]:
 def _bits(eqn: Equation, _: View) -> list[Reads]:
     """Number by number; a number may be read as several along a last axis, or be made of these."""
     rank = len(shape_of(eqn.outvars[0]))
-    axes = [Axis(d) if d < rank else Axis(-1 - d, REARRANGED) for d in range(len(shape_of(eqn.invars[0])))]
+    axes = [
+        Axis(d) if d < rank else Axis(-1 - d, REARRANGED)
+        for d in range(len(shape_of(eqn.invars[0])))
+    ]
     return [Reads([Read(tuple(axes))])]
 
 
-# --- work -------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def _arithmetic(per_real: int, per_complex: int) -> Callable[[Equation], EquationWork]:
@@ -141,7 +150,7 @@ def _polynomial(eqn: Equation) -> EquationWork:
     return counted(eqn, 2.0 * (len(eqn.invars) - 2) * out_size(eqn), COMPLEX_FACTOR)
 
 
-# --- constants --------------------------------------------------------------------------------------------------------
+# --- constants ------------------------------------------------------------------------------------
 
 
 def _convert(x: np.ndarray, *, new_dtype: Any, **_: Any) -> np.ndarray | None:
@@ -165,14 +174,19 @@ def _plain(rule: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *xs, **_: rule(*xs)
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 _ANY = Primitive(index=in_place, is_elementwise=True)
 _INTEGER = replace(_ANY, work=_integer)
 _COMPARISON = replace(_ANY, work=_comparison)
 _MOVE = replace(_ANY, work=no_work)
 _COPY = replace(
-    _MOVE, constant=_plain(lambda x: x), value=lambda x, **_: x, algebra=LINEAR, is_identity=True, is_free=True
+    _MOVE,
+    constant=_plain(lambda x: x),
+    value=lambda x, **_: x,
+    algebra=LINEAR,
+    is_identity=True,
+    is_free=True,
 )
 _PLACED = Primitive(index=in_place, work=no_work)
 
@@ -185,19 +199,35 @@ def _functions(weight: float) -> Primitive:
     return replace(_ANY, work=_transcendental(weight))
 
 
-_ADDITION = _flops(1, 2, constant=_plain(operator.add), algebra=Algebra("sum", (1,)), value=lambda x, y: x + y)
+_ADDITION = _flops(
+    1, 2, constant=_plain(operator.add), algebra=Algebra("sum", (1,)), value=lambda x, y: x + y
+)
 
 FAMILY: Family = {
     # arithmetic
     **each("add add_any", _ADDITION),
-    "sub": replace(_ADDITION, constant=_plain(operator.sub), algebra=Algebra("sum", (1, -1)), value=lambda x, y: x - y),
-    "neg": _flops(1, 2, constant=_integer_only(operator.neg), algebra=Algebra("linear", (-1,)), value=lambda x: -x),
+    "sub": replace(
+        _ADDITION,
+        constant=_plain(operator.sub),
+        algebra=Algebra("sum", (1, -1)),
+        value=lambda x, y: x - y,
+    ),
+    "neg": _flops(
+        1,
+        2,
+        constant=_integer_only(operator.neg),
+        algebra=Algebra("linear", (-1,)),
+        value=lambda x: -x,
+    ),
     "mul": replace(
-        _flops(1, 6, constant=_plain(operator.mul), algebra=PRODUCT, value=lambda x, y: x * y), index=_product
+        _flops(1, 6, constant=_plain(operator.mul), algebra=PRODUCT, value=lambda x, y: x * y),
+        index=_product,
     ),
     "div": _flops(1, 11, algebra=Algebra("quotient"), value=lambda x, y: x / y, additions=4.0),
     "square": _flops(1, 6, algebra=Algebra("power")),
-    "integer_pow": replace(_ANY, work=_integer_pow, algebra=Algebra("power"), value=lambda x, y: x**y),
+    "integer_pow": replace(
+        _ANY, work=_integer_pow, algebra=Algebra("power"), value=lambda x, y: x**y
+    ),
     "abs": _flops(1, 4),
     "sign": _flops(1, 6),
     "sqrt": _flops(1, 12, value=np.sqrt, additions=4.0),
@@ -207,7 +237,9 @@ FAMILY: Family = {
     "rem": _flops(1, 1, additions=4.0),
     **each("floor ceil round", _flops(1, 1)),
     "conj": _flops(1, 1, algebra=LINEAR),
-    "clamp": _flops(2, 2, constant=_integer_only(lambda low, x, high: np.minimum(np.maximum(x, low), high))),
+    "clamp": _flops(
+        2, 2, constant=_integer_only(lambda low, x, high: np.minimum(np.maximum(x, low), high))
+    ),
     "one_minus_square": _flops(3, 10),  # (1 + x) (1 - x)
     "polynomial": Primitive(work=_polynomial),
     # comparisons, logic, integers
@@ -226,16 +258,24 @@ FAMILY: Family = {
         _INTEGER,
     ),
     "select_n": replace(
-        _INTEGER, index=_selection, constant=_select, algebra=Algebra("joined", (0, 1)), puts_together=True
+        _INTEGER,
+        index=_selection,
+        constant=_select,
+        algebra=Algebra("joined", (0, 1)),
+        puts_together=True,
     ),
     # transcendental functions, in units of one exponential
     **each("exp exp2 expm1 log log1p log2", _functions(1.0)),
     **each("sin cos tan tanh sinh cosh logistic cbrt", _functions(2.0)),
     **each("pow atan2 asin acos atan asinh acosh atanh erf erfc erf_inv", _functions(4.0)),
     **each("lgamma digamma bessel_i0e bessel_i1e", _functions(10.0)),
-    **each("igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma", _functions(100.0)),
+    **each(
+        "igamma igammac igamma_grad_a regularized_incomplete_beta zeta polygamma", _functions(100.0)
+    ),
     # conversions and copies
-    "convert_element_type": replace(_MOVE, constant=_convert, algebra=LINEAR, value=lambda x, **_: x, is_free=True),
+    "convert_element_type": replace(
+        _MOVE, constant=_convert, algebra=LINEAR, value=lambda x, **_: x, is_free=True
+    ),
     "bitcast_convert_type": replace(_PLACED, index=_bits, is_free=True),
     "reduce_precision": _MOVE,
     "complex": replace(_MOVE, algebra=Algebra("joined", (1,)), is_free=True),

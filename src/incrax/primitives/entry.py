@@ -1,8 +1,8 @@
 """What an entry of the table says of a primitive, and the words in which index rules are written.
 
-An index rule says how each output of an equation reads each operand, axis by axis, and exactly, element by element,
-where the elements are known. It may say too much, never too little. No rule, no claim: every output then depends on
-every operand.
+An index rule says how each output of an equation reads each operand, axis by axis, and exactly,
+element by element, where the elements are known. It may say too much, never too little. No rule, no
+claim: every output then depends on every operand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from incrax import _jax
 from incrax._jax import Atom, Equation, Literal
 
-# --- index rules ------------------------------------------------------------------------------------------------------
+# --- index rules ----------------------------------------------------------------------------------
 
 
 class Kind(NamedTuple):
@@ -27,12 +27,13 @@ class Kind(NamedTuple):
 
     Fields:
         mixes: what is said where the axis is that of rows, each to be treated by itself.
-        is_map: element i is read by element i of the output's axis, and by no other; else by all of them.
+        is_map: element i is read by element i of the output's axis, and by no other; else by all of
+            them.
         running: element i is read by i and those after it (1) or before it (-1).
         reduction: the kind of the reduction along the axis, if it is one.
         is_rigid: an axis of one element is not stretched.
-        is_final: rows that are mixed so stay mixed; after others, such as a reshape that merges rows with something
-            else, they may be apart again.
+        is_final: rows that are mixed so stay mixed; after others, such as a reshape that merges
+            rows with something else, they may be apart again.
     """
 
     mixes: str = ""
@@ -53,7 +54,9 @@ GONE = Kind("loses the row axis")
 
 
 class Axis(NamedTuple):
-    """Where an axis of an operand goes: an axis of the output, or (below 0) a label of axes that are read together."""
+    """Where an axis of an operand goes: an axis of the output, or (below 0) a label of axes that
+    are read together.
+    """
 
     out: int
     kind: Kind = MAP
@@ -62,8 +65,8 @@ class Axis(NamedTuple):
 class Read(NamedTuple):
     """How an output reads an operand: where its axes go.
 
-    `pairs()`, called by those only who ask for elements, says more: (targets, sources), numbers of elements of the
-    output and the operand; a target that stands there twice reads both sources.
+    `pairs()`, called by those only who ask for elements, says more: (targets, sources), numbers of
+    elements of the output and the operand; a target that stands there twice reads both sources.
     """
 
     axes: tuple[Axis, ...]
@@ -71,10 +74,12 @@ class Read(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """How an output reads the operands (None: not at all); one more is of no operand, but of what is made there.
+    """How an output reads the operands (None: not at all); one more is of no operand, but of what
+    is made there.
 
-    `moved()`, called by those only who ask for elements, says all of them where an output is made of copies: of its
-    shape, which element is copied there; all operands' elements are numbered one after another, -1 is none of them.
+    `moved()`, called by those only who ask for elements, says all of them where an output is made
+    of copies: of its shape, which element is copied there; all operands' elements are numbered one
+    after another, -1 is none of them.
     """
 
     operands: Sequence[Read | None]
@@ -84,8 +89,9 @@ class Reads(NamedTuple):
 class View:
     """What a rule may know of an equation besides its parameters. This one: nothing but literals.
 
-    `zeros`: whether a product with a constant zero reads nothing, as where derivatives are asked for (0 * inf is NaN).
-    `trusts`: whether the dependencies that a user named stand for those that the trace sees.
+    `zeros`: whether a product with a constant zero reads nothing, as where derivatives are asked
+    for (0 * inf is NaN). `trusts`: whether the dependencies that a user named stand for those that
+    the trace sees.
     """
 
     zeros = False
@@ -140,15 +146,16 @@ def operand_numbers(eqn: Equation) -> list[np.ndarray]:
     return numbers
 
 
-# --- algebraic form ---------------------------------------------------------------------------------------------------
+# --- algebraic form -------------------------------------------------------------------------------
 
 
 class Algebra(NamedTuple):
     """What an equation is in its operands.
 
-    Forms: "linear" in the first, the others choose; "sum" of the operands with these signs; "joined", linear in those
-    that have a sign together, each in its place (0: others choose); "product", linear in each of two; "quotient";
-    "power". Where there are fewer signs than operands, the last one goes on.
+    Forms: "linear" in the first, the others choose; "sum" of the operands with these signs;
+    "joined", linear in those that have a sign together, each in its place (0: others choose);
+    "product", linear in each of two; "quotient"; "power". Where there are fewer signs than
+    operands, the last one goes on.
     """
 
     form: str
@@ -166,11 +173,13 @@ class Algebra(NamedTuple):
 LINEAR = Algebra("linear")
 PRODUCT = Algebra("product")
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 class EquationWork(NamedTuple):
-    """What one evaluation computes: FLOPs, transcendental functions in exponentials, integer operations."""
+    """What one evaluation computes: FLOPs, transcendental functions in exponentials, integer
+    operations.
+    """
 
     flops: float = 0.0
     transcendentals: float = 0.0
@@ -193,7 +202,8 @@ class Primitive:
 
     Fields:
         index: how outputs read operands.
-        inside: what outputs depend on, for equations that hold jaxprs: `(eqn, operands, known, walk) -> outputs`.
+        inside: what outputs depend on, for equations that hold jaxprs: `(eqn, operands, known,
+            walk) -> outputs`.
         work: what one evaluation computes; None for an equation of which nobody said.
         constant: its value on NumPy arrays, with the bits of XLA; None where these are not sure.
         algebra: its algebraic form, or a function that finds it.
@@ -232,16 +242,20 @@ def each(names: str, entry: Primitive) -> Family:
     return dict.fromkeys(names.split(), entry)
 
 
-# --- what equations compute with --------------------------------------------------------------------------------------
+# --- what equations compute with ------------------------------------------------------------------
 
 COMPLEX_FACTOR = 4.0
-"""Real products in a complex one: what a complex operation made of products and functions costs more."""
+"""Real products in a complex one: what a complex operation made of products and functions costs
+more.
+"""
 
 _kinds: dict[Any, str] = {}
 
 
 def kind_of(eqn: Equation) -> str:
-    """What an equation computes with: "c" complex numbers, "f" floating-point numbers, "i" anything else."""
+    """What an equation computes with: "c" complex numbers, "f" floating-point numbers, "i" anything
+    else.
+    """
     kinds = {dtype_kind(x.aval) for x in (*eqn.outvars, *eqn.invars)}
     return "c" if "c" in kinds else "f" if "f" in kinds else "i"
 
@@ -252,7 +266,13 @@ def dtype_kind(aval: Any) -> str:
     kind = _kinds.get(dtype)
     if kind is None:
         is_complex = dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating)
-        kind = "c" if is_complex else "f" if dtype is not None and jnp.issubdtype(dtype, jnp.floating) else "i"
+        kind = (
+            "c"
+            if is_complex
+            else "f"
+            if dtype is not None and jnp.issubdtype(dtype, jnp.floating)
+            else "i"
+        )
         _kinds[dtype] = kind
     return kind
 

@@ -1,7 +1,7 @@
 """Primitives that read or write at indices: gathers, scatters, slices at a start that is computed.
 
-Where the indices are known, each element's place is; else all elements along the axes that they index are read, and
-the batch and whole windows keep their places.
+Where the indices are known, each element's place is; else all elements along the axes that they
+index are read, and the batch and whole windows keep their places.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import GatherScatterMode
 
 from incrax import _jax
 from incrax._jax import Equation
@@ -47,9 +47,12 @@ from incrax.primitives.reductions import COMPLEX
 LOOKED_UP = Kind(WINDOW.mixes, is_final=True)
 INDICES = Kind("reads some of the rows by their place", is_final=True)
 WRITTEN_OVER = Kind("writes rows over each other")
-SCATTERED = {kind: WRITTEN_OVER._replace(reduction=kind, is_final=True) for kind in ("sum", "prod", "min", "max")}
+SCATTERED = {
+    kind: WRITTEN_OVER._replace(reduction=kind, is_final=True)
+    for kind in ("sum", "prod", "min", "max")
+}
 
-# --- slices at a start ------------------------------------------------------------------------------------------------
+# --- slices at a start ----------------------------------------------------------------------------
 
 
 def _starts(eqn: Equation, first: int, sizes: Sequence[int], view: View) -> list[slice] | None:
@@ -89,18 +92,24 @@ def _dynamic_update_slice(eqn: Equation, view: View) -> list[Reads]:
         numbers[tuple(part or ())] = written
         return numbers
 
-    return [Reads([Read(old), Read(new), *(Read(()) for _ in eqn.invars[2:])], None if part is None else moved)]
+    return [
+        Reads(
+            [Read(old), Read(new), *(Read(()) for _ in eqn.invars[2:])],
+            None if part is None else moved,
+        )
+    ]
 
 
-# --- gathers and scatters ---------------------------------------------------------------------------------------------
+# --- gathers and scatters -------------------------------------------------------------------------
 
 
 class Windows(NamedTuple):
     """Windows of an array at indices: a gather reads them, a scatter writes them.
 
-    Fields: shape of the array; sizes of a window in it; its axes that a window lacks; its axes that the indices number;
-    its batching axes, and those of the indices; the axes of the windows, and the batch, in what is read or written; its
-    rank; whether a window that is not all inside counts as none.
+    Fields: shape of the array; sizes of a window in it; its axes that a window lacks; its axes that
+    the indices number; its batching axes, and those of the indices; the axes of the windows, and
+    the batch, in what is read or written; its rank; whether a window that is not all inside counts
+    as none.
     """
 
     shape: tuple[int, ...]
@@ -116,7 +125,9 @@ class Windows(NamedTuple):
     @property
     def window_axes(self) -> list[int]:
         """The array's axes that a window has, in the order of `offsets`."""
-        return [d for d in range(len(self.shape)) if d not in self.collapsed and d not in self.batching]
+        return [
+            d for d in range(len(self.shape)) if d not in self.collapsed and d not in self.batching
+        ]
 
     def numbers(self, indices: np.ndarray) -> np.ndarray:
         """The number of the element at each place of each window; -1 where a window is dropped."""
@@ -125,14 +136,17 @@ class Windows(NamedTuple):
         for place, d in enumerate(self.indexed):
             starts[..., d] = indices[..., place]
         for d, axis in zip(self.batching, self.indices_batching, strict=True):
-            starts[..., d] = np.arange(batch[axis]).reshape([-1 if a == axis else 1 for a in range(len(batch))])
+            starts[..., d] = np.arange(batch[axis]).reshape(
+                [-1 if a == axis else 1 for a in range(len(batch))]
+            )
         last = np.subtract(self.shape, self.sizes)
         is_inside = ((starts >= 0) & (starts <= last)).all(-1)
         starts = np.clip(starts, 0, last)
         strides = [math.prod(self.shape[d + 1 :]) for d in range(len(self.shape))]
         within = sum(
             (
-                stride * np.arange(size).reshape([-1 if a == d else 1 for a in range(len(self.shape))])
+                stride
+                * np.arange(size).reshape([-1 if a == d else 1 for a in range(len(self.shape))])
                 for d, (size, stride) in enumerate(zip(self.sizes, strides, strict=True))
             ),
             np.zeros((1,) * len(self.shape), int),
@@ -145,11 +159,17 @@ class Windows(NamedTuple):
         return np.transpose(numbers, np.argsort([*self.batch, *self.offsets]))
 
     def place_of(self, axis: int) -> int | None:
-        """The axis of what is read or written along which windows are whole, or a batch, of an axis of the array."""
+        """The axis of what is read or written along which windows are whole, or a batch, of an axis
+        of the array.
+        """
         if axis in self.batching:
             return self.batch[self.indices_batching[self.batching.index(axis)]]
         is_whole = self.sizes[axis] == self.shape[axis] and axis not in self.indexed
-        return self.offsets[self.window_axes.index(axis)] if axis in self.window_axes and is_whole else None
+        return (
+            self.offsets[self.window_axes.index(axis)]
+            if axis in self.window_axes and is_whole
+            else None
+        )
 
 
 def windows_of(eqn: Equation) -> Windows:
@@ -163,14 +183,14 @@ def windows_of(eqn: Equation) -> Windows:
         collapsed = numbers.collapsed_slice_dims
         indexed = numbers.start_index_map
         offsets = numbers.offset_dims
-        is_dropping = mode == jax.lax.GatherScatterMode.FILL_OR_DROP
+        is_dropping = mode == GatherScatterMode.FILL_OR_DROP
     else:
         moved = eqn.invars[2]
         indices_batching = numbers.scatter_indices_batching_dims
         collapsed = numbers.inserted_window_dims
         offsets = numbers.update_window_dims
         indexed = numbers.scatter_dims_to_operand_dims
-        is_dropping = mode != jax.lax.GatherScatterMode.CLIP
+        is_dropping = mode != GatherScatterMode.CLIP
     batching = tuple(numbers.operand_batching_dims)
     lengths = iter([shape_of(moved)[d] for d in offsets])
     return Windows(
@@ -205,21 +225,32 @@ def _gather(eqn: Equation, view: View) -> list[Reads]:
 
 
 def _scatter(kind: str | None) -> Any:
-    """Updates by rows into something without rows are a reduction; windows of all rows, or a batch, are row-wise."""
+    """Updates by rows into something without rows are a reduction; windows of all rows, or a batch,
+    are row-wise.
+    """
 
     def index(eqn: Equation, view: View) -> list[Reads]:
         windows = windows_of(eqn)
         scattered = WRITTEN_OVER if kind is None else SCATTERED[kind]
         if kind in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
             scattered = COMPLEX
-        places = {windows.place_of(d): d for d in range(len(windows.shape)) if windows.place_of(d) is not None}
-        old = tuple(Axis(d, MAP if d in places.values() else WRITTEN) for d in range(len(windows.shape)))
+        places = {
+            windows.place_of(d): d
+            for d in range(len(windows.shape))
+            if windows.place_of(d) is not None
+        }
+        old = tuple(
+            Axis(d, MAP if d in places.values() else WRITTEN) for d in range(len(windows.shape))
+        )
         new = []
         rank = len(shape_of(eqn.invars[2]))
         for axis in range(rank):
             other = Axis(-1 - axis, scattered if axis in windows.batch else OVERWRITES)
             new.append(Axis(places[axis], PUT) if axis in places else other)
-        batch = [Axis(out, kind if out >= 0 else WRITTEN_OVER) for out, kind in (new[d] for d in windows.batch)]
+        batch = [
+            Axis(out, kind if out >= 0 else WRITTEN_OVER)
+            for out, kind in (new[d] for d in windows.batch)
+        ]
         indices = Read((*batch, Axis(-1 - rank, INDICES)))
         view.check(math.prod(windows.shape))
         known = view.value(eqn.invars[1])
@@ -240,7 +271,7 @@ def _scatter(kind: str | None) -> Any:
     return index
 
 
-# --- work -------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def _per_update(complex_factor: float) -> Any:
@@ -258,7 +289,7 @@ def _add_update(eqn: Equation) -> EquationWork:
     return counted(eqn, _jax.aval_size(eqn.invars[1].aval), 2.0)
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def _linear_where_nothing_is_filled_in(eqn: Equation) -> Algebra | None:
@@ -268,7 +299,9 @@ def _linear_where_nothing_is_filled_in(eqn: Equation) -> Algebra | None:
 
 
 _SCATTER = Primitive(index=_scatter(None), work=_per_update(2.0), puts_together=True)
-_SUM = replace(_SCATTER, index=_scatter("sum"), algebra=Algebra("joined", (1, 0, 1)), is_unfused=True)
+_SUM = replace(
+    _SCATTER, index=_scatter("sum"), algebra=Algebra("joined", (1, 0, 1)), is_unfused=True
+)
 
 FAMILY: Family = {
     "dynamic_slice": Primitive(index=_dynamic_slice, work=no_work, algebra=LINEAR),
@@ -279,11 +312,15 @@ FAMILY: Family = {
         puts_together=True,
         is_unfused=True,
     ),
-    "gather": Primitive(index=_gather, work=no_work, algebra=_linear_where_nothing_is_filled_in, is_unfused=True),
+    "gather": Primitive(
+        index=_gather, work=no_work, algebra=_linear_where_nothing_is_filled_in, is_unfused=True
+    ),
     "scatter": replace(_SCATTER, work=_scatter_by, is_unfused=True),
     **each("scatter-add scatter_add", _SUM),
     **each("scatter-sub scatter_sub", _SCATTER),
-    **each("scatter-mul scatter_mul", replace(_SCATTER, index=_scatter("prod"), work=_per_update(6.0))),
+    **each(
+        "scatter-mul scatter_mul", replace(_SCATTER, index=_scatter("prod"), work=_per_update(6.0))
+    ),
     **each("scatter-min scatter_min", replace(_SCATTER, index=_scatter("min"))),
     **each("scatter-max scatter_max", replace(_SCATTER, index=_scatter("max"))),
     "addupdate": Primitive(work=_add_update),

@@ -1,7 +1,7 @@
 """Factorizations and solutions.
 
-FLOPs: the leading terms for real numbers, by Golub and Van Loan, Matrix Computations (4th edition), and Blackford and
-Dongarra, LAPACK working note 41.
+FLOPs: the leading terms for real numbers, by Golub and Van Loan, Matrix Computations (4th edition),
+and Blackford and Dongarra, LAPACK working note 41.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from incrax.primitives.entry import (
 MATRIX = Kind("takes the rows for a matrix", is_final=True)
 SOLVED = Kind("solves for all rows at once", is_final=True)
 
-# --- index rules ------------------------------------------------------------------------------------------------------
+# --- index rules ----------------------------------------------------------------------------------
 
 
 def _factorized(batch: Callable[[Equation], int]) -> Callable[[Equation, View], list[Reads]]:
@@ -41,7 +41,11 @@ def _factorized(batch: Callable[[Equation], int]) -> Callable[[Equation, View], 
         reads = []
         for atom in eqn.invars:
             rank = len(shape_of(atom))
-            reads.append(Read(tuple(Axis(d) if d < batch(eqn) else Axis(-1 - d, MATRIX) for d in range(rank))))
+            reads.append(
+                Read(
+                    tuple(Axis(d) if d < batch(eqn) else Axis(-1 - d, MATRIX) for d in range(rank))
+                )
+            )
         return of_all(eqn, reads)
 
     return index
@@ -62,7 +66,7 @@ def _triangular_solve(eqn: Equation, _: View) -> list[Reads]:
     return [Reads([Read(matrix), Read(sides)])]
 
 
-# --- work -------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def _matrix(flops: Callable[[Equation], float]) -> Callable[[Equation], EquationWork]:
@@ -130,7 +134,9 @@ def _times_q(eqn: Equation) -> float:
 
 
 def _svd(eqn: Equation) -> float:
-    """Golub and Reinsch, for m >= n: 4 m n^2 - 4/3 n^3 without vectors, 14 m n^2 + 8 n^3 with as many as values."""
+    """Golub and Reinsch, for m >= n: 4 m n^2 - 4/3 n^3 without vectors, 14 m n^2 + 8 n^3 with as
+    many as values.
+    """
     batch, rows, cols = _sizes(eqn)
     m = max(rows, cols)
     n = min(rows, cols)
@@ -165,7 +171,7 @@ def _tridiagonal_solve(eqn: Equation) -> float:
     return 8.0 * _jax.aval_size(eqn.invars[-1].aval)
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def _of_matrix(flops: Callable[[Equation], float], **known: Any) -> Primitive:
@@ -177,12 +183,16 @@ def _counted_only(flops: Callable[[Equation], float]) -> Primitive:
 
 
 FAMILY: Family = {
-    "triangular_solve": Primitive(index=_triangular_solve, work=_matrix(_triangular_flops), is_unfused=True),
+    "triangular_solve": Primitive(
+        index=_triangular_solve, work=_matrix(_triangular_flops), is_unfused=True
+    ),
     "cholesky": _of_matrix(_cubic(1 / 3), is_unfused=True),
     "eigh": _of_matrix(_cubic(9.0)),
     "householder_product": _of_matrix(_householder_product),
     "lu": _of_matrix(_lu),
-    "lu_pivots_to_permutation": Primitive(index=_factorized(_before(1)), work=_matrix(lambda _: 0.0)),
+    "lu_pivots_to_permutation": Primitive(
+        index=_factorized(_before(1)), work=_matrix(lambda _: 0.0)
+    ),
     "qr": _of_matrix(_qr),
     "svd": _of_matrix(_svd),
     **each("eig schur", _counted_only(_eig)),

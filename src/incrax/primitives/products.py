@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Equation
@@ -32,19 +33,29 @@ from incrax.primitives.entry import (
 )
 from incrax.primitives.reductions import along
 
-CONTRACTED = Kind("multiplies rows with something else by their place", reduction="sum", is_final=True)
+CONTRACTED = Kind(
+    "multiplies rows with something else by their place", reduction="sum", is_final=True
+)
 TRANSFORMED = Kind("transforms along the rows", is_final=True)
 CONVOLVED = Kind("adds up neighbouring rows", is_final=True)
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 
 
 def _dot_general(eqn: Equation, view: View) -> list[Reads]:
-    """out[b, m, n] = sum over k of left[b, m, k] right[b, n, k]: the terms whose other factor may be nonzero."""
+    """out[b, m, n] = sum over k of left[b, m, k] right[b, n, k]: the terms whose other factor may
+    be nonzero.
+    """
     contracted, batch = eqn.params["dimension_numbers"]
-    left, right = (_factor(len(shape_of(atom)), c, b) for atom, c, b in zip(eqn.invars, contracted, batch, strict=True))
+    left, right = (
+        _factor(len(shape_of(atom)), c, b)
+        for atom, c, b in zip(eqn.invars, contracted, batch, strict=True)
+    )
     num_free = len(left) - len(contracted[0]) - len(batch[0])
-    right = [Axis(out + num_free, kind) if out >= len(batch[0]) else Axis(out, kind) for out, kind in right]
+    right = [
+        Axis(out + num_free, kind) if out >= len(batch[0]) else Axis(out, kind)
+        for out, kind in right
+    ]
     pairs: list[Any] = [None, None]
     for number in (0, 1):
         other = view.factor(eqn.invars[1 - number])
@@ -54,7 +65,9 @@ def _dot_general(eqn: Equation, view: View) -> list[Reads]:
 
 
 def _factor(rank: int, contracted: Sequence[int], batch: Sequence[int]) -> list[Axis]:
-    """Batch axes come first in the output, then the free ones; axes that are contracted share a label."""
+    """Batch axes come first in the output, then the free ones; axes that are contracted share a
+    label.
+    """
     free = iter(range(len(batch), rank))
     axes = []
     for d in range(rank):
@@ -66,14 +79,22 @@ def _factor(rank: int, contracted: Sequence[int], batch: Sequence[int]) -> list[
 
 
 def _terms(eqn: Equation, number: int, other: np.ndarray) -> Callable[[], tuple[Any, Any]]:
-    """Which elements of a factor meet which nonzero elements of the other, and where the product goes."""
+    """Which elements of a factor meet which nonzero elements of the other, and where the product
+    goes.
+    """
 
     def pairs() -> tuple[Any, Any]:
         contracted, batch = eqn.params["dimension_numbers"]
-        own = _as_matrices(element_numbers(shape_of(eqn.invars[number])), contracted[number], batch[number])
+        own = _as_matrices(
+            element_numbers(shape_of(eqn.invars[number])), contracted[number], batch[number]
+        )
         factor = _as_matrices(other, contracted[1 - number], batch[1 - number])
         sizes = (own.shape[0], own.shape[1], factor.shape[1])
-        out = element_numbers(sizes) if number == 0 else element_numbers((sizes[0], sizes[2], sizes[1])).swapaxes(1, 2)
+        out = (
+            element_numbers(sizes)
+            if number == 0
+            else element_numbers((sizes[0], sizes[2], sizes[1])).swapaxes(1, 2)
+        )
         b, n, k = np.nonzero(factor)
         return out[b, :, n], own[b, :, k]
 
@@ -92,7 +113,9 @@ MAX_KERNEL = 1024
 
 
 def _conv(eqn: Equation, view: View) -> list[Reads]:
-    """Batch and features that are not summed over stay; element by element where derivatives are asked for."""
+    """Batch and features that are not summed over stay; element by element where derivatives are
+    asked for.
+    """
     numbers = eqn.params["dimension_numbers"]
     image = numbers.lhs_spec
     kernel = numbers.rhs_spec
@@ -122,7 +145,9 @@ def _meetings_of(eqn: Equation, size: int, num_out: int) -> Callable[[int, Any],
         if not found:
             image = shape_of(eqn.invars[0])
             numbers = np.arange(1, math.prod(image) + 1, dtype=np.float32).reshape(image)
-            places = np.stack([_meeting(eqn, numbers, np.eye(1, size, k, np.float32)) for k in range(size)])
+            places = np.stack(
+                [_meeting(eqn, numbers, np.eye(1, size, k, np.float32)) for k in range(size)]
+            )
             element, target = np.nonzero(places)
             found.extend([target, places[element, target].astype(int) - 1, element])
         target, source, element = found
@@ -141,11 +166,12 @@ def _cpu() -> Any:
 
 
 def _meeting(eqn: Equation, numbers: np.ndarray, one_hot: np.ndarray) -> np.ndarray:
-    """Per output element, 1 + the number of the element that meets the one element of the kernel; 0 for none.
+    """Per output element, 1 + the number of the element that meets the one element of the kernel; 0
+    for none.
 
     On the host: an accelerator may use an algorithm that does not keep whole numbers.
     """
-    params = {**eqn.params, "preferred_element_type": None, "precision": jax.lax.Precision.HIGHEST}
+    params = {**eqn.params, "preferred_element_type": None, "precision": Precision.HIGHEST}
     values = [numbers, one_hot.reshape(shape_of(eqn.invars[1]))]
     with jax.ensure_compile_time_eval(), jax.default_device(_cpu()):
         (met,) = _jax.apply(eqn.replace(params=params), values)
@@ -156,7 +182,7 @@ def _fft_axes(eqn: Equation, rank: int) -> Sequence[int]:
     return range(rank - len(eqn.params["fft_lengths"]), rank)
 
 
-# --- work ----------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def multiply_adds(eqn: Equation) -> int:
@@ -185,7 +211,9 @@ def _ragged_dot_count(eqn: Equation) -> int:
 
 
 def _conv_count(eqn: Equation) -> int:
-    """Only where a kernel's element meets one of the input: not in the padding, nor in the holes of a dilation."""
+    """Only where a kernel's element meets one of the input: not in the padding, nor in the holes of
+    a dilation.
+    """
     params = eqn.params
     numbers = eqn.params["dimension_numbers"]
     image, kernel = (shape_of(atom) for atom in eqn.invars)
@@ -205,8 +233,12 @@ def _conv_count(eqn: Equation) -> int:
     return result[numbers.out_spec[0]] * result[numbers.out_spec[1]] * in_features * meetings
 
 
-def _meetings(*, size: int, taps: int, places: int, stride: int, low: int, holes: int, spread: int) -> int:
-    """Pairs of a place of the result and an element of the kernel, along one axis, that meet an input."""
+def _meetings(
+    *, size: int, taps: int, places: int, stride: int, low: int, holes: int, spread: int
+) -> int:
+    """Pairs of a place of the result and an element of the kernel, along one axis, that meet an
+    input.
+    """
     where = np.arange(places)[:, None] * stride - low + np.arange(taps)[None, :] * spread
     return int(np.sum((where >= 0) & (where % holes == 0) & (where < size * holes)))
 
@@ -224,18 +256,24 @@ def _product(eqn: Equation) -> EquationWork:
 
 
 def _fft(eqn: Equation) -> EquationWork:
-    """FLOPs: 5 n log2 n per complex transform of n numbers, in all its axes together; half of that for a real one."""
+    """FLOPs: 5 n log2 n per complex transform of n numbers, in all its axes together; half of that
+    for a real one.
+    """
     points = math.prod(eqn.params["fft_lengths"])
     kinds = dtype_kind(eqn.invars[0].aval) + dtype_kind(eqn.outvars[0].aval)
     whole = eqn.outvars[0] if kinds == "cf" else eqn.invars[0]
     batch = _jax.aval_size(whole.aval) / max(points, 1)
-    return EquationWork(batch * (5.0 if kinds == "cc" else 2.5) * points * math.log2(max(points, 1)))
+    return EquationWork(
+        batch * (5.0 if kinds == "cc" else 2.5) * points * math.log2(max(points, 1))
+    )
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 FAMILY: Family = {
-    "dot_general": Primitive(index=_dot_general, work=_product, algebra=PRODUCT, is_unfused=True, is_product=True),
+    "dot_general": Primitive(
+        index=_dot_general, work=_product, algebra=PRODUCT, is_unfused=True, is_product=True
+    ),
     "conv_general_dilated": Primitive(index=_conv, work=_product, is_unfused=True, is_product=True),
     "ragged_dot_general": Primitive(work=_product),
     "fft": Primitive(index=along(_fft_axes, TRANSFORMED), work=_fft, is_unfused=True),

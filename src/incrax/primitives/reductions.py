@@ -31,7 +31,8 @@ from incrax.primitives.entry import (
 )
 
 REDUCED = {
-    kind: Kind("reduces over the rows", reduction=kind, is_final=True) for kind in "sum prod max min and or xor".split()
+    kind: Kind("reduces over the rows", reduction=kind, is_final=True)
+    for kind in "sum prod max min and or xor".split()
 }
 COMPLEX = Kind("compares complex numbers, of which none is the least or the largest", is_final=True)
 SEARCHED = Kind("looks for a row by its place", is_final=True)
@@ -39,7 +40,7 @@ SORTED = Kind("sorts the rows", is_final=True)
 ONWARDS = Kind("accumulates along the rows", running=1, is_final=True)
 BACKWARDS = ONWARDS._replace(running=-1)
 
-# --- index rules ------------------------------------------------------------------------------------------------------
+# --- index rules ----------------------------------------------------------------------------------
 
 
 def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
@@ -48,17 +49,26 @@ def _reduced(kind: Kind) -> Callable[[Equation, View], list[Reads]]:
     def index(eqn: Equation, _: View) -> list[Reads]:
         axes = eqn.params["axes"]
         own = kind
-        if kind.reduction in ("max", "min") and jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating):
+        if kind.reduction in ("max", "min") and jnp.issubdtype(
+            eqn.invars[0].aval.dtype, jnp.complexfloating
+        ):
             own = COMPLEX
         rank = len(shape_of(eqn.invars[0]))
-        places = [Axis(d - sum(a < d for a in axes)) if d not in axes else Axis(-1 - d, own) for d in range(rank)]
+        places = [
+            Axis(d - sum(a < d for a in axes)) if d not in axes else Axis(-1 - d, own)
+            for d in range(rank)
+        ]
         return [Reads([Read(tuple(places))])]
 
     return index
 
 
-def along(axes_of: Callable[[Equation, int], Sequence[int]], kind: Kind) -> Callable[[Equation, View], list[Reads]]:
-    """Each output element depends on all of its line, of each operand, along the axes of that rank."""
+def along(
+    axes_of: Callable[[Equation, int], Sequence[int]], kind: Kind
+) -> Callable[[Equation, View], list[Reads]]:
+    """Each output element depends on all of its line, of each operand, along the axes of that
+    rank.
+    """
 
     def index(eqn: Equation, _: View) -> list[Reads]:
         reads = []
@@ -79,7 +89,9 @@ def last(count: int) -> Callable[[Equation, int], Sequence[int]]:
 def _cumulative(eqn: Equation, _: View) -> list[Reads]:
     kind = BACKWARDS if eqn.params["reverse"] else ONWARDS
     rank = len(shape_of(eqn.invars[0]))
-    return [Reads([Read(tuple(Axis(d, kind if d == eqn.params["axis"] else MAP) for d in range(rank)))])]
+    return [
+        Reads([Read(tuple(Axis(d, kind if d == eqn.params["axis"] else MAP) for d in range(rank)))])
+    ]
 
 
 def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
@@ -87,14 +99,16 @@ def _top_k_axis(eqn: Equation, rank: int) -> Sequence[int]:
     return [axis % rank]
 
 
-# --- work -------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def _operations(complex_factor: float) -> Callable[[Equation], EquationWork]:
     """One for each element but the first of each result."""
 
     def work(eqn: Equation) -> EquationWork:
-        return counted(eqn, max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0), complex_factor)
+        return counted(
+            eqn, max(in_size(eqn) - _jax.aval_size(eqn.outvars[0].aval), 0), complex_factor
+        )
 
     return work
 
@@ -125,7 +139,10 @@ def _window(eqn: Equation) -> EquationWork:
 
 def _select_and_scatter_add(eqn: Equation) -> EquationWork:
     source = in_size(eqn)
-    return EquationWork(flops=float(source), int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)))
+    return EquationWork(
+        flops=float(source),
+        int_ops=float(source * (math.prod(eqn.params["window_dimensions"]) - 1)),
+    )
 
 
 def _select_and_gather_add(eqn: Equation) -> EquationWork:
@@ -144,7 +161,9 @@ def _by_a_function(eqn: Equation) -> Evaluations:
 
 
 def _sum_over_axes(eqn: Equation) -> EquationWork | None:
-    """A sum over axes of arrays, which `vmap` makes of one over devices; that one is not registered."""
+    """A sum over axes of arrays, which `vmap` makes of one over devices; that one is not
+    registered.
+    """
     if any(not isinstance(axis, int) for axis in eqn.params["axes"]):
         return None
     pairs = zip(eqn.invars, eqn.outvars, strict=True)
@@ -163,7 +182,7 @@ def _top_k(eqn: Equation) -> EquationWork:
     return EquationWork(int_ops=in_size(eqn) * math.log2(max(eqn.params["k"], 2)))
 
 
-# --- constants --------------------------------------------------------------------------------------------------------
+# --- constants ------------------------------------------------------------------------------------
 
 
 def _sum(x: Any, *, axes: Any, **_: Any) -> Any:
@@ -177,11 +196,13 @@ def _extreme(method: str) -> Callable[..., Any]:
     return constant
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 
 def _reduction(kind: str, complex_factor: float, **known: Any) -> Primitive:
-    return Primitive(index=_reduced(REDUCED[kind]), work=_operations(complex_factor), is_unfused=True, **known)
+    return Primitive(
+        index=_reduced(REDUCED[kind]), work=_operations(complex_factor), is_unfused=True, **known
+    )
 
 
 def _logical(kind: str) -> Primitive:
@@ -207,7 +228,10 @@ FAMILY: Family = {
     **each("cummax cummin", _RUNNING),
     "cumlogsumexp": replace(_RUNNING, work=_running_logsumexp),
     "sort": Primitive(
-        index=along(lambda eqn, _: [eqn.params["dimension"]], SORTED), work=_sort, is_unfused=True, additions=4.0
+        index=along(lambda eqn, _: [eqn.params["dimension"]], SORTED),
+        work=_sort,
+        is_unfused=True,
+        additions=4.0,
     ),
     **each("top_k approx_top_k", Primitive(index=along(_top_k_axis, SORTED), work=_top_k)),
     **each("reduce_window_sum reduce_window_max reduce_window_min", Primitive(work=_window)),

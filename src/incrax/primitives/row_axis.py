@@ -1,7 +1,8 @@
 """The axis of rows: what an equation does to rows, each of which is to be treated by itself.
 
-In: an equation, and which axis of each operand and output has an entry a row. Out: nothing where rows go to the same
-rows, a `Reduction` over them, or what mixes them. It reads the index rules; a primitive without one is refused.
+In: an equation, and which axis of each operand and output has an entry a row. Out: nothing where
+rows go to the same rows, a `Reduction` over them, or what mixes them. It reads the index rules; a
+primitive without one is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Axes: TypeAlias = Sequence["int | None"]
 
 
 class Reduction(NamedTuple):
-    """A reduction over rows: its kind, the inputs to mask, and the input that is no row but starts it, if any.
+    """A reduction over rows: its kind, the inputs to mask, and the input that is no row but starts
+    it, if any.
 
     Kinds: sum, prod, max, min, and, or, xor.
     """
@@ -40,7 +42,9 @@ def row_verdict(eqn: Equation, ins: Axes, outs: Axes) -> Verdict:
     found = None if rule is None else rule(eqn, NOTHING_KNOWN)
     if found is None:
         return UNKNOWN
-    verdicts = (_verdict(eqn, reads.operands, ins, out) for reads, out in zip(found, outs, strict=True))
+    verdicts = (
+        _verdict(eqn, reads.operands, ins, out) for reads, out in zip(found, outs, strict=True)
+    )
     return next((verdict for verdict in verdicts if verdict is not None), None)
 
 
@@ -53,21 +57,31 @@ def _verdict(eqn: Equation, reads: Sequence[Read | None], ins: Axes, out: int | 
         for d, axis in enumerate(() if read is None else read.axes):
             if d == row:
                 rows.append((number, axis))
-            elif out is not None and axis.out == out >= 0 and not _is_stretched(eqn, number, d, axis):
+            elif (
+                out is not None and axis.out == out >= 0 and not _is_stretched(eqn, number, d, axis)
+            ):
                 return axis.kind if axis.kind.mixes else REARRANGED
     mixed = [axis.kind for _, axis in rows if axis.kind.mixes and axis.out not in labels]
     if mixed:
         return mixed[0]
     reduced = [(number, axis) for number, axis in rows if axis.out in labels]
-    return _reduction(eqn, reads, reduced, ins) if reduced else _mapped(eqn, {axis.out for _, axis in rows}, out)
+    return (
+        _reduction(eqn, reads, reduced, ins)
+        if reduced
+        else _mapped(eqn, {axis.out for _, axis in rows}, out)
+    )
 
 
 def _mapped(eqn: Equation, places: set[int], out: int | None) -> Verdict:
     """All that are rows are to go to the rows of the output."""
-    if len(places) > 1:  # by another operation the pairs may be taken apart again, as by the diagonal
+    if (
+        len(places) > 1
+    ):  # by another operation the pairs may be taken apart again, as by the diagonal
         return REARRANGED if entry_of(eqn).is_elementwise else PAIRED
     if out is not None and out < 0:
-        return None  # another number of entries than there are rows: said by who compares the traces
+        return (
+            None  # another number of entries than there are rows: said by who compares the traces
+        )
     return None if places <= {out} else GONE if out is None else REARRANGED
 
 
@@ -77,15 +91,31 @@ def _is_stretched(eqn: Equation, number: int, d: int, axis: Axis) -> bool:
     return is_one and axis.kind.is_map and not axis.kind.is_rigid and not axis.kind.mixes
 
 
-def _reduction(eqn: Equation, reads: Sequence[Read | None], reduced: Sequence[tuple[int, Axis]], ins: Axes) -> Verdict:
-    """All that is read along the label must be rows; of these, those are masked that are themselves reduced."""
+def _reduction(
+    eqn: Equation, reads: Sequence[Read | None], reduced: Sequence[tuple[int, Axis]], ins: Axes
+) -> Verdict:
+    """All that is read along the label must be rows; of these, those are masked that are themselves
+    reduced.
+    """
     (label, kind), *_ = (axis for _, axis in reduced)
-    together = [(n, d) for n, read in enumerate(reads) if read for d, axis in enumerate(read.axes) if axis.out == label]
+    together = [
+        (n, d)
+        for n, read in enumerate(reads)
+        if read
+        for d, axis in enumerate(read.axes)
+        if axis.out == label
+    ]
     masked = tuple(number for number, axis in reduced if axis.kind.reduction)
-    if not masked or len({axis.out for _, axis in reduced}) > 1 or any(ins[number] != d for number, d in together):
+    if (
+        not masked
+        or len({axis.out for _, axis in reduced}) > 1
+        or any(ins[number] != d for number, d in together)
+    ):
         return kind
     rank = len(shape_of(eqn.outvars[0]))
-    starts = (n for n, read in enumerate(reads) if read and ins[n] is None and _is_whole(read.axes, rank))
+    starts = (
+        n for n, read in enumerate(reads) if read and ins[n] is None and _is_whole(read.axes, rank)
+    )
     reduction = next(axis.kind.reduction for _, axis in reduced if axis.kind.reduction)
     return Reduction(reduction, masked, next(starts, None))
 

@@ -1,4 +1,7 @@
-"""Primitives that move whole axes: broadcasts, reshapes, transposes, slices, concatenations. No work, but bytes."""
+"""Primitives that move whole axes: broadcasts, reshapes, transposes, slices, concatenations.
+
+No work, but bytes.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +38,24 @@ TILED = Kind("repeats the rows, or something else along them")
 PADDED = Kind("adds rows, or drops some")
 JOINED = Kind("joins arrays along the rows")
 REVERSED = Kind("reverses the rows", is_final=True)
-NUMBERED = Kind("numbers the rows (`jnp.arange`, or `x[jnp.arange(n), i]`: use `jnp.take_along_axis`)", is_final=True)
+NUMBERED = Kind(
+    "numbers the rows (`jnp.arange`, or `x[jnp.arange(n), i]`: use `jnp.take_along_axis`)",
+    is_final=True,
+)
 
-# --- what NumPy makes of it -------------------------------------------------------------------------------------------
+# --- what NumPy makes of it -----------------------------------------------------------------------
 
 
-def _slice(x: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any, **_: Any) -> np.ndarray:
+def _slice(
+    x: np.ndarray, *, start_indices: Any, limit_indices: Any, strides: Any, **_: Any
+) -> np.ndarray:
     steps = strides or (1,) * x.ndim
     return x[tuple(map(slice, start_indices, limit_indices, steps))]
 
 
-def _broadcast(x: np.ndarray, *, shape: tuple[int, ...], broadcast_dimensions: Any, **_: Any) -> np.ndarray:
+def _broadcast(
+    x: np.ndarray, *, shape: tuple[int, ...], broadcast_dimensions: Any, **_: Any
+) -> np.ndarray:
     spread = np.ones(len(shape), int)
     spread[list(broadcast_dimensions)] = x.shape
     return np.broadcast_to(x.reshape(tuple(spread)), shape)
@@ -74,10 +84,12 @@ def _pad(x: np.ndarray, value: np.ndarray, *, padding_config: Any, **_: Any) -> 
     return x
 
 
-# --- index rules ------------------------------------------------------------------------------------------------------
+# --- index rules ----------------------------------------------------------------------------------
 
 
-def _moved(move: Callable[..., np.ndarray], axes: Callable[[Equation], Sequence[Axis]]) -> Primitive:
+def _moved(
+    move: Callable[..., np.ndarray], axes: Callable[[Equation], Sequence[Axis]]
+) -> Primitive:
     """Operands, all with these axes, moved as NumPy moves the numbers of their elements."""
 
     def index(eqn: Equation, _: View) -> list[Reads]:
@@ -102,7 +114,10 @@ def _of_transpose(eqn: Equation) -> list[Axis]:
 
 def _of_squeeze(eqn: Equation) -> list[Axis]:
     gone = eqn.params["dimensions"]
-    return [Axis(d - sum(g < d for g in gone)) if d not in gone else Axis(-1 - d, GONE) for d in _axes(eqn)]
+    return [
+        Axis(d - sum(g < d for g in gone)) if d not in gone else Axis(-1 - d, GONE)
+        for d in _axes(eqn)
+    ]
 
 
 def _of_expand(eqn: Equation) -> list[Axis]:
@@ -123,7 +138,10 @@ def _of_slice(eqn: Equation) -> list[Axis]:
 
 def _of_tile(eqn: Equation) -> list[Axis]:
     lengths = shape_of(eqn.invars[0])
-    return [Axis(d, MAP if 1 in (count, lengths[d]) else TILED) for d, count in enumerate(eqn.params["reps"])]
+    return [
+        Axis(d, MAP if 1 in (count, lengths[d]) else TILED)
+        for d, count in enumerate(eqn.params["reps"])
+    ]
 
 
 def _of_reshape(eqn: Equation) -> list[Axis]:
@@ -156,7 +174,9 @@ def _of_stack(eqn: Equation) -> list[Axis]:
 
 def _padded(eqn: Equation, _: View) -> list[Reads]:
     config = eqn.params["padding_config"]
-    axes = tuple(Axis(d, MAP if tuple(one) == (0, 0, 0) else PADDED) for d, one in enumerate(config))
+    axes = tuple(
+        Axis(d, MAP if tuple(one) == (0, 0, 0) else PADDED) for d, one in enumerate(config)
+    )
     return [Reads([Read(axes), Read(())], lambda: _pad(*operand_numbers(eqn), **eqn.params))]
 
 
@@ -164,7 +184,8 @@ def _parts(eqn: Equation, axes: Sequence[Axis], cut: Callable[[np.ndarray], Any]
     """Each output is a part of the operand."""
     read = Read(tuple(axes))
     return [
-        Reads([read], lambda n=n: cut(element_numbers(shape_of(eqn.invars[0])))[n]) for n in range(len(eqn.outvars))
+        Reads([read], lambda n=n: cut(element_numbers(shape_of(eqn.invars[0])))[n])
+        for n in range(len(eqn.outvars))
     ]
 
 
@@ -186,7 +207,7 @@ def _numbered(eqn: Equation, _: View) -> list[Reads]:
     return [Reads([*(None for _ in eqn.invars), Read((Axis(eqn.params["dimension"], NUMBERED),))])]
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------
 
 _FREE = Primitive(work=no_work, is_free=True, algebra=LINEAR)
 _JOINED = Algebra("joined", (1,))
@@ -196,18 +217,26 @@ _STACK = _moved(lambda *xs, axis, **_: np.stack(xs, axis), _of_stack)
 FAMILY: Family = {
     "broadcast_in_dim": replace(_FREE, index=_mapped(_of_broadcast), constant=_broadcast),
     "transpose": replace(
-        _FREE, index=_mapped(_of_transpose), constant=lambda x, *, permutation, **_: np.transpose(x, permutation)
+        _FREE,
+        index=_mapped(_of_transpose),
+        constant=lambda x, *, permutation, **_: np.transpose(x, permutation),
     ),
     "squeeze": replace(
-        _FREE, index=_mapped(_of_squeeze), constant=lambda x, *, dimensions, **_: np.squeeze(x, tuple(dimensions))
+        _FREE,
+        index=_mapped(_of_squeeze),
+        constant=lambda x, *, dimensions, **_: np.squeeze(x, tuple(dimensions)),
     ),
     "expand_dims": replace(
-        _FREE, index=_mapped(_of_expand), constant=lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions))
+        _FREE,
+        index=_mapped(_of_expand),
+        constant=lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions)),
     ),
     "reshape": replace(_moved(_reshape, _of_reshape), is_free=True, algebra=LINEAR),
     "slice": replace(_moved(_slice, _of_slice), is_free=True, algebra=LINEAR),
     "rev": replace(
-        _moved(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)), _of_rev), is_free=True, algebra=LINEAR
+        _moved(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)), _of_rev),
+        is_free=True,
+        algebra=LINEAR,
     ),
     "tile": replace(_moved(lambda x, *, reps, **_: np.tile(x, reps), _of_tile), constant=None),
     "iota": Primitive(index=_numbered, work=no_work, constant=_iota, is_free=True),

@@ -1,6 +1,7 @@
 """The table of primitives: an entry for each, from the files of the families.
 
-A primitive that is missing claims nothing: its outputs depend on all its inputs, and its work is unknown.
+A primitive that is missing claims nothing: its outputs depend on all its inputs, and its work is
+unknown.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def is_registered(eqn: Equation) -> bool:
 
 
 def work_of(eqn: Equation) -> EquationWork | None:
-    """What an equation computes; None where its primitive, or one in its body, is not registered."""
+    """What an equation computes; None where its primitive, or one in its body, is not
+    registered.
+    """
     rule: Callable[[Equation], Any] | None = entry_of(eqn).work
     found = None if rule is None else rule(eqn)
     if not isinstance(found, Evaluations):
@@ -69,4 +72,6 @@ def work_of(eqn: Equation) -> EquationWork | None:
     known = [work for work in works if work is not None]
     if len(known) < len(works):
         return None
-    return EquationWork(*(found.times * float(sum(part)) for part in zip(NOTHING, *known, strict=True)))
+    return EquationWork(
+        *(found.times * float(sum(part)) for part in zip(NOTHING, *known, strict=True))
+    )

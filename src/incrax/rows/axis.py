@@ -1,8 +1,10 @@
-"""Row axis: which values of a program have one entry a row, which reduce over rows, and in which order they can be had.
+"""Row axis: which values of a program have one entry a row, which reduce over rows, and in which
+order they can be had.
 
-In: one function traced for two numbers of rows. Out: how they compare, a `RowProgram`, or `MixedRowsError`. The two
-traces tell the row axis by the shapes that differ and the numbers that were made from the number of rows by the
-literals that differ (`rows.numbers`). It must not know chunks.
+In: one function traced for two numbers of rows. Out: how they compare, a `RowProgram`, or
+`MixedRowsError`. The two traces tell the row axis by the shapes that differ and the numbers that
+were made from the number of rows by the literals that differ (`rows.numbers`). It must not know
+chunks.
 """
 
 from __future__ import annotations
@@ -26,19 +28,23 @@ from incrax.rows.numbers import CONSTANTS, OUTPUTS, Lifted, Number, NumberPlace,
 Pair = tuple[Any, Any]
 
 NO_PLACE = -1
-"""Stands for a row axis that cannot be told: another length than that of the rows, or two such axes."""
+"""Stands for a row axis that cannot be told: another length than that of the rows, or two such
+axes.
+"""
 
 LOOPS = frozenset({"scan", "while", "cond"})
 FIRST = Reduction("first", ())
 """A value that a row-wise loop computes beside rows: the same for every chunk."""
 
 IN_A_LOOP = (
-    "reduces over rows inside a loop or a branch (for a gradient through a loop, take it row by row and add up after "
+    "reduces over rows inside a loop or a branch (for a gradient through a loop, take it row by "
+    "row and add up after "
     "it: `jax.vmap(jax.grad(loss_of_a_row), (None, 0))`)"
 )
 
 _SIZED_PARAMS = frozenset(
-    "shape reps new_sizes limit_indices slice_sizes sizes sharding out_sharding dimension_sizes".split()
+    "shape reps new_sizes limit_indices slice_sizes sizes sharding out_sharding "
+    "dimension_sizes".split()
 )
 """Parameters of row-wise equations that may differ with the number of rows."""
 
@@ -50,10 +56,10 @@ _BODIES = frozenset("jaxpr body_jaxpr cond_jaxpr branches ft_in ft_out".split())
 class RowProgram:
     """A program whose inputs start with arrays of rows, analysed.
 
-    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`, in the order of the
-    `Number`s; how many inputs are arrays of rows; the row axis of each row-wise variable; reductions by the variable
-    that they write; for a row-wise variable the pass over the rows in which it can be computed (from 1), for any other
-    the pass after which it can (from 0).
+    Fields: the program, in which numbers made from the number of rows are variables; those `sizes`,
+    in the order of the `Number`s; how many inputs are arrays of rows; the row axis of each row-wise
+    variable; reductions by the variable that they write; for a row-wise variable the pass over the
+    rows in which it can be computed (from 1), for any other the pass after which it can (from 0).
     """
 
     program: Program
@@ -69,34 +75,44 @@ class RowProgram:
 
     @cached_property
     def names(self) -> dict[Var, int]:
-        """Numbers of the variables, the same in the analyses of one function for other numbers of rows."""
+        """Numbers of the variables, the same in the analyses of one function for other numbers of
+        rows.
+        """
         written = [v for eqn in self.program.eqns for v in eqn.outvars]
         return {v: n for n, v in enumerate([*self.program.invars, *written])}
 
 
 class RowsComparison(NamedTuple):
-    """Two traces side by side: row axes and reductions of the first one, places where numbers differ."""
+    """Two traces side by side: row axes and reductions of the first one, places where numbers
+    differ.
+    """
 
     axes: dict[Var, int]
     reductions: dict[Var, Reduction]
     places: tuple[NumberPlace, ...]
 
 
-def compare_rows(program: Program, other: Program, num_rows: int, num_others: int) -> RowsComparison:
+def compare_rows(
+    program: Program, other: Program, num_rows: int, num_others: int
+) -> RowsComparison:
     """Compare one function traced for `num_rows` and, as `other`, for another number of rows.
 
     Raises:
-        MixedRowsError: an equation neither maps rows to the same rows nor reduces over them, or the two traces differ
-            in more than shapes and numbers.
+        MixedRowsError: an equation neither maps rows to the same rows nor reduces over them, or the
+            two traces differ in more than shapes and numbers.
     """
     walk = _Walk(num_rows, num_others)
     walk.match(program, other)
     axes = {var: axis for var, axis in walk.axes.items() if axis is not None}
-    reductions = {var: found for var, found in walk.reductions.items() if not isinstance(var, _jax.DropVar)}
+    reductions = {
+        var: found for var, found in walk.reductions.items() if not isinstance(var, _jax.DropVar)
+    }
     return RowsComparison(axes, reductions, tuple(walk.places))
 
 
-def analyse_rows(program: Program, found: RowsComparison, numbers: Sequence[Number], num_row_inputs: int) -> RowProgram:
+def analyse_rows(
+    program: Program, found: RowsComparison, numbers: Sequence[Number], num_row_inputs: int
+) -> RowProgram:
     """The program with these numbers as inputs, analysed."""
     return with_passes(lift(program, numbers), num_row_inputs, found.axes, found.reductions)
 
@@ -113,7 +129,9 @@ class _Walk:
         self.partner: dict[Var, Var] = {}
 
     def match(self, program: Program, other: Program, *, is_inner: bool = False) -> None:
-        """Walk both programs; inside a loop or a branch nothing may be reduced and no number may differ."""
+        """Walk both programs; inside a loop or a branch nothing may be reduced and no number may
+        differ.
+        """
         self._bind([*program.invars, *program.constvars], [*other.invars, *other.constvars])
         for number, pair in enumerate(zip(program.consts, other.consts, strict=False)):
             self._match_constants(program.constvars[number], pair, number, is_inner=is_inner)
@@ -140,7 +158,9 @@ class _Walk:
         if not differing:
             return None
         axis = differing[0]
-        is_told = len(differing) == 1 and shape[axis] == self.num_rows and others[axis] == self.num_others
+        is_told = (
+            len(differing) == 1 and shape[axis] == self.num_rows and others[axis] == self.num_others
+        )
         return axis if is_told else NO_PLACE
 
     def _match_constants(self, var: Var, pair: Pair, number: int, *, is_inner: bool) -> None:
@@ -162,10 +182,14 @@ class _Walk:
                 raise branches_on_rows(f"other inputs of {where}")
         elif not _same_number(a.val, b.val):
             if is_inner:
-                raise branches_on_rows(f"the number {a.val} or {b.val} inside a loop or a branch, in {where}")
+                raise branches_on_rows(
+                    f"the number {a.val} or {b.val} inside a loop or a branch, in {where}"
+                )
             self.places.append(place)
 
-    def _match_equation(self, pair: tuple[Equation, Equation], number: int, *, is_inner: bool) -> None:
+    def _match_equation(
+        self, pair: tuple[Equation, Equation], number: int, *, is_inner: bool
+    ) -> None:
         eqn, other = pair
         where = f"`{eqn.primitive.name}` at {_jax.source_line(eqn)}"
         if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
@@ -192,17 +216,31 @@ class _Walk:
             if not is_body and not is_sized and not _same_param(value, other.params.get(name)):
                 raise branches_on_rows(f"another `{name}` of {where}")
 
-    def _nested(self, pair: tuple[Equation, Equation], ins: Sequence[Any], outs: Sequence[Any]) -> Verdict:
+    def _nested(
+        self, pair: tuple[Equation, Equation], ins: Sequence[Any], outs: Sequence[Any]
+    ) -> Verdict:
         eqn, other = pair
         if eqn.primitive.name == "scan":
             num_consts, num_carry = _jax.scan_counts(eqn)
             if 0 in ins[num_consts + num_carry :] or 0 in outs[num_carry:]:
                 return Kind("loops over the rows")
         for body, other_body in zip(_jax.sub_bodies(eqn), _jax.sub_bodies(other), strict=True):
-            self.match(inline_with_lines(from_jaxpr(body)), inline_with_lines(from_jaxpr(other_body)), is_inner=True)
+            self.match(
+                inline_with_lines(from_jaxpr(body)),
+                inline_with_lines(from_jaxpr(other_body)),
+                is_inner=True,
+            )
         return None
 
-    def _enter(self, eqn: Equation, verdict: Verdict, outs: Sequence[Any], *, is_global: bool, is_inner: bool) -> None:
+    def _enter(
+        self,
+        eqn: Equation,
+        verdict: Verdict,
+        outs: Sequence[Any],
+        *,
+        is_global: bool,
+        is_inner: bool,
+    ) -> None:
         """Note what an equation does to rows, or refuse it."""
         if isinstance(verdict, Kind):
             raise _refusal(eqn, verdict.mixes)
@@ -216,7 +254,9 @@ class _Walk:
             if eqn.primitive.name not in LOOPS and eqn.primitive.name != _jax.KEEP:
                 raise _refusal(eqn, "loses the row axis")
             if not is_inner:
-                self.reductions.update({v: FIRST for v, a in zip(eqn.outvars, outs, strict=True) if a is None})
+                self.reductions.update(
+                    {v: FIRST for v, a in zip(eqn.outvars, outs, strict=True) if a is None}
+                )
 
 
 def _refusal(eqn: Equation, what: str) -> Exception:
@@ -238,7 +278,7 @@ def _same_param(a: Any, b: Any) -> bool:
     return a is b or type(a) is type(b) and (a == b or repr(a) == repr(b))
 
 
-# --- passes ---------------------------------------------------------------------------------------------------------
+# --- passes ---------------------------------------------------------------------------------------
 
 
 def with_passes(
@@ -256,7 +296,9 @@ def with_passes(
 def _enter_passes(
     eqn: Equation, axes: dict[Var, int], reductions: dict[Var, Reduction], passes: dict[Var, int]
 ) -> None:
-    """Row-wise: the latest pass of its rows, and one after that of anything else; not row-wise: the latest of all."""
+    """Row-wise: the latest pass of its rows, and one after that of anything else; not row-wise: the
+    latest of all.
+    """
     inputs = [a for a in eqn.invars if isinstance(a, Var)]
     is_row_wise = any(a in axes for a in (*inputs, *eqn.outvars))
     start = next((r.start for v in eqn.outvars if (r := reductions.get(v)) is not None), None)

@@ -1,13 +1,15 @@
-"""Chunks of one signature: for each pass an engine of its own, and results per version of all else that they depend on.
+"""Chunks of one signature: for each pass an engine of its own, and results per version of all else
+that they depend on.
 
-In: chunks, versions. Out: partial and per-row results, saved, joined from those of other chunks, or evaluated. Every
-table is keyed by content, so that a call that fails in the middle leaves only what is right.
+In: chunks, versions. Out: partial and per-row results, saved, joined from those of other chunks, or
+evaluated. Every table is keyed by content, so that a call that fails in the middle leaves only what
+is right.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,14 +33,16 @@ from incrax.engine.policy.chooser import Chooser
 from incrax.engine.policy.log import Journal
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.store import is_any_deleted
-from incrax.rows.combining import chunk_function, combine_in_groups
+from incrax.rows.combining import chunk_function, combine_all
 from incrax.rows.phases import Part
 from incrax.rows.totals import Totals, in_runs
 from incrax.rows.trace import RowCut, RowTrace
 from incrax.rows.versions import Version, Versions
 
 EXACT_SHARE = 64
-"""Chunks among which plans of the exact policy share the budget: they must not depend on how many there are."""
+"""Chunks among which plans of the exact policy share the budget: they must not depend on how many
+there are.
+"""
 
 
 class ChunkEntry:
@@ -53,7 +57,9 @@ class ChunkEntry:
 
 
 class ChunkTable:
-    """The chunks of the latest few sets of rows; `cut` names values, `versions` are those of each pass."""
+    """The chunks of the latest few sets of rows; `cut` names values, `versions` are those of each
+    pass.
+    """
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class ChunkTable:
         self.limits = options.limits(1)
         self.calls = calls
         self.table: dict[int, ChunkEntry] = {}
-        self.totals = [Totals(tuple(map(cut.rows.reductions.__getitem__, phase.partials))) for phase in cut.phases]
+        self.totals = [Totals(phase.kinds) for phase in cut.phases]
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
         self.evaluated: Engine | None = None
@@ -104,8 +110,15 @@ class ChunkTable:
         found = [e for entry in self.table.values() for e in entry.engines if e is not None]
         return [engine for engine in found if engine.store.states]
 
+    def num_known(self, rows: Rows, version: int) -> int:
+        """Chunks whose results of the first pass are kept for a version."""
+        entries = [self.table.get(chunk.lineage.number) for chunk in rows.chunks]
+        return sum(entry is not None and version in entry.results[0] for entry in entries)
+
     def keep_used(self, rows: Rows) -> None:
-        """Forget chunks that were in none of the latest few sets of rows; the others share the budget."""
+        """Forget chunks that were in none of the latest few sets of rows; the others share the
+        budget.
+        """
         used = frozenset(chunk.lineage.number for chunk in rows.chunks)
         if self.uses and self.uses[-1] == used:
             return
@@ -120,13 +133,14 @@ class ChunkTable:
     def _share(self, rows: Rows) -> int:
         return self.limits.budget_bytes // len(rows.chunks)
 
-    # --- results -------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def results(self, number: int, version: Version, rows: Rows, stats: Stats) -> list[list[Any]]:
-        """Partial results of a pass, those of runs of chunks combined; one by one, with per-row results, if it has any.
+        """Partial results of a pass, those of runs of chunks combined; one by one, with per-row
+        results, if it has any.
 
-        While a streamed chunk is evaluated the next one is read, and no third. Where saving does not pay, one of the
-        chunks that share programs is looked at for all of them.
+        While a streamed chunk is evaluated the next one is read, and no third. Where saving does
+        not pay, one of the chunks that share programs is looked at for all of them.
         """
         previous: list[Any] = []
         self._counted.clear()
@@ -139,7 +153,9 @@ class ChunkTable:
                 meter.advance()
             return found
 
-        with Meter("incrax: streaming rows", sum(chunk.is_streamed for chunk in rows.chunks)) as meter:
+        with Meter(
+            "incrax: streaming rows", sum(chunk.is_streamed for chunk in rows.chunks)
+        ) as meter:
             if self.cut.phases[number].per_row:
                 results = [result(chunk) for chunk in rows.chunks]
             else:
@@ -148,10 +164,14 @@ class ChunkTable:
         jax.block_until_ready(previous)
         return results
 
-    def _result(self, chunk: Chunk, number: int, version: Version, rows: Rows, stats: Stats) -> list[Any]:
+    def _result(
+        self, chunk: Chunk, number: int, version: Version, rows: Rows, stats: Stats
+    ) -> list[Any]:
         entry = self.table.get(chunk.lineage.number)
         if entry is None:
-            entry = self.table[chunk.lineage.number] = ChunkEntry(chunk.num_rows, len(self.versions))
+            entry = self.table[chunk.lineage.number] = ChunkEntry(
+                chunk.num_rows, len(self.versions)
+            )
         known = entry.results[number]
         found = known.get(version.number)
         if found is not None and not is_any_deleted(found):
@@ -165,20 +185,29 @@ class ChunkTable:
             stats.chunks_run += 1
             found = self._evaluated(chunk, entry, number, version, rows, stats)
         current = self.versions[number].numbers
-        entry.results[number] = {n: x for n, x in known.items() if n in current} | {version.number: found}
+        entry.results[number] = {n: x for n, x in known.items() if n in current} | {
+            version.number: found
+        }
         return found
 
     def _evaluated(
-        self, chunk: Chunk, entry: ChunkEntry, number: int, version: Version, rows: Rows, stats: Stats
+        self,
+        chunk: Chunk,
+        entry: ChunkEntry,
+        number: int,
+        version: Version,
+        rows: Rows,
+        stats: Stats,
     ) -> list[Any]:
         cut = self.trace.cut(chunk.capacity)
         kin = self.kin_of(chunk, number, rows, stats)
         counts = [chunk.count] if chunk.is_padded else []
         others = [*counts, *feeds_of(self.trace, cut, cut.phases[number].chunk, version, rows)]
         if chunk.is_streamed:
-            stats.ran += len(kin.facts.program.eqns)
-            stats.compiles += not kin.chooser.whole.num_runs
-            return kin.chooser.whole([LeafValue(x).feed for x in (*chunk.arrays(), *others)], ())
+            whole = kin.whole
+            stats.ran += kin.num_eqns
+            stats.compiles += not whole.num_runs
+            return whole([LeafValue(x).feed for x in (*chunk.arrays(), *others)], ())
         engine = entry.engines[number]
         if engine is None:
             engine = entry.engines[number] = kin.sibling(self._share(rows))
@@ -189,7 +218,7 @@ class ChunkTable:
         self.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
 
-    # --- engines -------------------------------------------------------------------------------------------------
+    # --- engines ----------------------------------------------------------------------------------
 
     def kin_of(self, chunk: Chunk, number: int, rows: Rows, stats: Stats) -> Engine:
         """The engine whose programs serve a pass for all chunks like this one."""
@@ -205,27 +234,44 @@ class ChunkTable:
         cut = self.trace.cut(chunk.capacity)
         part = cut.phases[number].chunk
         counts = [jax.ShapeDtypeStruct((), np.int32)] if chunk.is_padded else []
-        types = [*self.trace.row_type.avals(chunk.capacity), *counts, *map(type_of, part.reads)]
-        traced = trace(chunk_function(cut.rows, cut.phases[number], is_padded=chunk.is_padded), *types)
+        row_types = self.trace.row_type
+        types = [*row_types.avals(chunk.capacity), *counts, *map(type_of, part.reads)]
+        traced = trace(
+            chunk_function(cut.rows, cut.phases[number], is_padded=chunk.is_padded), *types
+        )
         facts = facts_of(traced, tuning, is_exact=is_exact)
         share = EXACT_SHARE if is_exact else len(rows.chunks)
-        shared = Limits(limits.versions, limits.budget_bytes // share, limits.planned_bytes // share)
-        recycles = can_recycle() and not self.trace.signature.placed
-        compiler = Compiler(facts, self.calls, name_of(self.trace.fun), on_host=frozenset(), recycles=recycles)
+        shared = Limits(
+            limits.versions, limits.budget_bytes // share, limits.planned_bytes // share
+        )
+        signature = self.trace.signature
+        recycles = can_recycle() and not signature.placed
+        compiler = Compiler(
+            facts, self.calls, name_of(self.trace.fun), on_host=frozenset(), recycles=recycles
+        )
         num_rows = cut.rows.num_row_inputs
-        paths = [*self.paths[:num_rows], *["rows in the chunk" for _ in counts], *self._read_paths(cut, part)]
-        journal = Journal(name_of(self.trace.fun), paths, facts.dependence.layout)
-        return Engine(facts, traced, journal, compiler, tuning, stats, shared, is_exact=is_exact)
+        paths = [
+            *self.paths[:num_rows],
+            *["rows in the chunk" for _ in counts],
+            *self._read_paths(cut, part),
+        ]
+        journal = Journal(name_of(self.trace.fun), paths, facts.layout)
+        whole = compiler.compile_whole(traced)
+        return Engine(facts, whole, journal, compiler, tuning, stats, shared, is_exact=is_exact)
 
     def _read_paths(self, cut: RowCut, part: Part) -> list[str]:
-        named = dict(zip(cut.rows.program.invars, self.paths, strict=True))
-        sizes = dict.fromkeys(cut.rows.sizes, "number of rows")
-        return [named.get(v) or sizes.get(v) or f"reduction {cut.rows.names[v]}" for v in part.reads]
+        rows = cut.rows
+        program = rows.program
+        known = dict.fromkeys(rows.sizes, "number of rows")
+        known.update(zip(program.invars, self.paths, strict=True))
+        return [known.get(v) or f"reduction {rows.names[v]}" for v in part.reads]
 
-    # --- joined chunks -------------------------------------------------------------------------------------------
+    # --- joined chunks ----------------------------------------------------------------------------
 
     def _joined(self, lineage: Lineage, number: int, version: Version) -> list[Any] | None:
-        """Results of a chunk from those of the chunks that it was joined from; None where one is missing."""
+        """Results of a chunk from those of the chunks that it was joined from; None where one is
+        missing.
+        """
         parts = []
         for parent in lineage.parents:
             entry = self.table.get(parent.number)
@@ -241,32 +287,35 @@ class ChunkTable:
 
     def _combined(self, parts: list[list[Any]], number: int) -> list[Any]:
         phase = self.cut.phases[number]
-        rows = self.cut.rows
-        kinds = tuple(rows.reductions[var] for var in phase.partials)
-        columns = [[part[k] for part in parts] for k in range(phase.num_partials)]
         per_row = [
-            np.concatenate([part[phase.num_partials + k] for part in parts], rows.axes[var])
-            for k, var in enumerate(phase.per_row)
+            np.concatenate([part[k] for part in parts], axis)
+            for k, axis in enumerate(phase.axes, len(phase.kinds))
         ]
-        return [*(column[0] for column in combine_in_groups(kinds, columns, 1)), *per_row]
+        return [*combine_all(phase.kinds, parts), *per_row]
 
     def _trimmed(self, found: list[Any], num_rows: int, number: int) -> list[Any]:
         """Results with per-row results on the host, without padding."""
-        phase = self.cut.phases[number]
-        axes = self.cut.rows.axes
-        pairs = zip(phase.per_row, found[phase.num_partials :], strict=True)
-        return [*found[: phase.num_partials], *(without_padding(x, num_rows, axes[v]) for v, x in pairs)]
+        return self._with_per_row(found, number, lambda x, axis: without_padding(x, num_rows, axis))
 
     def _repadded(self, found: list[Any], chunk: Chunk, number: int) -> list[Any]:
-        """Results with per-row results as a program of the chunk's capacity returns them, padded with anything."""
-        phase = self.cut.phases[number]
-        axes = self.cut.rows.axes
-        padded = []
-        for var, x in zip(phase.per_row, found[phase.num_partials :], strict=True):
+        """Results with per-row results as a program of the chunk's capacity returns them, padded
+        with anything.
+        """
+
+        def padded(x: np.ndarray, axis: int) -> Any:
             widths = [(0, 0)] * x.ndim
-            widths[axes[var]] = (0, chunk.capacity - x.shape[axes[var]])
-            padded.append(jnp.asarray(np.pad(x, widths)))
-        return [*found[: phase.num_partials], *padded]
+            widths[axis] = (0, chunk.capacity - x.shape[axis])
+            return jnp.asarray(np.pad(x, widths))
+
+        return self._with_per_row(found, number, padded)
+
+    def _with_per_row(
+        self, found: list[Any], number: int, change: Callable[[Any, int], Any]
+    ) -> list[Any]:
+        """Results with other per-row results: `change` of each and its row axis."""
+        phase = self.cut.phases[number]
+        count = len(phase.kinds)
+        return [*found[:count], *map(change, found[count:], phase.axes)]
 
 
 def without_padding(x: Any, num_rows: int, axis: int) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Numbers made from the number of rows: where they stand in a program, which of them are one, and how they follow.
+"""Numbers made from the number of rows: where they stand in a program, which of them are one, and
+how they follow.
 
-In: places where the traces of a function for several numbers of rows differ. Out: `Number`s, and a program of which
-they are inputs. It must not know rows or chunks.
+In: places where the traces of a function for several numbers of rows differ. Out: `Number`s, and a
+program of which they are inputs. It must not know rows or chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ OUTPUTS = -2
 
 
 class NumberPlace(NamedTuple):
-    """Where a number made from the number of rows stands: equation (or `CONSTANTS`, `OUTPUTS`) and input."""
+    """Where a number made from the number of rows stands: equation (or `CONSTANTS`, `OUTPUTS`) and
+    input.
+    """
 
     eqn: int
     number: int
@@ -44,7 +47,9 @@ class NumberPlace(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number made from the number of rows: all places where it stands, and its form (None: none of `FORMS`)."""
+    """A number made from the number of rows: all places where it stands, and its form (None: none
+    of `FORMS`).
+    """
 
     places: tuple[NumberPlace, ...]
     form: int | None
@@ -59,7 +64,9 @@ FORMS: tuple[Callable[[int], float], ...] = (
     lambda n: -1 / n,
     lambda n: math.sqrt(n),
 )
-"""What numbers made from the number of rows usually are; others cost a trace for each number of rows."""
+"""What numbers made from the number of rows usually are; others cost a trace for each number of
+rows.
+"""
 
 
 def bits(value: Any) -> tuple[Any, ...]:
@@ -82,10 +89,14 @@ def with_form(places: tuple[NumberPlace, ...], traces: Iterable[Sized]) -> Numbe
     return Number(places, next(fitting, None))
 
 
-def refined(numbers: Sequence[Number], places: Iterable[NumberPlace], first: Sized, other: Sized) -> tuple[Number, ...]:
-    """The numbers after one more trace: with new places, no form that fails in it, and apart where they differ in it.
+def refined(
+    numbers: Sequence[Number], places: Iterable[NumberPlace], first: Sized, other: Sized
+) -> tuple[Number, ...]:
+    """The numbers after one more trace: with new places, no form that fails in it, and apart where
+    they differ in it.
 
-    What differs from the first trace in no earlier one but in this one has no form: all forms differ at all numbers.
+    What differs from the first trace in no earlier one but in this one has no form: all forms
+    differ at all numbers.
     """
     known = {place for number in numbers for place in number.places}
     found = []
@@ -113,7 +124,10 @@ def _by_value(places: Iterable[NumberPlace], program: Program) -> list[tuple[Num
 def _fits(form: int, place: NumberPlace, trace: Sized) -> bool:
     aval = place.aval_in(trace.program)
     value = np.asarray(place.value_in(trace.program), aval.dtype)
-    return value.shape == () and np.asarray(FORMS[form](trace.num_rows)).astype(aval.dtype).tobytes() == value.tobytes()
+    return (
+        value.shape == ()
+        and np.asarray(FORMS[form](trace.num_rows)).astype(aval.dtype).tobytes() == value.tobytes()
+    )
 
 
 class Lifted(NamedTuple):
@@ -131,7 +145,9 @@ def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
     for number in numbers:
         first = number.places[0]
         is_constant = first.eqn == CONSTANTS
-        var = program.constvars[first.number] if is_constant else _jax.new_var(first.aval_in(program))
+        var = (
+            program.constvars[first.number] if is_constant else _jax.new_var(first.aval_in(program))
+        )
         sizes.append(var)
         for place in () if is_constant else number.places:
             atoms = outvars if place.eqn == OUTPUTS else list(eqns[place.eqn].invars)
@@ -142,4 +158,6 @@ def lift(program: Program, numbers: Sequence[Number]) -> Lifted:
     kept = [(v, c) for v, c in zip(program.constvars, program.consts, strict=True) if v not in gone]
     constvars = tuple(v for v, _ in kept)
     consts = tuple(c for _, c in kept)
-    return Lifted(Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars)), tuple(sizes))
+    return Lifted(
+        Program(program.invars, constvars, consts, tuple(eqns), tuple(outvars)), tuple(sizes)
+    )

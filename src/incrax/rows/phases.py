@@ -1,4 +1,5 @@
-"""A row program cut into passes: for each, what is computed for a chunk, and what follows once chunks are combined.
+"""A row program cut into passes: for each, what is computed for a chunk, and what follows once
+chunks are combined.
 
 In: a `RowProgram`. Out: one `Phase` per pass over the rows. It must not know values or chunks.
 """
@@ -11,12 +12,15 @@ from functools import cached_property
 
 from incrax._jax import Equation, Var
 from incrax._program import read_vars
+from incrax.primitives.row_axis import Reduction
 from incrax.rows.axis import RowProgram
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some equations in program order, what they read from outside (but arrays of rows), and what they are for."""
+    """Some equations in program order, what they read from outside (but arrays of rows), and what
+    they are for.
+    """
 
     eqns: tuple[Equation, ...]
     reads: tuple[Var, ...]
@@ -27,25 +31,26 @@ class Part:
 class Phase:
     """One pass over the rows.
 
-    Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results (`num_partials` of them are
-    reductions); `rest`, which reads the combined reductions and earlier values and is for what later passes or the
-    outputs need.
+    Fields: its number, from 1; `chunk`, whose targets are reductions, then per-row results; the
+    `kinds` of the reductions; the row `axes` of the per-row results; `rest`, which reads the
+    combined reductions and earlier values and is for what later passes or the outputs need.
     """
 
     number: int
     chunk: Part
-    num_partials: int
+    kinds: tuple[Reduction, ...]
+    axes: tuple[int, ...]
     rest: Part
 
     @cached_property
     def partials(self) -> tuple[Var, ...]:
         """The reductions."""
-        return self.chunk.targets[: self.num_partials]
+        return self.chunk.targets[: len(self.kinds)]
 
     @cached_property
     def per_row(self) -> tuple[Var, ...]:
         """The results with a row axis."""
-        return self.chunk.targets[self.num_partials :]
+        return self.chunk.targets[len(self.kinds) :]
 
 
 def cut_phases(rows: RowProgram) -> tuple[Phase, ...]:
@@ -55,7 +60,9 @@ def cut_phases(rows: RowProgram) -> tuple[Phase, ...]:
 
 
 def _row_outputs(rows: RowProgram) -> list[Var]:
-    return list(dict.fromkeys(a for a in rows.program.outvars if isinstance(a, Var) and a in rows.axes))
+    return list(
+        dict.fromkeys(a for a in rows.program.outvars if isinstance(a, Var) and a in rows.axes)
+    )
 
 
 def _phase(rows: RowProgram, number: int) -> Phase:
@@ -63,16 +70,28 @@ def _phase(rows: RowProgram, number: int) -> Phase:
     per_row = [var for var in _row_outputs(rows) if rows.passes[var] == number]
     earlier = {v for v, n in rows.passes.items() if 1 <= n < number and v not in rows.axes}
     chunk = _part(rows, [*partials, *per_row], earlier)
-    return Phase(number, chunk, len(partials), _part(rows, _lasting(rows, number), earlier, frozenset(partials)))
+    return Phase(
+        number,
+        chunk,
+        tuple(rows.reductions[var] for var in partials),
+        tuple(rows.axes[var] for var in per_row),
+        _part(rows, _lasting(rows, number), earlier, frozenset(partials)),
+    )
 
 
 def _lasting(rows: RowProgram, number: int) -> list[Var]:
-    """What can be had after a pass and is read later; what depends on no rows is computed where it is read."""
+    """What can be had after a pass and is read later; what depends on no rows is computed where it
+    is read.
+    """
     found: dict[Var, None] = {}
     for eqn in rows.program.eqns:
         is_row_wise = any(v in rows.axes for v in (*read_vars(eqn), *eqn.outvars))
         if is_row_wise or any(rows.passes[v] > number for v in eqn.outvars):
-            found.update(dict.fromkeys(v for v in read_vars(eqn) if v not in rows.axes and rows.passes[v] == number))
+            found.update(
+                dict.fromkeys(
+                    v for v in read_vars(eqn) if v not in rows.axes and rows.passes[v] == number
+                )
+            )
     numbers = [rows.passes[v] for v in (*rows.reductions, *_row_outputs(rows))]
     wanted = {number, 0} if number == max(numbers, default=1) else {number}
     outputs = [a for a in rows.program.outvars if isinstance(a, Var) and a not in rows.axes]
@@ -80,8 +99,15 @@ def _lasting(rows: RowProgram, number: int) -> list[Var]:
     return list(found)
 
 
-def _part(rows: RowProgram, targets: Iterable[Var], earlier: set[Var], combined: frozenset[Var] = frozenset()) -> Part:
-    """The equations that targets need; `earlier` values are read, and of combined reductions only what starts them."""
+def _part(
+    rows: RowProgram,
+    targets: Iterable[Var],
+    earlier: set[Var],
+    combined: frozenset[Var] = frozenset(),
+) -> Part:
+    """The equations that targets need; `earlier` values are read, and of combined reductions only
+    what starts them.
+    """
     targets = tuple(targets)
     needed = set(targets)
     written = set()
@@ -97,7 +123,11 @@ def _part(rows: RowProgram, targets: Iterable[Var], earlier: set[Var], combined:
             continue
         kept.append(eqn)
         written.update(outputs)
-        needed.update(a for i, a in enumerate(eqn.invars) if isinstance(a, Var) and (i == start) is is_combined)
+        needed.update(
+            a
+            for i, a in enumerate(eqn.invars)
+            if isinstance(a, Var) and (i == start) is is_combined
+        )
     inputs = {*rows.program.invars[: rows.num_row_inputs], *rows.program.constvars, *written}
     reads = tuple(v for v in rows.passes if v in needed and v not in inputs)
     return Part(tuple(kept[::-1]), reads, targets)

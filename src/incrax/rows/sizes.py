@@ -1,11 +1,12 @@
 """Numbers made from the number of rows, moved out of reductions over rows.
 
-The pullback of a mean multiplies every row by 1/N. What is appended changes N, and with it the partial results of all
-chunks. By linearity sum_n s r[n] = s sum_n r[n], where s is made of numbers of rows only; then new rows leave the other
-chunks alone. In single precision sum_n r[n] may overflow where the mean does not. There a power of two p near s stays
-where s was, (s / p) sum_n p r[n], so that all values have the range that they had; p is chosen for a number of rows and
-chosen again when that is far from the present one. Other factors stay where they are (see `engine.rewrites.factors` for
-what moving them takes).
+The pullback of a mean multiplies every row by 1/N. What is appended changes N, and with it the
+partial results of all chunks. By linearity sum_n s r[n] = s sum_n r[n], where s is made of numbers
+of rows only; then new rows leave the other chunks alone. In single precision sum_n r[n] may
+overflow where the mean does not. There a power of two p near s stays where s was, (s / p) sum_n p
+r[n], so that all values have the range that they had; p is chosen for a number of rows and chosen
+again when that is far from the present one. Other factors stay where they are (see
+`engine.rewrites.factors` for what moving them takes).
 
 In: a `RowProgram`, values of the numbers. Out: the same function as another one.
 """
@@ -41,9 +42,15 @@ class _Scaled(NamedTuple):
     factor: Var
     base: Atom
 
+    @property
+    def dtype(self) -> Any:
+        """Of the factor."""
+        return self.factor.aval.dtype
+
 
 def move_sizes_out(rows: RowProgram, values: Sequence[Any]) -> tuple[RowProgram, bool]:
-    """The program with factors made of numbers of rows behind the sums over rows; whether `values` entered it.
+    """The program with factors made of numbers of rows behind the sums over rows; whether `values`
+    entered it.
 
     `values` are those of the numbers for about as many rows as there are.
     """
@@ -56,10 +63,16 @@ def move_sizes_out(rows: RowProgram, values: Sequence[Any]) -> tuple[RowProgram,
     if not move.has_moved:
         return rows, False
     program = rows.program
-    moved = drop_dead(Program(program.invars, program.constvars, program.consts, tuple(move.eqns), program.outvars))
+    moved = drop_dead(
+        Program(
+            program.invars, program.constvars, program.consts, tuple(move.eqns), program.outvars
+        )
+    )
     written = {v for eqn in moved.eqns for v in eqn.outvars}
     reductions = {v: r for v, r in move.reductions.items() if v in written}
-    return with_passes(Lifted(moved, rows.sizes), rows.num_row_inputs, move.axes, reductions), move.has_powers
+    return with_passes(
+        Lifted(moved, rows.sizes), rows.num_row_inputs, move.axes, reductions
+    ), move.has_powers
 
 
 class _Move:
@@ -98,7 +111,7 @@ class _Move:
             self._evaluate(eqn)
         elif len(eqn.outvars) == 1 and _has_range(out):
             found = self._scale(eqn)
-            if found is not None and found.factor.aval.dtype == out.aval.dtype:
+            if found is not None and found.dtype == out.aval.dtype:
                 self.scaled[out] = found
 
     def _is_zero(self, atom: Atom) -> bool:
@@ -112,11 +125,17 @@ class _Move:
     def _key(self, eqn: Equation) -> Hashable:
         known = {**self.constants, **self.scalars}
         atoms = [known[a] if isinstance(a, Var) else (str(a.aval), repr(a.val)) for a in eqn.invars]
-        return eqn.primitive, tuple(atoms), repr(sorted(eqn.params.items(), key=lambda item: item[0]))
+        return (
+            eqn.primitive,
+            tuple(atoms),
+            repr(sorted(eqn.params.items(), key=lambda item: item[0])),
+        )
 
     def _evaluate(self, eqn: Equation) -> None:
         """Enter the value of a scalar; none where it is no real number."""
-        inputs = [self.values.get(a) if isinstance(a, Var) else np.asarray(a.val) for a in eqn.invars]
+        inputs = [
+            self.values.get(a) if isinstance(a, Var) else np.asarray(a.val) for a in eqn.invars
+        ]
         is_real = all(x is not None and np.isrealobj(x) for x in inputs)
         params = {"y": eqn.params["y"]} if eqn.primitive.name == "integer_pow" else {}
         value = entry_of(eqn).value
@@ -136,9 +155,11 @@ class _Move:
         if power == 1:
             return factor
         self.has_powers = True
-        return self._made_once(("rest", factor), factor, lambda x: x * np.asarray(1 / power, x.dtype), 1 / power)
+        return self._made_once(
+            ("rest", factor), factor, lambda x: x * np.asarray(1 / power, x.dtype), 1 / power
+        )
 
-    # --- one equation --------------------------------------------------------------------------------------------
+    # --- one equation -----------------------------------------------------------------------------
 
     def _scale(self, eqn: Equation) -> _Scaled | None:
         """The output as factor times base, if an input is."""
@@ -165,7 +186,9 @@ class _Move:
         if factor is None or not _has_range(factor):
             return None
         power = _jax.literal(self._power(factor), eqn.invars[0].aval)
-        return None if power is None else _Scaled(self._rest_of(factor), self._with(eqn, {0: power}))
+        return (
+            None if power is None else _Scaled(self._rest_of(factor), self._with(eqn, {0: power}))
+        )
 
     def _scale_by_number(self, atoms: list[Atom], *, is_quotient: bool) -> _Scaled | None:
         """A value times or over a number."""
@@ -220,7 +243,9 @@ class _Move:
     def _reciprocal(self, factor: Var) -> Var:
         return self._made_once(("reciprocal", factor), factor, lambda x: 1 / x, None)
 
-    def _made_once(self, key: Hashable, factor: Var, fun: Callable[[Any], Any], scale: float | None) -> Var:
+    def _made_once(
+        self, key: Hashable, factor: Var, fun: Callable[[Any], Any], scale: float | None
+    ) -> Var:
         """A scalar made from another one: that times `scale`, or one over it."""
         if key not in self._made:
             (self._made[key],), eqns = traced_equations(fun, [factor])
@@ -229,7 +254,7 @@ class _Move:
             self.values[self._made[key]] = 1 / value if scale is None else value * scale
         return self._made[key]
 
-    # --- reductions ----------------------------------------------------------------------------------------------
+    # --- reductions -------------------------------------------------------------------------------
 
     def _move_out(self, eqn: Equation, reduction: Reduction) -> bool:
         """Reduce the base and multiply afterwards, where that is a sum of something scaled."""
@@ -239,10 +264,12 @@ class _Move:
             return False
         for number in reduction.masked:
             found = self._found(eqn.invars[number])
-            if found is not None and found.factor.aval.dtype == out.aval.dtype:
+            if found is not None and found.dtype == out.aval.dtype:
                 total = self._with(eqn, {number: found.base})
                 self.reductions[total] = self.reductions.pop(out)
-                self.eqns.extend(traced_equations(lambda s, r: s * r, [found.factor, total], [out])[1])
+                self.eqns.extend(
+                    traced_equations(lambda s, r: s * r, [found.factor, total], [out])[1]
+                )
                 self.has_moved = True
                 return True
         return False

@@ -1,6 +1,8 @@
-"""Partial results of runs of chunks, combined once, so that an append reads a few of them and not one per chunk.
+"""Partial results of runs of chunks, combined once, so that an append reads a few of them and not
+one per chunk.
 
-In: chunks in their order, results of a chunk. Out: fewer partial results, in the same order. It must not know engines.
+In: chunks in their order, results of a chunk. Out: fewer partial results, in the same order. It
+must not know engines.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from typing import Any
 from incrax.engine.inputs.chunks import Chunk
 from incrax.engine.store.store import is_any_deleted
 from incrax.primitives.row_axis import Reduction
-from incrax.rows.combining import combine_in_groups
+from incrax.rows.combining import combine_all
 
 RUN = 8
-"""Chunks of a run. It depends on nothing else which ones are in it, so that equal chunks give equal bits."""
+"""Chunks of a run. It depends on nothing else which ones are in it, so that equal chunks give equal
+bits.
+"""
 
 Results = list[Any]
 
@@ -40,9 +44,7 @@ class Totals:
         if found is not None and not is_any_deleted(found):
             self.num_reused += len(run)
             return found
-        results = [result(chunk) for chunk in run]
-        columns = [[result[k] for result in results] for k in range(len(self.kinds))]
-        total = self.known[key] = [column[0] for column in combine_in_groups(self.kinds, columns, 1)]
+        total = self.known[key] = combine_all(self.kinds, [result(chunk) for chunk in run])
         return total
 
     def take_reused(self) -> int:
@@ -53,16 +55,29 @@ class Totals:
 
     def keep(self, versions: frozenset[int], chunks: frozenset[int]) -> None:
         """Forget the totals of other versions and of other chunks."""
-        self.known = {key: x for key, x in self.known.items() if key[0] in versions and chunks.issuperset(key[1])}
+        self.known = {
+            key: x
+            for key, x in self.known.items()
+            if key[0] in versions and chunks.issuperset(key[1])
+        }
 
 
 def runs_of(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
-    """The chunks cut into runs; the last ones, which the next append would change, and few chunks one by one."""
+    """The chunks cut into runs; the last ones, which the next append would change, and few chunks
+    one by one.
+    """
     num_in_runs = len(chunks) - len(chunks) % RUN if len(chunks) > 2 * RUN else 0
     yield from (chunks[start : start + RUN] for start in range(0, num_in_runs, RUN))
     yield from (chunks[number : number + 1] for number in range(num_in_runs, len(chunks)))
 
 
-def in_runs(totals: Totals, version: int, chunks: Sequence[Chunk], result: Callable[[Chunk], Results]) -> list[Results]:
-    """Partial results in order: the totals of runs, known or made, and the results of the other chunks."""
-    return [result(run[0]) if len(run) == 1 else totals.of(version, run, result) for run in runs_of(chunks)]
+def in_runs(
+    totals: Totals, version: int, chunks: Sequence[Chunk], result: Callable[[Chunk], Results]
+) -> list[Results]:
+    """Partial results in order: the totals of runs, known or made, and the results of the other
+    chunks.
+    """
+    return [
+        result(run[0]) if len(run) == 1 else totals.of(version, run, result)
+        for run in runs_of(chunks)
+    ]

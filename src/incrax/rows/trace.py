@@ -1,7 +1,8 @@
-"""One function of rows, traced for one signature: its programs per capacity, and numbers that depend on the rows.
+"""One function of rows, traced for one signature: its programs per capacity, and numbers that
+depend on the rows.
 
-In: a function, a signature in which a `RowType` stands for the rows, types of the other leaves. Out: `RowProgram`s with
-their phases, and engines for chunks. It must not know which rows there are.
+In: a function, a signature in which a `RowType` stands for the rows, types of the other leaves.
+Out: `RowProgram`s with their phases, and engines for chunks. It must not know which rows there are.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ MAX_FAR = 2**30
 
 @dataclass(frozen=True)
 class RowCut:
-    """A function analysed for one capacity, in phases; whether that is for about a certain number of rows."""
+    """A function analysed for one capacity, in phases; whether that is for about a certain number
+    of rows.
+    """
 
     rows: RowProgram
     phases: tuple[Phase, ...]
@@ -50,25 +53,33 @@ class RowCut:
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
-        """What programs for all capacities must have in common: results of one are combined with those of others."""
-        primitives = tuple(eqn.primitive.name for eqn in self.rows.program.eqns)
+        """What programs for all capacities must have in common: results of one are combined with
+        those of others.
+        """
+        program = self.rows.program
+        primitives = tuple(eqn.primitive.name for eqn in program.eqns)
         return primitives, tuple(self._shape_of(phase) for phase in self.phases)
 
     def _shape_of(self, phase: Phase) -> tuple[Any, ...]:
         names = self.rows.names
-        kinds = [self.rows.reductions[var] for var in phase.partials]
-        parts = [[names.get(v) for v in (*part.targets, *part.reads)] for part in (phase.chunk, phase.rest)]
-        return kinds, parts
+        parts = [
+            [names.get(v) for v in (*part.targets, *part.reads)]
+            for part in (phase.chunk, phase.rest)
+        ]
+        return phase.kinds, parts
 
 
 class RowTrace:
     """The traces of one signature; `feeds` are the leaves that are no rows, by value or type.
 
-    Every trace is compared with the first one. `numbers` are those that differed in any of them: they are the inputs of
-    the programs of all capacities. Where a trace adds to them, all programs are other ones: a new `generation`.
+    Every trace is compared with the first one. `numbers` are those that differed in any of them:
+    they are the inputs of the programs of all capacities. Where a trace adds to them, all programs
+    are other ones: a new `generation`.
     """
 
-    def __init__(self, fun: Callable[..., Any], signature: Signature, row_type: RowType, feeds: Sequence[Any]) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], signature: Signature, row_type: RowType, feeds: Sequence[Any]
+    ) -> None:
         self.fun = fun
         self.signature = signature
         self.row_type = row_type
@@ -97,13 +108,16 @@ class RowTrace:
         return other
 
     def prepare(self, capacities: Iterable[int], num_rows: int) -> int:
-        """Compare the traces that a call with such chunks and so many rows relies on; the generation.
+        """Compare the traces that a call with such chunks and so many rows relies on; the
+        generation.
 
         Raises:
-            MixedRowsError: the function is another one for another number of rows. That is looked for at both ends of
-                each doubling of the number, and wherever a number without a form is needed.
+            MixedRowsError: the function is another one for another number of rows. That is looked
+                for at both ends of each doubling of the number, and wherever a number without a
+                form is needed.
 
-        Cost: nothing for numbers of rows between those that were seen, unless some number has no form: then a trace.
+        Cost: nothing for numbers of rows between those that were seen, unless some number has no
+        form: then a trace.
         """
         missing = [capacity for capacity in capacities if capacity not in self._capacities]
         if self._first is None:
@@ -116,7 +130,9 @@ class RowTrace:
             for end in _ends(doubling):
                 self._compare(end)
             self._doublings.add(doubling)
-        if abs(doubling - self._doubling) > MAX_DOUBLINGS and any(cut.is_scaled for cut in self.cuts.values()):
+        if abs(doubling - self._doubling) > MAX_DOUBLINGS and any(
+            cut.is_scaled for cut in self.cuts.values()
+        ):
             self._doubling = doubling
             self._renew()
         if num_rows > 1 and any(number.form is None for number in self.numbers):
@@ -124,7 +140,8 @@ class RowTrace:
         return self.generation
 
     def _start(self, capacity: int, num_rows: int) -> None:
-        """The first traces: for these rows (what fails is the function's own error), the capacity, and far from both.
+        """The first traces: for these rows (what fails is the function's own error), the capacity,
+        and far from both.
 
         JAX broadcasts one row in other equations than many, so that there is no trace for one.
         """
@@ -187,11 +204,13 @@ class RowTrace:
             self.cuts[capacity] = found
         return found
 
-    # --- numbers made from the number of rows ----------------------------------------------------------------------
+    # --- numbers made from the number of rows -----------------------------------------------------
 
     def sizes(self, cut: RowCut, num_rows: int) -> dict[Var, Any]:
         """The numbers made from the number of rows, for so many rows."""
-        return {v: _typed_as(v, x) for v, x in zip(cut.rows.sizes, self.values(num_rows), strict=True)}
+        return {
+            v: _typed_as(v, x) for v, x in zip(cut.rows.sizes, self.values(num_rows), strict=True)
+        }
 
     def values(self, num_rows: int) -> list[Any]:
         """The numbers by their forms, or from the trace, which is compared."""
@@ -205,7 +224,7 @@ class RowTrace:
             self._values.add(num_rows, found)
         return found
 
-    # --- traces ------------------------------------------------------------------------------------------------------
+    # --- traces -----------------------------------------------------------------------------------
 
     def _traced(self, num_rows: int) -> Program:
         """The function traced for a number of rows, calls opened."""
@@ -238,7 +257,8 @@ class RowTrace:
 def _ends(doubling: int) -> tuple[int, int]:
     """The least and the largest number with so many binary digits.
 
-    What Python makes of the number of rows is stepwise or bounded, if anything: it shows at the ends.
+    What Python makes of the number of rows is stepwise or bounded, if anything: it shows at the
+    ends.
     """
     return 1 << (doubling - 1), (1 << doubling) - 1
 

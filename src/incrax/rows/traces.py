@@ -1,7 +1,8 @@
-"""The signatures of one function that was called with `Rows`, each with its engine, in a bounded table.
+"""The signatures of one function that was called with `Rows`, each with its engine, in a bounded
+table.
 
-In: the arguments of calls. Out: the engine that serves them, the rows and the other leaves. It must not know what users
-call it for.
+In: the arguments of calls. Out: the engine that serves them, the rows and the other leaves. It must
+not know what users call it for.
 """
 
 from __future__ import annotations
@@ -38,13 +39,19 @@ class RowCall(NamedTuple):
 class RowTraces:
     """The table; `latest` is the engine that the last call used."""
 
-    def __init__(self, fun: Callable[..., Any], options: Options, stats: Stats, calls: HostCalls) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], options: Options, stats: Stats, calls: HostCalls
+    ) -> None:
         self.fun = fun
         self.calls = calls
         self.options = options
         self.stats = stats
-        self.table: LruTable[Hashable, RowEngine] = LruTable(options.tuning.max_signatures)
+        self.table: LruTable[Hashable, RowEngine] = LruTable(options.max_signatures)
         self.latest: RowEngine | None = None
+
+    def engines(self) -> list[RowEngine]:
+        """The engines that are kept."""
+        return list(self.table.values())
 
     def fork(self, stats: Stats) -> RowTraces:
         """An independent table with the same traces, values and programs so far."""
@@ -66,12 +73,16 @@ class RowTraces:
         rows = self.only_rows(args, kwargs, leaves)
         leaves = [rows.row_type if x is rows else x for x in leaves]
         engine = self.latest
-        if engine is None or not engine.trace.signature.serves(leaves, treedef):
-            engine = self.latest = self._looked_up(jax.tree.unflatten(treedef, leaves), leaves, rows)
+        if engine is None or not engine.signature.serves(leaves, treedef):
+            engine = self.latest = self._looked_up(
+                jax.tree.unflatten(treedef, leaves), leaves, rows
+            )
         engine.prepare(rows)
-        return RowCall(engine, engine.trace.signature.dynamic_leaves(leaves), rows)
+        return RowCall(engine, engine.signature.dynamic_leaves(leaves), rows)
 
-    def _looked_up(self, arguments: tuple[Args, Kwargs], leaves: Sequence[Any], rows: Rows) -> RowEngine:
+    def _looked_up(
+        self, arguments: tuple[Args, Kwargs], leaves: Sequence[Any], rows: Rows
+    ) -> RowEngine:
         """The engine in the table, or a new one, for arguments with a type for the rows."""
         signature = make_signature(self.fun, *arguments)
         dynamic = signature.dynamic_leaves(leaves)
@@ -79,16 +90,20 @@ class RowTraces:
         if found is None:
             if any(map(_jax.is_mutable_array, dynamic)):
                 raise nothing_saved("a call with `Rows`")
-            trace = RowTrace(self.fun, signature, rows.row_type, [LeafValue(x).feed for x in dynamic])
+            trace = RowTrace(
+                self.fun, signature, rows.row_type, [LeafValue(x).feed for x in dynamic]
+            )
             (path,) = [
-                path for path, x in zip(signature.static_paths, signature.statics, strict=True) if x is rows.row_type
+                path
+                for path, x in zip(signature.static_paths, signature.statics, strict=True)
+                if x is rows.row_type
             ]
             paths = [*(f"{path}{name}" for name in rows.row_type.paths), *signature.dynamic_paths]
             found = RowEngine(trace, paths, rows, self.options, self.stats, self.calls)
             made_room = self.table.add(signature.key, found)
             self.stats.traces += 1
-            max_signatures = self.options.tuning.max_signatures
-            known = [engine.trace.signature for engine in (*made_room, *self.table.values())]
+            max_signatures = self.options.max_signatures
+            known = [engine.signature for engine in (*made_room, *self.table.values())]
             note_trace(name_of(self.fun), signature, known, max_signatures)
             if made_room:
                 note_forgotten(name_of(self.fun), max_signatures)
@@ -104,5 +119,7 @@ class RowTraces:
         if len(found) > 1:
             names = argument_names(self.fun, len(args))
             with_paths, _ = jax.tree.flatten_with_path((args, kwargs))
-            raise many_rows([leaf_path(names, path) for path, leaf in with_paths if type(leaf) is Rows])
+            raise many_rows(
+                [leaf_path(names, path) for path, leaf in with_paths if type(leaf) is Rows]
+            )
         return found[0]

@@ -1,6 +1,7 @@
 """Versions of inputs: equal bits are the same version, whatever objects hold them.
 
-In: leaf values. Out: a number per version, and the objects that stand for it. It must not know what depends on them.
+In: leaf values. Out: a number per version, and the objects that stand for it. It must not know what
+depends on them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from incrax.engine.inputs.leaves import LeafValue, same_value
 
 
 class Version:
-    """Values of some inputs, a number that no other values have, and what is handed to programs for them."""
+    """Values of some inputs, a number that no other values have, and what is handed to programs for
+    them.
+    """
 
     __slots__ = ("feeds", "number", "size", "values")
 
@@ -55,8 +58,12 @@ class Versions:
         return other
 
     def find(self, values: Sequence[LeafValue], size: int | None) -> Version:
-        """The version with these bits; a new one takes the place of the one that was not used for longest."""
-        found = next((version for version in reversed(self.kept) if version.has(values, size)), None)
+        """The version with these bits; a new one takes the place of the one that was not used for
+        longest.
+        """
+        found = next(
+            (version for version in reversed(self.kept) if version.has(values, size)), None
+        )
         if found is None:
             found = Version(self._next, tuple(values), size)
             self._next += 1

@@ -1,4 +1,6 @@
-"""Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains block by block."""
+"""Samplers that evaluate what a step changed: adapters for NumPyro, BlackJAX and emcee, and chains
+block by block.
+"""
 
 from incrax.errors import BlockError, PositionError, ProposalError, StartError
 from incrax.samplers.blocking import Blocks, blocks

@@ -1,4 +1,5 @@
-"""Fast and slow parameters: which of them the same work depends on, what it costs, in which order they should move.
+"""Fast and slow parameters: which of them the same work depends on, what it costs, in which order
+they should move.
 
 In: a log-density and its arguments. Out: `Blocks`. It must not know how a block moves.
 """
@@ -21,7 +22,9 @@ from incrax.samplers.density import Density
 from incrax.samplers.messages import wrong_oversample
 
 SAME_WORK = 1.5
-"""Parameters belong together if moving both costs at most this times what moving the cheaper costs."""
+"""Parameters belong together if moving both costs at most this times what moving the cheaper
+costs.
+"""
 MAX_PERMUTED = 6
 """Blocks of which all orders are tried; more are sorted."""
 NUM_TIMED = 7
@@ -36,7 +39,8 @@ class Blocks(Printable):
 
     Fields:
         blocks: names of the elements of each block.
-        costs_s: seconds of one evaluation after a step of each block, in which the blocks after it may move as well.
+        costs_s: seconds of one evaluation after a step of each block, in which the blocks after it
+            may move as well.
         oversample: how many times as often as the first one each block moves, per parameter.
         is_measured: whether the seconds were measured, or estimated.
     """
@@ -80,31 +84,36 @@ def blocks(
     measure: bool = True,
     progress: bool = True,
 ) -> Blocks:
-    """Blocks of parameters that the same work depends on, and the order in which a sampler should move them.
+    """Blocks of parameters that the same work depends on, and the order in which a sampler should
+    move them.
 
     Args:
         log_density: function of pytrees that returns one real number; incremental or not.
         *args: its arguments, at a typical point.
-        wrt: what is sampled; see `grad`. None: the first argument. Elements of small arrays count one by one.
-        oversample: a power: a block moves (cost of the first / cost of this one) ** oversample times as often as the
-            first. 0: all equally often; 1: each block takes as long as the first.
-        measure: whether costs are measured, by evaluations in which one block moves, or estimated from the equations
-            that `deps` counts.
+        wrt: what is sampled; see `grad`. None: the first argument. Elements of small arrays count
+            one by one.
+        oversample: a power: a block moves (cost of the first / cost of this one) ** oversample
+            times as often as the first. 0: all equally often; 1: each block takes as long as the
+            first.
+        measure: whether costs are measured, by evaluations in which one block moves, or estimated
+            from the equations that `deps` counts.
         progress: whether measurements of over two seconds show their progress on a terminal.
 
     Returns:
-        The blocks: parameters of which any two cost about as much together as each does alone. They are in the order
-        that costs least if a step of a block also moves those after it, along their correlations.
+        The blocks: parameters of which any two cost about as much together as each does alone. They
+        are in the order that costs least if a step of a block also moves those after it, along
+        their correlations.
 
     Raises:
         ValueError: `oversample` is not between 0 and 1.
         SelectionError, UnknownInputError: `wrt` names nothing that has a derivative.
         TypeError: the function returns something else than one number.
 
-    Cost: one trace; per block some evaluations in which it moves, on saved values that are thrown away.
+    Cost: one trace; per block some evaluations in which it moves, on saved values that are thrown
+    away.
 
-    Source: A. Lewis, arXiv:1304.4473 (fast and slow parameters); block order and oversampling as in Cobaya's
-        documentation of its sampler `mcmc`.
+    Source: A. Lewis, arXiv:1304.4473 (fast and slow parameters); block order and oversampling as in
+        Cobaya's documentation of its sampler `mcmc`.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -120,11 +129,17 @@ def blocks(
     deps = density.function.deps(*density.bare(args))
     groups = _grouped(_units(density, deps), deps)
     seconds = [deps.seconds(keys) for _, keys in groups]
-    alone = _measured(density, [names for names, _ in groups], progress=progress) if measure else seconds
+    alone = (
+        _measured(density, [names for names, _ in groups], progress=progress)
+        if measure
+        else seconds
+    )
     alone = [max(cost, 1e-9) for cost in alone]
 
     def cost(tail: Sequence[int]) -> float:
-        """Of a step in which these blocks move: what the slowest takes, and what the others add to it, at most all."""
+        """Of a step in which these blocks move: what the slowest takes, and what the others add to
+        it, at most all.
+        """
         slowest = max(tail, key=lambda k: alone[k])
         together = deps.seconds([key for k in tail for key in groups[k][1]])
         share = together / seconds[slowest] if seconds[slowest] else 1.0
@@ -139,7 +154,9 @@ Unit = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _units(density: Density, deps: DependenceTable) -> list[Unit]:
-    """The smallest parts whose changes are told apart: elements of small arrays, other leaves as a whole."""
+    """The smallest parts whose changes are told apart: elements of small arrays, other leaves as a
+    whole.
+    """
     widths = {row.path: row.elements for row in deps.rows}
     names = density.names
     units = []
@@ -166,12 +183,19 @@ def _grouped(units: Sequence[Unit], deps: DependenceTable) -> list[Unit]:
         waste, i, j = min((_waste(groups[i], groups[j], deps), i, j) for i, j in pairs)
         if waste > SAME_WORK:
             break
-        groups = [*groups[:i], _joined([groups[i], groups[j]]), *groups[i + 1 : j], *groups[j + 1 :]]
+        groups = [
+            *groups[:i],
+            _joined([groups[i], groups[j]]),
+            *groups[i + 1 : j],
+            *groups[j + 1 :],
+        ]
     return groups
 
 
 def _joined(units: Sequence[Unit]) -> Unit:
-    return tuple(name for names, _ in units for name in names), tuple(key for _, keys in units for key in keys)
+    return tuple(name for names, _ in units for name in names), tuple(
+        key for _, keys in units for key in keys
+    )
 
 
 def _waste(a: Unit, b: Unit, deps: DependenceTable) -> float:
@@ -181,23 +205,38 @@ def _waste(a: Unit, b: Unit, deps: DependenceTable) -> float:
 
 
 def _ordered(
-    sizes: Sequence[int], alone: Sequence[float], cost: Callable[[Sequence[int]], float], power: float
+    sizes: Sequence[int],
+    alone: Sequence[float],
+    cost: Callable[[Sequence[int]], float],
+    power: float,
 ) -> tuple[list[int], list[float], list[int]]:
-    """The order of least seconds a sweep, the cost of a step of each block, and how often each moves."""
+    """The order of least seconds a sweep, the cost of a step of each block, and how often each
+    moves.
+    """
     by_cost = sorted(range(len(sizes)), key=lambda k: -alone[k])
     orders: Any = itertools.permutations(by_cost) if len(sizes) <= MAX_PERMUTED else [by_cost]
 
     def planned(order: Sequence[int]) -> tuple[float, list[float], list[int]]:
         costs = [cost(order[place:]) for place in range(len(order))]
         times = [max(int((costs[0] / each) ** power), 1) for each in costs]
-        return sum(sizes[k] * each * n for k, each, n in zip(order, costs, times, strict=True)), costs, times
+        return (
+            sum(sizes[k] * each * n for k, each, n in zip(order, costs, times, strict=True)),
+            costs,
+            times,
+        )
 
-    best, (_, costs, times) = min(((list(o), planned(o)) for o in orders), key=lambda found: found[1][0])
+    best, (_, costs, times) = min(
+        ((list(o), planned(o)) for o in orders), key=lambda found: found[1][0]
+    )
     return best, costs, times
 
 
-def _measured(density: Density, groups: Sequence[tuple[str, ...]], *, progress: bool) -> list[float]:
-    """Seconds of a call in which each group moved; saved values of the user's function are left as they are."""
+def _measured(
+    density: Density, groups: Sequence[tuple[str, ...]], *, progress: bool
+) -> list[float]:
+    """Seconds of a call in which each group moved; saved values of the user's function are left as
+    they are.
+    """
     function: Any = density.function.fork()
     x = density.flat.x0
     places = {name: k for k, name in enumerate(density.names)}
@@ -206,7 +245,9 @@ def _measured(density: Density, groups: Sequence[tuple[str, ...]], *, progress: 
         for names in groups:
             chosen = [places[name] for name in names]
             function(*density.bare(density.flat.arguments(x)))
-            seconds = [_timed(function, density, _moved(x, chosen, k)) for k in range(1, 3 * NUM_TIMED)]
+            seconds = [
+                _timed(function, density, _moved(x, chosen, k)) for k in range(1, 3 * NUM_TIMED)
+            ]
             found.append(float(np.median(seconds[-NUM_TIMED:])))
             meter.advance()
     return found

@@ -49,14 +49,19 @@ class Chain:
     def __repr__(self) -> str:
         """How many samples of what, and the acceptance."""
         shown = ", ".join(f"{name} {share:.0%}" for name, share in self.acceptance.items())
-        return f"chain of {len(self.samples)} samples of {len(self.names)} parameters; accepted: {shown}"
+        return (
+            f"chain of {len(self.samples)} samples of {len(self.names)} parameters; accepted: "
+            f"{shown}"
+        )
 
 
-# --- random numbers ---------------------------------------------------------------------------------------------------
+# --- random numbers -------------------------------------------------------------------------------
 
 
 def generator(key: Any) -> np.random.Generator:
-    """A generator that equal keys start equally: a key of `jax.random`, old or new, or an integer."""
+    """A generator that equal keys start equally: a key of `jax.random`, old or new, or an
+    integer.
+    """
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
     return np.random.default_rng(np.asarray(key).ravel().tolist())

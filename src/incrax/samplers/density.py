@@ -1,7 +1,8 @@
-"""A log-density of pytrees for samplers: of one vector on the host, or of its leaves inside a compiled loop.
+"""A log-density of pytrees for samplers: of one vector on the host, or of its leaves inside a
+compiled loop.
 
-In: a function and its arguments. Out: names and values of what is sampled, and two ways to evaluate. It must not know
-how points are proposed.
+In: a function and its arguments. Out: names and values of what is sampled, and two ways to
+evaluate. It must not know how points are proposed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from incrax.samplers.messages import not_a_scalar, wrong_position
 class Density:
     """A log-density, of which the selected leaves are sampled and all else stays.
 
-    Fields: the incremental function, through which the host evaluates; what is sampled, by leaf; a vector's view.
+    Fields: the incremental function, through which the host evaluates; what is sampled, by leaf; a
+    vector's view.
     """
 
     def __init__(self, name: str, log_density: Any, args: tuple[Any, ...], wrt: Any) -> None:
@@ -52,21 +54,36 @@ class Density:
         return self.flat.names
 
     def value(self, x: np.ndarray) -> float:
-        """The log-density at a vector, -inf where it is NaN; what the vector did not change comes from saved values."""
+        """The log-density at a vector, -inf where it is NaN; what the vector did not change comes
+        from saved values.
+        """
         function: Any = self.function
-        value = float(function(*self.bare(self.flat.arguments(x))))
+        value = float(function(*self.bare(self.arguments(x))))
         return value if value == value else -np.inf
+
+    @property
+    def x0(self) -> np.ndarray:
+        """The example as a vector."""
+        return self.flat.x0
+
+    def arguments(self, x: np.ndarray) -> tuple[Any, ...]:
+        """Those of the function at a vector, marks included."""
+        return self.flat.arguments(x)
 
     def bare(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments without marks, which the function does not know."""
         return without_marks((args, {}))[0] if self._has_marks else args
 
     def tree(self, x: Any) -> Any:
-        """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch, *shape)."""
-        return self.selection.mirror.tree(self._split(np.asarray(x)))
+        """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch,
+        *shape).
+        """
+        return self.selection.tree(self._split(np.asarray(x)))
 
     def hoisted(self) -> Density:
-        """The same, with what does not depend on the sampled leaves evaluated now, and not inside somebody's loop."""
+        """The same, with what does not depend on the sampled leaves evaluated now, and not inside
+        somebody's loop.
+        """
         _ = self.of_leaves
         return self
 
@@ -76,20 +93,28 @@ class Density:
 
     @cached_property
     def of_leaves(self) -> Callable[[Sequence[Any]], Any]:
-        """The log-density of traced leaves: what does not depend on them was evaluated once, before.
+        """The log-density of traced leaves: what does not depend on them was evaluated once,
+        before.
 
-        Inside a sampler's loop this is a program that reads saved values of the data; derivatives of any order.
+        Inside a sampler's loop this is a program that reads saved values of the data; derivatives
+        of any order.
         """
         values = [_strong(x) for x in self.selection.values]
-        kept = [frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x for x in self.selection.others]
+        kept = [
+            frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x
+            for x in self.selection.others
+        ]
         merged = self.selection.merged
-        # The minimal planner saves all that data alone decide; what its groups keep beyond that, XLA drops.
+        # The minimal planner saves all that data alone decide; what its groups keep beyond that,
+        # XLA drops.
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
         state, step = pure(*merged(values, kept)[0])
         paths = self.selection.paths
 
         def evaluate(leaves: Sequence[Any]) -> Any:
-            typed = [jnp.asarray(x).astype(value.dtype) for x, value in zip(leaves, values, strict=True)]
+            typed = [
+                jnp.asarray(x).astype(value.dtype) for x, value in zip(leaves, values, strict=True)
+            ]
             return step(state, *merged(typed, kept)[0], changed=paths)[1]
 
         return evaluate
@@ -116,29 +141,36 @@ class Density:
         batch = x.shape[:-1]
         array = jnp if isinstance(x, jax.Array) else np
         parts = array.split(x, sizes, axis=-1)
-        return [part.reshape(*batch, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return [
+            part.reshape(*batch, *shape) for part, shape in zip(parts, self.shapes, strict=True)
+        ]
 
 
 def _strong(x: Any) -> Any:
     return jnp.asarray(x, jax.dtypes.result_type(x))
 
 
-# --- for samplers whose loops are compiled: NumPyro, BlackJAX ---------------------------------------------------------
+# --- for samplers whose loops are compiled: NumPyro, BlackJAX -------------------------------------
 
 
-def logdensity(log_density: Callable[..., Any], *args: Any, wrt: Any = None) -> Callable[[Any], Any]:
+def logdensity(
+    log_density: Callable[..., Any], *args: Any, wrt: Any = None
+) -> Callable[[Any], Any]:
     """A log-density of what is sampled alone, for compiled loops: `logdensity_fn` of BlackJAX.
 
-    Law: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of any order.
+    Law: `logdensity(f, params, *data)(p)` equals `f(p, *data)`, and so do its derivatives of any
+    order.
 
     Args:
-        log_density: function of pytrees that returns one real number; an incremental one is taken as it is written.
+        log_density: function of pytrees that returns one real number; an incremental one is taken
+            as it is written.
         *args: its arguments; those that are sampled as examples, the others to stay as they are.
         wrt: what is sampled; see `grad`. None: the first argument.
 
     Returns:
-        A function of the selected leaves, in the shape of the selection. What does not depend on them is evaluated
-        once, here, and read by every evaluation in the sampler's loop, where an incremental function saves nothing.
+        A function of the selected leaves, in the shape of the selection. What does not depend on
+        them is evaluated once, here, and read by every evaluation in the sampler's loop, where an
+        incremental function saves nothing.
 
     Raises:
         SelectionError, UnknownInputError: `wrt` names nothing that has a derivative.
@@ -157,17 +189,21 @@ def logdensity(log_density: Callable[..., Any], *args: Any, wrt: Any = None) -> 
     return Density("logdensity", log_density, args, wrt).hoisted().of_tree
 
 
-def numpyro_potential(log_density: Callable[..., Any], *args: Any, wrt: Any = None) -> Callable[[Any], Any]:
-    """The potential energy of NumPyro, minus the log-density: `NUTS(potential_fn=...)`, `HMC(potential_fn=...)`.
+def numpyro_potential(
+    log_density: Callable[..., Any], *args: Any, wrt: Any = None
+) -> Callable[[Any], Any]:
+    """The potential energy of NumPyro, minus the log-density: `NUTS(potential_fn=...)`,
+    `HMC(potential_fn=...)`.
 
     Args:
-        log_density: as in `logdensity`. NumPyro samples without bounds: transform the parameters, and add the logarithm
-            of the Jacobian.
+        log_density: as in `logdensity`. NumPyro samples without bounds: transform the parameters,
+            and add the logarithm of the Jacobian.
         *args: as there.
         wrt: as there.
 
     Returns:
-        A function of what is sampled. Give `MCMC.run(key, init_params=...)` a tree of the same shape.
+        A function of what is sampled. Give `MCMC.run(key, init_params=...)` a tree of the same
+        shape.
 
     Raises:
         SelectionError, UnknownInputError, TypeError: as from `logdensity`.

@@ -1,6 +1,7 @@
 """Ensembles of walkers, for emcee.
 
-In: a log-density of pytrees and data. Out: functions of vectors, starting points, a sampler of emcee.
+In: a log-density of pytrees and data. Out: functions of vectors, starting points, a sampler of
+emcee.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Ensemble:
         return self._density.names
 
     def log_prob(self, x: Any) -> float:
-        """The log-density of one walker, evaluated through saved values: only what differs from a recent one."""
+        """The log-density of one walker, evaluated through saved values: only what differs from a
+        recent one.
+        """
         return self._density.value(np.asarray(x))
 
     def log_probs(self, xs: Any) -> np.ndarray:
@@ -66,8 +69,10 @@ class Ensemble:
         return np.asarray(self._batched(jnp.asarray(xs)))
 
     def walkers(self, num: int, key: Any, spread: Any = 1e-3) -> np.ndarray:
-        """Starting points of shape (num, n): a normal ball of this width, or widths, around the example."""
-        x0 = self._density.flat.x0
+        """Starting points of shape (num, n): a normal ball of this width, or widths, around the
+        example.
+        """
+        x0 = self._density.x0
         return x0 + np.asarray(spread) * generator(key).normal(size=(self._checked(num), x0.size))
 
     def sampler(self, num: int, **options: Any) -> Any:
@@ -78,7 +83,9 @@ class Ensemble:
             MissingExtraError: emcee is not installed.
         """
         emcee = needed("emcee", "Ensemble.sampler", "samplers")
-        return emcee.EnsembleSampler(self._checked(num), len(self.names), self.log_probs, vectorize=True, **options)
+        return emcee.EnsembleSampler(
+            self._checked(num), len(self.names), self.log_probs, vectorize=True, **options
+        )
 
     def tree(self, xs: Any) -> Any:
         """Vectors of shape (*batch, n) as parameters, each of shape (*batch, *shape)."""

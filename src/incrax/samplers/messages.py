@@ -19,7 +19,8 @@ def _listed(names: Sequence[str]) -> str:
 def overlapping_blocks(names: Sequence[str]) -> BlockError:
     """Parameters in two blocks."""
     return BlockError(
-        f"{_listed(names)} belong to more than one block. {_UNTOUCHED} Name each parameter, or each element of a small "
+        f"{_listed(names)} belong to more than one block. {_UNTOUCHED} Name each parameter, or "
+        "each element of a small "
         "array, in one block."
     )
 
@@ -27,7 +28,8 @@ def overlapping_blocks(names: Sequence[str]) -> BlockError:
 def missing_in_blocks(names: Sequence[str]) -> BlockError:
     """Parameters in no block."""
     return BlockError(
-        f"{_listed(names)} belong to no block, so that they would never move. {_UNTOUCHED} Name them in a block, or "
+        f"{_listed(names)} belong to no block, so that they would never move. {_UNTOUCHED} Name "
+        "them in a block, or "
         "leave them out of `wrt`: what is not selected stays fixed."
     )
 
@@ -35,8 +37,10 @@ def missing_in_blocks(names: Sequence[str]) -> BlockError:
 def wrong_covariance(seen: str, num: int, reason: str) -> ProposalError:
     """A covariance that is none."""
     return ProposalError(
-        f"`metropolis(covariance=...)` got {seen} for {num} parameters: {reason}. {_UNTOUCHED} Pass variances of shape "
-        f"({num},), or a symmetric matrix of shape ({num}, {num}) in the order of `names`: an earlier chain's, or the "
+        f"`metropolis(covariance=...)` got {seen} for {num} parameters: {reason}. {_UNTOUCHED} "
+        "Pass variances of shape "
+        f"({num},), or a symmetric matrix of shape ({num}, {num}) in the order of `names`: an "
+        "earlier chain's, or the "
         "inverse of the Hessian at the best fit."
     )
 
@@ -44,7 +48,8 @@ def wrong_covariance(seen: str, num: int, reason: str) -> ProposalError:
 def wrong_width(update: str, seen: str, names: Sequence[str]) -> ProposalError:
     """Widths of a proposal that do not fit its block."""
     return ProposalError(
-        f"`{update}` got {seen} for the block of {_listed(names)}. {_UNTOUCHED} Pass one positive number, or one for "
+        f"`{update}` got {seen} for the block of {_listed(names)}. {_UNTOUCHED} Pass one positive "
+        "number, or one for "
         f"each of its {len(names)} elements."
     )
 
@@ -52,7 +57,8 @@ def wrong_width(update: str, seen: str, names: Sequence[str]) -> ProposalError:
 def not_an_update(block: str, kind: str) -> TypeError:
     """What is none of the updates."""
     return TypeError(
-        f"`gibbs(updates=...)` got {kind} for `{block}`. {_UNTOUCHED} Pass a `Walk`, a `Hamiltonian` or a "
+        f"`gibbs(updates=...)` got {kind} for `{block}`. {_UNTOUCHED} Pass a `Walk`, a "
+        "`Hamiltonian` or a "
         "`Conditional` for each block."
     )
 
@@ -60,7 +66,8 @@ def not_an_update(block: str, kind: str) -> TypeError:
 def bad_start(value: Any) -> StartError:
     """A start of probability zero."""
     return StartError(
-        f"The log-density at the start is {value}. This is usually a start outside of the support, or data that hold "
+        f"The log-density at the start is {value}. This is usually a start outside of the support, "
+        "or data that hold "
         f"NaN. {_UNTOUCHED} Start where it is finite, for example at a best fit."
     )
 
@@ -68,14 +75,16 @@ def bad_start(value: Any) -> StartError:
 def not_a_scalar(seen: str) -> TypeError:
     """A log-density that is no number."""
     return TypeError(
-        f"A log-density must return one real number; this one returns {seen}. {_UNTOUCHED} Sum over the events."
+        f"A log-density must return one real number; this one returns {seen}. {_UNTOUCHED} Sum "
+        "over the events."
     )
 
 
 def wrong_draw(block: Sequence[str], seen: str, expected: str) -> ProposalError:
     """A conditional draw of another shape."""
     return ProposalError(
-        f"The `Conditional` of {_listed(block)} returned {seen}; its block is {expected}. {_UNTOUCHED} Return the "
+        f"The `Conditional` of {_listed(block)} returned {seen}; its block is {expected}. "
+        f"{_UNTOUCHED} Return the "
         "block's new values in one vector, in the order in which the block names them."
     )
 
@@ -83,7 +92,8 @@ def wrong_draw(block: Sequence[str], seen: str, expected: str) -> ProposalError:
 def wrong_oversample(value: Any) -> ValueError:
     """A power outside of its range."""
     return ValueError(
-        f"`blocks(oversample=...)` got {value!r}; it must be between 0 (every parameter moves equally often) and 1 "
+        f"`blocks(oversample=...)` got {value!r}; it must be between 0 (every parameter moves "
+        "equally often) and 1 "
         "(every block takes as long). Nothing was measured."
     )
 
@@ -91,7 +101,8 @@ def wrong_oversample(value: Any) -> ValueError:
 def wrong_walkers(num: Any, num_parameters: int) -> ValueError:
     """Too few walkers."""
     return ValueError(
-        f"An ensemble of {num!r} walkers cannot sample {num_parameters} parameters: moves are along differences of "
+        f"An ensemble of {num!r} walkers cannot sample {num_parameters} parameters: moves are "
+        "along differences of "
         f"walkers. {_UNTOUCHED} Take an even number, at least {2 * num_parameters}."
     )
 
@@ -104,8 +115,10 @@ def wrong_number(option: str, value: Any) -> ValueError:
 def wrong_position(seen: str, expected: str) -> PositionError:
     """A position of another structure."""
     return PositionError(
-        f"A log-density of positions of the structure {expected} got {seen}. This is usually a value for what is not "
-        "sampled, which stays as it was when the log-density was made. Nothing was evaluated. Pass what `wrt` selects, "
+        f"A log-density of positions of the structure {expected} got {seen}. This is usually a "
+        "value for what is not "
+        "sampled, which stays as it was when the log-density was made. Nothing was evaluated. Pass "
+        "what `wrt` selects, "
         "None "
         "elsewhere."
     )

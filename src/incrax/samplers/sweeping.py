@@ -1,4 +1,5 @@
-"""Chains on the host, block by block: an evaluation runs what its block reaches, the rest is saved values.
+"""Chains on the host, block by block: an evaluation runs what its block reaches, the rest is saved
+values.
 
 In: a log-density, blocks and how they move, a key. Out: a `Chain`.
 """
@@ -29,7 +30,9 @@ from incrax.samplers.messages import (
 from incrax.samplers.updates import Block, Conditional, Hamiltonian, Position, Update, Walk
 
 WIDTH = 2.4
-"""Width of a step over the root of the number of parameters, in units of the covariance's: the best for a normal."""
+"""Width of a step over the root of the number of parameters, in units of the covariance's: the best
+for a normal.
+"""
 
 
 def gibbs(
@@ -41,14 +44,16 @@ def gibbs(
     wrt: Any = None,
     progress: bool = True,
 ) -> Chain:
-    """Sample block by block: Metropolis within Gibbs, HMC within Gibbs, draws from conditionals, in any mixture.
+    """Sample block by block: Metropolis within Gibbs, HMC within Gibbs, draws from conditionals, in
+    any mixture.
 
     Args:
-        log_density: function of pytrees that returns one real number; an incremental one is evaluated as it is, so that
-            its `stats` count.
+        log_density: function of pytrees that returns one real number; an incremental one is
+            evaluated as it is, so that its `stats` count.
         *args: its arguments at the start; those that are not sampled stay.
-        updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how it moves: a `Walk`, a
-            `Hamiltonian` or a `Conditional`. Each moves once a sweep, in this order.
+        updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how
+            it moves: a `Walk`, a `Hamiltonian` or a `Conditional`. Each moves once a sweep, in this
+            order.
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples, one after each sweep.
         wrt: what is sampled; see `grad`. None: the first argument.
@@ -64,8 +69,8 @@ def gibbs(
         UnknownInputError: a block names nothing that is sampled.
         TypeError: an update is none, or the function returns something else than one number.
 
-    Cost: per step one evaluation of what its block reaches. A `Hamiltonian` evaluates value and gradient by its block
-        alone, by an incremental function of its own.
+    Cost: per step one evaluation of what its block reaches. A `Hamiltonian` evaluates value and
+        gradient by its block alone, by an incremental function of its own.
 
     Example:
         >>> import jax.numpy as jnp
@@ -105,16 +110,17 @@ def metropolis(
 ) -> Chain:
     """Random-walk Metropolis by blocks of slow and fast parameters, the fast ones oversampled.
 
-    A step of a block moves it, and those after it along their correlations with it. In a sweep each block makes as many
-    steps as it has parameters, times its `oversample`. A fast step evaluates what the fast parameters reach and
-    reads the rest from saved values, also after a rejected slow step.
+    A step of a block moves it, and those after it along their correlations with it. In a sweep each
+    block makes as many steps as it has parameters, times its `oversample`. A fast step evaluates
+    what the fast parameters reach and reads the rest from saved values, also after a rejected slow
+    step.
 
     Args:
         log_density: as for `gibbs`.
         *args: as for `gibbs`.
         blocks: from `samplers.blocks`, or made by hand.
-        covariance: of the parameters, as far as it is known: variances of shape (n,), or a matrix of shape (n, n), in
-            the order of `Chain.names`.
+        covariance: of the parameters, as far as it is known: variances of shape (n,), or a matrix
+            of shape (n, n), in the order of `Chain.names`.
         key: as for `gibbs`.
         num_sweeps: as for `gibbs`.
         wrt: as for `gibbs`.
@@ -129,7 +135,8 @@ def metropolis(
 
     Cost: a sweep takes `blocks.sweep_s`.
 
-    Source: A. Lewis, arXiv:1304.4473, for proposals by the Cholesky factor in the order of the blocks.
+    Source: A. Lewis, arXiv:1304.4473, for proposals by the Cholesky factor in the order of the
+    blocks.
 
     Example:
         >>> import jax.numpy as jnp
@@ -167,7 +174,9 @@ def metropolis(
 Sweep = Callable[[Position, np.random.Generator], Position]
 
 
-def _run(density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: int, *, progress: bool) -> Chain:
+def _run(
+    density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: int, *, progress: bool
+) -> Chain:
     if num < 1:
         raise wrong_number("num_sweeps", num)
     rng = generator(key)
@@ -183,14 +192,23 @@ def _run(density: Density, made: Sequence[Block], sweep: Sweep, key: Any, num: i
             samples[number], values[number] = place
             meter.advance()
     acceptance = {block.names[0]: block.accepted / max(block.tried, 1) for block in made}
-    return Chain(samples, density.names, values, acceptance, sum(block.evaluations for block in made), density)
+    return Chain(
+        samples,
+        density.names,
+        values,
+        acceptance,
+        sum(block.evaluations for block in made),
+        density,
+    )
 
 
-# --- blocks -----------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 
 def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
-    """The elements that a path, a prefix of paths, or a tuple of these names, in the order in which they are named."""
+    """The elements that a path, a prefix of paths, or a tuple of these names, in the order in which
+    they are named.
+    """
     parts = asked if isinstance(asked, tuple) else (asked,)
     for part in parts:
         if not isinstance(part, str) or not any(is_within(name, part) for name in names):
@@ -215,19 +233,23 @@ def _block(density: Density, names: tuple[str, ...]) -> Block:
 
 
 class _Gradient:
-    """Log-density and its gradient by a block, through saved values of its own; made when first asked for."""
+    """Log-density and its gradient by a block, through saved values of its own; made when first
+    asked for.
+    """
 
     def __init__(self, density: Density, names: tuple[str, ...]) -> None:
         paths = density.selection.paths
         self.paths = tuple(path for path in paths if any(is_within(name, path) for name in names))
-        of_paths = [name for name in density.names if any(is_within(name, path) for path in self.paths)]
+        of_paths = [
+            name for name in density.names if any(is_within(name, path) for path in self.paths)
+        ]
         self.places = [of_paths.index(name) for name in names]
         self.density = density
         self.function: Any = value_and_grad(density.plain, wrt=self.paths)
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         """Both at a vector; -inf where the value is NaN."""
-        value, gradient = self.function(*self.density.flat.arguments(x))
+        value, gradient = self.function(*self.density.arguments(x))
         parts = [np.asarray(part, np.float64).ravel() for part in jax.tree.leaves(gradient)]
         value = float(value)
         return value if value == value else -np.inf, np.concatenate(parts)[self.places]

@@ -1,4 +1,5 @@
-"""How a block moves while all else stays: a random walk, Hamiltonian dynamics, a draw from its conditional.
+"""How a block moves while all else stays: a random walk, Hamiltonian dynamics, a draw from its
+conditional.
 
 In: where a chain is, a block. Out: where it is next. It must not know other blocks.
 """
@@ -25,8 +26,9 @@ class Position(NamedTuple):
 class Block:
     """A block of a chain.
 
-    Fields: names of its elements; their places in the vector; the log-density of a vector; that and its gradient by
-    the block, of a vector; all of a vector as the arguments of the log-density; counters.
+    Fields: names of its elements; their places in the vector; the log-density of a vector; that and
+    its gradient by the block, of a vector; all of a vector as the arguments of the log-density;
+    counters.
     """
 
     names: tuple[str, ...]
@@ -44,7 +46,9 @@ class Block:
         x[self.places] = part
         return x
 
-    def decided(self, place: Position, moved: Position, log_ratio: float, rng: np.random.Generator) -> Position:
+    def decided(
+        self, place: Position, moved: Position, log_ratio: float, rng: np.random.Generator
+    ) -> Position:
         """Where the chain is after a proposal that is accepted with probability exp(log_ratio)."""
         self.tried += 1
         is_accepted = np.log(rng.uniform()) < log_ratio
@@ -65,8 +69,8 @@ class Walk:
     """Random-walk Metropolis: normal steps of these widths.
 
     Args:
-        width: standard deviation of a step: one number, or one for each element of the block, in the order in which
-            the block names them.
+        width: standard deviation of a step: one number, or one for each element of the block, in
+            the order in which the block names them.
         times: steps in a row.
     """
 
@@ -88,13 +92,14 @@ class Walk:
 
 @dataclass(frozen=True)
 class Hamiltonian:
-    """Hamiltonian Monte Carlo: leapfrog steps along the gradient by the block, which alone is differentiated.
+    """Hamiltonian Monte Carlo: leapfrog steps along the gradient by the block, which alone is
+    differentiated.
 
     Args:
         step_size: of a leapfrog step, in units of `width`.
         num_steps: leapfrog steps of a trajectory; varied at random between half of it and all.
-        width: typical widths of the block's conditional: one number, or one for each element, in the order in which the
-            block names them.
+        width: typical widths of the block's conditional: one number, or one for each element, in
+            the order in which the block names them.
     """
 
     step_size: float
@@ -112,7 +117,8 @@ class Hamiltonian:
         num_steps = int(rng.integers((self.num_steps + 1) // 2, self.num_steps + 1))
         x, (value, gradient) = place.x, block.value_and_gradient(place.x)
         block.evaluations += 1 + num_steps
-        # Half a kick, then drifts and kicks by turns: p -> p + eps/2 dlogp/dq, q -> q + eps p, in units of the widths.
+        # Half a kick, then drifts and kicks by turns: p -> p + eps/2 dlogp/dq, q -> q + eps p, in
+        # units of the widths.
         momentum = momentum + 0.5 * self.step_size * width * gradient
         for turn in range(num_steps):
             x = block.at(x, x[block.places] + self.step_size * width * momentum)
@@ -120,7 +126,9 @@ class Hamiltonian:
             last = turn == num_steps - 1
             momentum = momentum + (0.5 if last else 1.0) * self.step_size * width * gradient
         log_ratio = float(value - place.value + start_kinetic - 0.5 * momentum @ momentum)
-        return block.decided(place, Position(x, value), log_ratio if log_ratio == log_ratio else -np.inf, rng)
+        return block.decided(
+            place, Position(x, value), log_ratio if log_ratio == log_ratio else -np.inf, rng
+        )
 
 
 @dataclass(frozen=True)
@@ -128,8 +136,8 @@ class Conditional:
     """A draw from the block's conditional distribution, known in closed form; always accepted.
 
     Args:
-        draw: function (numpy generator, *arguments of the log-density) -> new values of the block in one vector, in
-            the order in which the block names its elements.
+        draw: function (numpy generator, *arguments of the log-density) -> new values of the block
+            in one vector, in the order in which the block names its elements.
     """
 
     draw: Callable[..., Any]
@@ -138,20 +146,28 @@ class Conditional:
         """The draw."""
         part = np.asarray(self.draw(rng, *block.arguments(place.x)), np.float64)
         if part.shape not in ((len(block.names),), ()) or part.size != len(block.names):
-            raise wrong_draw(block.names, f"an array of shape {part.shape}", f"{len(block.names)} elements")
+            raise wrong_draw(
+                block.names, f"an array of shape {part.shape}", f"{len(block.names)} elements"
+            )
         x = block.at(place.x, part.reshape(-1))
         block.tried += 1
         block.accepted += 1
         block.evaluations += 1
         drawn = Position(x, block.value(x))
         if not np.all(np.isfinite(part)) or drawn.value == -np.inf:
-            raise wrong_draw(block.names, f"{part.tolist()}, where the density is zero", "sampled where it is not")
+            raise wrong_draw(
+                block.names,
+                f"{part.tolist()}, where the density is zero",
+                "sampled where it is not",
+            )
         return drawn
 
 
 def _widths(update: str, width: Any, block: Block) -> np.ndarray:
     widths = np.asarray(width, np.float64)
-    is_fitting = widths.shape in ((), (len(block.names),)) and bool(np.all(widths > 0) and np.all(np.isfinite(widths)))
+    is_fitting = widths.shape in ((), (len(block.names),)) and bool(
+        np.all(widths > 0) and np.all(np.isfinite(widths))
+    )
     if not is_fitting:
         raise wrong_width(update, repr(width), block.names)
     return np.broadcast_to(widths, (len(block.names),))

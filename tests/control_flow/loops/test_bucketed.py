@@ -76,11 +76,13 @@ def test_under_a_transformation_it_is_the_plain_function():
 
 def test_derivatives_by_two_ragged_arguments_of_one_capacity_have_their_lengths():
     f = lambda a, b: jnp.sum(a.values**2) * jnp.sum(b.values)
-    a, b = incrax.bucketed(jax.grad(f, (0, 1), allow_int=True), ragged=("a", "b"))(np.ones(5), np.ones(7))
+    a, b = incrax.bucketed(jax.grad(f, (0, 1), allow_int=True), ragged=("a", "b"))(
+        np.ones(5), np.ones(7)
+    )
     close((a, b), (jnp.full(5, 14.0), jnp.full(7, 5.0)))
 
 
-# --- what can be bucketed ---------------------------------------------------------------------------------------------
+# --- what can be bucketed -------------------------------------------------------------------------
 
 
 def mean_of_rows(xs):
@@ -116,14 +118,20 @@ class Scale:
 
 def test_methods_and_callables_without_a_hash():
     scale = Scale(2.0)
-    assert float(scale.method(np.ones(3))) == float(incrax.bucketed(scale, ragged="xs")(np.ones(3))) == 6.0
+    assert (
+        float(scale.method(np.ones(3)))
+        == float(incrax.bucketed(scale, ragged="xs")(np.ones(3)))
+        == 6.0
+    )
 
 
-# --- sizes that are found out ----------------------------------------------------------------------------------------
+# --- sizes that are found out ---------------------------------------------------------------------
 
 
 def test_sizes_grow_to_what_is_found_and_results_are_exact():
-    f = incrax.bucketed(lambda x: (incrax.select_rows(x, x > 0), incrax.unique(jnp.round(x)).values))
+    f = incrax.bucketed(
+        lambda x: (incrax.select_rows(x, x > 0), incrax.unique(jnp.round(x)).values)
+    )
     for n in (10, 300, 40, 300):
         x = RNG.normal(size=300) + np.where(np.arange(300) < n, 9.0, -90.0)
         positive, distinct = f(x)
@@ -151,7 +159,9 @@ positive_sum = jax.jit(lambda x: jnp.sum(incrax.select_rows(x, x > 0).values))
 
 
 @pytest.mark.parametrize(
-    "inner", [positive_sum, lambda x: jax.lax.scan(turn_of_positive, 0.0, x[None])[0]], ids=["jit", "scan"]
+    "inner",
+    [positive_sum, lambda x: jax.lax.scan(turn_of_positive, 0.0, x[None])[0]],
+    ids=["jit", "scan"],
 )
 def test_sizes_grow_inside_functions_whose_traces_jax_keeps(inner):
     f = incrax.bucketed(lambda x: jnp.sum(incrax.select_rows(x, x > 1).values) + inner(x))
@@ -170,7 +180,9 @@ def test_arguments_that_are_known_inside_a_compiled_function_cut_nothing_off():
 
 
 def test_a_ragged_argument_that_is_known_inside_a_compiled_function():
-    inner = incrax.bucketed(lambda xs: incrax.scan(lambda c, x: (c + x, c), 0.0, xs)[1], ragged="xs")
+    inner = incrax.bucketed(
+        lambda xs: incrax.scan(lambda c, x: (c + x, c), 0.0, xs)[1], ragged="xs"
+    )
     close(jax.jit(lambda y: inner(np.ones(3)) + y)(1.0), jnp.array([1.0, 2.0, 3.0]))
 
 

@@ -1,4 +1,6 @@
-"""`scan` and `map` against `lax.scan`: values, derivatives in every mode, batches of lengths, memory, compilations."""
+"""`scan` and `map` against `lax.scan`: values, derivatives in every mode, batches of lengths,
+memory, compilations.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, primitives_run, ran_by
-from hypothesis import given, settings
+from helpers import MINIMAL, examples, primitives_run, ran_by
+from hypothesis import given
 from hypothesis import strategies as st
 from loop_cases import DERIVATIVES, close, counted_compiles
 
@@ -34,7 +36,7 @@ def loss(scan, **options):
     return total
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 KEYS = jax.random.split(jax.random.key(0), 4)
 CASES = {
@@ -58,10 +60,17 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_jax(name, reverse):
     f, init, xs = CASES[name]
-    actual, expected = incrax.scan(f, init, xs, reverse=reverse), jax.lax.scan(f, init, xs, reverse=reverse)
-    as_data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    actual, expected = (
+        incrax.scan(f, init, xs, reverse=reverse),
+        jax.lax.scan(f, init, xs, reverse=reverse),
+    )
+    as_data = lambda x: (
+        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    )
     close(jax.tree.map(as_data, actual), jax.tree.map(as_data, expected))
-    assert [x.weak_type for x in jax.tree.leaves(actual[0])] == [x.weak_type for x in jax.tree.leaves(expected[0])]
+    assert [x.weak_type for x in jax.tree.leaves(actual[0])] == [
+        x.weak_type for x in jax.tree.leaves(expected[0])
+    ]
 
 
 @pytest.mark.parametrize("length", [0, 1, 5])
@@ -102,7 +111,7 @@ def test_padded_rows_give_padded_results():
     seed=st.integers(0, 9),
     shape=st.sampled_from([(), (2,), (2, 1)]),
 )
-@settings(max_examples=15)
+@examples(3 / 5)
 def test_any_length_carry_and_direction(length, reverse, seed, shape):
     rng = np.random.default_rng(seed)
     init, xs = {"a": rng.normal(size=shape), "n": np.int32(seed)}, rng.normal(size=(length, *shape))
@@ -110,7 +119,9 @@ def test_any_length_carry_and_direction(length, reverse, seed, shape):
     def turn(c, x):
         return {"a": jnp.sin(c["a"]) + x, "n": c["n"] + 1}, (c["a"] * x, c["n"])
 
-    close(incrax.scan(turn, init, xs, reverse=reverse), jax.lax.scan(turn, init, xs, reverse=reverse))
+    close(
+        incrax.scan(turn, init, xs, reverse=reverse), jax.lax.scan(turn, init, xs, reverse=reverse)
+    )
 
 
 def test_weakly_typed_rows_do_not_widen_the_carry():
@@ -126,17 +137,21 @@ def test_results_have_the_weak_types_of_jax():
     f = lambda scan: scan(lambda c, x: (c + 1, (2.0, c, x)), 0, XS)[1]
     for run in (lambda f: f, jax.jit):
         actual, expected = run(partial(f, incrax.scan))(), run(partial(f, jax.lax.scan))()
-        assert [y.weak_type for y in actual] == [y.weak_type for y in expected] == [True, True, False]
+        assert (
+            [y.weak_type for y in actual] == [y.weak_type for y in expected] == [True, True, False]
+        )
         close(actual, expected)
 
 
 def test_a_longer_length_of_padded_rows_is_an_error():
     rows = dataclasses.replace(incrax.select_rows(XS, np.ones(7, bool)), length=65)
-    with pytest.raises(incrax.errors.CapacityError, match="asked for 65 rows or turns, and there is room for 64"):
+    with pytest.raises(
+        incrax.errors.CapacityError, match="asked for 65 rows or turns, and there is room for 64"
+    ):
         incrax.scan(lambda c, x: (c + 1, None), 0, rows)
 
 
-# --- derivatives -----------------------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -146,7 +161,9 @@ def test_derivatives_at_a_traced_length(kind, reverse):
     f = jax.jit(derivative(loss(incrax.scan, reverse=reverse), ARGS))
     n = 4
     actual = f(W, H, XS, n)
-    expected = derivative(lambda w, h, xs: loss(jax.lax.scan, reverse=reverse)(w, h, xs[:n]), ARGS)(W, H, XS)
+    expected = derivative(lambda w, h, xs: loss(jax.lax.scan, reverse=reverse)(w, h, xs[:n]), ARGS)(
+        W, H, XS
+    )
     close(actual, expected)
 
 
@@ -188,7 +205,10 @@ def test_carries_that_are_integers_or_do_not_move_have_no_tangent():
         carry, ys = scan(turn, (0, 1.0, 0.0), XS[:, 0])
         return carry[1] + jnp.sum(ys) + carry[2]
 
-    close(jax.jit(jax.hessian(partial(f, scan=incrax.scan)))(0.7), jax.hessian(partial(f, scan=jax.lax.scan))(0.7))
+    close(
+        jax.jit(jax.hessian(partial(f, scan=incrax.scan)))(0.7),
+        jax.hessian(partial(f, scan=jax.lax.scan))(0.7),
+    )
 
 
 def test_what_a_turn_does_to_constants_alone_is_not_stored_per_turn():
@@ -209,10 +229,12 @@ def test_random_rules_of_derivatives_in_a_turn_are_kept():
     assert float(jax.grad(f)(1.0)) == 9.0
 
 
-# --- inside other functions ------------------------------------------------------------------------------------------
+# --- inside other functions -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: lambda *a: jax.lax.cond(True, f, f, *a)])
+@pytest.mark.parametrize(
+    "wrap", [jax.jit, jax.checkpoint, lambda f: lambda *a: jax.lax.cond(True, f, f, *a)]
+)
 def test_it_differentiates_inside_other_functions_of_jax(wrap):
     expected = jax.grad(loss(jax.lax.scan), ARGS)(W, H, XS)
     close(jax.grad(wrap(loss(incrax.scan)), ARGS)(W, H, XS), expected)
@@ -255,7 +277,9 @@ def test_a_length_that_becomes_too_large_is_an_error_in_incremental_functions_ea
     f = incrax.incremental(traced_length, tuning=MINIMAL)
     saved = f(1.0, -2.0, 10)
     for _ in range(2):
-        with pytest.raises(jax.errors.JaxRuntimeError, match="asked for 65 rows or turns, and there is room for 64"):
+        with pytest.raises(
+            jax.errors.JaxRuntimeError, match="asked for 65 rows or turns, and there is room for 64"
+        ):
             jax.block_until_ready(f(1.0, -2.0, 65))
     close(f(1.0, -2.0, 10), saved)
 
@@ -271,7 +295,9 @@ CHECKED = {
 @pytest.mark.parametrize("kind", CHECKED)
 def test_a_check_of_the_length_is_no_effect_and_is_not_dropped(kind):
     transform, num = CHECKED[kind]
-    f = transform(lambda n, c=0.0: incrax.scan(lambda c, x: (jnp.sin(c) + x, None), c, jnp.arange(5.0), n)[0])
+    f = transform(
+        lambda n, c=0.0: incrax.scan(lambda c, x: (jnp.sin(c) + x, None), c, jnp.arange(5.0), n)[0]
+    )
     assert not jax.make_jaxpr(f)(num).effects
     with pytest.raises(jax.errors.JaxRuntimeError, match="asked for 6 rows"):
         jax.block_until_ready(jax.jit(f)(num))
@@ -288,7 +314,7 @@ def test_a_print_in_a_turn_is_made_in_each_turn(capfd):
     assert capfd.readouterr().out.count("turn") == 3
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 LENGTHS = np.array([0, 7, 3, 1])
 
@@ -304,8 +330,12 @@ def test_a_batch_of_lengths(derivative, reverse):
 
 def test_the_gradient_of_a_batch_of_lengths_with_shared_and_own_inputs():
     hs = jnp.stack([H * k for k in range(4)])
-    ours = lambda w, hs: jnp.sum(jax.vmap(loss(incrax.scan), (None, 0, None, 0))(w, hs, XS, LENGTHS))
-    plain = lambda w, hs: sum(loss(jax.lax.scan)(w, h, XS[:n]) for h, n in zip(hs, LENGTHS, strict=True))
+    ours = lambda w, hs: jnp.sum(
+        jax.vmap(loss(incrax.scan), (None, 0, None, 0))(w, hs, XS, LENGTHS)
+    )
+    plain = lambda w, hs: sum(
+        loss(jax.lax.scan)(w, h, XS[:n]) for h, n in zip(hs, LENGTHS, strict=True)
+    )
     close(jax.jit(jax.grad(ours, (0, 1)))(W, hs), jax.grad(plain, (0, 1))(W, hs))
 
 
@@ -325,7 +355,9 @@ def test_turns_that_an_example_does_not_take_put_no_nan_into_the_gradient():
 
 def test_sums_over_a_batch_inside_a_turn():
     turn = lambda c, x: (c + jax.lax.psum(x * c, "batch"), None)
-    f = lambda scan: jax.vmap(lambda c, x: scan(turn, c, x)[0], axis_name="batch")(jnp.ones(2), XS[:2])
+    f = lambda scan: jax.vmap(lambda c, x: scan(turn, c, x)[0], axis_name="batch")(
+        jnp.ones(2), XS[:2]
+    )
     close(f(incrax.scan), f(jax.lax.scan))
 
 
@@ -344,7 +376,7 @@ def test_a_batch_of_lengths_without_rows_and_one_of_no_examples():
     close(jax.vmap(f, (None, 0))(XS[:, 0], jnp.zeros(0, int)), (jnp.zeros(0), jnp.zeros((0, 7))))
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -353,11 +385,16 @@ def test_a_batch_of_lengths_without_rows_and_one_of_no_examples():
 def test_segments_that_are_evaluated_again_give_the_same_derivatives(kind, memory, reverse):
     derivative = DERIVATIVES[kind]
     f = loss(incrax.scan, reverse=reverse, memory=memory)
-    close(jax.jit(derivative(f, ARGS))(W, H, XS), derivative(loss(jax.lax.scan, reverse=reverse), ARGS)(W, H, XS))
+    close(
+        jax.jit(derivative(f, ARGS))(W, H, XS),
+        derivative(loss(jax.lax.scan, reverse=reverse), ARGS)(W, H, XS),
+    )
 
 
 def test_the_budget_is_per_example_of_a_batch():
-    f = lambda scan, **options: lambda w: jnp.sum(jax.vmap(lambda h: loss(scan, **options)(w, h, XS))(jnp.eye(3)))
+    f = lambda scan, **options: (
+        lambda w: jnp.sum(jax.vmap(lambda h: loss(scan, **options)(w, h, XS))(jnp.eye(3)))
+    )
     close(jax.jit(jax.grad(f(incrax.scan, memory=270)))(W), jax.grad(f(jax.lax.scan))(W))
 
 
@@ -374,7 +411,7 @@ def test_the_budget_bounds_the_memory_of_a_gradient():
     assert used[2**21] < rows_and_cotangents + 2**21
 
 
-# --- compilations ----------------------------------------------------------------------------------------------------
+# --- compilations ---------------------------------------------------------------------------------
 
 
 def test_fifty_lengths_take_at_most_eight_compilations():
@@ -397,13 +434,17 @@ def test_gradients_of_a_closure_made_anew_are_compiled_once():
     with counted_compiles() as count:
         actual = [gradient(W * k, n) for k, n in ((1.0, 3), (0.5, 7))]
     assert count.num <= 2  # the results' rows are cut to another length outside of the loop
-    expected = jax.grad(lambda w: jnp.sum(jax.lax.scan(lambda h, x: cell(w, h, x), H, XS)[0]))(W * 0.5)
+    expected = jax.grad(lambda w: jnp.sum(jax.lax.scan(lambda h, x: cell(w, h, x), H, XS)[0]))(
+        W * 0.5
+    )
     close(actual[1], expected)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (1.0, 2.0), (1, True), (np.nan, 1.0)])
 def test_turns_that_differ_in_a_constant_are_different_programs(first, second):
-    f = lambda k: incrax.scan(lambda c, x: (c, jnp.arctan2(x * 0.0, k * 1.0)), 0.0, np.array([1.0, -1.0]))[1]
+    f = lambda k: incrax.scan(
+        lambda c, x: (c, jnp.arctan2(x * 0.0, k * 1.0)), 0.0, np.array([1.0, -1.0])
+    )[1]
     for k in (first, second):
         np.testing.assert_array_equal(f(k), jnp.arctan2(np.array([0.0, -0.0]), k * 1.0))
 
@@ -433,13 +474,17 @@ def test_functions_on_the_host_that_say_they_are_equal_are_different_programs():
     def total(factor):
         shape = jax.ShapeDtypeStruct((), np.float64)
         return float(
-            incrax.scan(lambda c, x: (c + jax.pure_callback(Scaled(factor), shape, x), None), 0.0, np.ones(3))[0]
+            incrax.scan(
+                lambda c, x: (c + jax.pure_callback(Scaled(factor), shape, x), None),
+                0.0,
+                np.ones(3),
+            )[0]
         )
 
     assert [total(1.0), total(2.0)] == [3.0, 6.0]
 
 
-# --- map -------------------------------------------------------------------------------------------------------------
+# --- map ------------------------------------------------------------------------------------------
 
 
 def test_map_is_that_of_jax():

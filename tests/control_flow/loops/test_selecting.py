@@ -1,4 +1,6 @@
-"""`select_rows`, `nonzero`, `unique`: exact against NumPy, differentiable, never cut off in silence."""
+"""`select_rows`, `nonzero`, `unique`: exact against NumPy, differentiable, never cut off in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, primitives_run
-from hypothesis import given, settings
+from helpers import MINIMAL, examples, primitives_run
+from hypothesis import given
 from hypothesis import strategies as st
 from loop_cases import close, counted_compiles
 
@@ -29,12 +31,14 @@ def test_selected_rows_are_those_of_numpy(mask, size):
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), max_size=20))
-@settings(max_examples=20)
+@examples(4 / 5)
 def test_rows_of_any_number(rows):
     x, mask = np.array([r[0] for r in rows], int), np.array([r[1] for r in rows], bool)
     np.testing.assert_array_equal(exact(x, mask), x[mask])
     np.testing.assert_array_equal(incrax.nonzero(x).exact()[0], np.nonzero(x)[0])
-    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True
+    )
     found = incrax.unique(x)
     for actual, expected in ((found.values, values), (found.first, first), (found.counts, counts)):
         np.testing.assert_array_equal(actual.exact(), expected)
@@ -53,22 +57,30 @@ def test_nonzero_of_several_axes():
     close(incrax.nonzero(x).exact(), tuple(map(jnp.asarray, np.nonzero(x))))
 
 
-@pytest.mark.parametrize("x", [[3.0, np.nan, 0.0, 3.0, np.nan, -1.0], [2, 2, 0], []], ids=["NaN", "integers", "none"])
+@pytest.mark.parametrize(
+    "x", [[3.0, np.nan, 0.0, 3.0, np.nan, -1.0], [2, 2, 0], []], ids=["NaN", "integers", "none"]
+)
 def test_inside_compiled_programs_too(x):
     x = np.array(x)
-    values, first, inverse, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True
+    )
     found = jax.jit(lambda x: incrax.unique(x, size=7))(x)
     np.testing.assert_array_equal(found.inverse, inverse)
     for actual, expected in ((found.values, values), (found.first, first), (found.counts, counts)):
         np.testing.assert_array_equal(actual.exact(), expected)
         assert not np.any(actual.values[len(values) :])
-    np.testing.assert_array_equal(jax.jit(lambda x: incrax.nonzero(x, size=7))(x).exact()[0], np.nonzero(x)[0])
+    np.testing.assert_array_equal(
+        jax.jit(lambda x: incrax.nonzero(x, size=7))(x).exact()[0], np.nonzero(x)[0]
+    )
     rows = jax.jit(lambda x: incrax.select_rows(x, x > 0, size=7))(x)
     np.testing.assert_array_equal(rows.exact(), x[x > 0])
 
 
 def test_exact_rows_of_more_than_there_are_are_an_error():
-    with pytest.raises(incrax.errors.CapacityError, match="asked for 9 rows or turns, and there is room for 5"):
+    with pytest.raises(
+        incrax.errors.CapacityError, match="asked for 9 rows or turns, and there is room for 5"
+    ):
         incrax.Padded(X, 9).exact()
 
 
@@ -89,11 +101,19 @@ def test_rows_stay_on_the_device_that_their_array_was_put_on():
     put = jax.device_put(X, jax.devices()[0])
     for x, is_put in ((X, False), (put, True)):
         unique = incrax.unique(x)
-        found = (incrax.select_rows(x, X > 0), incrax.nonzero(x), unique.values, unique.counts, unique.inverse)
-        assert {leaf.committed for leaf in jax.tree.leaves(found) if isinstance(leaf, jax.Array)} == {is_put}
+        found = (
+            incrax.select_rows(x, X > 0),
+            incrax.nonzero(x),
+            unique.values,
+            unique.counts,
+            unique.inverse,
+        )
+        assert {
+            leaf.committed for leaf in jax.tree.leaves(found) if isinstance(leaf, jax.Array)
+        } == {is_put}
 
 
-# --- derivatives -----------------------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("derivative", [jax.grad, jax.hessian])
@@ -117,7 +137,9 @@ def test_a_fold_over_selected_rows():
         rows = incrax.select_rows(x, x > 0, size=4)
         return incrax.scan(lambda c, x: (c * x, None), 1.0, rows)[0]
 
-    close(jax.jit(jax.value_and_grad(total))(X), jax.value_and_grad(lambda x: x[0] * x[2] * x[4])(X))
+    close(
+        jax.jit(jax.value_and_grad(total))(X), jax.value_and_grad(lambda x: x[0] * x[2] * x[4])(X)
+    )
 
 
 def test_a_batch_of_masks():
@@ -126,7 +148,7 @@ def test_a_batch_of_masks():
     assert rows.values[1].tolist() == [-1.0, -3.0, 0.0, 0.0, 0.0]
 
 
-# --- sizes -----------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 def test_more_rows_than_the_size_are_an_error_outside_and_inside_compiled_programs():
@@ -139,7 +161,9 @@ def test_more_rows_than_the_size_are_an_error_outside_and_inside_compiled_progra
 
 
 def test_rows_found_again_are_saved_ones_in_incremental_functions():
-    f = incrax.incremental(lambda a, x: (a * a, incrax.select_rows(x, x > 0, size=2).values), tuning=MINIMAL)
+    f = incrax.incremental(
+        lambda a, x: (a * a, incrax.select_rows(x, x > 0, size=2).values), tuning=MINIMAL
+    )
     assert f(2.0, -X)[1].tolist() == [1.0, 3.0]
     assert f(3.0, -X)[0] == 9.0
     assert primitives_run(f) == ["mul"]

@@ -1,4 +1,6 @@
-"""Functions with Python control flow, each with arguments for several of its paths; eager Python is the answer key."""
+"""Functions with Python control flow, each with arguments for several of its paths; eager Python is
+the answer key.
+"""
 
 from __future__ import annotations
 
@@ -236,37 +238,60 @@ CASES: dict[str, Case] = {
     "0 < x < 1": Case(chained_comparison, scalars(0.5, 2.0, -1.0), 3),
     "while": Case(while_loop, scalars(1.0, 3.0, 20.0, 2.0), 4),
     "for range": Case(for_range, [(2, 1.5), (3, 1.5), (0, 1.5), (2, 2.5)], 3),
-    "for values": Case(for_values, [(np.array(v),) for v in ([1.0, -1.0], [2.0, 3.0], [-1.0, 1.0], [4.0, 5.0])], 3),
+    "for values": Case(
+        for_values, [(np.array(v),) for v in ([1.0, -1.0], [2.0, 3.0], [-1.0, 1.0], [4.0, 5.0])], 3
+    ),
     "assert": Case(assertion, scalars(1.0, 2.0), 1),
     "int": Case(to_int, scalars(2.5, 2.9, 3.1, -2.5), 3),
     "bool": Case(truth, scalars(0.0, 1.0, -0.0, 2.0), 2),
     "item": Case(item, [(np.int64(0), 1.5), (np.int64(2), 1.5), (np.int64(0), 2.5)], 2),
     "index of a list": Case(index_of_list, [(0, 2.0), (2, 2.0), (0, 3.0)], 2),
     "slice": Case(slice_by_value, [(1, np.arange(4.0)), (3, np.arange(4.0)), (1, np.ones(4))], 2),
-    "index": Case(index_stays_traced, [(0, np.arange(4.0)), (3, np.arange(4.0)), (-1, np.ones(4))], 1),
+    "index": Case(
+        index_stays_traced, [(0, np.arange(4.0)), (3, np.arange(4.0)), (-1, np.ones(4))], 1
+    ),
     "len": Case(length, [(np.arange(4.0),), (np.arange(2.0),), (np.ones(4),)], 2),
     "f-string": Case(f_string, [(2, 1.5), (3, 1.5), (2, 2.5)], 2),
     "shape": Case(shape_by_value, [(2, 1.5), (4, 1.5), (2, 2.5)], 2),
     "mask": Case(
-        mask, [(np.array([1.0, -1.0, 2.0]),), (np.array([1.0, 1.0, -2.0]),), (np.array([3.0, -1.0, 2.0]),)], 2
+        mask,
+        [
+            (np.array([1.0, -1.0, 2.0]),),
+            (np.array([1.0, 1.0, -2.0]),),
+            (np.array([3.0, -1.0, 2.0]),),
+        ],
+        2,
     ),
     "try": Case(try_except, scalars(4.0, 9.0), 1),
     "min max": Case(minimum_by_python, [(1.0, 2.0), (2.0, 1.0), (3.0, 4.0)], 2),
-    "sorted": Case(sorted_by_python, [(np.array(v),) for v in ([1.0, 3.0, 2.0], [3.0, 2.0, 1.0], [4.0, 9.0, 5.0])], 2),
+    "sorted": Case(
+        sorted_by_python,
+        [(np.array(v),) for v in ([1.0, 3.0, 2.0], [3.0, 2.0, 1.0], [4.0, 9.0, 5.0])],
+        2,
+    ),
     "jit inside": Case(inner_jit, scalars(0.1, 1.0, 0.2), 2),
     "grad inside": Case(inner_grad, scalars(0.5, 1.1, 3.0, 0.6), 2),
     "scan inside": Case(inner_scan, scalars(0.5, 2.0), 2),
-    "branch in a scan's body on a captured value": Case(branch_on_captured_in_scan, scalars(0.5, -2.0, 1.0), 2),
+    "branch in a scan's body on a captured value": Case(
+        branch_on_captured_in_scan, scalars(0.5, -2.0, 1.0), 2
+    ),
     "while_loop inside": Case(inner_while, scalars(1.0, 1.2, 3.0), 2, is_differentiable=False),
     "custom_jvp": Case(custom_rule, scalars(2.0, -2.0, 3.0), 2),
     "custom_vjp": Case(custom_reverse_rule, scalars(2.0, -2.0, 3.0), 2),
     "pytrees": Case(
-        pytrees, [({"n": 2, "xs": (1.5, 2.5)},), ({"n": 0, "xs": (1.5, 2.5)},)], 2, is_differentiable=False
+        pytrees,
+        [({"n": 2, "xs": (1.5, 2.5)},), ({"n": 0, "xs": (1.5, 2.5)},)],
+        2,
+        is_differentiable=False,
     ),
-    "other trees": Case(outputs_of_other_trees, scalars(1.0, -1.0, 2.0), 2, is_differentiable=False),
+    "other trees": Case(
+        outputs_of_other_trees, scalars(1.0, -1.0, 2.0), 2, is_differentiable=False
+    ),
     "newton": Case(newton, scalars(2.0, 2.5, 100.0), 2),
     "integers": Case(integers, [(3,), (4,), (5,)], 2, is_differentiable=False),
-    "of numpy": Case(of_numpy, [(np.arange(3), 1.5), (np.ones(3, int), 1.5), (np.arange(3), 2.5)], 2),
+    "of numpy": Case(
+        of_numpy, [(np.arange(3), 1.5), (np.ones(3, int), 1.5), (np.arange(3), 2.5)], 2
+    ),
     "match": Case(match, [(0, 2.0), (1, 2.0), (2, 2.0), (5, 2.0), (0, 3.0)], 4),
     "constants": Case(constants_only, scalars(1.0, 2.0), 1),
 }

@@ -1,4 +1,6 @@
-"""What a function captures is compared at each call: no change is missed, and what cannot be compared is refused."""
+"""What a function captures is compared at each call: no change is missed, and what cannot be
+compared is refused.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,11 @@ def test_state_of_a_thread_and_of_a_polynomial_is_noticed():
 
 
 def test_functions_of_numpy_and_compiled_ones_may_be_captured():
-    total, compiled, cached = np.sum, jax.jit(lambda x: x * SCALE), functools.lru_cache(lambda n: n * 2.0)
+    total, compiled, cached = (
+        np.sum,
+        jax.jit(lambda x: x * SCALE),
+        functools.lru_cache(lambda n: n * 2.0),
+    )
     f = incrax.guarded(lambda x: compiled(x) * float(total(np.ones(2))) * cached(3))
     check(f, 36.0, recordings=1)
 
@@ -370,7 +376,9 @@ def test_a_name_declared_constant_is_not_compared():
     check(f, 1.5, recordings=1)
 
 
-@pytest.mark.parametrize("make", [lambda: iter([1.0, 2.0]), lambda: (v for v in [1.0])], ids=["iterator", "generator"])
+@pytest.mark.parametrize(
+    "make", [lambda: iter([1.0, 2.0]), lambda: (v for v in [1.0])], ids=["iterator", "generator"]
+)
 def test_what_cannot_be_compared_is_refused_by_name(make):
     values = make()
     f = incrax.guarded(lambda x: x * next(values))
@@ -378,7 +386,7 @@ def test_what_cannot_be_compared_is_refused_by_name(make):
         f(X)
 
 
-# --- clocks and random numbers ----------------------------------------------------------------------------------------
+# --- clocks and random numbers --------------------------------------------------------------------
 
 RNG = np.random.default_rng(1)
 PYTHON_RNG = random.Random(1)

@@ -1,4 +1,6 @@
-"""Kinds of captured values whose change is easily missed, and what code reads from outside without any argument."""
+"""Kinds of captured values whose change is easily missed, and what code reads from outside without
+any argument.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +255,7 @@ def test_numbers_that_are_equal_but_have_other_attributes_are_told_apart():
     assert float(f(X)) == 4.5
 
 
-# --- modules ----------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 def scale_of(module):
@@ -286,7 +288,7 @@ def test_an_attribute_of_a_module_is_noticed_however_it_is_read(read, monkeypatc
     assert f.stats.recordings == 2
 
 
-# --- what needs no comparison ---------------------------------------------------------------------------------------
+# --- what needs no comparison ---------------------------------------------------------------------
 
 
 class Abstract(abc.ABC):
@@ -319,7 +321,7 @@ def test_dates_decimals_and_getters_may_be_captured():
     assert f.stats.recordings == 1
 
 
-# --- what is read from outside ----------------------------------------------------------------------------------------
+# --- what is read from outside --------------------------------------------------------------------
 
 
 OUTSIDE = {
@@ -352,14 +354,17 @@ def test_a_traceback_that_is_printed_reads_no_file_of_the_user(capsys):
     assert "here" in capsys.readouterr().err
 
 
-# --- traced values that outlive their call ----------------------------------------------------------------------------
+# --- traced values that outlive their call --------------------------------------------------------
 
 
 def test_a_traced_value_that_was_stored_is_refused_by_name():
     history = []
     f = incrax.guarded(lambda x: (history.append(x), 2 * x)[1])
     assert float(f(X)) == 3.0
-    with pytest.raises(incrax.errors.CapturedStateError, match=r"captures `history\[0\]`, which holds a traced value"):
+    with pytest.raises(
+        incrax.errors.CapturedStateError,
+        match=r"captures `history\[0\]`, which holds a traced value",
+    ):
         f(X)
 
 

@@ -1,6 +1,8 @@
-"""State that is easily missed: of compiled code, of installed functions and modules, of the process, of incrax itself.
+"""State that is easily missed: of compiled code, of installed functions and modules, of the
+process, of incrax itself.
 
-Each case changes something in place that a function reads; the oracle is the function itself, called as it is.
+Each case changes something in place that a function reads; the oracle is the function itself,
+called as it is.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def in_an_object():
 
 def of_strings():
     table = pandas.DataFrame({"name": ["a", "bb"]})
-    return lambda: float(table["name"].str.len().sum()), lambda: table.__setitem__("name", ["a", "bbb"])
+    return lambda: float(table["name"].str.len().sum()), lambda: table.__setitem__(
+        "name", ["a", "bbb"]
+    )
 
 
 def array_of_objects():
@@ -78,7 +82,9 @@ def structure_of_c():
 def tree_of_scipy():
     spatial = pytest.importorskip("scipy.spatial")
     holder = [spatial.cKDTree([[0.0], [3.0]])]
-    return lambda: float(holder[0].query([1.0])[0]), lambda: holder.__setitem__(0, spatial.cKDTree([[5.0]]))
+    return lambda: float(holder[0].query([1.0])[0]), lambda: holder.__setitem__(
+        0, spatial.cKDTree([[5.0]])
+    )
 
 
 def dispatched():
@@ -150,13 +156,17 @@ def arguments_of_the_program():
 def level_of_a_logger():
     logger = logging.getLogger("incrax.test.own")
     logger.setLevel(logging.DEBUG)
-    return lambda: 2.0 if logger.isEnabledFor(logging.INFO) else 3.0, lambda: logger.setLevel(logging.ERROR)
+    return lambda: 2.0 if logger.isEnabledFor(logging.INFO) else 3.0, lambda: logger.setLevel(
+        logging.ERROR
+    )
 
 
 def level_of_its_parent():
     logger, parent = logging.getLogger("incrax.test.up.down"), logging.getLogger("incrax.test.up")
     parent.setLevel(logging.DEBUG)
-    return lambda: 2.0 if logger.isEnabledFor(logging.INFO) else 3.0, lambda: parent.setLevel(logging.ERROR)
+    return lambda: 2.0 if logger.isEnabledFor(logging.INFO) else 3.0, lambda: parent.setLevel(
+        logging.ERROR
+    )
 
 
 def level_of_a_logger_by_name():
@@ -169,13 +179,17 @@ def level_of_a_logger_by_name():
 def logging_disabled():
     logger = logging.getLogger("incrax.test.disable")
     logger.setLevel(logging.DEBUG)
-    return lambda: 2.0 if logger.isEnabledFor(logging.INFO) else 3.0, lambda: logging.disable(logging.CRITICAL)
+    return lambda: 2.0 if logger.isEnabledFor(logging.INFO) else 3.0, lambda: logging.disable(
+        logging.CRITICAL
+    )
 
 
 def adapter_of_a_logger():
     adapter = logging.LoggerAdapter(logging.getLogger("incrax.test.adapter"), {})
     adapter.setLevel(logging.DEBUG)
-    return lambda: 2.0 if adapter.isEnabledFor(logging.INFO) else 3.0, lambda: adapter.setLevel(logging.ERROR)
+    return lambda: 2.0 if adapter.isEnabledFor(logging.INFO) else 3.0, lambda: adapter.setLevel(
+        logging.ERROR
+    )
 
 
 def precision_of_decimals():
@@ -197,7 +211,9 @@ def modes_of_numpy():
 def variable_of_the_environment():
     get = os.getenv
     os.environ["INCRAX_TEST_SCALE"] = "2.0"
-    return lambda: float(get("INCRAX_TEST_SCALE")), lambda: os.environ.__setitem__("INCRAX_TEST_SCALE", "3.0")
+    return lambda: float(get("INCRAX_TEST_SCALE")), lambda: os.environ.__setitem__(
+        "INCRAX_TEST_SCALE", "3.0"
+    )
 
 
 def variable_of_a_context():
@@ -206,7 +222,9 @@ def variable_of_a_context():
 
 
 def limit_of_recursion():
-    return lambda: float(sys.getrecursionlimit()), lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+    return lambda: float(sys.getrecursionlimit()), lambda: sys.setrecursionlimit(
+        sys.getrecursionlimit() + 1
+    )
 
 
 def bound_value():
@@ -301,15 +319,26 @@ KINDS = {
     "counters": counters,
     "a guarded function": guarded_function,
 }
-REMEMBERS = {kind for kind in KINDS if "frame" in kind or "series" in kind or "column" in kind or "rows" in kind}
+REMEMBERS = {
+    kind
+    for kind in KINDS
+    if "frame" in kind or "series" in kind or "column" in kind or "rows" in kind
+}
 REMEMBERS |= {"a method that dispatches"}
-"""Where the first call leaves something in the object that the second takes for a change, as pandas does."""
+"""Where the first call leaves something in the object that the second takes for a change, as pandas
+does.
+"""
 
 
 @pytest.fixture(autouse=True)
 def restored():
     """The state of the process is as it was."""
-    argv, context, modes, limit = list(sys.argv), decimal.getcontext().copy(), np.geterr(), sys.getrecursionlimit()
+    argv, context, modes, limit = (
+        list(sys.argv),
+        decimal.getcontext().copy(),
+        np.geterr(),
+        sys.getrecursionlimit(),
+    )
     environ = dict(os.environ)
     yield
     sys.argv[:] = argv
@@ -336,7 +365,9 @@ def test_a_change_is_noticed_and_nothing_else_is(kind):
     assert f.stats.recordings == settled + 1
 
 
-@pytest.mark.parametrize("wrap", [incrax.incremental, incrax.grad, lambda f: incrax.incremental(f).fork()])
+@pytest.mark.parametrize(
+    "wrap", [incrax.incremental, incrax.grad, lambda f: incrax.incremental(f).fork()]
+)
 def test_what_a_compiled_function_was_made_of_is_compared_and_what_it_saves_is_not(wrap):
     scale = [2.0]
     compiled = wrap(lambda x: scale[0] * x * x)
@@ -350,7 +381,7 @@ def test_what_a_compiled_function_was_made_of_is_compared_and_what_it_saves_is_n
     assert float(f(X)) == 2 * first
 
 
-# --- what cannot be compared ------------------------------------------------------------------------------------------
+# --- what cannot be compared ----------------------------------------------------------------------
 
 
 class Pointing(ctypes.Structure):
@@ -371,7 +402,9 @@ REFUSED = {
 def test_what_cannot_be_compared_is_refused_by_name(kind):
     value = REFUSED[kind]()
     f = incrax.guarded(lambda x: x if value is None else 2 * x)
-    with pytest.raises(incrax.errors.CapturedStateError, match="captures `value.*`, of type .*cannot be compared"):
+    with pytest.raises(
+        incrax.errors.CapturedStateError, match="captures `value.*`, of type .*cannot be compared"
+    ):
         f(X)
     assert f.stats.recordings == 0
     if hasattr(value, "close"):
@@ -384,7 +417,7 @@ def test_what_is_refused_may_be_declared_constant():
     assert float(f(X)) == 3.0
 
 
-# --- what was never a danger ------------------------------------------------------------------------------------------
+# --- what was never a danger ----------------------------------------------------------------------
 
 
 class Layer(eqx.Module):

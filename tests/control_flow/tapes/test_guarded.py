@@ -1,4 +1,6 @@
-"""Paths: what is recorded, what runs, what is refused, and under which transformations the right path is taken."""
+"""Paths: what is recorded, what runs, what is refused, and under which transformations the right
+path is taken.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def check(f, fun, *calls):
         same(f(*args), jax.tree.map(jnp.asarray, fun(*map(jnp.asarray, args))), factor=256.0)
 
 
-# --- what is recorded and what runs -----------------------------------------------------------------------------------
+# --- what is recorded and what runs ---------------------------------------------------------------
 
 
 def test_a_known_path_neither_records_nor_compiles_again():
@@ -77,7 +79,9 @@ def test_a_guard_names_line_and_expression():
     f(LOW), f(HIGH)
     guards = [path["guards"] for path in f.explain().as_dict()["paths"]]
     line = branching.__code__.co_firstlineno + 1
-    assert guards == [[f"test_guarded.py:{line}: jnp.sum(x) > 1 is {side}"] for side in (False, True)]
+    assert guards == [
+        [f"test_guarded.py:{line}: jnp.sum(x) > 1 is {side}"] for side in (False, True)
+    ]
 
 
 def test_explain_counts_calls_of_each_path_and_the_seconds_it_took():
@@ -154,12 +158,20 @@ def test_nan_and_signed_zero_take_their_own_side():
     def fun(x):
         return jnp.float64(1.0) if x > 0 else (jnp.float64(2.0) if x <= 0 else jnp.float64(3.0))
 
-    check(incrax.guarded(fun), fun, *[(np.float64(v),) for v in (1.0, np.nan, -0.0, 0.0, -np.nan, np.inf, -np.inf)])
+    check(
+        incrax.guarded(fun),
+        fun,
+        *[(np.float64(v),) for v in (1.0, np.nan, -0.0, 0.0, -np.nan, np.inf, -np.inf)],
+    )
 
 
 def test_a_value_next_to_the_threshold_takes_its_own_side():
     fun = lambda x: x * 2 if x > 1 else x * 3
-    check(incrax.guarded(fun), fun, *[(v,) for v in (np.float64(1.0), np.nextafter(1.0, 2.0), np.nextafter(1.0, 0.0))])
+    check(
+        incrax.guarded(fun),
+        fun,
+        *[(v,) for v in (np.float64(1.0), np.nextafter(1.0, 2.0), np.nextafter(1.0, 0.0))],
+    )
 
 
 def test_keys_may_decide():
@@ -226,7 +238,7 @@ def test_a_hundred_branches_in_a_loop_are_one_path():
     assert len(f.explain().paths[0]["guards"]) == 100
 
 
-# --- prints, text, floats ---------------------------------------------------------------------------------------------
+# --- prints, text, floats -------------------------------------------------------------------------
 
 
 def test_prints_need_no_guard_and_happen_when_a_path_is_recorded(capsys):
@@ -285,7 +297,7 @@ def test_a_derivative_never_misses_what_became_a_python_float():
         jax.grad(f)(2.0)
 
 
-# --- too many paths ---------------------------------------------------------------------------------------------------
+# --- too many paths -------------------------------------------------------------------------------
 
 
 def by_integer(n, x):
@@ -318,7 +330,7 @@ def test_beyond_max_paths_an_error_if_asked_for():
     assert float(f(1, 2.0)) == 2.0
 
 
-# --- guards of the user, static arguments -----------------------------------------------------------------------------
+# --- guards of the user, static arguments ---------------------------------------------------------
 
 
 def test_a_guard_of_the_user_selects_the_path():
@@ -349,10 +361,12 @@ def test_equal_static_values_of_other_types_are_told_apart():
     same(f(1, 1.0), jnp.asarray(1.0))
 
 
-# --- transformations --------------------------------------------------------------------------------------------------
+# --- transformations ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transform", [jax.grad, jax.jacfwd, jax.jacrev, jax.hessian], ids=lambda t: t.__name__)
+@pytest.mark.parametrize(
+    "transform", [jax.grad, jax.jacfwd, jax.jacrev, jax.hessian], ids=lambda t: t.__name__
+)
 def test_derivatives_outside_take_the_right_path(transform):
     f = incrax.guarded(branching)
     for x in (LOW, HIGH, LOW):
@@ -400,7 +414,9 @@ def test_vmap_inside_with_a_branch_on_what_is_not_mapped():
 def test_guarded_inside_guarded_is_part_of_the_outer_path():
     inner = incrax.guarded(lambda x: x * 2 if x > 1 else x * 3)
     fun = lambda x: inner(x) + 1.0 if inner(x) > 4 else inner(x)
-    plain = lambda x: (x * 2 if x > 1 else x * 3) + (1.0 if (x * 2 if x > 1 else x * 3) > 4 else 0.0)
+    plain = lambda x: (
+        (x * 2 if x > 1 else x * 3) + (1.0 if (x * 2 if x > 1 else x * 3) > 4 else 0.0)
+    )
     f = incrax.guarded(fun)
     check(f, plain, (0.5,), (1.5,), (3.0,), (0.5,))
     assert (f.stats.recordings, inner.stats.recordings) == (3, 0)
@@ -449,7 +465,7 @@ def test_settings_of_jax_that_change_programs_have_paths_of_their_own():
         assert incrax.guarded(lambda x: x * 2 if x > 0 else x)(1.5).dtype == np.float32
 
 
-# --- incremental ------------------------------------------------------------------------------------------------------
+# --- incremental ----------------------------------------------------------------------------------
 
 
 def model(a, b, x):
@@ -476,7 +492,12 @@ def test_values_are_saved_on_each_path(order):
 
 def test_an_incremental_function_inside_is_part_of_the_path():
     inner = incrax.incremental(lambda x: x**2)
-    check(incrax.guarded(lambda x: inner(x) if x > 0 else -inner(x)), lambda x: x**2 if x > 0 else -(x**2), (X,), (-X,))
+    check(
+        incrax.guarded(lambda x: inner(x) if x > 0 else -inner(x)),
+        lambda x: x**2 if x > 0 else -(x**2),
+        (X,),
+        (-X,),
+    )
     assert inner.stats.traces == 0
 
 
@@ -486,7 +507,7 @@ def test_incremental_says_how_to_use_guarded_on_a_python_branch():
         f(2.0, 0.3, LOW)
 
 
-# --- effects, loops, NaN ----------------------------------------------------------------------------------------------
+# --- effects, loops, NaN --------------------------------------------------------------------------
 
 
 def test_an_effect_runs_once_per_call_on_its_own_path_only():
@@ -523,7 +544,9 @@ def test_an_effect_inside_jit_before_a_branch_runs_once():
 
 def test_a_branch_on_the_result_of_an_effect_is_refused():
     def fun(x):
-        y = jax.experimental.io_callback(lambda v: np.asarray(v), jax.ShapeDtypeStruct((), x.dtype), x)
+        y = jax.experimental.io_callback(
+            lambda v: np.asarray(v), jax.ShapeDtypeStruct((), x.dtype), x
+        )
         return y if y > 0 else -y
 
     with pytest.raises(incrax.errors.GuardOnEffectError, match="io_callback"):
@@ -532,7 +555,9 @@ def test_a_branch_on_the_result_of_an_effect_is_refused():
 
 def test_a_branch_on_an_effect_is_refused_even_if_the_function_catches_the_error():
     def fun(x):
-        y = jax.experimental.io_callback(lambda v: np.asarray(v), jax.ShapeDtypeStruct((), x.dtype), x)
+        y = jax.experimental.io_callback(
+            lambda v: np.asarray(v), jax.ShapeDtypeStruct((), x.dtype), x
+        )
         try:
             return y if y > 0 else -y
         except Exception:
@@ -616,7 +641,7 @@ def test_debug_nans_does_not_fire_for_a_path_that_is_not_taken(inside):
             incrax.guarded(lambda x: jnp.log(x) if x < 0 else x)(-1.0)
 
 
-# --- threads ----------------------------------------------------------------------------------------------------------
+# --- threads --------------------------------------------------------------------------------------
 
 
 def test_eight_threads_get_right_results_and_each_path_is_recorded_once():
@@ -642,7 +667,7 @@ def test_eight_threads_get_right_results_and_each_path_is_recorded_once():
     assert f.stats.recordings == 8
 
 
-# --- check_tape -------------------------------------------------------------------------------------------------------
+# --- check_tape -----------------------------------------------------------------------------------
 
 
 def test_check_tape_lists_branches_that_depend_on_values():
@@ -659,9 +684,19 @@ def test_the_table_of_check_tape_tells_which_way_each_branch_went():
         return y * int(n)
 
     cells = lambda line: [cell.strip() for cell in line.split("│")[2:-1]]
-    told = lambda x, n: [cells(line) for line in str(incrax.check_tape(f, x, n)).splitlines() if "test_guarded" in line]
-    assert told(HIGH, np.int64(3)) == [["jnp.sum(x) > (1 if flag is None else 2)", "True"], ["int(n)", "3"]]
-    assert told(LOW, np.int64(4)) == [["jnp.sum(x) > (1 if flag is None else 2)", "False"], ["int(n)", "4"]]
+    told = lambda x, n: [
+        cells(line)
+        for line in str(incrax.check_tape(f, x, n)).splitlines()
+        if "test_guarded" in line
+    ]
+    assert told(HIGH, np.int64(3)) == [
+        ["jnp.sum(x) > (1 if flag is None else 2)", "True"],
+        ["int(n)", "3"],
+    ]
+    assert told(LOW, np.int64(4)) == [
+        ["jnp.sum(x) > (1 if flag is None else 2)", "False"],
+        ["int(n)", "4"],
+    ]
 
 
 def test_check_tape_names_clocks_and_what_can_change_in_place():

@@ -1,12 +1,15 @@
-"""Random programs with Python control flow, on random calls: values and gradients are those of eager Python."""
+"""Random programs with Python control flow, on random calls: values and gradients are those of
+eager Python.
+"""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import same_array
-from hypothesis import given, settings
+import pytest
+from helpers import examples, same_array
+from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
@@ -21,7 +24,12 @@ UNARY = {
     "half": lambda v: 0.5 * v,
     "tanh in jit": jax.jit(jnp.tanh),
 }
-BINARY = {"add": jnp.add, "multiply": jnp.multiply, "python max": max, "where": lambda a, b: jnp.where(a > b, a, b)}
+BINARY = {
+    "add": jnp.add,
+    "multiply": jnp.multiply,
+    "python max": max,
+    "where": lambda a, b: jnp.where(a > b, a, b),
+}
 
 
 def steps():
@@ -36,7 +44,13 @@ def steps():
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
-            st.tuples(st.just("if"), number, threshold, st.lists(inner, max_size=2), st.lists(inner, max_size=2)),
+            st.tuples(
+                st.just("if"),
+                number,
+                threshold,
+                st.lists(inner, max_size=2),
+                st.lists(inner, max_size=2),
+            ),
             st.tuples(st.just("while"), number, st.lists(inner, max_size=1)),
             st.tuples(st.just("for"), number, st.lists(inner, max_size=2)),
             st.tuples(st.just("and"), number, number, threshold, st.lists(inner, max_size=1)),
@@ -117,11 +131,12 @@ def close(actual, expected):
 
 
 programs = st.lists(steps(), min_size=1, max_size=4)
-calls = st.lists(st.tuples(st.sampled_from(POINTS), st.sampled_from(POINTS)), min_size=2, max_size=6)
+calls = st.lists(
+    st.tuples(st.sampled_from(POINTS), st.sampled_from(POINTS)), min_size=2, max_size=6
+)
 
 
 @given(statements=programs, calls=calls)
-@settings(max_examples=settings.default.max_examples)
 def test_values_are_those_of_eager_python(statements, calls):
     fun = as_function(statements)
     f = incrax.guarded(fun, constant="statements")
@@ -132,7 +147,8 @@ def test_values_are_those_of_eager_python(statements, calls):
 
 
 @given(statements=programs, calls=calls)
-@settings(max_examples=max(settings.default.max_examples // 3, 1))
+@examples(1 / 3)
+@pytest.mark.exhaustive
 def test_gradients_inside_and_outside_are_those_of_eager_python(statements, calls):
     fun = as_function(statements)
     inside = incrax.guarded(jax.value_and_grad(fun, (0, 1)), constant=("statements",))

@@ -1,4 +1,6 @@
-"""Awkward users of guarded functions: profilers, bare `except`, programs that do not compile, JAX's own questions."""
+"""Awkward users of guarded functions: profilers, bare `except`, programs that do not compile, JAX's
+own questions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def branching(x):
     return jnp.sum(x) ** 3 if jnp.sum(x) > 1 else jnp.sum(x) ** 2
 
 
-# --- exceptions -------------------------------------------------------------------------------------------------------
+# --- exceptions -----------------------------------------------------------------------------------
 
 
 def bare_except(x):
@@ -65,7 +67,9 @@ def as_integer(x):
         return jnp.nan_to_num(x, nan=7.0, posinf=8.0, neginf=9.0)
 
 
-@pytest.mark.parametrize("values", [(2.5, np.nan, np.inf, -np.inf, 3.5), (np.inf, 2.5, np.nan, -np.inf, 3.5)])
+@pytest.mark.parametrize(
+    "values", [(2.5, np.nan, np.inf, -np.inf, 3.5), (np.inf, 2.5, np.nan, -np.inf, 3.5)]
+)
 def test_an_integer_of_what_is_not_finite_is_an_outcome_of_its_own(values):
     f = incrax.guarded(as_integer)
     for x in map(np.float64, values * 2):
@@ -79,7 +83,7 @@ def test_a_function_without_arguments_may_branch():
     assert f.stats.recordings == 1
 
 
-# --- paths ------------------------------------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------------------
 
 
 def test_a_path_whose_program_does_not_compile_is_forgotten():
@@ -100,11 +104,14 @@ def test_a_search_ends_where_paths_send_a_call_to_one_another():
     f(np.zeros(3)), f(np.ones(3))
     tape = f._latest
     tried = []
-    assert tape.search(tape.likely, lambda path: (tried.append(path), (0, None))[1], [np.zeros(3)]) is None
+    assert (
+        tape.search(tape.likely, lambda path: (tried.append(path), (0, None))[1], [np.zeros(3)])
+        is None
+    )
     assert len(tried) == 2
 
 
-# --- profilers --------------------------------------------------------------------------------------------------------
+# --- profilers ------------------------------------------------------------------------------------
 
 
 def test_functions_may_be_profiled():
@@ -135,7 +142,7 @@ def test_a_profile_function_is_called_and_kept():
     assert "branching" in names
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def test_names_that_jax_makes_of_traced_values_are_no_guards():
@@ -166,7 +173,7 @@ def test_what_is_printed_to_the_terminal_is_no_guard(capsys):
     assert f.stats.recordings == 1
 
 
-# --- static arguments -------------------------------------------------------------------------------------------------
+# --- static arguments -----------------------------------------------------------------------------
 
 
 def test_static_twins_are_told_apart_inside_tuples_and_by_sign():

@@ -1,4 +1,6 @@
-"""`guarded(dynamic=...)`: one path for all lengths up to a capacity; guarded functions as bodies of loops."""
+"""`guarded(dynamic=...)`: one path for all lengths up to a capacity; guarded functions as bodies of
+loops.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def side(n):
     return bool(jax.lax.scan(partial(cell, W), jnp.zeros(3), XS[:n])[0][0] > 0)
 
 
-# --- recordings -------------------------------------------------------------------------------------------------------
+# --- recordings -----------------------------------------------------------------------------------
 
 
 def test_fifty_lengths_take_a_path_per_capacity_and_side():
@@ -47,7 +49,9 @@ def test_fifty_lengths_take_a_path_per_capacity_and_side():
         if n > max(known, default=0):
             known.append(1 << max(6, (n - 1).bit_length()))
         capacities.append(min(c for c in known if c >= n))
-    assert f.stats.recordings == len({(c, side(n)) for c, n in zip(capacities, lengths, strict=True)})
+    assert f.stats.recordings == len(
+        {(c, side(n)) for c, n in zip(capacities, lengths, strict=True)}
+    )
     assert f.stats.recordings <= 2 * len(known)
     assert f.stats.compiles <= 2 * f.stats.recordings
     recordings = f.stats.recordings
@@ -58,12 +62,23 @@ def test_fifty_lengths_take_a_path_per_capacity_and_side():
 
 def test_a_shorter_argument_takes_the_least_capacity_that_is_recorded():
     f = incrax.guarded(lambda xs: jnp.sum(xs.values) + xs.capacity, dynamic=0)
-    assert [round(float(f(np.zeros(n)))) for n in (200, 70, 256, 257, 3, 0)] == [256, 256, 256, 512, 256, 256]
+    assert [round(float(f(np.zeros(n)))) for n in (200, 70, 256, 257, 3, 0)] == [
+        256,
+        256,
+        256,
+        512,
+        256,
+        256,
+    ]
     assert f.stats.recordings == 2
 
 
 def test_arguments_are_named_or_counted():
-    for dynamic, call in [(1, lambda f, xs: f(W, xs)), ("xs", lambda f, xs: f(w=W, xs=xs)), (["xs"], None)]:
+    for dynamic, call in [
+        (1, lambda f, xs: f(W, xs)),
+        ("xs", lambda f, xs: f(w=W, xs=xs)),
+        (["xs"], None),
+    ]:
         f = incrax.guarded(loss, dynamic=dynamic)
         for n in (3, 40):
             xs = XS[:n]
@@ -81,7 +96,7 @@ def test_static_arguments_beside_rows_have_paths_of_their_own():
     assert f.explain().as_dict()["paths"] == []
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_padded_results_are_the_rows_that_count():
@@ -114,7 +129,7 @@ def test_rows_are_true_also_where_there_are_none():
     assert int(f(np.zeros(0))) == 0
 
 
-# --- derivatives ------------------------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 def test_gradients_inside_and_outside_are_those_of_lax_scan():
@@ -123,14 +138,22 @@ def test_gradients_inside_and_outside_are_those_of_lax_scan():
     for n in (3, 50, 64):
         same(inside(W, XS[:n]), jax.value_and_grad(of_lax)(W, XS[:n]), factor=4096.0)
         for argnum in (0, 1):
-            same(jax.grad(guarded, argnum)(W, XS[:n]), jax.grad(of_lax, argnum)(W, XS[:n]), factor=4096.0)
-    assert guarded.stats.recordings == len({side(n) for n in (3, 50, 64)}) == inside.stats.recordings
+            same(
+                jax.grad(guarded, argnum)(W, XS[:n]),
+                jax.grad(of_lax, argnum)(W, XS[:n]),
+                factor=4096.0,
+            )
+    assert (
+        guarded.stats.recordings == len({side(n) for n in (3, 50, 64)}) == inside.stats.recordings
+    )
 
 
 def test_padded_results_under_a_derivative_are_exact():
     f = incrax.guarded(lambda xs: incrax.scan(lambda c, x: (c + x, c * x), 0.0, xs)[1], dynamic=0)
     x = XS[:5, 0]
-    expected = jax.jacobian(lambda xs: jax.lax.scan(lambda c, x: (c + x, c * x), 0.0, xs)[1])(jnp.asarray(x))
+    expected = jax.jacobian(lambda xs: jax.lax.scan(lambda c, x: (c + x, c * x), 0.0, xs)[1])(
+        jnp.asarray(x)
+    )
     same(jax.jacrev(f)(jnp.asarray(x)), expected, factor=256.0)
     same(jax.jacfwd(f)(jnp.asarray(x)), expected, factor=256.0)
 
@@ -140,17 +163,21 @@ def test_inside_jit_the_rows_are_those_that_there_are():
     same(jax.jit(f)(XS[:5]), jnp.sum(XS[:5]), factor=64.0)
 
 
-# --- errors -----------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_an_argument_that_is_not_there():
     with pytest.raises(incrax.errors.LoopTypeError) as caught:
         incrax.guarded(lambda x: x, dynamic="y")(W)
-    assert str(caught.value).startswith("`guarded(dynamic=...)` names `y`, and this call has no such argument")
+    assert str(caught.value).startswith(
+        "`guarded(dynamic=...)` names `y`, and this call has no such argument"
+    )
 
 
 def test_arrays_with_different_numbers_of_rows():
-    with pytest.raises(incrax.errors.LoopTypeError, match="`guarded` goes through its arrays row by row"):
+    with pytest.raises(
+        incrax.errors.LoopTypeError, match="`guarded` goes through its arrays row by row"
+    ):
         incrax.guarded(lambda x: x, dynamic=0)({"a": XS[:2], "b": XS[:3]})
 
 
@@ -160,7 +187,7 @@ def test_options_of_wrong_types(dynamic):
         incrax.guarded(lambda x: x, dynamic=dynamic)
 
 
-# --- guarded functions as bodies of loops -----------------------------------------------------------------------------
+# --- guarded functions as bodies of loops ---------------------------------------------------------
 
 
 def test_a_guarded_body_is_traced_with_its_loop_and_nothing_is_recorded():
@@ -184,7 +211,10 @@ def test_a_guarded_body_is_traced_with_its_loop_and_nothing_is_recorded():
 def test_a_guarded_condition_and_body_of_a_while_loop():
     body = incrax.guarded(lambda x: x / 2)
     cond = incrax.guarded(lambda x: x > 1.0)
-    same(incrax.while_loop(cond, body, 100.0), jax.lax.while_loop(lambda x: x > 1.0, lambda x: x / 2, 100.0))
+    same(
+        incrax.while_loop(cond, body, 100.0),
+        jax.lax.while_loop(lambda x: x > 1.0, lambda x: x / 2, 100.0),
+    )
     assert body.stats.recordings == cond.stats.recordings == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from row_sparse_cases import CHANGES, READS, TABLE, UPDATES, K, N, check, program
@@ -15,6 +16,9 @@ cut_overs = st.sampled_from([0.3, 9.0])
 
 
 @given(reads, changes, st.sampled_from(sorted(UPDATES)), indices, modes, cut_overs)
-def test_any_step_gives_what_the_dense_program_gives(read, changed, update, ids, nonfinite, cut_over):
+@pytest.mark.exhaustive
+def test_any_step_gives_what_the_dense_program_gives(
+    read, changed, update, ids, nonfinite, cut_over
+):
     step = program(read, changed, update)
     check(step, TABLE, jnp.asarray(ids), nonfinite=nonfinite, cut_over=cut_over, factor=4096.0)

@@ -1,4 +1,6 @@
-"""What is never made: arrays as large as the table, in the program and in the memory of its compiled form."""
+"""What is never made: arrays as large as the table, in the program and in the memory of its
+compiled form.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,12 @@ def test_donated_tables_are_updated_in_place(step):
     count = {**STEPS, **SWEEPS}[step]
     numbers = tuple(range(count))
     tables = [TABLE] * count
-    memory = incrax.structured(step, donate_argnums=numbers).lower(*tables, IDS).compile().memory_analysis()
+    memory = (
+        incrax.structured(step, donate_argnums=numbers)
+        .lower(*tables, IDS)
+        .compile()
+        .memory_analysis()
+    )
     assert memory.temp_size_in_bytes < TABLE_BYTES / 10
     assert memory.alias_size_in_bytes == count * TABLE_BYTES
 
@@ -97,7 +104,9 @@ def test_what_changes_all_rows_without_rows_to_write_is_the_dense_program():
 
 
 def test_the_dense_program_needs_memory_for_its_gradient():
-    memory = jax.jit(adam, donate_argnums=(0, 1, 2)).lower(*[TABLE] * 3, IDS).compile().memory_analysis()
+    memory = (
+        jax.jit(adam, donate_argnums=(0, 1, 2)).lower(*[TABLE] * 3, IDS).compile().memory_analysis()
+    )
     assert memory.temp_size_in_bytes >= TABLE_BYTES
 
 

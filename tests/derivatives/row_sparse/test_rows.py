@@ -68,7 +68,8 @@ def test_operations_are_those_of_the_dense_array(name, first, second):
     ours, dense = OPERATIONS[name]
     result = ours(a, b)
     result = result.todense() if isinstance(result, RowSparse) else result
-    # A row that is not stored is 0.0, and so is its negative: the sign of a zero has no place to be.
+    # A row that is not stored is 0.0, and so is its negative: the sign of a zero has no place to
+    # be.
     same(result, dense(a.todense(), b.todense()), is_zero_signed=name != "negative")
 
 
@@ -86,7 +87,12 @@ def test_coalesced_rows_are_stored_once_and_ascend(indices):
 
 def test_operations_keep_the_number_of_rows_static():
     rows = made([1, 1, 5])
-    assert (rows.num_rows, rows.coalesce().num_rows, (rows + rows).num_rows, (2 * rows).num_rows) == (3, 3, 6, 3)
+    assert (
+        rows.num_rows,
+        rows.coalesce().num_rows,
+        (rows + rows).num_rows,
+        (2 * rows).num_rows,
+    ) == (3, 3, 6, 3)
     assert (rows.ndim, rows.dtype, rows.shape) == (2, np.float64, SHAPE)
 
 
@@ -110,7 +116,9 @@ def test_a_pytree_through_jit_scan_cond_and_grad():
     total, _ = jax.lax.scan(lambda t, _: (rows.add_to(t), None), jnp.zeros(SHAPE), length=3)
     same(total, 3 * rows.todense())
     weight = jnp.arange(24.0).reshape(SHAPE)
-    slope = jax.grad(lambda v: jnp.sum(weight * RowSparse(rows.indices, v, SHAPE).todense()))(rows.values)
+    slope = jax.grad(lambda v: jnp.sum(weight * RowSparse(rows.indices, v, SHAPE).todense()))(
+        rows.values
+    )
     same(slope, weight[rows.indices])
 
 
@@ -121,7 +129,10 @@ def test_a_batch_under_vmap():
 
 
 def test_leaves_are_named():
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path({"g": made([1])})]
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path({"g": made([1])})
+    ]
     assert paths == ["['g'].indices", "['g'].values"]
 
 
@@ -137,7 +148,12 @@ def test_it_is_immutable_and_survives_copies():
 
 @pytest.mark.parametrize(
     ("indices", "values", "shape"),
-    [(1, np.ones(2), SHAPE), ([1.5], np.ones((1, 2)), SHAPE), ([1], np.ones((1, 3)), SHAPE), ([], 1.0, ())],
+    [
+        (1, np.ones(2), SHAPE),
+        ([1.5], np.ones((1, 2)), SHAPE),
+        ([1], np.ones((1, 3)), SHAPE),
+        ([], 1.0, ()),
+    ],
 )
 def test_parts_that_do_not_fit_are_refused(indices, values, shape):
     with pytest.raises(incrax.errors.RowShapeError, match="it needs k integer indices"):
@@ -146,7 +162,12 @@ def test_parts_that_do_not_fit_are_refused(indices, values, shape):
 
 def test_operands_that_would_make_it_dense_are_refused():
     rows = made([1])
-    for operation in (lambda: rows + 1.0, lambda: rows * jnp.ones(2), lambda: rows / rows, lambda: rows * rows):
+    for operation in (
+        lambda: rows + 1.0,
+        lambda: rows * jnp.ones(2),
+        lambda: rows / rows,
+        lambda: rows * rows,
+    ):
         with pytest.raises(TypeError, match="rows are multiplied and divided by scalars"):
             operation()
     with pytest.raises(incrax.errors.RowShapeError, match="nothing is broadcast"):
@@ -156,7 +177,9 @@ def test_operands_that_would_make_it_dense_are_refused():
 
 
 def test_a_difference_from_an_array_keeps_the_sign_of_zero():
-    """0.0 - 0.0 is 0.0 and 0.0 - -0.0 too, also where no row is stored; the negative has no zero to give a sign."""
+    """0.0 - 0.0 is 0.0 and 0.0 - -0.0 too, also where no row is stored; the negative has no zero to
+    give a sign.
+    """
     a, x = made([3]), jnp.zeros(SHAPE).at[5].set(-0.0)
     identical(a - x, a.todense() - x)
     identical(a - np.asarray(x), a.todense() - x)

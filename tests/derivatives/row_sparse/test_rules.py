@@ -43,13 +43,28 @@ def test_changes_that_make_arrays_say_why(name, why):
     assert not why or any(why in event.why for event in explanation.became_dense)
 
 
+def test_a_run_of_rows_of_a_gradient_keeps_them_wherever_it_starts():
+    def step(t, ids):
+        g = jax.grad(lambda t: jnp.sum(t[ids] ** 2))(t)
+        return t.at[ids[:4]].add(jax.lax.dynamic_slice(g, (ids[0], 0), (4, t.shape[1])))
+
+    for first in (3, 12, 39):
+        check_rows(step, TABLE, IDS.at[0].set(first), cut_over=9.0)
+
+
 def test_reading_all_rows_makes_none():
     explanation = check(program(["column"], [], "by hand"), TABLE, IDS, cut_over=9.0)
     assert [event.why for event in explanation.became_dense] == ["all rows are read in part"]
     assert not explanation.stayed_sparse
 
 
-EXTREMES = [jnp.max, jnp.min, lambda g: jnp.all(g != 0), lambda g: jnp.any(g == 0), lambda g: jnp.max(jnp.cos(g))]
+EXTREMES = [
+    jnp.max,
+    jnp.min,
+    lambda g: jnp.all(g != 0),
+    lambda g: jnp.any(g == 0),
+    lambda g: jnp.max(jnp.cos(g)),
+]
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -81,7 +96,7 @@ def test_rows_of_a_loop_are_added_in_the_order_of_its_turns(is_reversed):
     np.testing.assert_array_equal(ours(TABLE), jax.jit(step)(TABLE))
 
 
-# --- limits -------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def step(t, ids):
@@ -93,7 +108,9 @@ def test_more_rows_than_the_share_are_dense(count, is_sparse):
     explanation = check(step, table(), jnp.arange(count), cut_over=0.1)
     assert bool(explanation.stayed_sparse) is is_sparse
     whys = [event.why for event in explanation.became_dense]
-    assert whys == ([] if is_sparse else ["101 rows stored of 1,000, more than the share cut_over=0.1"])
+    assert whys == (
+        [] if is_sparse else ["101 rows stored of 1,000, more than the share cut_over=0.1"]
+    )
 
 
 def test_terms_that_are_few_may_be_many_together():
@@ -104,7 +121,9 @@ def test_terms_that_are_few_may_be_many_together():
 
 
 def test_a_loop_that_reads_many_rows_carries_an_array():
-    looped = lambda t, ids: t - jax.grad(lambda t: jnp.sum(jax.lax.map(lambda i: loss(t, i[None]), ids)))(t)
+    looped = lambda t, ids: (
+        t - jax.grad(lambda t: jnp.sum(jax.lax.map(lambda i: loss(t, i[None]), ids)))(t)
+    )
     check_rows(looped, table(), jnp.arange(100), cut_over=0.1)
     explanation = check(looped, table(), jnp.arange(101), cut_over=0.1)
     assert any("101 rows stored" in event.why for event in explanation.became_dense)
@@ -116,7 +135,7 @@ def test_small_arrays_are_left_alone_and_not_spoken_of():
     assert check(step, table(), jnp.arange(3), min_bytes=24_000).stayed_sparse
 
 
-# --- what is not finite -------------------------------------------------------------------------------------------
+# --- what is not finite ---------------------------------------------------------------------------
 
 RISKY = {
     "by an infinite number": lambda g, x: g * x[0],
@@ -140,12 +159,19 @@ def test_strict_parity_has_the_nans_of_the_dense_program(name):
 
 def test_strict_parity_keeps_rows_where_all_factors_are_constants():
     check_rows(step, table(), jnp.array([1, 1]), nonfinite="dense")
-    check_rows(lambda t, i: t - jnp.clip(jax.grad(loss)(t, i) / 3.0, -1, 1), table(), jnp.array([4]), nonfinite="dense")
+    check_rows(
+        lambda t, i: t - jnp.clip(jax.grad(loss)(t, i) / 3.0, -1, 1),
+        table(),
+        jnp.array([4]),
+        nonfinite="dense",
+    )
 
 
 def test_a_constant_infinity_counts_in_both_modes():
     for mode in ("ignore", "dense"):
-        check(lambda t, i: t - np.inf * jax.grad(loss)(t, i), table(), jnp.array([1]), nonfinite=mode)
+        check(
+            lambda t, i: t - np.inf * jax.grad(loss)(t, i), table(), jnp.array([1]), nonfinite=mode
+        )
 
 
 def test_terms_that_cancel_do_so_before_they_meet_the_table():
@@ -156,7 +182,7 @@ def test_terms_that_cancel_do_so_before_they_meet_the_table():
     assert bool(jnp.all(incrax.structured(cancelling, min_bytes=0)(t, jnp.array([4, 4])) == t))
 
 
-# --- row-sparse outputs ---------------------------------------------------------------------------------------------
+# --- row-sparse outputs ---------------------------------------------------------------------------
 
 
 def test_gradients_are_given_as_rows_inside_jit():
@@ -164,10 +190,14 @@ def test_gradients_are_given_as_rows_inside_jit():
 
     @jax.jit
     def gradient(t):
-        return sparse_outputs(jax.value_and_grad(lambda p: loss(p["t"], ids) * p["a"]), {"t": t, "a": 2.0})
+        return sparse_outputs(
+            jax.value_and_grad(lambda p: loss(p["t"], ids) * p["a"]), {"t": t, "a": 2.0}
+        )
 
     value, g = gradient(table())
-    expected, dense = jax.value_and_grad(lambda p: loss(p["t"], ids) * p["a"])({"t": table(), "a": 2.0})
+    expected, dense = jax.value_and_grad(lambda p: loss(p["t"], ids) * p["a"])(
+        {"t": table(), "a": 2.0}
+    )
     assert isinstance(g["t"], incrax.RowSparse)
     assert g["t"].num_rows == 3
     assert not isinstance(g["a"], incrax.RowSparse)
@@ -177,13 +207,16 @@ def test_gradients_are_given_as_rows_inside_jit():
 
 def test_an_output_that_is_not_zero_elsewhere_is_an_array():
     events = []
-    out = sparse_outputs(lambda t: jnp.cos(jax.grad(loss)(t, jnp.array([1]))), table(), events=events)
+    out = sparse_outputs(
+        lambda t: jnp.cos(jax.grad(loss)(t, jnp.array([1]))), table(), events=events
+    )
     assert not isinstance(out, incrax.RowSparse)
     assert any("no longer zero" in event.why for event in events)
 
 
 @pytest.mark.parametrize(
-    "read", [lambda t: t[7] ** 2, lambda t: jnp.sum(t[3:5]), lambda t: jnp.sum(t[jnp.array([1, 1])])]
+    "read",
+    [lambda t: t[7] ** 2, lambda t: jnp.sum(t[3:5]), lambda t: jnp.sum(t[jnp.array([1, 1])])],
 )
 def test_vectors_have_rows_of_one_number(read):
     x = jnp.arange(100.0)
@@ -193,7 +226,7 @@ def test_vectors_have_rows_of_one_number(read):
     np.testing.assert_allclose(g.todense(), jax.grad(read)(x))
 
 
-# --- the report and options -----------------------------------------------------------------------------------------
+# --- the report and options -----------------------------------------------------------------------
 
 
 def test_the_report_names_the_line_that_made_rows_dense():

@@ -1,4 +1,6 @@
-"""Operands of one rank whose axes of one element are spread: JAX keeps such equations as they are written."""
+"""Operands of one rank whose axes of one element are spread: JAX keeps such equations as they are
+written.
+"""
 
 from __future__ import annotations
 
@@ -33,4 +35,6 @@ STEPS = {
 @pytest.mark.parametrize("step", STEPS)
 def test_operands_that_are_spread_give_the_dense_result(step):
     ours = incrax.structured(STEPS[step], min_bytes=0)
-    np.testing.assert_allclose(ours(NARROW, WIDE, IDS), jax.jit(STEPS[step])(NARROW, WIDE, IDS), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        ours(NARROW, WIDE, IDS), jax.jit(STEPS[step])(NARROW, WIDE, IDS), rtol=1e-12, atol=1e-14
+    )

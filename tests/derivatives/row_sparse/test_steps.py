@@ -65,17 +65,23 @@ def test_momentum_changes_all_rows_without_a_dense_gradient():
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.complex128])
 def test_dtypes(dtype):
     t = table().astype(dtype)
-    step = lambda t, i: t - (0.1 * jax.grad(lambda t: jnp.sum(jnp.abs(t[i]) ** 2).real)(t)).astype(t.dtype)
+    step = lambda t, i: (
+        t - (0.1 * jax.grad(lambda t: jnp.sum(jnp.abs(t[i]) ** 2).real)(t)).astype(t.dtype)
+    )
     check_rows(step, t, jnp.array([1, 1, -4]))
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "clipped", "adagrad", "adam", "adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "momentum", "clipped", "adagrad", "adam", "adamw", "rmsprop"]
+)
 def test_optimisers_of_optax(name):
     optax = pytest.importorskip("optax")
     made = {
         "sgd": lambda: optax.sgd(0.1),
         "momentum": lambda: optax.sgd(0.1, momentum=0.9),
-        "clipped": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.clip(0.3), optax.sgd(0.1)),
+        "clipped": lambda: optax.chain(
+            optax.clip_by_global_norm(0.5), optax.clip(0.3), optax.sgd(0.1)
+        ),
         "adagrad": lambda: optax.adagrad(0.1),
         "adam": lambda: optax.adam(0.1),
         "adamw": lambda: optax.adamw(0.1),
@@ -95,28 +101,39 @@ def test_optimisers_of_optax(name):
         params, state = structured(step)(params, state, indices(pattern))
 
 
-# --- around and inside transformations ------------------------------------------------------------------------------
+# --- around and inside transformations ------------------------------------------------------------
 
 FORMS = {
     "jit": lambda f: jax.jit(f),
     "nested jit": lambda f: jax.jit(lambda t, i: jax.jit(f)(t, i)),
     "recomputed": lambda f: jax.checkpoint(f),
-    "recomputed, saving products": lambda f: jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable),
+    "recomputed, saving products": lambda f: jax.checkpoint(
+        f, policy=jax.checkpoint_policies.dots_saveable
+    ),
     "chosen": lambda f: lambda t, i: jax.lax.cond(i[0] > 2, f, lambda t, i: jnp.sum(t[i[0]]), t, i),
     "one of three": lambda f: (
-        lambda t, i: jax.lax.switch(i[0] % 3, [f, lambda t, i: 2.0, lambda t, i: jnp.sum(t[:4] * t[5])], t, i)
+        lambda t, i: jax.lax.switch(
+            i[0] % 3, [f, lambda t, i: 2.0, lambda t, i: jnp.sum(t[:4] * t[5])], t, i
+        )
     ),
-    "in a loop": lambda f: lambda t, i: jax.lax.scan(lambda c, j: (c + f(t, j), None), 0.0, jnp.stack([i, i + 1]))[0],
+    "in a loop": lambda f: (
+        lambda t, i: jax.lax.scan(lambda c, j: (c + f(t, j), None), 0.0, jnp.stack([i, i + 1]))[0]
+    ),
     "in two loops": lambda f: (
         lambda t, i: jax.lax.scan(
-            lambda c, j: (c + jax.lax.scan(lambda d, k: (d + f(t, k[None]), None), 0.0, j)[0], None),
+            lambda c, j: (
+                c + jax.lax.scan(lambda d, k: (d + f(t, k[None]), None), 0.0, j)[0],
+                None,
+            ),
             0.0,
             jnp.stack([i, i + 1, i]),
         )[0]
     ),
     "chosen in a loop": lambda f: (
         lambda t, i: jax.lax.scan(
-            lambda c, j: (c + jax.lax.cond(j[0] > 2, f, lambda t, j: 0.0, t, j), None), 0.0, jnp.stack([i, i + 1])
+            lambda c, j: (c + jax.lax.cond(j[0] > 2, f, lambda t, j: 0.0, t, j), None),
+            0.0,
+            jnp.stack([i, i + 1]),
         )[0]
     ),
     "mapped": lambda f: lambda t, i: jnp.mean(jax.vmap(lambda j: f(t, j[None]))(i)),
@@ -141,7 +158,9 @@ def test_many_steps_in_one_loop():
 
 def test_steps_in_a_while_loop():
     def steps(t, ids):
-        return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, by_hand(c[1], ids + c[0])), (0, t))
+        return jax.lax.while_loop(
+            lambda c: c[0] < 3, lambda c: (c[0] + 1, by_hand(c[1], ids + c[0])), (0, t)
+        )
 
     check_rows(steps, table(), jnp.array([1, 2]))
 
@@ -155,7 +174,9 @@ def test_a_carry_that_is_read_is_an_array_and_said_to_be():
         return jax.lax.scan(turn, jnp.zeros_like(t), ids)
 
     explanation = check(step, table(), jnp.array([1, 2, 1]))
-    assert ("scan", "the loop reads its carry") in {(e.primitive, e.why) for e in explanation.became_dense}
+    assert ("scan", "the loop reads its carry") in {
+        (e.primitive, e.why) for e in explanation.became_dense
+    }
 
 
 def test_a_batch_of_steps():
@@ -168,7 +189,11 @@ def test_a_step_inside_jit_and_scan():
     step = incrax.structured(by_hand, min_bytes=0)
     ids = jnp.array([[1, 2], [2, 2]])
     run = lambda step, t: jax.lax.scan(lambda t, i: (step(t, i), None), t, ids)[0]
-    same(jax.jit(functools.partial(run, step))(table()), jax.jit(functools.partial(run, by_hand))(table()), factor=512)
+    same(
+        jax.jit(functools.partial(run, step))(table()),
+        jax.jit(functools.partial(run, by_hand))(table()),
+        factor=512,
+    )
 
 
 def test_derivatives_are_those_of_the_step_with_its_own_rules():
@@ -180,7 +205,10 @@ def test_derivatives_are_those_of_the_step_with_its_own_rules():
     ids = jnp.array([1, 1, 4])
     step = lambda t: doubled(by_hand(t, ids))
     ours = incrax.structured(step, min_bytes=0)
-    same(jax.grad(lambda t: jnp.sum(ours(t) ** 2))(table()), jax.grad(lambda t: jnp.sum(step(t) ** 2))(table()))
+    same(
+        jax.grad(lambda t: jnp.sum(ours(t) ** 2))(table()),
+        jax.grad(lambda t: jnp.sum(step(t) ** 2))(table()),
+    )
 
 
 def test_tangents_are_those_of_the_step():

@@ -10,7 +10,9 @@ from incrax._program import trace
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 
 N = 12
-POINTS = [np.random.default_rng(seed).normal(size=N) for seed in range(3)] + [np.linspace(0.1, 2.0, N)]
+POINTS = [np.random.default_rng(seed).normal(size=N) for seed in range(3)] + [
+    np.linspace(0.1, 2.0, N)
+]
 
 
 def flat(fun):
@@ -27,7 +29,9 @@ def found_hessian(fun, x=POINTS[0]):
 
 
 def seen(derivative, points=POINTS):
-    """Where the derivative is nonzero at any of the points; compiled, which is faster than operation by operation."""
+    """Where the derivative is nonzero at any of the points; compiled, which is faster than
+    operation by operation.
+    """
     compiled = jax.jit(derivative)
     return np.any([np.nan_to_num(np.asarray(compiled(x))) != 0 for x in points], axis=0)
 

@@ -1,4 +1,6 @@
-"""Colourings: no row has two nonzeros of one colour, and known matrices take known numbers of colours."""
+"""Colourings: no row has two nonzeros of one colour, and known matrices take known numbers of
+colours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from scipy.sparse import csr_array
 
 from incrax.derivatives.sparsity.compressed import color_columns, color_rows, color_symmetric
 
-matrices = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(lambda shape: arrays(bool, shape))
+matrices = st.tuples(st.integers(0, 9), st.integers(0, 9)).flatmap(
+    lambda shape: arrays(bool, shape)
+)
 
 
 def arrow(size, hubs=1):

@@ -1,4 +1,6 @@
-"""Compressed derivatives: equal to those of JAX at the nonzeros, with as many pushforwards as there are colours."""
+"""Compressed derivatives: equal to those of JAX at the nonzeros, with as many pushforwards as there
+are colours.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from scipy.sparse import csr_array
 
 from incrax._program import trace
 from incrax.derivatives.sparsity import compressed
-from incrax.derivatives.sparsity.compressed import bcoo, choose, compressed_jacobian, coordinates, dense, hessian_values
+from incrax.derivatives.sparsity.compressed import (
+    bcoo,
+    choose,
+    compressed_jacobian,
+    coordinates,
+    dense,
+    hessian_values,
+)
 from incrax.derivatives.sparsity.search import hessian_pattern, pattern_of
 from incrax.engine.program.simplify import inline
 
@@ -71,7 +80,7 @@ def counted(fun):
     return lambda x: fun(identity(x)), columns
 
 
-# --- equal to JAX -----------------------------------------------------------------------------------------------------
+# --- equal to JAX ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["forward", "reverse"])
@@ -111,7 +120,10 @@ def test_jit_and_vmap_see_through_a_compressed_jacobian(mode):
 def test_jit_vmap_and_grad_see_through_a_compressed_hessian():
     fun = HESSIANS["arrow"]
     batch = jnp.stack([X, 2 * X])
-    close(jax.jit(jax.vmap(lambda x: hessian(fun, x)))(batch), jax.jit(jax.vmap(jax.hessian(fun)))(batch))
+    close(
+        jax.jit(jax.vmap(lambda x: hessian(fun, x)))(batch),
+        jax.jit(jax.vmap(jax.hessian(fun)))(batch),
+    )
     close(
         jax.grad(lambda x: jnp.sum(hessian(fun, x) ** 2))(X),
         jax.grad(lambda x: jnp.sum(jax.hessian(fun)(x) ** 2))(X),
@@ -139,10 +151,12 @@ def test_an_empty_vector_has_an_empty_hessian():
     assert hessian(lambda x: jnp.sum(x**2), jnp.ones(0)).shape == (0, 0)
 
 
-# --- what did not run -------------------------------------------------------------------------------------------------
+# --- what did not run -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "expected"), [("diagonal", 1), ("differences", 2), ("many outputs", 2), ("dense", N)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("diagonal", 1), ("differences", 2), ("many outputs", 2), ("dense", N)]
+)
 def test_a_jacobian_takes_one_pushforward_per_color(name, expected):
     fun, columns = counted(JACOBIANS[name])
     pattern = pattern_of(trace(JACOBIANS[name], X))
@@ -151,7 +165,8 @@ def test_a_jacobian_takes_one_pushforward_per_color(name, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("separable", 1), ("permuted", 2), ("chained", 3), ("arrow", 3), ("blocks", 4), ("dense", N)]
+    ("name", "expected"),
+    [("separable", 1), ("permuted", 2), ("chained", 3), ("arrow", 3), ("blocks", 4), ("dense", N)],
 )
 def test_a_hessian_takes_one_pushforward_per_color(name, expected):
     pattern = hessian_pattern(trace(HESSIANS[name], X))
@@ -168,7 +183,7 @@ def test_without_nonzeros_nothing_runs():
     assert not columns
 
 
-# --- matrices ---------------------------------------------------------------------------------------------------------
+# --- matrices -------------------------------------------------------------------------------------
 
 
 def test_values_are_in_order_of_rows_then_columns():
@@ -182,7 +197,9 @@ def test_values_are_in_order_of_rows_then_columns():
 def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
     fun = JACOBIANS["differences"]
     pattern = pattern_of(trace(fun, X))
-    made = jax.jit(lambda x: bcoo(compressed_jacobian(fun, x, pattern), coordinates(pattern), pattern.shape))(X)
+    made = jax.jit(
+        lambda x: bcoo(compressed_jacobian(fun, x, pattern), coordinates(pattern), pattern.shape)
+    )(X)
     assert made.indices_sorted
     assert made.unique_indices
     assert made.nse == pattern.nnz
@@ -191,13 +208,17 @@ def test_a_bcoo_matrix_has_the_values_at_sorted_unique_indices():
 
 
 def test_a_pattern_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match=r"the pattern has shape \(3, 12\); the derivative has \(12, 12\)"):
+    with pytest.raises(
+        ValueError, match=r"the pattern has shape \(3, 12\); the derivative has \(12, 12\)"
+    ):
         compressed_jacobian(jnp.sin, X, csr_array((3, N), dtype=bool))
-    with pytest.raises(ValueError, match=r"the pattern has shape \(3, 12\); the derivative has \(12, 12\)"):
+    with pytest.raises(
+        ValueError, match=r"the pattern has shape \(3, 12\); the derivative has \(12, 12\)"
+    ):
         hessian_values(jnp.sum, X, csr_array((3, N), dtype=bool))
 
 
-# --- which way --------------------------------------------------------------------------------------------------------
+# --- which way ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

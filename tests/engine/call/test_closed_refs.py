@@ -1,4 +1,6 @@
-"""Mutable arrays that a function closes over: it is called as it is, so that each read and write happens once."""
+"""Mutable arrays that a function closes over: it is called as it is, so that each read and write
+happens once.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def writes(ref):
 
 
 def in_a_scan(ref):
-    return lambda x: jax.lax.scan(lambda c, t: (c + jnp.sum(ref[...]) * t, None), x, jnp.arange(3.0))[0]
+    return lambda x: jax.lax.scan(
+        lambda c, t: (c + jnp.sum(ref[...]) * t, None), x, jnp.arange(3.0)
+    )[0]
 
 
 def in_a_jit(ref):
@@ -53,7 +57,9 @@ def test_a_method_without_a_result_says_what_is_mutable():
     f = incrax.incremental(reads(jax.new_ref(jnp.ones(3))))
     f(1.0)
     for call in (lambda: f.pure(1.0), lambda: f.explain(1.0)):
-        with pytest.raises(incrax.NotCalledError, match=r"or the function closes over a mutable array\."):
+        with pytest.raises(
+            incrax.NotCalledError, match=r"or the function closes over a mutable array\."
+        ):
             call()
 
 

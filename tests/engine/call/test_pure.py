@@ -1,4 +1,6 @@
-"""The pure form: results and derivatives of the function in compiled loops; what a change does not reach is skipped."""
+"""The pure form: results and derivatives of the function in compiled loops; what a change does not
+reach is skipped.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import MINIMAL, same
-from hypothesis import given, settings
+from helpers import MINIMAL, examples, same
+from hypothesis import given
 from hypothesis import strategies as st
 from properties.corpus import CORPUS
 from properties.programs import START, programs
@@ -25,7 +27,11 @@ THETA = np.array([0.5, 1.0, 0.7, 0.2])
 def likelihood(theta, x):
     a, b, c, d = theta
     return -jnp.sum(
-        jnp.log(a * jnp.exp(-((x - b) ** 2)) + jnp.exp(-c * x) * jnp.arctan2(x, c) + jax.nn.softplus(d * x))
+        jnp.log(
+            a * jnp.exp(-((x - b) ** 2))
+            + jnp.exp(-c * x) * jnp.arctan2(x, c)
+            + jax.nn.softplus(d * x)
+        )
     )
 
 
@@ -53,13 +59,13 @@ def test_corpus_equals_jit(name):
     check_steps(fun, arguments(start, 3, 6))
 
 
-@settings(max_examples=6)
+@examples(1 / 4)
 @given(programs(), st.integers(0, 10_000))
 def test_random_programs_equal_jit(program, seed):
     check_steps(program, arguments(START, seed, 5), lambda step: step)
 
 
-# --- loops ----------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def chain(step, state, theta, x, num):
@@ -80,7 +86,9 @@ def plain_chain(theta, x, num):
     return jax.lax.scan(body, theta, jnp.arange(num))
 
 
-@pytest.mark.parametrize("data", [incrax.frozen(X), X, jnp.array(X)], ids=["frozen", "numpy", "jax"])
+@pytest.mark.parametrize(
+    "data", [incrax.frozen(X), X, jnp.array(X)], ids=["frozen", "numpy", "jax"]
+)
 def test_a_scan_carries_the_state(data):
     state, step = incrax.incremental(likelihood).pure(THETA, data)
     (theta, state), outs = chain(step, state, jnp.array(THETA), data, 9)
@@ -132,7 +140,7 @@ def test_a_rejected_proposal_needs_no_old_state():
     same(step(state, theta, X)[1], likelihood(theta, X))
 
 
-# --- what runs ------------------------------------------------------------------------------------------------------
+# --- what runs ------------------------------------------------------------------------------------
 
 
 class Counted:
@@ -146,7 +154,9 @@ class Counted:
             self.counts[name] += 1
             return np.sin(x)
 
-        return jax.pure_callback(evaluate, jax.ShapeDtypeStruct((), jnp.float64), value, vmap_method="sequential")
+        return jax.pure_callback(
+            evaluate, jax.ShapeDtypeStruct((), jnp.float64), value, vmap_method="sequential"
+        )
 
     def fun(self, p):
         return self.slow("a", p[0]) + 2 * self.slow("b", p[1]) + self.slow("c", p[2])
@@ -220,7 +230,9 @@ def test_declared_flags_may_be_traced():
     _, outs = jax.lax.scan(body, (jnp.zeros(3), state), jnp.array([0, 1, 1]))
     np.testing.assert_allclose(outs[-1], np.sin(1) + 2 * np.sin(2), rtol=1e-14)
     assert counted.since(before) == {"a": 1, "b": 2, "c": 0}
-    _, out = step(state, np.array([2.0, 0.0, 0.0]), changed={"p[0]": jnp.bool_(True), "p[1]": False})
+    _, out = step(
+        state, np.array([2.0, 0.0, 0.0]), changed={"p[0]": jnp.bool_(True), "p[1]": False}
+    )
     np.testing.assert_allclose(out, np.sin(2), rtol=1e-14)
 
 
@@ -239,7 +251,7 @@ def test_effects_happen_in_every_step():
     assert seen == [1.0] * 4
 
 
-# --- derivatives ----------------------------------------------------------------------------------------------------
+# --- derivatives ----------------------------------------------------------------------------------
 
 
 @jax.custom_vjp
@@ -261,7 +273,10 @@ def _(primals, tangents):
 
 
 def smooth(theta, x, n):
-    return jnp.sum(jnp.exp(-theta[0] * x) * marked(theta[1] * x) + jnp.log1p((theta[2] * x) ** n)) * theta[3]
+    return (
+        jnp.sum(jnp.exp(-theta[0] * x) * marked(theta[1] * x) + jnp.log1p((theta[2] * x) ** n))
+        * theta[3]
+    )
 
 
 def value_of(step, state):
@@ -277,7 +292,12 @@ def test_derivatives_to_third_order(theta, tuning):
     x = X[:50]
     state, step = incrax.incremental(smooth, tuning=tuning).pure(THETA, x, 2)
     ours, plain = value_of(step, state), smooth
-    for derive in (jax.grad, jax.hessian, lambda f: jax.jacfwd(jax.hessian(f)), lambda f: jax.jacrev(jax.jacfwd(f))):
+    for derive in (
+        jax.grad,
+        jax.hessian,
+        lambda f: jax.jacfwd(jax.hessian(f)),
+        lambda f: jax.jacrev(jax.jacfwd(f)),
+    ):
         same(jax.jit(derive(ours))(theta, x, 2), jax.jit(derive(plain))(theta, x, 2), factor=4096)
     same(jax.grad(ours, 1)(theta, x, 2), jax.grad(plain, 1)(theta, x, 2), factor=1024)
     moved = (theta, x), (np.ones(4), np.ones(50))
@@ -307,7 +327,11 @@ def test_derivatives_agree_with_differences():
 def test_derivative_through_a_chain_of_steps():
     state, step = incrax.incremental(likelihood).pure(THETA, X)
     ours = jax.grad(lambda theta: jnp.sum(chain(step, state, theta, X, 4)[1]))
-    same(ours(jnp.array(THETA)), jax.grad(lambda t: jnp.sum(plain_chain(t, X, 4)[1]))(jnp.array(THETA)), factor=1024)
+    same(
+        ours(jnp.array(THETA)),
+        jax.grad(lambda t: jnp.sum(plain_chain(t, X, 4)[1]))(jnp.array(THETA)),
+        factor=1024,
+    )
 
 
 def test_the_state_has_no_derivative():
@@ -324,16 +348,21 @@ def test_gradients_are_saved_values_too():
     counted = Counted()
 
     def value_and_grad(p, x):
-        return jax.value_and_grad(lambda p: jnp.sum(jnp.exp(p[0] * x)) * p[1])(p), counted.slow("a", p[2])
+        return jax.value_and_grad(lambda p: jnp.sum(jnp.exp(p[0] * x)) * p[1])(p), counted.slow(
+            "a", p[2]
+        )
 
     state, step = minimal(value_and_grad).pure(np.ones(3), X)
     before = dict(counted.counts)
     _, (both, _) = step(state, np.array([1.0, 2.0, 1.0]), X)
-    same(both, jax.value_and_grad(lambda p: jnp.sum(jnp.exp(p[0] * X)) * p[1])(np.array([1.0, 2.0, 1.0])))
+    same(
+        both,
+        jax.value_and_grad(lambda p: jnp.sum(jnp.exp(p[0] * X)) * p[1])(np.array([1.0, 2.0, 1.0])),
+    )
     assert counted.since(before)["a"] == 0
 
 
-# --- types and errors -----------------------------------------------------------------------------------------------
+# --- types and errors -----------------------------------------------------------------------------
 
 
 def test_results_have_the_types_of_the_function():
@@ -358,21 +387,25 @@ def test_arguments_of_other_types_are_refused():
     state, step = f.pure(1.0, {"x": X})
     refused(
         incrax.errors.StepTypeError,
-        "`step` got `x['x']` as float32[20000]; the pure form was made for float64[20000]. A compiled loop cannot "
+        "`step` got `x['x']` as float32[20000]; the pure form was made for float64[20000]. A "
+        "compiled loop cannot "
         "change types. Convert it, or make another form for this type.",
         *(step, state, 1.0, {"x": X.astype("f4")}),
     )
     refused(
         incrax.errors.StepTypeError,
-        "`step` got arguments of the structure PyTreeDef(((*, {'y': *}), {})); the pure form was made for "
-        "PyTreeDef(((*, {'x': *}), {})). A compiled loop cannot change types. Pass arguments like those given to "
+        "`step` got arguments of the structure PyTreeDef(((*, {'y': *}), {})); the pure form was "
+        "made for "
+        "PyTreeDef(((*, {'x': *}), {})). A compiled loop cannot change types. Pass arguments like "
+        "those given to "
         "`pure`, or make another form for these.",
         *(step, state, 1.0, {"y": X}),
     )
     state, step = f.pure(1.0, {"x": X}, mode="slow")
     refused(
         incrax.errors.StepTypeError,
-        "`step` got other static values in `mode` than the pure form was made with. They are part of the compiled "
+        "`step` got other static values in `mode` than the pure form was made with. They are part "
+        "of the compiled "
         "function. Make another form for these.",
         *(step, state, 1.0, {"x": X}),
         mode="fast",
@@ -383,9 +416,12 @@ def test_frozen_data_must_be_the_same_object():
     data = incrax.frozen(X)
     state, step = minimal(likelihood).pure(THETA, data)
     text = (
-        "`step` got `x` as another object than the frozen one that the pure form was made with. This is usually an "
-        "argument of a function that is being compiled. Frozen data are no part of the state, so that a change could "
-        "not be noticed. Use the frozen object itself inside the function, or make the form from an array that is not "
+        "`step` got `x` as another object than the frozen one that the pure form was made with. "
+        "This is usually an "
+        "argument of a function that is being compiled. Frozen data are no part of the state, so "
+        "that a change could "
+        "not be noticed. Use the frozen object itself inside the function, or make the form from "
+        "an array that is not "
         "frozen."
     )
     refused(incrax.errors.StepTypeError, text, step, state, THETA, X)
@@ -399,7 +435,8 @@ def test_declared_names_and_flags_are_checked():
         step(state, THETA, X, changed=["nu"])
     refused(
         ValueError,
-        "`changed['theta']` has 3 booleans for 4 tracked elements; give one boolean, or an array of the input's shape "
+        "`changed['theta']` has 3 booleans for 4 tracked elements; give one boolean, or an array "
+        "of the input's shape "
         "(inputs of more elements than `Tuning.max_tracked` count as one).",
         functools.partial(step, changed={"theta": jnp.ones(3, bool)}),
         *(state, THETA, X),
@@ -413,7 +450,14 @@ def test_mutable_arrays_have_no_pure_form():
 
 @pytest.mark.parametrize(
     "twins",
-    [(0.0, -0.0), (np.nan, 1.0), (1.0, np.nextafter(1.0, 2.0)), (1j, complex(-0.0, 1)), (True, False), (1, 2)],
+    [
+        (0.0, -0.0),
+        (np.nan, 1.0),
+        (1.0, np.nextafter(1.0, 2.0)),
+        (1j, complex(-0.0, 1)),
+        (True, False),
+        (1, 2),
+    ],
     ids=str,
 )
 def test_flags_compare_bits(twins):
@@ -426,10 +470,12 @@ def test_flags_compare_bits(twins):
     assert declared(layout, ["v"], ["v[2]"]).values[0].tolist() == [False, False, True]
 
 
-# --- weak types -------------------------------------------------------------------------------------------------------
+# --- weak types -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("example", [1.0, jnp.array(1.0), np.float64(1.0)], ids=["number", "weak array", "strong"])
+@pytest.mark.parametrize(
+    "example", [1.0, jnp.array(1.0), np.float64(1.0)], ids=["number", "weak array", "strong"]
+)
 def test_results_of_a_step_have_the_weak_types_of_the_function_at_its_arguments(example):
     f = lambda a, b: (1 / a, a + b, jnp.sin(b), a * 2)
     state, step = incrax.incremental(f).pure(example, 1.0)
@@ -465,7 +511,9 @@ def test_text_where_a_weak_type_changes_the_arithmetic():
         with pytest.raises(incrax.errors.StepTypeError) as caught:
             step(state, jnp.ones(2)[0], x)
     assert str(caught.value) == (
-        "`step` got `a` as a Python number where the pure form was made with an array, or the other way round. JAX "
-        "gives numbers and arrays different types here: the function computes with other dtypes than those that the "
+        "`step` got `a` as a Python number where the pure form was made with an array, or the "
+        "other way round. JAX "
+        "gives numbers and arrays different types here: the function computes with other dtypes "
+        "than those that the "
         "state has. Make the form with the same kind, such as `jnp.float32(1.0)` for an array."
     )

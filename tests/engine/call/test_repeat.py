@@ -1,4 +1,6 @@
-"""A call like the one before goes a short way: right results, nothing looked up, nothing held longer than before."""
+"""A call like the one before goes a short way: right results, nothing looked up, nothing held
+longer than before.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import file_moves, same
-from hypothesis import given, settings
+from helpers import examples, file_moves, same
+from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
@@ -30,11 +32,15 @@ def model(a, b, x):
 
 
 def settled(fun=model, at=lambda k: (1.0 + k, 0.5, X), **options):
-    """A function that was called so often with the same change that its next calls go the short way."""
-    ours = incrax.incremental(fun, **options)
+    """A function that was called so often with the same change that its next calls go the short
+    way.
+    """
+    ours = incrax.incremental(fun, tuning=incrax.Tuning(compile_s=10.0), **options)
     ours(*at(0))
     engine = ours._traces.latest.engine
-    engine.chooser.race._segments_s = lambda dirty: math.inf  # as fast as a plan here: either may win
+    engine.chooser.race._segments_s = lambda dirty: (
+        math.inf
+    )  # as fast as a plan here: either may win
     for k in range(1, 4 * LONG_WAY_EVERY):
         ours(*at(k))
     for _ in range(64 * LONG_WAY_EVERY):
@@ -53,16 +59,22 @@ def long_ways(monkeypatch, engine):
     """The calls that compare with all versions, from now on."""
     seen = []
     compare = engine.baselines.compare
-    monkeypatch.setattr(engine.baselines, "compare", lambda values: seen.append(1) or compare(values))
+    monkeypatch.setattr(
+        engine.baselines, "compare", lambda values: seen.append(1) or compare(values)
+    )
     return seen
 
 
 def ledger(monkeypatch, engine):
-    """The seconds that are entered from now on, and the time in a list, which stands still; no run is timed."""
+    """The seconds that are entered from now on, and the time in a list, which stands still; no run
+    is timed.
+    """
     spent, now_s, note = [], [0.0], type(engine.chooser).note_call
     monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
     monkeypatch.setattr(engine.repeat.program, "num_runs", 1)
-    monkeypatch.setattr(type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args))
+    monkeypatch.setattr(
+        type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args)
+    )
     return spent, now_s
 
 
@@ -79,7 +91,7 @@ def test_the_same_change_goes_the_short_way_and_now_and_then_the_long_one(monkey
     assert ours.explain().as_dict()["changed"].keys() == {"a"}
 
 
-@settings(max_examples=40)
+@examples(8 / 5)
 @given(st.lists(st.tuples(NUMBERS, st.sampled_from([0.5, 0.7])), max_size=20))
 def test_any_calls_after_it_equal_jit(kept, points):
     ours, plain = kept
@@ -231,14 +243,14 @@ Array.__abstractmethods__ = frozenset()
 )
 def test_arrays_that_are_not_there_may_be_waited_for(array, waits, monkeypatch):
     monkeypatch.setattr(comparison, "is_compared_by_identity", lambda x: False)
-    compared = comparison.Comparison(SimpleNamespace(states=[]), None, settles=False)
+    compared = comparison.Comparison(SimpleNamespace(states=[]), None)
     times = iter([1.0, 3.0])
     assert compared.awaited([array], [0], lambda: next(times))[1] == 2.0 * waits
     assert array.waits == waits
 
 
 def test_what_is_no_array_is_not_waited_for():
-    compared = comparison.Comparison(SimpleNamespace(states=[]), None, settles=False)
+    compared = comparison.Comparison(SimpleNamespace(states=[]), None)
     leaves = [1.0, np.ones(2), incrax.frozen(np.ones(3)), jax.block_until_ready(jnp.ones(2))]
     assert compared.awaited(leaves, range(4), iter([1.0]).__next__)[1] == 0.0
 
@@ -249,7 +261,9 @@ def test_an_input_is_waited_for_before_its_bits_are_read(monkeypatch):
     order, resolved = [], comparison.resolved
     monkeypatch.setattr(comparison, "_is_at_hand", lambda x: not isinstance(x, jax.Array))
     monkeypatch.setattr(comparison, "_wait", lambda x: order.append("waited"))
-    monkeypatch.setattr(comparison, "resolved", lambda x, olds: order.append("read") or resolved(x, olds))
+    monkeypatch.setattr(
+        comparison, "resolved", lambda x, olds: order.append("read") or resolved(x, olds)
+    )
     ours(jnp.asarray(-1.0), 0.5, X)
     assert order == ["waited", "read"]
 
@@ -265,7 +279,9 @@ def test_a_call_like_the_one_before_takes_few_moves_between_files():
 
 def test_what_calls_the_host_is_waited_for_as_part_of_its_program(monkeypatch):
     waited, wait = [], Clock.wait
-    monkeypatch.setattr(Clock, "wait", lambda clock, results: waited.append(results) or wait(clock, results))
+    monkeypatch.setattr(
+        Clock, "wait", lambda clock, results: waited.append(results) or wait(clock, results)
+    )
     seen = []
 
     def shown(a, b, x):

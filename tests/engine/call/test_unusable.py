@@ -23,7 +23,9 @@ GRADIENT = jax.value_and_grad(model, argnums=(0, 1, 2, 3))
 
 
 def entries(ours):
-    return [entry for entry in ours._traces.latest.engine.chooser.entries.values() if entry.is_planned]
+    return [
+        entry for entry in ours._traces.latest.engine.chooser.entries.values() if entry.is_planned
+    ]
 
 
 @pytest.mark.parametrize("s", [1.0, 1e-3, 1e8, 1e60, 1e100, 1e150, 1e-120])
@@ -61,7 +63,9 @@ def test_a_usable_matrix_is_used():
 
 
 def many(t, s, r, rows):
-    """Sums with a scale outside; the guard refuses scales that are zero, infinite or not a number."""
+    """Sums with a scale outside; the guard refuses scales that are zero, infinite or not a
+    number.
+    """
     u = jnp.exp(t * r)
     return [jnp.sum((u * (k + t)) * jnp.sin(row)) / s for k, row in enumerate(rows)]
 

@@ -1,4 +1,6 @@
-"""What functions on the host returned is kept by the bits of their operands; their time is no program's."""
+"""What functions on the host returned is kept by the bits of their operands; their time is no
+program's.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,7 +39,9 @@ class Counting:
 
 
 def wrapped(calls, fun, *args, **options):
-    """`fun` with its functions on the host going through `calls`, as a function of a list of leaves."""
+    """`fun` with its functions on the host going through `calls`, as a function of a list of
+    leaves.
+    """
     program = trace(fun, *args)
     program = program.with_eqns(calls.wrap(program.eqns, **options))
     run = jax.jit(jax.extend.core.jaxpr_as_fun(program.as_jaxpr()))
@@ -50,7 +55,9 @@ def test_a_function_runs_once_for_the_same_bits():
     assert len(host.seen) == 2
 
 
-@pytest.mark.parametrize(("x", "y"), [(0.0, -0.0), (1.0, np.nextafter(1.0, 2.0))], ids=["zeros", "neighbours"])
+@pytest.mark.parametrize(
+    ("x", "y"), [(0.0, -0.0), (1.0, np.nextafter(1.0, 2.0))], ids=["zeros", "neighbours"]
+)
 def test_numbers_that_are_nearly_equal_are_others(x, y):
     host = Counting()
     run = wrapped(HostCalls(BUDGET), outside(host), 1.0)
@@ -66,7 +73,10 @@ def test_a_nan_is_the_same_number():
 
 
 def test_shapes_dtypes_and_functions_are_told_apart():
-    host, other = Counting(lambda x: np.sum(np.asarray(x), dtype=float)), Counting(lambda x: np.float64(7.0))
+    host, other = (
+        Counting(lambda x: np.sum(np.asarray(x), dtype=float)),
+        Counting(lambda x: np.float64(7.0)),
+    )
 
     def fun(x):
         square = x.reshape(2, 2)
@@ -215,7 +225,7 @@ def test_memory_follows_the_budget():
     assert f._traces.calls.max_bytes == 250
 
 
-# --- equations ------------------------------------------------------------------------------------------------------
+# --- equations ------------------------------------------------------------------------------------
 
 
 def test_equations_that_call_nothing_stay_the_same_objects():
@@ -241,13 +251,18 @@ def test_functions_inside_loops_branches_and_calls_are_found():
     assert len(host.seen) == 3
 
 
-# --- who waits ------------------------------------------------------------------------------------------------------
+# --- who waits ------------------------------------------------------------------------------------
 
 
 def awaited_inside(calls, evaluate=lambda run: run(), **options):
     """What a function on the host is told of whether a call waits for it."""
     told = []
-    run = wrapped(calls, outside(lambda x: told.append(calls.is_awaited_here()) or np.asarray(x)), 1.0, **options)
+    run = wrapped(
+        calls,
+        outside(lambda x: told.append(calls.is_awaited_here()) or np.asarray(x)),
+        1.0,
+        **options,
+    )
     evaluate(lambda: run(1.0))
     return told
 
@@ -285,7 +300,9 @@ def test_functions_are_awaited_for_all_that_wait():
     """One inside another: both calls wait for the inner one."""
     calls, others = HostCalls(BUDGET), HostCalls(BUDGET)
     told = []
-    inner = lambda x: told.append((calls.is_awaited_here(), others.is_awaited_here())) or np.asarray(x)
+    inner = lambda x: (
+        told.append((calls.is_awaited_here(), others.is_awaited_here())) or np.asarray(x)
+    )
     run = wrapped(others, outside(inner), 1.0)
     wrapped(calls, outside(lambda x: np.asarray(run(float(x))[0])), 1.0)(1.0)
     assert told == [(True, True)]

@@ -1,4 +1,6 @@
-"""Names of compiled programs: short, and the same in every process, so that JAX's persistent cache finds them."""
+"""Names of compiled programs: short, and the same in every process, so that JAX's persistent cache
+finds them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def test_a_second_process_finds_every_program_in_the_cache(tmp_path):
     """Other addresses and another hash seed; warnings that nothing is stored are errors."""
     names = []
     for number in range(2):
-        environment = {**os.environ, "PYTHONHASHSEED": str(number), "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true"}
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": str(number),
+            "JAX_RAISE_PERSISTENT_CACHE_ERRORS": "true",
+        }
         command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Small leaves from the host as one vector: the same values, shapes and weak types inside the program."""
+"""Small leaves from the host as one vector: the same values, shapes and weak types inside the
+program.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import incrax
-from incrax.engine.compile.packing import MIN_PACKED, TRANSFER_S, Packing, packable
+from incrax.engine.compile import packing as module
+from incrax.engine.compile.packing import TRANSFER_S, Packing, packable
 
-HOST = [1.0, 2.5, -0.0, np.float64(3.0), np.ones(2), np.arange(6.0).reshape(2, 3), np.float32(7.0), 1j, 2 + 3j, -1j]
+HOST = [
+    1.0,
+    2.5,
+    -0.0,
+    np.float64(3.0),
+    np.ones(2),
+    np.arange(6.0).reshape(2, 3),
+    np.float32(7.0),
+    1j,
+    2 + 3j,
+    -1j,
+]
 
 
 def total(*leaves):
     return sum(jnp.sum(jnp.real(leaf)) * (k + 1) for k, leaf in enumerate(leaves)), leaves
+
+
+@pytest.fixture(autouse=True, scope="module")
+def three_are_packed():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MIN_PACKED", 3)
+        yield
 
 
 def packing_of(leaves):
@@ -32,7 +53,11 @@ def test_what_was_joined_is_split_into_the_same(leaves):
     parts = jax.jit(packing.split)(packing.join(leaves))
     for part, leaf in zip(parts, leaves, strict=True):
         known = jnp.asarray(leaf)
-        assert (part.shape, part.dtype, part.weak_type) == (known.shape, known.dtype, known.weak_type)
+        assert (part.shape, part.dtype, part.weak_type) == (
+            known.shape,
+            known.dtype,
+            known.weak_type,
+        )
         np.testing.assert_array_equal(part, known)
         np.testing.assert_array_equal(np.signbit(np.real(part)), np.signbit(np.real(known)))
 
@@ -69,8 +94,8 @@ def test_integers_and_expensive_programs_are_left_alone():
 
 
 def test_few_leaves_are_not_packed():
-    assert not packing_of([1.0] * (MIN_PACKED - 1)).packs
-    assert packing_of([1.0] * MIN_PACKED).packs
+    assert not packing_of([1.0] * 2).packs
+    assert packing_of([1.0] * 3).packs
 
 
 def test_an_integer_that_does_not_fit_raises_as_under_jit():

@@ -1,4 +1,6 @@
-"""What programs and the ledger count: seconds as usual, no outliers; waiting for results is no overhead."""
+"""What programs and the ledger count: seconds as usual, no outliers; waiting for results is no
+overhead.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_so_does_reading_a_guard(time, value):
 
 
 def test_timed_runs_count_as_long_as_they_usually_take(time):
-    program = TimedProgram(None, Executable(time, 100.0, 1.0, 1.0, 50.0, 1.0), Clock(4, time), Pool(is_active=False))
+    program = TimedProgram(
+        None, Executable(time, 100.0, 1.0, 1.0, 50.0, 1.0), Clock(4, time), Pool(is_active=False)
+    )
     for _ in range(5):
         program([], [])
     assert program.is_settled
@@ -78,7 +82,9 @@ def test_timed_runs_count_as_long_as_they_usually_take(time):
 
 
 def test_settled_runs_count_what_was_measured(time):
-    program = TimedProgram(None, Executable(time, 100.0, 2.0), Clock(4, time), Pool(is_active=False))
+    program = TimedProgram(
+        None, Executable(time, 100.0, 2.0), Clock(4, time), Pool(is_active=False)
+    )
     for _ in range(SAMPLE):
         program([], [])
     program.executable.seconds = [9.0]

@@ -1,4 +1,6 @@
-"""Whether a leaf is the value seen before: by bits, never by `==`; snapshots are private; what each type counts as."""
+"""Whether a leaf is the value seen before: by bits, never by `==`; snapshots are private; what each
+type counts as.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from loop_cases import counted_compiles
+from helpers import aligned
 
 import incrax
 from incrax.engine.inputs import leaves
@@ -41,7 +43,7 @@ def array_of(value, size=3, dtype=np.float64):
     return np.full(size, value, dtype)
 
 
-# --- bits -----------------------------------------------------------------------------------------------------------
+# --- bits -----------------------------------------------------------------------------------------
 
 TWINS = {
     "zeros": (0.0, -0.0),
@@ -56,12 +58,16 @@ WRAPS = {
     "NumPy scalar": np.float64,
     "small array": array_of,
     "large array": lambda x: array_of(x, LARGE),
-    "one element of a large array": lambda x: np.concatenate([np.zeros(LARGE), [x], np.ones(LARGE)]),
+    "one element of a large array": lambda x: np.concatenate(
+        [np.zeros(LARGE), [x], np.ones(LARGE)]
+    ),
     "matrix in Fortran order": lambda x: np.asfortranarray(np.full((3, 4), x)),
     "JAX array": lambda x: jnp.asarray(array_of(x)),
     "large JAX array": lambda x: jnp.asarray(array_of(x, LARGE)),
     "complex": lambda x: (
-        array_of(0.0, dtype=np.complex128) + x * 1j if x == x else array_of(complex(1.0, x), dtype=complex)
+        array_of(0.0, dtype=np.complex128) + x * 1j
+        if x == x
+        else array_of(complex(1.0, x), dtype=complex)
     ),
 }
 
@@ -141,7 +147,15 @@ def test_one_element_of_any_type_makes_a_difference(dtype, size, make):
 def test_no_element_of_a_large_array_is_overlooked(size):
     """Some words are compared first; none may be left out."""
     x = np.zeros(size)
-    for index in {0, 1, size // 2, size // 3, size - 2, size - 1, *range(0, size, max(size // 50, 1))}:
+    for index in {
+        0,
+        1,
+        size // 2,
+        size // 3,
+        size - 2,
+        size - 1,
+        *range(0, size, max(size // 50, 1)),
+    }:
         y = x.copy()
         y[index] = -0.0
         assert not same_bits(x, y)
@@ -193,7 +207,7 @@ def test_the_comparison_on_a_device_is_one_of_bits():
     assert not leaves._equal_on_device(jax.random.key(1), jax.random.key(2))
 
 
-# --- elements -------------------------------------------------------------------------------------------------------
+# --- elements -------------------------------------------------------------------------------------
 
 
 def mask(x, y, width):
@@ -240,7 +254,7 @@ def test_all_elements_of_a_value_that_cannot_be_compared_count_as_changed():
     assert changed_elements(LeafValue(np.zeros(3, np.float32)), LeafValue(np.zeros(3)), 3) == 0b111
 
 
-# --- snapshots ------------------------------------------------------------------------------------------------------
+# --- snapshots ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
@@ -265,11 +279,9 @@ def test_a_read_only_view_of_a_writable_array_is_copied_too():
 
 
 def test_an_array_whose_memory_jax_could_share_is_copied():
-    buffer = np.zeros(LARGE * 8 + 64, np.uint8)
-    start = -buffer.ctypes.data % 64
-    aligned = buffer[start : start + LARGE * 8].view(np.float64)
-    value = LeafValue(aligned)
-    aligned[:] = 5.0
+    x = aligned(LARGE)
+    value = LeafValue(x)
+    x[:] = 5.0
     assert float(jnp.sum(jnp.asarray(value.feed))) == 0.0
 
 
@@ -282,36 +294,9 @@ def test_the_identity_of_a_numpy_array_proves_nothing():
     assert LeafValue(jax_array).anchor is jax_array
 
 
-def test_small_host_values_stay_on_the_host_until_they_are_seen_twice():
-    value = LeafValue(np.zeros(3))
-    assert isinstance(value.feed, np.ndarray)
-    value.settle(1)
-    value.settle(1)
-    assert isinstance(value.feed, np.ndarray)
-    value.settle(2)
-    assert isinstance(value.feed, jax.Array)
-    assert value.feed.dtype == np.float64
+def test_small_host_values_stay_on_the_host():
+    assert isinstance(LeafValue(np.zeros(3)).feed, np.ndarray)
     assert isinstance(LeafValue(np.zeros(LARGE)).feed, jax.Array)
-
-
-def test_settling_keeps_the_type_of_python_scalars():
-    for x in (1, 1.5, True, 1j):
-        value = LeafValue(x)
-        value.settle(1)
-        value.settle(2)
-        seen = jax.jit(lambda x: x)(x)
-        assert (value.feed.dtype, value.feed.weak_type) == (seen.dtype, seen.weak_type)
-        assert same_value(value, LeafValue(x))
-
-
-def test_settling_compiles_nothing():
-    with counted_compiles() as count:
-        for x in (1, 1.5, True, 1j, np.float32(2.0), np.zeros((3, 1, 5)), np.zeros(7, np.int8)):
-            value = LeafValue(x)
-            value.settle(1)
-            value.settle(2)
-            assert isinstance(value.feed, jax.Array)
-    assert count.num == 0
 
 
 def test_byte_swapped_arrays_are_fed_in_native_order():
@@ -330,7 +315,7 @@ def test_a_deleted_input_is_noticed():
     assert not LeafValue(1.0).is_deleted()
 
 
-# --- frozen ---------------------------------------------------------------------------------------------------------
+# --- frozen ---------------------------------------------------------------------------------------
 
 
 def test_frozen_data_are_private_copies_of_a_whole_tree():
@@ -377,7 +362,7 @@ def test_dropped_frozen_data_are_forgotten():
     assert not any(is_frozen(jnp.ones(3)) for _ in range(20))
 
 
-# --- kinds ----------------------------------------------------------------------------------------------------------
+# --- kinds ----------------------------------------------------------------------------------------
 
 
 class Colour(enum.IntEnum):
@@ -385,7 +370,8 @@ class Colour(enum.IntEnum):
 
 
 @pytest.mark.parametrize(
-    "x", [1, 1.0, True, 1j, np.zeros(2), np.float32(1), np.bool_(True), jnp.zeros(2), jax.random.key(0)]
+    "x",
+    [1, 1.0, True, 1j, np.zeros(2), np.float32(1), np.bool_(True), jnp.zeros(2), jax.random.key(0)],
 )
 def test_values_for_jax_are_dynamic(x):
     assert is_dynamic(x)
@@ -414,7 +400,14 @@ def test_arrays_that_jax_has_no_type_for_are_refused(x):
 
 
 def test_arrays_that_jax_has_a_type_for_are_accepted():
-    for x in (np.zeros(2), jnp.zeros(2), 1.0, np.float16(1), np.zeros(0, bool), np.zeros(2, jnp.bfloat16)):
+    for x in (
+        np.zeros(2),
+        jnp.zeros(2),
+        1.0,
+        np.float16(1),
+        np.zeros(0, bool),
+        np.zeros(2, jnp.bfloat16),
+    ):
         check_dynamic(x, "x")
 
 
@@ -442,7 +435,12 @@ def test_descriptors_tell_types_apart():
 
 def test_descriptors_do_not_tell_apart_what_compiles_alike():
     x = np.arange(3.0)
-    assert descriptor(x) == descriptor(jnp.asarray(x)) == descriptor(np.asfortranarray(x)) == descriptor(x + 1)
+    assert (
+        descriptor(x)
+        == descriptor(jnp.asarray(x))
+        == descriptor(np.asfortranarray(x))
+        == descriptor(x + 1)
+    )
     assert descriptor(np.float64(1)) == descriptor(np.array(1.0)) == descriptor(jnp.float64(1))
     assert descriptor(1.0) == descriptor(2.5) == descriptor(float("nan"))
 
@@ -457,7 +455,9 @@ def test_a_value_that_failed_equals_nothing():
     def fail(x):
         raise ArithmeticError("late failure")
 
-    pending = jax.jit(lambda x: jax.lax.fori_loop(0, 12, lambda _, x: jnp.sin(x @ x), x))(jnp.ones((700, 700)))
+    pending = jax.jit(lambda x: jax.lax.fori_loop(0, 12, lambda _, x: jnp.sin(x @ x), x))(
+        jnp.ones((700, 700))
+    )
     call = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((2000,), np.float64), x))
     try:
         failed = call(pending)

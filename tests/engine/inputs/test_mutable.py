@@ -1,4 +1,6 @@
-"""Objects that can change in place: refused as static values, unless a user promises that they do not change."""
+"""Objects that can change in place: refused as static values, unless a user promises that they do
+not change.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ MUTABLE = {
     "a method of an object": lambda: (Config().scaled, "Config"),
     "a method of a list": lambda: ([1.0].copy, "list"),
     "an argument of a partial function": lambda: (functools.partial(anything, Config()), "Config"),
-    "an array in a partial function": lambda: (functools.partial(anything, x=np.ones(3)), "ndarray"),
+    "an array in a partial function": lambda: (
+        functools.partial(anything, x=np.ones(3)),
+        "ndarray",
+    ),
     "a field of a frozen dataclass": lambda: (Frozen(inner=Config()), "Config"),
     "a field of a tuple in one": lambda: (Frozen(inner=(1, Slotted())), "Slotted"),
 }
@@ -125,7 +130,9 @@ VERBS = {
 def test_what_can_change_in_place_is_refused_by_name(kind):
     value, name = MUTABLE[kind]()
     f = incrax.incremental(anything)
-    with pytest.raises(incrax.errors.UnsupportedLeafError, match=rf"`_` of type .*{name}.*incrax.frozen"):
+    with pytest.raises(
+        incrax.errors.UnsupportedLeafError, match=rf"`_` of type .*{name}.*incrax.frozen"
+    ):
         f(value, X)
     assert f.stats.traces == 0
 
@@ -159,10 +166,14 @@ def test_the_message_says_what_was_seen_why_it_matters_and_what_to_do():
     with pytest.raises(incrax.errors.UnsupportedLeafError) as error:
         incrax.incremental(lambda settings, x: x)(Frozen(inner=Config()), X)
     assert str(error.value) == (
-        "`incremental(f)` got `settings` of type Frozen, which holds a Config: no array, with state, and hashed by its "
-        "identity. Usually a configuration or a method's `self`. If it changed, it would be the same static value, "
-        "and the answer that of before. Nothing was evaluated or stored. Pass what changes as arguments, make it "
-        "a pytree, a frozen dataclass or hashed by its content, or promise by `incrax.frozen(object)` that it stays."
+        "`incremental(f)` got `settings` of type Frozen, which holds a Config: no array, with "
+        "state, and hashed by its "
+        "identity. Usually a configuration or a method's `self`. If it changed, it would be the "
+        "same static value, "
+        "and the answer that of before. Nothing was evaluated or stored. Pass what changes as "
+        "arguments, make it "
+        "a pytree, a frozen dataclass or hashed by its content, or promise by "
+        "`incrax.frozen(object)` that it stays."
     )
 
 
@@ -176,7 +187,9 @@ def test_the_store_is_as_it_was_after_a_refusal():
     assert f.stats.unchanged == 1
 
 
-@pytest.mark.parametrize("make", [Config, Slotted, lambda: Frozen(inner=Config()), lambda: Config().scaled])
+@pytest.mark.parametrize(
+    "make", [Config, Slotted, lambda: Frozen(inner=Config()), lambda: Config().scaled]
+)
 def test_a_promise_makes_it_a_static_value(make):
     value = make()
     assert incrax.frozen(value) is value
@@ -218,7 +231,7 @@ def test_guarded_functions_compare_what_it_holds_instead():
     assert f.stats.recordings == 2
 
 
-# --- fields in C ------------------------------------------------------------------------------------------------------
+# --- fields in C ----------------------------------------------------------------------------------
 
 
 class Named(collections.namedtuple("Named", ["a"])):
@@ -234,7 +247,8 @@ class Table(np.ndarray):
 
 
 @pytest.mark.parametrize(
-    "kind", [Config, Slotted, Frozen, Layer, Named, Error, Table, Color, dict, types.SimpleNamespace]
+    "kind",
+    [Config, Slotted, Frozen, Layer, Named, Error, Table, Color, dict, types.SimpleNamespace],
 )
 def test_classes_written_in_python_have_no_fields_in_c(kind):
     assert not mutable.has_fields_in_c(kind)

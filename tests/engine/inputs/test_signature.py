@@ -115,7 +115,7 @@ def test_double_precision_arrays_count_as_what_jax_makes_of_them():
         assert key(X) == key(X.astype(np.float32))
 
 
-# --- leaves ---------------------------------------------------------------------------------------------------------
+# --- leaves ---------------------------------------------------------------------------------------
 
 ARGS = (X, {"a": 1.0, "s": "text", "n": None}, (np.ones(2), len))
 KWARGS = {"scale": 3, "mode": "fast"}
@@ -164,7 +164,9 @@ def test_types_of_changed_leaves_are_compared():
     good = [jnp.ones(3), 2.5, np.float32(3)]
     assert signature.same_types(good, range(3), anchors)
     assert signature.same_types(good, range(3), ())
-    assert signature.same_types([np.ones(3), jax.jit(lambda x: x)(1.0), np.array(3, np.float32)], range(3), anchors)
+    assert signature.same_types(
+        [np.ones(3), jax.jit(lambda x: x)(1.0), np.array(3, np.float32)], range(3), anchors
+    )
     for index, wrong in [
         (0, jnp.ones(4)),
         (0, jnp.ones(3, jnp.float32)),
@@ -190,7 +192,7 @@ def test_a_tracer_has_no_known_type():
     inside(jnp.zeros(3))
 
 
-# --- names ----------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def paths(function, *args, **kwargs):
@@ -198,7 +200,12 @@ def paths(function, *args, **kwargs):
 
 
 def test_leaves_are_named_as_users_write_them():
-    assert paths(fun, X, {"mu": 1.0, "s": [1, 2]}) == ["x", "params['mu']", "params['s'][0]", "params['s'][1]"]
+    assert paths(fun, X, {"mu": 1.0, "s": [1, 2]}) == [
+        "x",
+        "params['mu']",
+        "params['s'][0]",
+        "params['s'][1]",
+    ]
     assert paths(fun, X, 1.0, 2.0, (3.0,)) == ["x", "params", "rest[0]", "rest[1][0]"]
     assert paths(fun, X, scale=2.0, extra={"a": 1}) == ["x", "extra['a']", "scale"]
     assert paths(fun, X, Tagged(1.0)) == ["x", "params.tag"]
@@ -209,7 +216,10 @@ def test_functions_that_hide_their_arguments_are_named_by_position():
     assert paths(functools.partial(fun, X), 1.0) == ["params"]
     assert paths(jax.jit(fun), X, 1.0) == ["x", "params"]
     assert argument_names(dict.fromkeys, 2) == argument_names(dict.fromkeys, 3)[:2]
-    assert argument_names(type("Hidden", (), {"__signature__": "wrong", "__call__": None}), 2) == ["args[0]", "args[1]"]
+    assert argument_names(type("Hidden", (), {"__signature__": "wrong", "__call__": None}), 2) == [
+        "args[0]",
+        "args[1]",
+    ]
 
 
 def test_only_positional_parameters_name_positional_arguments():
@@ -220,7 +230,7 @@ def test_only_positional_parameters_name_positional_arguments():
     assert argument_names(function, 1) == ["a"]
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_a_static_value_without_hash_is_refused_by_name():
@@ -229,5 +239,7 @@ def test_a_static_value_without_hash_is_refused_by_name():
 
 
 def test_an_array_without_a_type_is_refused_by_name():
-    with pytest.raises(incrax.errors.UnsupportedLeafError, match=r"`scale` as an array of dtype object"):
+    with pytest.raises(
+        incrax.errors.UnsupportedLeafError, match=r"`scale` as an array of dtype object"
+    ):
         make_signature(fun, (X,), {"scale": np.array([object()])})

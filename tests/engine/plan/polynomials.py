@@ -1,4 +1,6 @@
-"""Programs of two parameters and rows whose reductions come from statistics, one equation after the other."""
+"""Programs of two parameters and rows whose reductions come from statistics, one equation after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,13 @@ def analysed(fun, x, point=(1.0, 2.0)):
 
 def evaluated(eqns, env):
     for eqn in eqns:
-        env.update(zip(eqn.outvars, _jax.apply(eqn, [_jax.read(atom, env) for atom in eqn.invars]), strict=True))
+        env.update(
+            zip(
+                eqn.outvars,
+                _jax.apply(eqn, [_jax.read(atom, env) for atom in eqn.invars]),
+                strict=True,
+            )
+        )
 
 
 def env_of(case, point, x):
@@ -53,7 +61,9 @@ def env_of(case, point, x):
 
 
 def algebra(case, x):
-    """Functions of a point: the statistics that are made there, and outputs and guard from statistics."""
+    """Functions of a point: the statistics that are made there, and outputs and guard from
+    statistics.
+    """
     centred, guard = case.statistics.centred, case.statistics.guard
 
     @jax.jit

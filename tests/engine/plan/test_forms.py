@@ -44,14 +44,22 @@ POLYNOMIALS = {
     "product of factors": (lambda a, b, c, x: jnp.sum(a * b / c * x), (1.0, 2.0, 3.0, X), [(0,)]),
     "matrix and vector": (lambda c, x: jnp.sum((x @ c) ** 2), (C, M), [(2,)]),
     "inner product": (lambda c, x: (x @ c) @ (x @ c - 1.0), (C, M), [(2,)]),
-    "intensity": (lambda c, a: jnp.sum(jnp.real(c @ a) ** 2 + jnp.imag(c @ a) ** 2), (C + 1j, A), [(2,)]),
+    "intensity": (
+        lambda c, a: jnp.sum(jnp.real(c @ a) ** 2 + jnp.imag(c @ a) ** 2),
+        (C + 1j, A),
+        [(2,)],
+    ),
     "conjugate": (lambda c, a: jnp.sum((c @ a) * jnp.conj(c @ a)), (C + 1j, A), [(2,)]),
     "reshape and stack": (
         lambda c, x: jnp.sum(jnp.stack([c[0] * x, c[1] * x**2]).reshape(2, 10, -1), axis=(1, 2)),
         (C, X),
         [(1,)],
     ),
-    "choice by data": (lambda a, b, x: jnp.sum(jnp.where(x > 1.0, a * x, b)), (1.0, 2.0, X), [(1,)]),
+    "choice by data": (
+        lambda a, b, x: jnp.sum(jnp.where(x > 1.0, a * x, b)),
+        (1.0, 2.0, X),
+        [(1,)],
+    ),
     "histogram": (lambda a, x: jnp.zeros(7).at[INDEX].add((a + x) * x), (1.0, X), [(1,)]),
     "gather by data": (lambda c, x: jnp.sum(c[INDEX % 3] * x), (C, X), [(1,)]),
     "terms that share nothing": (
@@ -60,7 +68,11 @@ POLYNOMIALS = {
         [(1, 2)],
     ),
     "slices and pads": (lambda a, x: jnp.sum(jnp.pad(a * x[10:], (3, 4))), (1.0, X), [(1,)]),
-    "negative power of a scale": (lambda s, x: jnp.sum(x * (s * jnp.ones(N)) ** -2), (2.0, X), [(0,)]),
+    "negative power of a scale": (
+        lambda s, x: jnp.sum(x * (s * jnp.ones(N)) ** -2),
+        (2.0, X),
+        [(0,)],
+    ),
 }
 
 
@@ -90,7 +102,9 @@ def test_what_is_no_polynomial_has_no_form(name):
 
 
 def test_a_small_clean_array_times_a_scalar_is_a_factor():
-    assert degrees(lambda a, m, x: jnp.sum((a * jnp.arange(3.0))[:, None] * (x - m) ** 2, 1), 1.0, 2.0, X) == [(2,)]
+    assert degrees(
+        lambda a, m, x: jnp.sum((a * jnp.arange(3.0))[:, None] * (x - m) ** 2, 1), 1.0, 2.0, X
+    ) == [(2,)]
 
 
 def test_reductions_that_need_others_first_are_of_a_higher_level():

@@ -44,7 +44,9 @@ def check_valid(eqns, frontier, targets, must_run):
     available = set(frontier.load)
     assert list(frontier.run) == sorted(set(frontier.run))
     assert len(frontier.load) == len(set(frontier.load))
-    assert [producer[var] for var in frontier.load] == sorted(producer[var] for var in frontier.load)
+    assert [producer[var] for var in frontier.load] == sorted(
+        producer[var] for var in frontier.load
+    )
     for number in frontier.run:
         assert all(var in available or var not in producer for var in read_vars(eqns[number]))
         available.update(written_vars(eqns[number]))
@@ -137,10 +139,13 @@ def test_windows_give_a_valid_choice_no_dearer_than_to_load_what_can_be_loaded(s
     frontier = choose_frontier(eqns, targets, must_run, load.get, run.__getitem__)
     check_valid(eqns, frontier, targets, must_run)
     ran, loads = naive(eqns, targets, must_run, load)
-    assert price_of(frontier, load, run) <= price_of(Frontier(tuple(ran), tuple(loads)), load, run) + 1e-6
+    assert (
+        price_of(frontier, load, run)
+        <= price_of(Frontier(tuple(ran), tuple(loads)), load, run) + 1e-6
+    )
 
 
-# --- by hand --------------------------------------------------------------------------------------------------------
+# --- by hand --------------------------------------------------------------------------------------
 
 
 def chain(num=4):
@@ -174,13 +179,17 @@ def test_a_dear_value_is_computed_again():
 
 def test_a_target_itself_may_be_loaded():
     eqns, (b, c, d, e) = chain()
-    assert choose_frontier(eqns, [e], [], {e: 0.1, c: 0.01}.get, lambda _: 1.0) == Frontier((), (e,))
+    assert choose_frontier(eqns, [e], [], {e: 0.1, c: 0.01}.get, lambda _: 1.0) == Frontier(
+        (), (e,)
+    )
 
 
 def test_one_dear_equation_decides_where_the_cut_is():
     eqns, (b, c, d, e) = chain()
     loads = {b: 1.0, c: 1.0, d: 1.0}
-    assert choose_frontier(eqns, [e], [], loads.get, [9.0, 0.1, 9.0, 0.1].__getitem__) == Frontier((3,), (d,))
+    assert choose_frontier(eqns, [e], [], loads.get, [9.0, 0.1, 9.0, 0.1].__getitem__) == Frontier(
+        (3,), (d,)
+    )
     loads[d] = 12.0
     assert choose_frontier(eqns, [e], [], loads.get, [9.0, 0.1, 9.0, 0.1].__getitem__).load == (c,)
 
@@ -188,7 +197,9 @@ def test_one_dear_equation_decides_where_the_cut_is():
 def test_a_value_read_twice_is_paid_once():
     program = trace(lambda x: (lambda y: [lax.cos(y), lax.exp(y)])(lax.sin(x)), 1.0)
     shared, *outputs = (eqn.outvars[0] for eqn in program.eqns)
-    frontier = choose_frontier(program.eqns, outputs, [], {shared: 1.5}.get, [2.0, 1.0, 1.0].__getitem__)
+    frontier = choose_frontier(
+        program.eqns, outputs, [], {shared: 1.5}.get, [2.0, 1.0, 1.0].__getitem__
+    )
     assert frontier == Frontier((1, 2), (shared,))
 
 
@@ -230,7 +241,10 @@ def test_the_choice_does_not_depend_on_the_order_of_targets():
     load = {v: rng.random() for v in variables}
     run = [rng.random() for _ in eqns]
     targets = variables[-3:]
-    choices = {choose_frontier(eqns, order, [], load.get, run.__getitem__) for order in itertools.permutations(targets)}
+    choices = {
+        choose_frontier(eqns, order, [], load.get, run.__getitem__)
+        for order in itertools.permutations(targets)
+    }
     assert len(choices) == 1
 
 
@@ -271,7 +285,9 @@ def test_what_a_window_would_load_is_computed_in_the_one_before_where_that_is_ch
 def test_a_value_that_is_loaded_anyway_is_not_paid_again():
     eqns, shared, targets = fan(2)
     loads = {shared: 1.0, targets[0]: 1.5}
-    frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 9.0 if n == 0 else 0.5)
+    frontier = choose_frontier(
+        eqns, [shared, targets[0]], [], loads.get, lambda n: 9.0 if n == 0 else 0.5
+    )
     assert frontier == Frontier((1, 2), (shared,))
 
 
@@ -279,7 +295,9 @@ def test_a_value_wanted_in_a_later_window_is_not_paid_again(monkeypatch):
     monkeypatch.setattr(module, "WINDOW", 2)
     eqns, shared, targets = fan(1)
     loads = {shared: 8.0, targets[0]: 1.5}
-    frontier = choose_frontier(eqns, [shared, targets[0]], [], loads.get, lambda n: 7.0 if n == 0 else 0.5)
+    frontier = choose_frontier(
+        eqns, [shared, targets[0]], [], loads.get, lambda n: 7.0 if n == 0 else 0.5
+    )
     assert frontier == Frontier((0, 1, 2), ())
 
 

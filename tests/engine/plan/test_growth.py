@@ -1,4 +1,6 @@
-"""Work grows with the equations, not with their square: calls of functions are counted, no time is taken."""
+"""Work grows with the equations, not with their square: calls of functions are counted, no time is
+taken.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def blocks(params, x, num):
 SHAPES = {"chain": chain, "terms": terms, "blocks": blocks}
 FUNCTIONS = {
     **SHAPES,
-    **{f"gradient of {name}": lambda *args, fun=fun: jax.value_and_grad(fun)(*args) for name, fun in SHAPES.items()},
+    **{
+        f"gradient of {name}": lambda *args, fun=fun: jax.value_and_grad(fun)(*args)
+        for name, fun in SHAPES.items()
+    },
 }
 
 
@@ -76,7 +81,9 @@ def facts_of(program, prices=None):
 
 
 def calls_of(fun, *args):
-    """Functions called, in Python and below, while one runs, those of the garbage collector aside; and its result."""
+    """Functions called, in Python and below, while one runs, those of the garbage collector aside;
+    and its result.
+    """
     count = 0
 
     def note(frame, event, arg):
@@ -96,7 +103,10 @@ def calls_of(fun, *args):
 
 def plan_changes(facts):
     """Plans for some changes, one after the other, with all segments that they want."""
-    full, data = facts.dependence.layout.full, facts.dependence.layout.leaf_mask(len(facts.program.invars) - 1)
+    full, data = (
+        facts.dependence.layout.full,
+        facts.dependence.layout.leaf_mask(len(facts.program.invars) - 1),
+    )
     segmentation = Segmentation(facts)
     for dirty in (1 << 1, 1 << 2, full & ~data, data):
         segmentation.want(plan_dirty(facts, dirty, wanted=segmentation.wanted).base_loads)
@@ -115,7 +125,7 @@ def plan_exactly(facts):
     plan_segments(segmentation)
 
 
-# --- twice the equations ----------------------------------------------------------------------------------------------
+# --- twice the equations --------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -171,7 +181,7 @@ def test_maximum_flows_are_of_windows(name, monkeypatch):
     assert totals[2] <= NEAR_LINEAR * totals[1] + 3 * frontier.WINDOW
 
 
-# --- a change of a part -----------------------------------------------------------------------------------------------
+# --- a change of a part ---------------------------------------------------------------------------
 
 
 class Counted(list):
@@ -197,7 +207,9 @@ def test_the_segment_of_one_block_looks_at_no_equation_of_the_others():
     for num in (8, 16):
         facts = facts_of(traced(blocks, 50 * num, num))
         sums = [eqn.outvars[0] for eqn in facts.program.eqns if eqn.primitive.name == "reduce_sum"]
-        fill = lambda facts=facts, sums=sums: plan_fill(facts, sums[:1], frozenset(sums[1:]).__contains__)
+        fill = lambda facts=facts, sums=sums: plan_fill(
+            facts, sums[:1], frozenset(sums[1:]).__contains__
+        )
         looks.append(looks_at(facts, fill))
     assert looks[0] == looks[1] > 50
 
@@ -207,7 +219,9 @@ def test_a_segment_looks_at_two_windows_before_what_it_loads_at_most():
     for num in (200, 400):
         facts = facts_of(traced(chain, num), Calibration(argument_s=1e-5))
         steps = [eqn.outvars[0] for eqn in facts.program.eqns if eqn.primitive.name == "tanh"]
-        fill = lambda facts=facts, steps=steps: plan_fill(facts, steps[-1:], frozenset(steps[:-1]).__contains__)
+        fill = lambda facts=facts, steps=steps: plan_fill(
+            facts, steps[-1:], frozenset(steps[:-1]).__contains__
+        )
         looks.append(looks_at(facts, fill))
     assert looks[0] == looks[1] < 10 * frontier.WINDOW
 
@@ -220,11 +234,13 @@ def test_a_change_looks_at_each_equation_a_few_times_at_most():
         assert 50 < looks <= 5 * len(facts.program.eqns)
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def calls_of_a_call(num):
-    """Functions called by a call with one changed block, by one with none, and equations run; samples aside."""
+    """Functions called by a call with one changed block, by one with none, and equations run;
+    samples aside.
+    """
     f = incrax.incremental(lambda params, x: blocks(params, x, num), tuning=EAGER)
     arguments = [([1.0 + 1e-3 * k, 2.0, 3.0], ROWS) for k in range(13)]
     for args in arguments[:8]:
@@ -237,7 +253,8 @@ def calls_of_a_call(num):
             jax.block_until_ready(result)
             reports.append(f.explain().as_dict())
     assert all(report["served_by"] != "whole" for report in reports)
-    # Now and then a call is timed, too, or waits for the one before: the fewest are the cost of a call.
+    # Now and then a call is timed, too, or waits for the one before: the fewest are the cost of a
+    # call.
     return min(changed), min(unchanged), reports[0]["num_ran"]
 
 
@@ -247,7 +264,7 @@ def test_a_call_costs_the_same_whatever_the_number_of_equations():
     assert large[:2] == small[:2]
 
 
-# --- depth ------------------------------------------------------------------------------------------------------------
+# --- depth ----------------------------------------------------------------------------------------
 
 
 def test_a_product_of_more_factors_than_python_nests_calls_is_planned():

@@ -17,7 +17,8 @@ COEFFICIENTS = (2.0, -3.0, 0.5)
 def program_of(fun):
     """Equations of fun(R1, R2, c0, c1, c2), where copies of R1 and R2 stand for the sums."""
     body = _jax.trace_body(
-        lambda r, q, *c: fun(jnp.sin(r), jnp.sin(q), *c), *[jax.ShapeDtypeStruct((), np.float64)] * 5
+        lambda r, q, *c: fun(jnp.sin(r), jnp.sin(q), *c),
+        *[jax.ShapeDtypeStruct((), np.float64)] * 5,
     )
     sources = [eqn.outvars[0] for eqn in body.eqns if eqn.primitive.name == "sin"]
     return body, sources
@@ -27,7 +28,10 @@ def value_of(terms, names):
     total = 0.0
     for term in terms:
         value = -1.0 if term.is_negative else 1.0
-        for atom, inverse in (*term.factors, *(() if term.source is None else ((term.source, False),))):
+        for atom, inverse in (
+            *term.factors,
+            *(() if term.source is None else ((term.source, False),)),
+        ):
             factor = atom.val if isinstance(atom, Literal) else names[atom]
             value = value / factor if inverse else value * factor
         total += value
@@ -58,7 +62,9 @@ def test_terms_add_up_to_the_value(name):
 def test_what_a_nonlinear_equation_reads_ends_a_sum():
     body, sources = program_of(lambda r, q, a, b, c: jnp.exp(a * r + q) * b + c * r)
     sinks = linear_sums(body.eqns, sources, body.outvars)
-    readers = {eqn.primitive.name: eqn.invars[0] for eqn in body.eqns if eqn.primitive.name == "exp"}
+    readers = {
+        eqn.primitive.name: eqn.invars[0] for eqn in body.eqns if eqn.primitive.name == "exp"
+    }
     assert set(sinks) == {readers["exp"], body.outvars[0]}
     assert {term.source for term in sinks[body.outvars[0]]} == {None, sources[0]}
 
@@ -88,4 +94,6 @@ def test_long_sums_are_cut():
 
 def test_another_type_ends_a_sum():
     body, sources = program_of(lambda r, q, a, b, c: (r * a).astype(np.float32) * jnp.float32(2))
-    assert all(sink.aval.dtype == np.float64 for sink in linear_sums(body.eqns, sources, body.outvars))
+    assert all(
+        sink.aval.dtype == np.float64 for sink in linear_sums(body.eqns, sources, body.outvars)
+    )

@@ -1,4 +1,6 @@
-"""Operands of reductions as sums of products: what is taken apart, what stays whole, and that results stay the same."""
+"""Operands of reductions as sums of products: what is taken apart, what stays whole, and that
+results stay the same.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,13 @@ ROWS = [np.random.default_rng(k).normal(size=4096) + 0.3 for k in range(3)]
 def read(fun, *args, dirty=0b10):
     """The reductions of a function's first argument and others, by their numbers of products."""
     facts = facts_of(fun, *args)
-    found = reductions(facts.program.eqns, lambda var: bool(facts.mask(var) & dirty), facts.listing.equation_of)
-    return [[(len(p.clean), len(p.dirty), p.is_negative) for p in reduction.products] for reduction in found]
+    found = reductions(
+        facts.program.eqns, lambda var: bool(facts.mask(var) & dirty), facts.listing.equation_of
+    )
+    return [
+        [(len(p.clean), len(p.dirty), p.is_negative) for p in reduction.products]
+        for reduction in found
+    ]
 
 
 def shared(t):
@@ -30,14 +37,19 @@ def shared(t):
 
 OPERANDS = {
     "product": (lambda t, a, b: shared(t) * a, [(1, 1, False)]),
-    "sum of products": (lambda t, a, b: shared(t) * a + shared(t) * b, [(1, 1, False), (1, 1, False)]),
+    "sum of "
+    "products": (lambda t, a, b: shared(t) * a + shared(t) * b, [(1, 1, False), (1, 1, False)]),
     "difference": (lambda t, a, b: shared(t) * a - b * shared(t), [(1, 1, False), (1, 1, True)]),
     "negated sum": (lambda t, a, b: -(shared(t) * a + b * shared(t)), [(1, 1, True), (1, 1, True)]),
-    "times a sum": (lambda t, a, b: (shared(t) * a + shared(t)) * b, [(2, 1, False), (1, 1, False)]),
-    "sum over a product": (lambda t, a, b: (shared(t) * a + shared(t)) / (a * b), [(2, 1, False), (1, 1, False)]),
-    "sum of sums": (lambda t, a, b: shared(t) * a + (shared(t) + shared(t) * b), [(0, 1, False), *2 * [(1, 1, False)]]),
+    "times a "
+    "sum": (lambda t, a, b: (shared(t) * a + shared(t)) * b, [(2, 1, False), (1, 1, False)]),
+    "sum over a "
+    "product": (lambda t, a, b: (shared(t) * a + shared(t)) / (a * b), [(2, 1, False), (1, 1, False)]),
+    "sum of "
+    "sums": (lambda t, a, b: shared(t) * a + (shared(t) + shared(t) * b), [(0, 1, False), *2 * [(1, 1, False)]]),
     "divided by a sum": (lambda t, a, b: a / (shared(t) * a + shared(t) * b), [(1, 1, False)]),
-    "sum of other dirty arrays": (lambda t, a, b: shared(t) * a + jnp.sin(t * X) * b, [(0, 1, False)]),
+    "sum of other dirty "
+    "arrays": (lambda t, a, b: shared(t) * a + jnp.sin(t * X) * b, [(0, 1, False)]),
     "sum with a clean array": (lambda t, a, b: (shared(t) * a + b) * a, [(1, 1, False)]),
     "sum of dirty scalars": (lambda t, a, b: (a * t + b * (t * t)) * b, [(1, 1, False)]),
 }  # fmt: skip
@@ -76,7 +88,9 @@ def test_operands_of_too_many_factors_or_products_are_whole_from_there_on():
 
 
 def normals(sizes, means, widths, x):
-    """A mixture whose normals are exp(-z z / 2): the derivative adds two terms before it is reduced."""
+    """A mixture whose normals are exp(-z z / 2): the derivative adds two terms before it is
+    reduced.
+    """
     density = 0.1
     for size, mean, width in zip(sizes, means, widths, strict=True):
         z = (x - mean) / width
@@ -92,7 +106,8 @@ def test_all_derivatives_of_clean_normals_are_one_product():
     of_first_mean = 1 << 5
     eqns = factored(facts, of_first_mean).eqns
     products = [eqn.outvars[0].aval.shape for eqn in eqns if eqn.primitive.name == "dot_general"]
-    # Three normals stay, with three derivatives each; of the first one, the value and the derivatives are new.
+    # Three normals stay, with three derivatives each; of the first one, the value and the
+    # derivatives are new.
     assert products == [(9,)]
     assert sums(eqns) == 4
 
@@ -111,7 +126,11 @@ def test_a_scan_of_one_mean_equals_jit_and_computes_one_normal_again():
     ours, x = incrax.incremental(vectors, tuning=EAGER), np.linspace(0.05, 3.0, 100_000)
     sizes, (_, *means), widths = START
     for mean in (0.3, 0.31, 0.32, 0.33, 0.34, 0.35, 0.36):
-        same(ours(sizes, [mean, *means], widths, x), jax.jit(vectors)(sizes, [mean, *means], widths, x), factor=1024)
+        same(
+            ours(sizes, [mean, *means], widths, x),
+            jax.jit(vectors)(sizes, [mean, *means], widths, x),
+            factor=1024,
+        )
     report = ours.explain().as_dict()
     ran = [step["primitive"] for step in report["ran"]]
     assert report["served_by"] == "plan"
@@ -122,7 +141,12 @@ def test_a_scan_of_one_mean_equals_jit_and_computes_one_normal_again():
 def test_terms_that_cancel_in_a_row_cancel_before_they_are_weighted(distance):
     def fun(t, a, b, c):
         u = jnp.exp(t * X)
-        return jnp.sum((u * a - u * b) * c), jnp.sum(u * c), jnp.sum((u * a + u * b) * a), jnp.sum(u * a)
+        return (
+            jnp.sum((u * a - u * b) * c),
+            jnp.sum(u * c),
+            jnp.sum((u * a + u * b) * a),
+            jnp.sum(u * a),
+        )
 
     a, _, c = ROWS
     b = a * (1.0 + distance)

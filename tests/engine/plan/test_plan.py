@@ -1,4 +1,6 @@
-"""The law of a plan: its equations, on new inputs and saved values, give what `jax.jit` gives at the new inputs."""
+"""The law of a plan: its equations, on new inputs and saved values, give what `jax.jit` gives at
+the new inputs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty, plan_fill, plan_top
 from incrax.engine.program.cost import Calibration
 from incrax.engine.program.dependence import ALWAYS, depend, make_layout
-from incrax.engine.program.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
+from incrax.engine.program.simplify import (
+    drop_dead,
+    fold_constants,
+    inline,
+    merge_equal,
+    run_passes,
+)
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
@@ -55,7 +63,10 @@ def dirty_between(facts, old, new):
     """The mask of the elements that differ, by an independent comparison."""
     mask, layout = 0, facts.dependence.layout
     for x, y, offset, width in zip(old, new, layout.offsets, layout.widths, strict=True):
-        a, b = (np.asarray(jax.random.key_data(v) if hasattr(v, "_base_array") else v).ravel() for v in (x, y))
+        a, b = (
+            np.asarray(jax.random.key_data(v) if hasattr(v, "_base_array") else v).ravel()
+            for v in (x, y)
+        )
         if width == 1:
             mask |= int(a.tobytes() != b.tobytes()) << offset
         else:
@@ -74,7 +85,9 @@ def run(plan: Plan, facts, saved, new):
 
 
 def check_law(plan: Plan, facts, fun, old, new):
-    """Outputs computed and kept are those of jit; saves are current; `old` holds every value at the old inputs."""
+    """Outputs computed and kept are those of jit; saves are current; `old` holds every value at the
+    old inputs.
+    """
     saved = with_derived(facts, old)
     env = run(plan, facts, saved, new)
     for position, expected in enumerate(jax.tree.leaves(jax.jit(fun)(*new))):
@@ -91,10 +104,18 @@ def check_law(plan: Plan, facts, fun, old, new):
     assert not any(facts.mask(var) & plan.dirty for var in plan.loads)
 
 
-# --- the law --------------------------------------------------------------------------------------------------------
+# --- the law --------------------------------------------------------------------------------------
 
 SIMILAR = ("many sums", "gradient of a sum", "scan of length 1", "jit twice", "hessian", "jacfwd")
-NOT_FLAT = ("tree", "callback", "raw key", "random", "complex", "linear algebra", "indexed by an input")
+NOT_FLAT = (
+    "tree",
+    "callback",
+    "raw key",
+    "random",
+    "complex",
+    "linear algebra",
+    "indexed by an input",
+)
 NAMES = [name for name in CORPUS if name not in (*SIMILAR, *NOT_FLAT)]
 
 
@@ -103,7 +124,10 @@ def test_a_plan_gives_what_jit_gives_at_the_new_inputs(name):
     fun, start = CORPUS[name]
     rng = random.Random(len(name))
     dear, minimal = facts_of(fun, *start), facts_of(fun, *start, is_minimal=True)
-    for facts, changed, change in [(dear, 0, change_all), (minimal, len(start) - 1, change_element)]:
+    for facts, changed, change in [
+        (dear, 0, change_all),
+        (minimal, len(start) - 1, change_element),
+    ]:
         new = [change(x, rng) if k == changed else x for k, x in enumerate(start)]
         plan = plan_dirty(facts, dirty_between(facts, start, new))
         check_law(plan, facts, fun, environment(facts, start), new)
@@ -115,7 +139,9 @@ def likelihood(mu, sigma, rate, f, x):
 
 
 def sums(a, b, c, d, e, x):
-    return jnp.sum(jnp.tanh(a * x + jnp.sin(b * x) + jnp.cos(c * x) + jnp.exp(d * x) + e * x**2 + x))
+    return jnp.sum(
+        jnp.tanh(a * x + jnp.sin(b * x) + jnp.cos(c * x) + jnp.exp(d * x) + e * x**2 + x)
+    )
 
 
 START = (1.0, 0.3, 0.8, 0.4, X)
@@ -124,7 +150,11 @@ FUNCTIONS = {
     "gradient": (jax.value_and_grad(likelihood, (0, 1, 2, 3)), START),
     "sum of many terms": (jax.value_and_grad(sums, (0, 4)), (0.1, 0.2, 0.3, 0.4, 0.5, ROWS)),
     "rows": (
-        jax.grad(lambda t, w: jnp.sum(jnp.log(sum(jnp.exp(t[k]) * jnp.cos(k * w) ** 2 for k in range(4))))),
+        jax.grad(
+            lambda t, w: jnp.sum(
+                jnp.log(sum(jnp.exp(t[k]) * jnp.cos(k * w) ** 2 for k in range(4)))
+            )
+        ),
         (np.array([0.1, 0.4, -0.2, 0.3]), ROWS),
     ),
 }
@@ -136,7 +166,9 @@ def test_every_dirty_set_of_a_likelihood_keeps_the_law(name):
     facts = facts_of(fun, *start)
     old = environment(facts, start)
     num_scalars = len(start) - 1
-    for chosen in [(k,) for k in range(num_scalars)] + list(itertools.combinations(range(num_scalars), 2))[:2]:
+    for chosen in [(k,) for k in range(num_scalars)] + list(
+        itertools.combinations(range(num_scalars), 2)
+    )[:2]:
         new = [x * 1.25 if k in chosen else x for k, x in enumerate(start)]
         dirty = dirty_between(facts, start, new)
         plan = plan_dirty(facts, dirty)
@@ -158,10 +190,16 @@ def test_what_a_plan_saves_is_current(name):
 def test_a_plan_whose_dirty_inputs_did_not_change_gives_the_same(name):
     fun, start = FUNCTIONS[name]
     facts = facts_of(fun, *start)
-    check_law(plan_dirty(facts, facts.dependence.layout.leaf_mask(0)), facts, fun, environment(facts, start), start)
+    check_law(
+        plan_dirty(facts, facts.dependence.layout.leaf_mask(0)),
+        facts,
+        fun,
+        environment(facts, start),
+        start,
+    )
 
 
-# --- sums that are regrouped: defects --------------------------------------------------------------------------------
+# --- sums that are regrouped: defects -------------------------------------------------------------
 
 
 def mixture(a, b, c, d, e, f, x):
@@ -190,16 +228,26 @@ def test_two_sums_with_the_same_clean_terms():
     start = [X + k for k in range(6)]
     facts = facts_of(fun, *start, calibration=Calibration())
     new = [*start[:4], start[4] * 2, start[5] * 3]
-    check_law(plan_dirty(facts, dirty_between(facts, start, new)), facts, fun, environment(facts, start), new)
+    check_law(
+        plan_dirty(facts, dirty_between(facts, start, new)),
+        facts,
+        fun,
+        environment(facts, start),
+        new,
+    )
 
 
 def test_two_sums_with_the_same_clean_terms_that_change_together():
-    fun = lambda a, b, c, d, p, q, x: (p + a + b + c + d, q + a + b + c + d, p[0] * jnp.sum(jnp.exp(jnp.sin(x))))
+    fun = lambda a, b, c, d, p, q, x: (
+        p + a + b + c + d,
+        q + a + b + c + d,
+        p[0] * jnp.sum(jnp.exp(jnp.sin(x))),
+    )
     start = [X + k for k in range(4)]
     check_calls(fun, [(*start, X * k, X * 2 * k, LARGE) for k in range(1, 7)], tuning=EAGER)
 
 
-# --- what is run and loaded -----------------------------------------------------------------------------------------
+# --- what is run and loaded -----------------------------------------------------------------------
 
 
 def reached(facts, dirty):
@@ -264,7 +312,9 @@ def test_only_wanted_values_are_loaded_where_nothing_else_may_be():
     dirty = facts.dependence.layout.leaf_mask(3)
     free = plan_dirty(facts, dirty)
     assert plan_dirty(facts, dirty, only_wanted=True).loads == ()
-    assert set(plan_dirty(facts, dirty, only_wanted=True, wanted=free.loads).loads) == set(free.loads)
+    assert set(plan_dirty(facts, dirty, only_wanted=True, wanted=free.loads).loads) == set(
+        free.loads
+    )
 
 
 def test_a_value_that_is_kept_anyway_is_loaded_rather_than_a_new_one():
@@ -309,7 +359,7 @@ def test_effects_run_whatever_changed(is_minimal):
     assert plan.outputs == (1,)
 
 
-# --- filling and the top --------------------------------------------------------------------------------------------
+# --- filling and the top --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -317,7 +367,10 @@ def test_effects_run_whatever_changed(is_minimal):
 def test_missing_values_are_filled_from_inputs_and_from_what_is_there(name, is_minimal):
     fun, start = FUNCTIONS[name]
     facts = facts_of(fun, *start, is_minimal=is_minimal)
-    loads, old = plan_dirty(facts, facts.dependence.layout.leaf_mask(0)).loads, environment(facts, start)
+    loads, old = (
+        plan_dirty(facts, facts.dependence.layout.leaf_mask(0)).loads,
+        environment(facts, start),
+    )
     for missing, available in [(loads, ()), (loads[:1], loads), (loads[1:], loads[:1])]:
         plan = plan_fill(facts, [*missing, *missing], available.__contains__)
         assert set(plan.loads) <= set(available) - set(missing)
@@ -337,11 +390,13 @@ def test_the_top_computes_all_outputs_from_wanted_values(name):
         assert set(plan.base_loads) <= set(wanted)
         assert plan.outputs == tuple(range(len(facts.program.outvars)))
         env = run(plan, facts, with_derived(facts, environment(facts, start)), start)
-        for atom, expected in zip(facts.program.outvars, jax.tree.leaves(jax.jit(fun)(*start)), strict=True):
+        for atom, expected in zip(
+            facts.program.outvars, jax.tree.leaves(jax.jit(fun)(*start)), strict=True
+        ):
             same_array(_jax.read(atom, env), expected, 256)
 
 
-# --- text -----------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def test_a_plan_prints_what_it_loads_runs_and_saves():
@@ -361,11 +416,13 @@ def test_a_plan_prints_what_it_loads_runs_and_saves():
 
 
 def test_the_same_facts_give_the_same_text():
-    texts = {str(plan_dirty(facts_of(*FUNCTIONS["gradient"][:1], *START), 1 << 1)) for _ in range(3)}
+    texts = {
+        str(plan_dirty(facts_of(*FUNCTIONS["gradient"][:1], *START), 1 << 1)) for _ in range(3)
+    }
     assert len(texts) == 1
 
 
-# --- facts ----------------------------------------------------------------------------------------------------------
+# --- facts ----------------------------------------------------------------------------------------
 
 
 def test_the_mask_of_a_derived_value_is_that_of_what_it_is_made_of():
@@ -380,11 +437,15 @@ def test_the_mask_of_a_derived_value_is_that_of_what_it_is_made_of():
 
 
 def test_the_cut_set_is_what_equations_of_other_dependence_read():
-    facts = facts_of(lambda a, b, x: (jnp.exp(a) * jnp.sum(jnp.sin(b * x)), jnp.cos(a)), *np.ones(2), X)
+    facts = facts_of(
+        lambda a, b, x: (jnp.exp(a) * jnp.sum(jnp.sin(b * x)), jnp.cos(a)), *np.ones(2), X
+    )
     types = [eqn.primitive.name for eqn in facts.program.eqns if eqn.outvars[0] in facts.cut_set]
     assert types == ["exp", "reduce_sum"]
 
 
 def test_inputs_and_constants_are_not_saved():
     facts = facts_of(lambda a, x: (a, jnp.sin(a) * jnp.asarray(X), x), 1.0, X)
-    assert all(var not in facts.saveable for var in (*facts.program.invars, *facts.program.constvars))
+    assert all(
+        var not in facts.saveable for var in (*facts.program.invars, *facts.program.constvars)
+    )

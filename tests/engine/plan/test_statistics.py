@@ -1,4 +1,6 @@
-"""Statistics made at one point, used at points of any magnitude: right to the size of the terms, or refused."""
+"""Statistics made at one point, used at points of any magnitude: right to the size of the terms, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ NAMES = [
 
 @functools.cache
 def made(first, second, divisor):
-    """Algebra of a sum of products of sums over rows; the direct form with what its rounding is relative to."""
+    """Algebra of a sum of products of sums over rows; the direct form with what its rounding is
+    relative to.
+    """
 
     def factors(a, b, rows):
         left = FIRST[first](a, b, rows[0], rows[1])
@@ -74,7 +78,12 @@ def made(first, second, divisor):
 
 magnitudes = st.one_of(
     st.sampled_from([0.0, 1.0, -1.0, 0.5]),
-    st.builds(lambda m, e, s: s * m * 10.0**e, st.floats(1.0, 9.9), st.integers(-12, 16), st.sampled_from([1, -1])),
+    st.builds(
+        lambda m, e, s: s * m * 10.0**e,
+        st.floats(1.0, 9.9),
+        st.integers(-12, 16),
+        st.sampled_from([1, -1]),
+    ),
     st.sampled_from([1e60, -1e60, 1e-60, 1e150, 1e-150, 1e200]),
 )
 points = st.tuples(magnitudes, magnitudes)
@@ -85,6 +94,7 @@ points = st.tuples(magnitudes, magnitudes)
 @example(("distance", "weights", "one"), (1e16, 0.0), [(0.6, 0.0)])
 @example(("distance", "itself", "one"), (1e16, 0.0), [(0.6, 0.0)])
 @example(("residual", "another", "b"), (1e200, 1e-200), [(0.0, 1e4)])
+@pytest.mark.exhaustive
 def test_a_result_is_right_to_the_size_of_its_terms_or_is_not_used(names, centre, others):
     saved_at, results, direct = made(*names)
     saved = saved_at(centre)

@@ -10,7 +10,10 @@ import pytest
 from helpers import same
 
 import incrax
+from incrax.engine.plan import facts
 from incrax.engine.policy.bypass import IDLE
+from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.compile_budget import FIRST_PLAN_S, LEAST_CLEAN_SHARE
 
 X = np.linspace(0.1, 2.0, 20_000)
 NUM_CALLS = 12
@@ -59,7 +62,7 @@ def test_credit_grows_with_the_time_spent(seconds):
     f = called(0.0)
     clock, whole = f._traces.latest.engine.chooser.clock, f._traces.latest.engine.chooser.whole
     clock.spent_s = 10 * whole.first_s * seconds
-    assert f._traces.latest.engine.chooser.credit._is_left == (seconds >= 1.0)
+    assert f._traces.latest.engine.chooser.credit._has_left(whole.first_s) == (seconds >= 1.0)
 
 
 def test_what_promises_nothing_needs_no_credit_to_be_settled():
@@ -68,3 +71,39 @@ def test_what_promises_nothing_needs_no_credit_to_be_settled():
     watch = f._traces.latest.engine.chooser.watch
     assert any(f(float(number), 2.0, 3.0) is not None and watch.rest for number in range(16 * IDLE))
     assert f.stats.compiles == 1
+
+
+def test_a_short_job_neither_measures_the_machine_nor_plans(monkeypatch):
+    def never():
+        raise AssertionError("the machine was measured")
+
+    monkeypatch.setattr(facts, "calibrate", never)
+    monkeypatch.setattr(facts, "is_calibrated", lambda: False)
+    f = incrax.incremental(model)
+    for a in range(40):
+        same(f(float(a), 1.5, X), model(float(a), 1.5, X))
+    assert f._traces.latest.engine.chooser.num_planned == 0
+    assert f.stats.compiles == 1
+
+
+@pytest.mark.parametrize(("count", "is_allowed"), [(4, False), (6, True)])
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.0])
+def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
+    count, is_allowed, share, monkeypatch
+):
+    credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: False))
+    entry = Entry(1, count=count, clean_share=share)
+    whole_s = 0.2 * FIRST_PLAN_S / max(share, LEAST_CLEAN_SHARE)
+    assert credit.allows_planning(entry, whole_s) is is_allowed
+    monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: True))
+    assert credit.allows_planning(entry, whole_s)
+
+
+def test_the_clean_share_is_that_of_the_equations_a_change_does_not_reach():
+    found = called(0.0)._traces.latest.engine.facts
+    mask = found.dependence.layout.leaf_mask
+    assert found.clean_share(0) == 1.0
+    assert found.clean_share(found.dependence.layout.full) == 0.0
+    assert 0.9 < found.clean_share(mask(0)) < 1.0
+    assert found.clean_share(mask(1)) < 0.1

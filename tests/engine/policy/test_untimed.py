@@ -1,4 +1,6 @@
-"""Without times, no clock and no free memory decides anything: the same calls are served alike everywhere."""
+"""Without times, no clock and no free memory decides anything: the same calls are served alike
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def likelihood(a, b, c, x):
 
 
 def calls(num):
-    """One input after the other, then all of them for long, as when a scan ends and a fit begins."""
+    """One input after the other, then all of them for long, as when a scan ends and a fit
+    begins.
+    """
     rng = np.random.default_rng(0)
     params = [1.0, 0.5, 0.7]
     for number in range(num):
@@ -56,19 +60,43 @@ def test_no_clock_decides_anything(compile_s, monkeypatch):
     tuning = incrax.Tuning(timed=False, compile_s=compile_s)
     first, *others = (decisions(seed, tuning, monkeypatch) for seed in range(3))
     assert all(other == first for other in others)
-    assert {served for served, _, _ in first[0]} >= ({"whole", "plan"} if compile_s > 0.1 else {"whole"})
+    assert {served for served, _, _ in first[0]} >= (
+        {"whole", "plan"} if compile_s > 0.1 else {"whole"}
+    )
 
 
 def test_with_times_the_clock_decides(monkeypatch):
-    first, second = (decisions(seed, incrax.Tuning(calibrate=False), monkeypatch) for seed in (0, 1))
+    first, second = (
+        decisions(seed, incrax.Tuning(calibrate=False), monkeypatch) for seed in (0, 1)
+    )
     assert first != second
 
 
 def test_results_are_those_of_jit():
-    f, plain = incrax.incremental(likelihood, tuning=incrax.Tuning(timed=False)), jax.jit(likelihood)
+    f, plain = (
+        incrax.incremental(likelihood, tuning=incrax.Tuning(timed=False, compile_s=1.0)),
+        jax.jit(likelihood),
+    )
     for args in calls(40):
         same(f(*args), plain(*args))
     assert f.stats.loaded
+
+
+def blocks(a, b, c, x):
+    return jnp.sum(jnp.arctan2(jnp.exp(-a * x), b)) + jnp.sum(jnp.arctan2(x, jnp.sin(c * x)))
+
+
+def test_segments_serve_a_change_that_has_no_plan_of_its_own():
+    f = incrax.incremental(blocks, tuning=incrax.Tuning(timed=False, compile_s=1.0, max_plans=1))
+    served = []
+    for number in range(40):
+        args = (1.0 + min(number, 20) / 100, 0.5, 0.7 + max(number - 20, 0) / 100, X)
+        same(f(*args), jax.jit(blocks)(*args))
+        served.append((f.explain().as_dict()["served_by"], f.stats.ran))
+    num_ran = np.diff([ran for _, ran in served])
+    assert [word for word, _ in served[-10:]] == ["segments"] * 10
+    assert set(num_ran[-10:]) == {num_ran[-1]}
+    assert num_ran[-1] < served[0][1]
 
 
 def test_work_that_devices_share_is_cheaper_and_handing_it_over_is_not():
@@ -89,12 +117,19 @@ def test_several_processes_have_the_same_budget(monkeypatch):
     monkeypatch.setattr(limits, "_free_bytes", lambda: 1e6)
     assert limits.make_limits(2, None, is_exact=False).budget_bytes == 250_000
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert limits.make_limits(2, None, is_exact=False) == (2, limits.MAX_DEFAULT_BYTES, limits.MAX_DEFAULT_BYTES)
+    assert limits.make_limits(2, None, is_exact=False) == (
+        2,
+        limits.MAX_DEFAULT_BYTES,
+        limits.MAX_DEFAULT_BYTES,
+    )
     assert limits.make_limits(2, 7, is_exact=False) == (2, 7, 7)
 
 
 def test_the_default_budget_grows_with_the_devices_that_share_the_inputs(monkeypatch):
     monkeypatch.setattr(limits, "_free_bytes", lambda: 1e6)
     assert limits.make_limits(2, None, is_exact=False, num_parts=4).budget_bytes == 1_000_000
-    assert limits.make_limits(2, None, is_exact=True, num_parts=4).planned_bytes == 4 * limits.MAX_DEFAULT_BYTES
+    assert (
+        limits.make_limits(2, None, is_exact=True, num_parts=4).planned_bytes
+        == 4 * limits.MAX_DEFAULT_BYTES
+    )
     assert limits.make_limits(2, 7, is_exact=False, num_parts=4).budget_bytes == 7

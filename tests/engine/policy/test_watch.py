@@ -1,4 +1,6 @@
-"""The ledger: rests after a loss, doubts a loss that follows a gain, wakes up when habits change."""
+"""The ledger: rests after a loss, doubts a loss that follows a gain, wakes up when habits
+change.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,14 @@ def test_a_loss_in_the_first_window_rests_and_each_rest_is_twice_as_long():
         assert rest(watch) == min(length, MAX_REST)
         calls(watch, WINDOW, 1.2)
         length *= 2
+
+
+@pytest.mark.parametrize(("hoped_s", "rests"), [(1.9, True), (2.1, False)])
+def test_a_loss_is_borne_while_plans_to_come_promise_ten_times_as_much(hoped_s, rests):
+    watch = Watch()
+    for _ in range(FIRST_WINDOW):
+        watch.note(1.2, 1.0, 1, hoped_s)
+    assert bool(watch.rest) is rests
 
 
 def test_a_loss_after_a_gain_asks_for_new_times_before_it_rests():
@@ -114,7 +124,9 @@ def test_a_function_too_cheap_to_save_anything_rests_soon():
     ours = incrax.incremental(lambda *leaves: sum(leaves))
     ours(-1.0, 2.0, 3.0)
     chooser = ours._traces.latest.engine.chooser
-    chooser.race._program_s = lambda program: math.inf  # a plan is as fast as the whole program: either may win
+    chooser.race._program_s = lambda program: (
+        math.inf
+    )  # a plan is as fast as the whole program: either may win
     for number in range(4 * IDLE - 1):
         ours(float(number), 2.0, 3.0)
     assert chooser.watch.rest
@@ -126,7 +138,7 @@ def test_calls_count_as_idle_where_the_whole_program_was_chosen(is_final):
     for number in range(IDLE):
         ours(float(number), 2.0, 3.0)
     chooser = ours._traces.latest.engine.chooser
-    entry = Entry(1, candidate="whole", is_final=is_final)
+    entry = Entry(1, candidate="whole", is_planned=True, is_final=is_final)
     chooser.watch = Watch()
     for _ in range(IDLE):
         chooser.note_call(entry, "whole", chooser.whole_s)

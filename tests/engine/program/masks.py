@@ -1,4 +1,6 @@
-"""An oracle for dependence that knows no rule: change one input element, see which elements of which values change."""
+"""An oracle for dependence that knows no rule: change one input element, see which elements of
+which values change.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,22 @@ import numpy as np
 
 from incrax._program import Program, evaluator, trace
 from incrax.engine.program.dependence import Layout, make_layout, walk
-from incrax.engine.program.simplify import drop_dead, fold_constants, inline, merge_equal, run_passes
+from incrax.engine.program.simplify import (
+    drop_dead,
+    fold_constants,
+    inline,
+    merge_equal,
+    run_passes,
+)
 from incrax.engine.rewrites.loop_invariants import hoist_invariants
 
 PASSES = (inline, hoist_invariants, fold_constants, merge_equal, drop_dead)
 
 
 class Traced:
-    """A function's program, its element masks, and a function that returns its outputs (and every value in between)."""
+    """A function's program, its element masks, and a function that returns its outputs (and every
+    value in between).
+    """
 
     def __init__(self, fun, *args, simplify=True, watch_all=True, max_tracked=64):
         self.program: Program = trace(lambda *leaves: jax.tree.leaves(fun(*leaves)), *args)
@@ -34,7 +44,10 @@ class Traced:
 
     def element_masks(self):
         """The mask of each element of each watched value."""
-        return [as_array(0 if hasattr(a, "val") else self.masks[a], a.aval).ravel().tolist() for a in self.watched]
+        return [
+            as_array(0 if hasattr(a, "val") else self.masks[a], a.aval).ravel().tolist()
+            for a in self.watched
+        ]
 
     def output_masks(self):
         """The mask of each element of each output."""
@@ -45,9 +58,13 @@ class Traced:
         rng = np.random.default_rng(seed)
         base = self.values(self.args)
         found = [[0] * len(bits) for bits in base]
-        for index, (offset, width) in enumerate(zip(self.layout.offsets, self.layout.widths, strict=True)):
+        for index, (offset, width) in enumerate(
+            zip(self.layout.offsets, self.layout.widths, strict=True)
+        ):
             for element in range(width):
-                for value in perturbations(self.args[index], element if width > 1 else None, rng, tries):
+                for value in perturbations(
+                    self.args[index], element if width > 1 else None, rng, tries
+                ):
                     args = [*self.args[:index], value, *self.args[index + 1 :]]
                     note_changes(found, base, self.values(args), 1 << (offset + element))
         return found
@@ -62,8 +79,12 @@ def note_changes(found, base, new, bit):
 def check_sound(traced, reached):
     """No element changes with an input that its mask leaves out: the law of dependence."""
     for number, (masks, seen) in enumerate(zip(traced.element_masks(), reached, strict=True)):
-        missing = [k for k, (mask, found) in enumerate(zip(masks, seen, strict=True)) if found & ~mask]
-        assert not missing, f"value {number} ({traced.watched[number]}): elements {missing} change unseen"
+        missing = [
+            k for k, (mask, found) in enumerate(zip(masks, seen, strict=True)) if found & ~mask
+        ]
+        assert not missing, (
+            f"value {number} ({traced.watched[number]}): elements {missing} change unseen"
+        )
 
 
 def is_exact(traced, reached):
@@ -84,13 +105,17 @@ def as_bits(x):
     """One row of bytes per element."""
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x).reshape(*x.shape, -1)
-        return np.frombuffer(np.asarray(x).tobytes(), np.uint8).reshape(max(int(np.prod(x.shape[:-1])), 1), -1)
+        return np.frombuffer(np.asarray(x).tobytes(), np.uint8).reshape(
+            max(int(np.prod(x.shape[:-1])), 1), -1
+        )
     x = np.asarray(x)
     return np.frombuffer(x.tobytes(), np.uint8).reshape(x.size, x.dtype.itemsize)
 
 
 def perturbations(x, element, rng, tries):
-    """Other values of one element (None: of all): random ones, and twins that are easily taken for equal."""
+    """Other values of one element (None: of all): random ones, and twins that are easily taken for
+    equal.
+    """
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         return [jax.random.key(17 + k) for k in range(tries)]
     x = np.asarray(x)
@@ -108,8 +133,17 @@ def twins(old, rng, tries):
     if kind == "b":
         return [~old]
     if kind in "iu":
-        return [old + 1, *(np.asarray(rng.integers(0, 5, np.shape(old))).astype(old.dtype) for _ in range(tries))]
-    randoms = [(old * rng.uniform(0.5, 1.5, np.shape(old)) + rng.normal(size=np.shape(old))) for _ in range(tries)]
+        return [
+            old + 1,
+            *(
+                np.asarray(rng.integers(0, 5, np.shape(old))).astype(old.dtype)
+                for _ in range(tries)
+            ),
+        ]
+    randoms = [
+        (old * rng.uniform(0.5, 1.5, np.shape(old)) + rng.normal(size=np.shape(old)))
+        for _ in range(tries)
+    ]
     if kind == "c":
         return [*randoms, np.conj(old), old * np.nan]
     return [*randoms, -old, old * 0.0, old * np.nan]

@@ -28,7 +28,9 @@ def only_chain(fun, *args):
 def check_sum(program, chain, args):
     """The sum of a chain's terms, in order, is what its last equation writes."""
     values = dict(zip(program.invars, args, strict=True))
-    (number,) = [i for i, var in enumerate(program.outvars) if var is program.eqns[chain.last].outvars[0]]
+    (number,) = [
+        i for i, var in enumerate(program.outvars) if var is program.eqns[chain.last].outvars[0]
+    ]
     assert number == 0
     total = sum(values[var] for var in chain.terms)
     np.testing.assert_allclose(total, sum(values[var] for var in program.invars), rtol=1e-15)
@@ -126,7 +128,9 @@ def test_sums_of_inexact_numbers_are_chains(dtype):
 
 
 def test_the_sums_of_a_gradient_are_chains():
-    fun = jax.grad(lambda x: jnp.sum(jnp.sin(x)) + jnp.sum(x**2) + jnp.sum(jnp.exp(x)) + jnp.sum(jnp.cos(x)))
+    fun = jax.grad(
+        lambda x: jnp.sum(jnp.sin(x)) + jnp.sum(x**2) + jnp.sum(jnp.exp(x)) + jnp.sum(jnp.cos(x))
+    )
     program, chain = only_chain(fun, X[0])
     assert {program.eqns[number].primitive.name for number in chain.eqns} == {"add_any"}
     assert len(chain.terms) == 4

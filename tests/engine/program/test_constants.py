@@ -1,4 +1,6 @@
-"""What NumPy folds has the bits that XLA computes; what NumPy cannot compute exactly is left to XLA."""
+"""What NumPy folds has the bits that XLA computes; what NumPy cannot compute exactly is left to
+XLA.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,34 @@ def extreme(dtype, size=12):
         pool = [info.min, info.max, info.max - 1, 0, 1, 7, info.max // 3, info.min // 3]
         return np.array([pool[k] for k in RNG.integers(0, len(pool), size)], dtype)
     info = np.finfo(dtype)
-    pool = [0.0, -0.0, 1 / 3, -np.pi, np.inf, -np.inf, np.nan, info.max, 1e30, -1e-20, 2.0**40 + 1, 0.1]
+    pool = [
+        0.0,
+        -0.0,
+        1 / 3,
+        -np.pi,
+        np.inf,
+        -np.inf,
+        np.nan,
+        info.max,
+        1e30,
+        -1e-20,
+        2.0**40 + 1,
+        0.1,
+    ]
     return np.array([pool[k] for k in RNG.permutation(len(pool))], dtype)[:size]
 
 
 def constant_program(fun, args):
     """The program of a function whose arguments are constants."""
     leaves, tree = jax.tree.flatten(args)
-    program = inline(trace(lambda *xs: jax.tree.leaves(fun(*jax.tree.unflatten(tree, xs))), *leaves))
+    program = inline(
+        trace(lambda *xs: jax.tree.leaves(fun(*jax.tree.unflatten(tree, xs))), *leaves)
+    )
     return replace(
-        program, invars=(), constvars=(*program.invars, *program.constvars), consts=(*leaves, *program.consts)
+        program,
+        invars=(),
+        constvars=(*program.invars, *program.constvars),
+        consts=(*leaves, *program.consts),
     )
 
 
@@ -55,13 +75,17 @@ def outputs_known(fun, *args):
 def canonical(x):
     """Bytes with one NaN for all."""
     x = np.asarray(x)
-    return (np.where(np.isnan(x), np.nan, x).astype(x.dtype) if x.dtype.kind == "f" else x).tobytes()
+    return (
+        np.where(np.isnan(x), np.nan, x).astype(x.dtype) if x.dtype.kind == "f" else x
+    ).tobytes()
 
 
 def check_exact(fun, *args):
     """Every output is folded, to the type and bits that XLA computes from arguments."""
     on_device = jax.tree.map(jnp.asarray, args)
-    for value, expected in zip(outputs_known(fun, *args), jax.tree.leaves(jax.jit(fun)(*on_device)), strict=True):
+    for value, expected in zip(
+        outputs_known(fun, *args), jax.tree.leaves(jax.jit(fun)(*on_device)), strict=True
+    ):
         assert value is not None
         assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
         assert canonical(value) == canonical(expected)
@@ -97,15 +121,25 @@ EXACT = {
     "reshard": (resharded, 2.0),
     "add sub mul": (on_pairs(lax.add, lax.sub, lax.mul), NUMBERS),
     "neg": (on_pairs(lambda x, _: lax.neg(x)), INTEGERS),
-    "eq ne lt le gt ge": (on_pairs(lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge), [*NUMBERS, BOOLS]),
+    "eq ne lt le gt ge": (
+        on_pairs(lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge),
+        [*NUMBERS, BOOLS],
+    ),
     "and or not": (
         on_pairs(lax.bitwise_and, lax.bitwise_or, lambda x, _: lax.bitwise_not(x)),
         [*INTEGERS, BOOLS],
     ),
     "max min": (on_pairs(lax.max, lax.min), [*INTEGERS, BOOLS]),
-    "clamp": (on_pairs(lambda x, y: lax.clamp(y[0], x, y[1]), lambda x, y: lax.clamp(y, x, y)), INTEGERS),
+    "clamp": (
+        on_pairs(lambda x, y: lax.clamp(y[0], x, y[1]), lambda x, y: lax.clamp(y, x, y)),
+        INTEGERS,
+    ),
     "convert_element_type": (conversions, [*(x for x, _ in NUMBERS), BOOLS[0]]),
-    "iota": (lambda: [lax.broadcasted_iota(d, (3, 4), axis) for d in (*INTS, *FLOATS) for axis in (0, 1)],),
+    "iota": (
+        lambda: [
+            lax.broadcasted_iota(d, (3, 4), axis) for d in (*INTS, *FLOATS) for axis in (0, 1)
+        ],
+    ),
     "iota that wraps around": (lambda: (lax.iota(jnp.int8, 300), lax.iota(jnp.uint8, 300)),),
     "broadcast_in_dim": (
         lambda a, s: (
@@ -129,19 +163,34 @@ EXACT = {
         B,
     ),
     "slice": (lambda m: (lax.slice(m, (0, 1), (3, 4), (2, 2)), lax.slice(m, (1, 0), (3, 2))), M),
-    "reshape": (lambda m, s: (m.reshape(2, 6), m[:1, :1].reshape(()), s.reshape(1, 1)), M, np.float32(1)),
+    "reshape": (
+        lambda m, s: (m.reshape(2, 6), m[:1, :1].reshape(()), s.reshape(1, 1)),
+        M,
+        np.float32(1),
+    ),
     "squeeze": (lambda m: lax.squeeze(lax.expand_dims(m, (0, 3)), (0, 3)), M),
     "transpose": (lambda m: (lax.transpose(m[None], (2, 0, 1)), m.T + 1), M),
     "rev": (lambda m, a: (lax.rev(m, (0,)), lax.rev(a, (0, 1))), M, A),
     "concatenate": (lambda m: (lax.concatenate([m, m[:, :1]], 1), lax.concatenate([m, m], 0)), M),
     "copies": (lambda a: (jnp.array(a, copy=True), lax.stop_gradient(a) + 1), A),
-    "reduce_sum": (on_pairs(lambda x, _: lax.reduce_sum(x, (0,)), lambda x, _: x.reshape(3, 4).sum(1)), INTEGERS),
-    "reduce_max reduce_min": (
-        on_pairs(lambda x, _: lax.reduce_max(x.reshape(3, 4), (0,)), lambda x, _: lax.reduce_min(x, (0,))),
+    "reduce_sum": (
+        on_pairs(lambda x, _: lax.reduce_sum(x, (0,)), lambda x, _: x.reshape(3, 4).sum(1)),
         INTEGERS,
     ),
-    "empty sums": (lambda m, v: (lax.reduce_sum(m, (0,)), lax.reduce_sum(v, (0,))), M[:0], np.zeros(0, int)),
-    "a longer computation": (lambda: jnp.where(jnp.tri(4, dtype=bool), (jnp.arange(4) * 3 - 1)[:, None], 7).sum(0),),
+    "reduce_max reduce_min": (
+        on_pairs(
+            lambda x, _: lax.reduce_max(x.reshape(3, 4), (0,)), lambda x, _: lax.reduce_min(x, (0,))
+        ),
+        INTEGERS,
+    ),
+    "empty sums": (
+        lambda m, v: (lax.reduce_sum(m, (0,)), lax.reduce_sum(v, (0,))),
+        M[:0],
+        np.zeros(0, int),
+    ),
+    "a longer computation": (
+        lambda: jnp.where(jnp.tri(4, dtype=bool), (jnp.arange(4) * 3 - 1)[:, None], 7).sum(0),
+    ),
 }
 
 
@@ -151,7 +200,11 @@ def test_a_folded_value_has_the_bits_of_xla(name):
 
 
 def test_every_rule_is_compared_with_xla():
-    seen = {eqn.primitive.name for fun, *args in EXACT.values() for eqn in constant_program(fun, args).eqns}
+    seen = {
+        eqn.primitive.name
+        for fun, *args in EXACT.values()
+        for eqn in constant_program(fun, args).eqns
+    }
     rules = {name for name, entry in TABLE.items() if entry.constant is not None}
     assert rules - seen <= {"expand_dims", "copy", "copy_p", "add_any", "stop_gradient"}
 
@@ -192,7 +245,9 @@ def test_what_reads_an_input_is_unknown():
     assert [var in known_values(program) for var in program.outvars] == [False, False, True]
 
 
-@pytest.mark.parametrize("fun", [lambda m: lax.reshape(m, (12,), (1, 0)), lambda m: jnp.ravel(m, order="F")])
+@pytest.mark.parametrize(
+    "fun", [lambda m: lax.reshape(m, (12,), (1, 0)), lambda m: jnp.ravel(m, order="F")]
+)
 def test_a_reshape_in_fortran_order_is_folded_right(fun):
     check_exact(fun, M)
 

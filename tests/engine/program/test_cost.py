@@ -1,4 +1,6 @@
-"""FLOPs, transcendentals and bytes of equations with known counts; prices that grow with the work."""
+"""FLOPs, transcendentals and bytes of equations with known counts; prices that grow with the
+work.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def cost(fun, *args):
     return total_cost(equations(fun, *args))
 
 
-# --- counts ---------------------------------------------------------------------------------------------------------
+# --- counts ---------------------------------------------------------------------------------------
 
 FLOPS = {
     "negation": (jnp.negative, (V,), 64),
@@ -48,16 +50,28 @@ FLOPS = {
     "integer power": (lambda x: x**3, (V,), 2 * 64),
     "square root": (lambda x: lax.sqrt(x), (V,), 64),
     "matrix product": (jnp.matmul, (X, Y), 2 * 4 * 5 * 6),
-    "batched product": (lambda x, y: jnp.einsum("bij,jk->bik", x, y), (np.ones((3, 4, 5)), Y), 3 * 2 * 4 * 5 * 6),
+    "batched product": (
+        lambda x, y: jnp.einsum("bij,jk->bik", x, y),
+        (np.ones((3, 4, 5)), Y),
+        3 * 2 * 4 * 5 * 6,
+    ),
     "matrix times vector": (lambda x: x @ x[0], (X,), 2 * 4 * 5),
-    "outer product by dot": (lambda x: jnp.einsum("i,j->ij", x[0], x[1], optimize=False), (X,), 5 * 5),
+    "outer product by dot": (
+        lambda x: jnp.einsum("i,j->ij", x[0], x[1], optimize=False),
+        (X,),
+        5 * 5,
+    ),
     "complex product": (jnp.matmul, (X.astype(complex), Y.astype(complex)), 4 * 2 * 4 * 5 * 6),
     "convolution": (
         lambda x, k: lax.conv(x, k, (1, 1), "VALID"),
         (np.ones((2, 3, 8, 8)), np.ones((7, 3, 3, 3))),
         2 * (2 * 7 * 6 * 6) * (3 * 3 * 3),
     ),
-    "triangular solve": (lambda s, b: lax.linalg.triangular_solve(s, b, left_side=True), (S, np.ones((6, 2))), 36 * 2),
+    "triangular solve": (
+        lambda s, b: lax.linalg.triangular_solve(s, b, left_side=True),
+        (S, np.ones((6, 2))),
+        36 * 2,
+    ),
     "reshapes": (lambda x: jnp.broadcast_to(x.T.reshape(2, 10)[None, 1], (3, 10)), (X,), 0),
 }
 XLA_COUNTS_TOO = ("negation", "matrix product", "batched product", "matrix times vector")
@@ -76,7 +90,9 @@ def test_flops_agree_with_those_of_xla(name):
     assert counted["flops"] == expected
 
 
-@pytest.mark.parametrize("fun", [lambda x: x + x, lambda x: x * (x - 1), lambda x: jnp.where(x > 0, x, x)])
+@pytest.mark.parametrize(
+    "fun", [lambda x: x + x, lambda x: x * (x - 1), lambda x: jnp.where(x > 0, x, x)]
+)
 def test_elementwise_equations_count_one_flop_per_element(fun):
     num_computing = sum(not is_free(eqn) for eqn in equations(fun, V))
     counted = cost(fun, V)
@@ -91,7 +107,9 @@ def test_comparisons_are_integer_operations():
 
 @pytest.mark.parametrize("fun", [lambda x, i: x.at[i].add(1.0), lambda x, i: x.at[i].mul(x[i])])
 def test_a_scatter_that_computes_costs_something_per_update(fun):
-    scatter = next(eqn for eqn in equations(fun, V, np.arange(50)) if eqn.primitive.name.startswith("scatter"))
+    scatter = next(
+        eqn for eqn in equations(fun, V, np.arange(50)) if eqn.primitive.name.startswith("scatter")
+    )
     assert equation_cost(scatter).flops >= 50
     assert equation_cost(scatter).bytes >= 2 * V.nbytes
 
@@ -139,7 +157,7 @@ def test_moves_of_data_are_free_and_arithmetic_is_not():
     assert not any(map(is_free, equations(lambda x: (x * 2, jnp.exp(x), jnp.sum(x)), X)))
 
 
-# --- equations that hold others -------------------------------------------------------------------------------------
+# --- equations that hold others -------------------------------------------------------------------
 
 
 def test_a_scan_costs_its_body_times_its_length():
@@ -155,7 +173,10 @@ def test_a_scan_costs_its_body_times_its_length():
 def test_loops_of_unknown_length_cost_a_fixed_number_of_iterations():
     body = cost(lambda c: (c < 9, jnp.exp(c) + 1), 1.0)
     loop = cost(lambda c: lax.while_loop(lambda c: c < 9, lambda c: jnp.exp(c) + 1, c), 1.0)
-    assert (loop.flops, loop.transcendentals) == (UNKNOWN_TRIPS * body.flops, UNKNOWN_TRIPS * body.transcendentals)
+    assert (loop.flops, loop.transcendentals) == (
+        UNKNOWN_TRIPS * body.flops,
+        UNKNOWN_TRIPS * body.transcendentals,
+    )
 
 
 def test_nested_loops_multiply():
@@ -183,7 +204,7 @@ def test_closed_calls_cost_their_body():
     assert total_cost(program.eqns) == total_cost(inline(program).eqns)
 
 
-# --- arithmetic of costs --------------------------------------------------------------------------------------------
+# --- arithmetic of costs --------------------------------------------------------------------------
 
 
 def test_costs_add_up():
@@ -201,18 +222,30 @@ def test_the_cost_of_a_program_is_that_of_its_equations():
     assert total_cost(eqns) == sum((equation_cost(eqn) for eqn in eqns), ZERO)
 
 
-# --- seconds --------------------------------------------------------------------------------------------------------
+# --- seconds --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [Calibration, calibrate])
 def test_every_price_is_positive_and_grows_with_the_work(make):
     calibration = make()
     assert all(getattr(calibration, field.name) > 0 for field in fields(calibration))
-    assert 0 < calibration.load_seconds(0) < calibration.load_seconds(10**6) < calibration.load_seconds(10**9)
-    assert 0 < calibration.save_seconds(0) < calibration.save_seconds(10**6) < calibration.save_seconds(10**9)
+    assert (
+        0
+        < calibration.load_seconds(0)
+        < calibration.load_seconds(10**6)
+        < calibration.load_seconds(10**9)
+    )
+    assert (
+        0
+        < calibration.save_seconds(0)
+        < calibration.save_seconds(10**6)
+        < calibration.save_seconds(10**9)
+    )
     assert calibration.load_seconds(10**6) <= calibration.save_seconds(10**6)
     for fun in (jnp.exp, jnp.sum, jnp.sort, jnp.cumsum, lambda x: x + 1, lambda x: x @ x, jnp.tan):
-        seconds = [sum(map(calibration.seconds, equations(fun, np.ones(n)))) for n in (8, 10**3, 10**6)]
+        seconds = [
+            sum(map(calibration.seconds, equations(fun, np.ones(n)))) for n in (8, 10**3, 10**6)
+        ]
         assert all(0 < small < large for small, large in itertools.pairwise(seconds))
 
 

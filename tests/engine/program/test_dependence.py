@@ -1,4 +1,6 @@
-"""The walk over a program: layouts, effects, branches and loops, and the default of depending on everything."""
+"""The walk over a program: layouts, effects, branches and loops, and the default of depending on
+everything.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from engine.program.masks import Traced, check_sound, is_exact
-from helpers import MINIMAL, primitives_run
-from hypothesis import given, settings
+from helpers import MINIMAL, examples, primitives_run
+from hypothesis import given
 from properties.programs import START, programs
 
 import incrax
@@ -34,7 +36,7 @@ def output_leaves(fun, *args):
     return [[i for i, _ in found.layout.leaves_of(found.of(atom))] for atom in program.outvars]
 
 
-# --- layout ---------------------------------------------------------------------------------------------------------
+# --- layout ---------------------------------------------------------------------------------------
 
 
 def test_each_element_of_a_small_leaf_has_a_bit_and_each_other_leaf_one():
@@ -75,7 +77,7 @@ def test_a_function_without_inputs_has_an_empty_mask():
     assert found.of(program.outvars[0]) == 0
 
 
-# --- masks of a program ---------------------------------------------------------------------------------------------
+# --- masks of a program ---------------------------------------------------------------------------
 
 
 def test_outputs_name_their_leaves():
@@ -93,8 +95,14 @@ def test_an_equation_depends_on_what_its_outputs_do():
 
 
 def test_every_variable_has_a_mask():
-    program, found = dependence(lambda a, t: [jnp.cumsum(t) * a, jnp.linalg.norm(t), jnp.sort(t)], 1.0, T)
-    variables = [*program.invars, *program.constvars, *(v for eqn in program.eqns for v in eqn.outvars)]
+    program, found = dependence(
+        lambda a, t: [jnp.cumsum(t) * a, jnp.linalg.norm(t), jnp.sort(t)], 1.0, T
+    )
+    variables = [
+        *program.invars,
+        *program.constvars,
+        *(v for eqn in program.eqns for v in eqn.outvars),
+    ]
     assert set(variables) <= set(found.masks)
     assert all(mask <= found.layout.full for mask in found.masks.values())
 
@@ -107,14 +115,16 @@ def test_a_value_above_the_limit_has_one_mask():
 
 
 def test_an_unknown_primitive_depends_on_everything_it_reads():
-    callback = lambda t, a: jax.pure_callback(lambda t, a: t * a, jax.ShapeDtypeStruct((3,), np.float64), t, a)
+    callback = lambda t, a: jax.pure_callback(
+        lambda t, a: t * a, jax.ShapeDtypeStruct((3,), np.float64), t, a
+    )
     traced = Traced(lambda t, a, b: (callback(t, a), b), T, 2.0, 3.0)
     first, second = traced.output_masks()
     assert set(first) == {traced.layout.leaf_mask(0) | traced.layout.leaf_mask(1)}
     assert second == [traced.layout.leaf_mask(2)]
 
 
-# --- effects --------------------------------------------------------------------------------------------------------
+# --- effects --------------------------------------------------------------------------------------
 
 
 def test_what_has_an_effect_runs_always_and_so_does_what_reads_it():
@@ -154,21 +164,29 @@ def test_effects_inside_calls_branches_and_loops_are_seen(wrap):
     assert all(found.of(var) & ALWAYS for eqn in with_effects for var in eqn.outvars)
 
 
-# --- branches and loops ---------------------------------------------------------------------------------------------
+# --- branches and loops ---------------------------------------------------------------------------
 
 NESTED = {
-    "cond on one leaf": (lambda p, t, a: lax.cond(p > 0, lambda: (t, t[0]), lambda: (t * 2, a)), (1.0, T, 2.0)),
+    "cond on one leaf": (
+        lambda p, t, a: lax.cond(p > 0, lambda: (t, t[0]), lambda: (t * 2, a)),
+        (1.0, T, 2.0),
+    ),
     "cond on a boolean": (lambda p, t: lax.cond(p, lambda: t[:2] * 2, lambda: t[1:]), (True, T)),
     "switch": (lambda n, t: lax.switch(n, [lambda: t[0], lambda: t[1], lambda: t[0] * 2]), (1, T)),
     "nested cond": (
-        lambda p, q, t: lax.cond(p > 0, lambda: lax.cond(q > 0, lambda: t[0], lambda: t[1]), lambda: t[2]),
+        lambda p, q, t: lax.cond(
+            p > 0, lambda: lax.cond(q > 0, lambda: t[0], lambda: t[1]), lambda: t[2]
+        ),
         (1.0, 1.0, T),
     ),
     "cond inside scan": (
         lambda p, a, t: lax.scan(lambda c, x: (lax.cond(x > p, lambda: c + x, lambda: c), c), a, t),
         (0.0, 1.0, T),
     ),
-    "scan": (lambda a, b, t: lax.scan(lambda c, x: (c * jnp.sin(a) + x, (c, b)), 0.5, t), (1.0, 2.0, T)),
+    "scan": (
+        lambda a, b, t: lax.scan(lambda c, x: (c * jnp.sin(a) + x, (c, b)), 0.5, t),
+        (1.0, 2.0, T),
+    ),
     "rotating carries": (
         lambda a, b, c, t: lax.scan(lambda s, x: ((s[1], s[2], s[0]), x), (a, b, c), t),
         (1.0, 2.0, 3.0, T),
@@ -177,26 +195,44 @@ NESTED = {
         lambda a, b, t: lax.scan(lambda s, x: ((s[1], s[2], s[3], b), None), (a, a, a, a), t),
         (1.0, 2.0, np.ones(6)),
     ),
-    "scan in reverse": (lambda a, t: lax.scan(lambda c, x: (c + x, c), a, t, reverse=True), (1.0, T)),
+    "scan in reverse": (
+        lambda a, t: lax.scan(lambda c, x: (c + x, c), a, t, reverse=True),
+        (1.0, T),
+    ),
     "scan of length 0": (lambda a, t: lax.scan(lambda s, x: (s + x, s), a, t), (1.0, T[:0])),
     "nested scan": (
-        lambda a, b, t: lax.scan(lambda c, x: (lax.scan(lambda d, y: (d * y + b, d), c, t)[0], c), a, t),
+        lambda a, b, t: lax.scan(
+            lambda c, x: (lax.scan(lambda d, y: (d * y + b, d), c, t)[0], c), a, t
+        ),
         (1.0, 2.0, T),
     ),
     "while": (
-        lambda n, a, b: lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * b, c[2]), (0.0, a, b)),
+        lambda n, a, b: lax.while_loop(
+            lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * b, c[2]), (0.0, a, b)
+        ),
         (3.0, 1.0, 2.0),
     ),
     "while stopped by a carry": (
-        lambda a, b: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1 + a * a, c[1] + 1), (0.0, b)),
+        lambda a, b: lax.while_loop(
+            lambda c: c[0] < 3, lambda c: (c[0] + 1 + a * a, c[1] + 1), (0.0, b)
+        ),
         (1.0, 2.0),
     ),
     "fori": (lambda n, a, t: lax.fori_loop(0, n, lambda i, c: c + t[0], a), (3, 1.0, T)),
     "fori over elements": (lambda t: lax.fori_loop(0, 3, lambda i, c: c + t[i], 0.0), (T,)),
-    "fori that updates": (lambda t: lax.fori_loop(0, 2, lambda i, c: c.at[i + 1].add(c[i]), t), (T,)),
+    "fori that updates": (
+        lambda t: lax.fori_loop(0, 2, lambda i, c: c.at[i + 1].add(c[i]), t),
+        (T,),
+    ),
     "custom_jvp": (lambda t: (jax.nn.relu(t), jax.nn.gelu(t)), (T,)),
-    "gradient of a loop": (jax.grad(lambda a, t: lax.scan(lambda c, x: (c * a + x, None), a, t)[0]), (0.5, T)),
-    "vmapped cond": (lambda t, a: jax.vmap(lambda x: lax.cond(x > 0, lambda: x * a, lambda: x))(t), (T, 2.0)),
+    "gradient of a loop": (
+        jax.grad(lambda a, t: lax.scan(lambda c, x: (c * a + x, None), a, t)[0]),
+        (0.5, T),
+    ),
+    "vmapped cond": (
+        lambda t, a: jax.vmap(lambda x: lax.cond(x > 0, lambda: x * a, lambda: x))(t),
+        (T, 2.0),
+    ),
     "jit": (lambda a, t: jax.jit(lambda a, t: (t[0] * a, t[1:]))(a, t), (2.0, T)),
 }
 
@@ -236,15 +272,17 @@ def test_each_output_of_a_scan_has_leaves_of_its_own():
 
 def test_every_output_of_a_while_loop_depends_on_what_stops_it():
     def fun(n, a, b):
-        return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 2, c[2] + 1), (0.0, a, b))
+        return lax.while_loop(
+            lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 2, c[2] + 1), (0.0, a, b)
+        )
 
     assert output_leaves(fun, 3.0, 1.0, 2.0) == [[0], [0, 1], [0, 2]]
 
 
-# --- the law --------------------------------------------------------------------------------------------------------
+# --- the law --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=6)
+@examples(1 / 4)
 @given(programs(max_size=6))
 def test_masks_of_random_programs_are_sound(random_program):
     traced = Traced(random_program, *START)

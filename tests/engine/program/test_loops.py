@@ -1,8 +1,11 @@
-"""What does not change from iteration to iteration leaves the loop; results, effects and errors stay."""
+"""What does not change from iteration to iteration leaves the loop; results, effects and errors
+stay.
+"""
 
 from __future__ import annotations
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,7 +32,9 @@ def inner_names(program):
     """Primitives inside the bodies of a program's loops."""
     found = []
     for eqn in program.eqns:
-        for jaxpr in (eqn.params[p] for p in ("jaxpr", "body_jaxpr", "cond_jaxpr") if p in eqn.params):
+        for jaxpr in (
+            eqn.params[p] for p in ("jaxpr", "body_jaxpr", "cond_jaxpr") if p in eqn.params
+        ):
             body = inline(trace(jax.extend.core.jaxpr_as_fun(jaxpr), *jaxpr.in_avals))
             found += [*names(body), *inner_names(body)]
     return found
@@ -57,27 +62,73 @@ def nested(a, b, xs):
 
 
 LOOPS = {
-    "scan": (lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs), (1.0, 2.0, T), ["exp", "sin"]),
-    "scan of length 0": (lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs), (1.0, 2.0, T[:0]), ["exp"]),
-    "scan of length 1": (lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs), (1.0, 2.0, T[:1]), ["exp"]),
-    "reverse": (lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs, reverse=True), (1.0, 2.0, T), ["exp"]),
-    "unrolled": (lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs, unroll=2), (1.0, 2.0, T), ["exp"]),
-    "without xs": (lambda a, b: lax.scan(lambda c, _: step(c, 1.0, b), a, None, length=4), (1.0, 2.0), ["exp"]),
-    "weakly typed carry": (lambda b, xs: lax.scan(lambda c, x: (c * jnp.exp(b), c), 1.0, xs), (2.0, T), ["exp"]),
+    "scan": (
+        lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs),
+        (1.0, 2.0, T),
+        ["exp", "sin"],
+    ),
+    "scan of length 0": (
+        lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs),
+        (1.0, 2.0, T[:0]),
+        ["exp"],
+    ),
+    "scan of length 1": (
+        lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs),
+        (1.0, 2.0, T[:1]),
+        ["exp"],
+    ),
+    "reverse": (
+        lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs, reverse=True),
+        (1.0, 2.0, T),
+        ["exp"],
+    ),
+    "unrolled": (
+        lambda a, b, xs: lax.scan(lambda c, x: step(c, x, b), a, xs, unroll=2),
+        (1.0, 2.0, T),
+        ["exp"],
+    ),
+    "without xs": (
+        lambda a, b: lax.scan(lambda c, _: step(c, 1.0, b), a, None, length=4),
+        (1.0, 2.0),
+        ["exp"],
+    ),
+    "weakly typed carry": (
+        lambda b, xs: lax.scan(lambda c, x: (c * jnp.exp(b), c), 1.0, xs),
+        (2.0, T),
+        ["exp"],
+    ),
     "single precision": (
         lambda b, xs: lax.scan(lambda c, x: (c * jnp.exp(b) + x, c), jnp.float32(0), xs),
         (np.float32(2), T.astype(np.float32)),
         ["exp"],
     ),
-    "integer carry": (lambda b, xs: lax.scan(lambda c, x: (c + 1, jnp.exp(b) * c), 0, xs), (2.0, T), ["exp"]),
+    "integer carry": (
+        lambda b, xs: lax.scan(lambda c, x: (c + 1, jnp.exp(b) * c), 0, xs),
+        (2.0, T),
+        ["exp"],
+    ),
     "several carries": (
-        lambda a, b, xs: lax.scan(lambda c, x: ((c[1], c[0] + jnp.exp(b) * x, c[2]), c[2]), (a, b, 3), xs),
+        lambda a, b, xs: lax.scan(
+            lambda c, x: ((c[1], c[0] + jnp.exp(b) * x, c[2]), c[2]), (a, b, 3), xs
+        ),
         (1.0, 2.0, T),
         ["exp"],
     ),
-    "invariant output": (lambda a, b, xs: lax.scan(lambda c, x: (c, jnp.exp(b)), a, xs), (1.0, 2.0, T), ["exp"]),
-    "outputs twice": (lambda b, xs: lax.scan(lambda c, x: (c + jnp.exp(b), (x, x)), 0.0, xs), (2.0, T), ["exp"]),
-    "unused carry": (lambda b, xs: lax.scan(lambda c, x: step(c, x, b), 0.0, xs)[1], (2.0, T), ["exp", "sin"]),
+    "invariant output": (
+        lambda a, b, xs: lax.scan(lambda c, x: (c, jnp.exp(b)), a, xs),
+        (1.0, 2.0, T),
+        ["exp"],
+    ),
+    "outputs twice": (
+        lambda b, xs: lax.scan(lambda c, x: (c + jnp.exp(b), (x, x)), 0.0, xs),
+        (2.0, T),
+        ["exp"],
+    ),
+    "unused carry": (
+        lambda b, xs: lax.scan(lambda c, x: step(c, x, b), 0.0, xs)[1],
+        (2.0, T),
+        ["exp", "sin"],
+    ),
     "nested": (nested, (1.0, 2.0, T), ["cos"]),
     "constant arithmetic": (
         lambda xs: lax.scan(lambda c, x: (c + jnp.exp(jnp.float64(2.0)) * x, None), 0.0, xs),
@@ -95,7 +146,9 @@ LOOPS = {
         ["random_bits", "erf_inv"],
     ),
     "branch inside": (
-        lambda b, xs: lax.scan(lambda c, x: (c + lax.cond(b > 0, jnp.sin, jnp.cos, b) * x, None), 0.0, xs),
+        lambda b, xs: lax.scan(
+            lambda c, x: (c + lax.cond(b > 0, jnp.sin, jnp.cos, b) * x, None), 0.0, xs
+        ),
         (2.0, T),
         ["cond"],
     ),
@@ -104,20 +157,34 @@ LOOPS = {
         (2.0, T),
         ["exp"],
     ),
-    "gradient": (jax.grad(lambda b, xs: lax.scan(lambda c, x: step(c, x, b), 1.0, xs)[0]), (2.0, T), ["exp"]),
+    "gradient": (
+        jax.grad(lambda b, xs: lax.scan(lambda c, x: step(c, x, b), 1.0, xs)[0]),
+        (2.0, T),
+        ["exp"],
+    ),
     "while": (
-        lambda n, a, b: lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * jnp.exp(b)), (0, a)),
+        lambda n, a, b: lax.while_loop(
+            lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * jnp.exp(b)), (0, a)
+        ),
         (3, 1.0, 0.5),
         ["exp"],
     ),
     "while that never runs": (
-        lambda n, a, b: lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * jnp.exp(b)), (0, a)),
+        lambda n, a, b: lax.while_loop(
+            lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * jnp.exp(b)), (0, a)
+        ),
         (0, 1.0, 0.5),
         ["exp"],
     ),
-    "fori": (lambda n, a, b: lax.fori_loop(0, n, lambda i, c: c * jnp.exp(b) + i, a), (3, 1.0, 0.5), ["exp"]),
+    "fori": (
+        lambda n, a, b: lax.fori_loop(0, n, lambda i, c: c * jnp.exp(b) + i, a),
+        (3, 1.0, 0.5),
+        ["exp"],
+    ),
     "while with a condition of its own inputs": (
-        lambda n, a, b: lax.while_loop(lambda c: jnp.sum(c) < jnp.sin(n), lambda c: c + jnp.exp(b), jnp.stack([a, a])),
+        lambda n, a, b: lax.while_loop(
+            lambda c: jnp.sum(c) < jnp.sin(n), lambda c: c + jnp.exp(b), jnp.stack([a, a])
+        ),
         (1.5, 0.1, -3.0),
         ["exp"],
     ),
@@ -162,12 +229,14 @@ def test_a_loop_that_is_invariant_leaves_as_a_whole():
     assert "scan" not in inner_names(program)
 
 
-# --- what stays -----------------------------------------------------------------------------------------------------
+# --- what stays -----------------------------------------------------------------------------------
 
 STAYING = {
     "what changes": lambda a, xs: lax.scan(lambda c, x: (c * jnp.exp(c), jnp.sin(x)), a, xs),
     "moves of data": lambda a, xs: lax.scan(lambda c, x: (c + xs[::-1] * x, None), xs, xs),
-    "a conversion": lambda a, xs: lax.scan(lambda c, x: (c + a.astype(jnp.float32) * x, None), 0.0, xs),
+    "a conversion": lambda a, xs: lax.scan(
+        lambda c, x: (c + a.astype(jnp.float32) * x, None), 0.0, xs
+    ),
     "nothing at all": lambda a, xs: lax.scan(lambda c, x: (c, x), a, xs),
     "the condition": lambda a, xs: lax.while_loop(lambda c: c < jnp.exp(a), lambda c: c + 1.0, 0.0),
 }
@@ -259,7 +328,7 @@ def test_vmapped_loops_of_different_lengths():
     check(fun, np.array([0, 2, 5]), 0.5)
 
 
-# --- the whole engine -----------------------------------------------------------------------------------------------
+# --- the whole engine -----------------------------------------------------------------------------
 
 
 def test_a_hoisted_value_is_saved_while_its_input_is_unchanged():

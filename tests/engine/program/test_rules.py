@@ -26,7 +26,10 @@ EXACT = {
     "index": (lambda t: (t[0], t[4], t[-1]), (T,)),
     "index of a matrix": (lambda m: (m[1], m[:, 2], m[0, 1], m[None], m[..., 0]), (M,)),
     "unpacking": (lambda t: [x * k for k, x in enumerate(t, 1)], (T,)),
-    "static gather": (lambda t: (t[jnp.array([3, 1, 1])], jnp.take(t, 2), t[jnp.array([[0, 5]])]), (T,)),
+    "static gather": (
+        lambda t: (t[jnp.array([3, 1, 1])], jnp.take(t, 2), t[jnp.array([[0, 5]])]),
+        (T,),
+    ),
     "mask of positions": (lambda t: t[np.array([True, False, True, False, False, True])], (T,)),
     "gather out of bounds": (
         lambda t: (
@@ -37,46 +40,99 @@ EXACT = {
         (T,),
     ),
     "gather of a matrix": (
-        lambda m: (m[jnp.array([1, 0]), jnp.array([2, 2])], m[:, jnp.array([2, 0])], m[jnp.array([1, 1])]),
+        lambda m: (
+            m[jnp.array([1, 0]), jnp.array([2, 2])],
+            m[:, jnp.array([2, 0])],
+            m[jnp.array([1, 1])],
+        ),
         (M,),
     ),
     "take_along_axis": (lambda m: jnp.take_along_axis(m, jnp.array([[0, 0], [2, 1]]), 1), (M,)),
     "reshape": (lambda t: (t.reshape(2, 3), t.reshape(3, 2).ravel(), t.reshape(1, 6, 1)), (T,)),
     "reshape of a scalar": (lambda a: (jnp.reshape(a, (1, 1)), jnp.reshape(a, (1,))[0]), (2.0,)),
     "transpose": (lambda m: (m.T, jnp.swapaxes(m[None], 0, 2), jnp.moveaxis(m, 0, 1)), (M,)),
-    "stack of vectors": (lambda t: (jnp.stack([t, t[::-1]]), jnp.stack([t, t * 2], 1), jnp.vstack([t, t])), (T,)),
-    "concatenate": (lambda t, v: (jnp.concatenate([v, t[:2], v]), jnp.append(v, t[3]), jnp.hstack([v, 1.0])), (T, V)),
-    "concatenate along an axis": (lambda m: (jnp.concatenate([m, m[:, :1]], 1), jnp.concatenate([m, m])), (M,)),
+    "stack of vectors": (
+        lambda t: (jnp.stack([t, t[::-1]]), jnp.stack([t, t * 2], 1), jnp.vstack([t, t])),
+        (T,),
+    ),
+    "concatenate": (
+        lambda t, v: (jnp.concatenate([v, t[:2], v]), jnp.append(v, t[3]), jnp.hstack([v, 1.0])),
+        (T, V),
+    ),
+    "concatenate along an axis": (
+        lambda m: (jnp.concatenate([m, m[:, :1]], 1), jnp.concatenate([m, m])),
+        (M,),
+    ),
     "split": (lambda t: (jnp.split(t, 3), jnp.split(t, [1, 4])), (T,)),
     "unstack": (lambda m: (jnp.unstack(m), jnp.unstack(m, axis=1)), (M,)),
     "pad": (lambda t, a: (jnp.pad(t, (1, 2)), jnp.pad(t, 1, constant_values=a)), (T, 2.0)),
-    "pad of other kinds": (lambda t, a: (lax.pad(t, a, ((-1, 2, 1),)), lax.pad(t, a, ((2, -3, 2),))), (T, 2.0)),
+    "pad of other kinds": (
+        lambda t, a: (lax.pad(t, a, ((-1, 2, 1),)), lax.pad(t, a, ((2, -3, 2),))),
+        (T, 2.0),
+    ),
     "pad of a matrix": (lambda m: lax.pad(m, 0.0, ((0, 1, 1), (-1, 0, 2))), (M,)),
-    "pad by copies": (lambda t: [jnp.pad(t, 2, mode=mode) for mode in ("edge", "wrap", "reflect")], (T,)),
-    "broadcast": (lambda v, a: (jnp.broadcast_to(v, (3, 2)), v[:, None] + jnp.zeros((2, 3)), a + v), (V, 2.0)),
+    "pad by copies": (
+        lambda t: [jnp.pad(t, 2, mode=mode) for mode in ("edge", "wrap", "reflect")],
+        (T,),
+    ),
+    "broadcast": (
+        lambda v, a: (jnp.broadcast_to(v, (3, 2)), v[:, None] + jnp.zeros((2, 3)), a + v),
+        (V, 2.0),
+    ),
     "repeat": (lambda v: jnp.repeat(v, 2), (V,)),
     "reverse": (lambda m: (m[::-1], m[:, ::-1], jnp.flip(m), jnp.rot90(m)), (M,)),
     "roll": (lambda t, m: (jnp.roll(t, 2), jnp.roll(m, 1, 1), jnp.diff(t)), (T, M)),
     "where of positions": (
-        lambda t, a: (jnp.where(jnp.arange(6) > 2, t, a), jnp.where(jnp.array([1, 0, 1, 0, 0, 1], bool), t, t[::-1])),
+        lambda t, a: (
+            jnp.where(jnp.arange(6) > 2, t, a),
+            jnp.where(jnp.array([1, 0, 1, 0, 0, 1], bool), t, t[::-1]),
+        ),
         (T, 2.0),
     ),
-    "select among three": (lambda t: lax.select_n(jnp.array([0, 1, 2, 0, 1, 2]), t, t[::-1], t * 2), (T,)),
+    "select among three": (
+        lambda t: lax.select_n(jnp.array([0, 1, 2, 0, 1, 2]), t, t[::-1], t * 2),
+        (T,),
+    ),
     "triangles": (lambda m: (jnp.triu(m), jnp.tril(m)), (M,)),
     "binary": (
-        lambda t, a: (t + t[::-1], t * a, t - 1, t / t[0], jnp.arctan2(t, a), t**2, jnp.maximum(t, a - a + t)),
+        lambda t, a: (
+            t + t[::-1],
+            t * a,
+            t - 1,
+            t / t[0],
+            jnp.arctan2(t, a),
+            t**2,
+            jnp.maximum(t, a - a + t),
+        ),
         (T, 2.0),
     ),
     "unary": (
-        lambda t: (jnp.sin(t), -t, jnp.exp(t), jnp.sqrt(jnp.abs(t)), jnp.tanh(t), lax.integer_pow(t, 3), lax.erf(t)),
+        lambda t: (
+            jnp.sin(t),
+            -t,
+            jnp.exp(t),
+            jnp.sqrt(jnp.abs(t)),
+            jnp.tanh(t),
+            lax.integer_pow(t, 3),
+            lax.erf(t),
+        ),
         (T,),
     ),
-    "casts": (lambda t: (t.astype(jnp.float32), t.astype(jnp.bfloat16), lax.reduce_precision(t, 5, 10)), (T,)),
+    "casts": (
+        lambda t: (t.astype(jnp.float32), t.astype(jnp.bfloat16), lax.reduce_precision(t, 5, 10)),
+        (T,),
+    ),
     "clamp": (lambda t, a: (lax.clamp(-a, t, a), lax.clamp(t - 9, t, t + 9)), (T, 5.0)),
     "integers": (lambda n: (n + 1, n * n[::-1], n << 1, ~n, lax.population_count(n)), (N,)),
     "booleans": (lambda b: (~b, b ^ jnp.roll(b, 1), jnp.where(b, 2.0, 3.0)), (B,)),
-    "complex": (lambda z: (z.real, z.imag, jnp.conj(z), jnp.exp(z), lax.complex(z.real, z.imag)), (Z,)),
-    "jnp.array of mixed things": (lambda t, a: (jnp.array([t[1], 2.0, a]), jnp.asarray([t[3]])), (T, 2.0)),
+    "complex": (
+        lambda z: (z.real, z.imag, jnp.conj(z), jnp.exp(z), lax.complex(z.real, z.imag)),
+        (Z,),
+    ),
+    "jnp.array of mixed things": (
+        lambda t, a: (jnp.array([t[1], 2.0, a]), jnp.asarray([t[3]])),
+        (T, 2.0),
+    ),
     "jnp.array of rows": (lambda t, a: jnp.array([[t[0], t[1]], [a, 1.0]]), (T, 2.0)),
     "squeeze and expand_dims": (
         lambda t: (
@@ -101,15 +157,34 @@ EXACT = {
         (T, V),
     ),
     "cumulative": (
-        lambda t, m: (jnp.cumsum(t), jnp.cumprod(m, 1), lax.cumsum(t, reverse=True), lax.cumlogsumexp(m, 0)),
+        lambda t, m: (
+            jnp.cumsum(t),
+            jnp.cumprod(m, 1),
+            lax.cumsum(t, reverse=True),
+            lax.cumlogsumexp(m, 0),
+        ),
         (T, M),
     ),
-    "reductions": (lambda m: (m.sum(), m.sum(0), m.prod(1), m.mean(1), m.sum((0, 1)), jnp.sum(m, ())), (M,)),
-    "products": (lambda m, v: (v @ m, m @ m.T, jnp.dot(v, v), jnp.einsum("ij,kj->ik", m, m)), (M, V)),
-    "batched products": (lambda m: jnp.einsum("bij,bjk->bik", m.reshape(2, 3, 1), m.reshape(2, 1, 3)), (M,)),
+    "reductions": (
+        lambda m: (m.sum(), m.sum(0), m.prod(1), m.mean(1), m.sum((0, 1)), jnp.sum(m, ())),
+        (M,),
+    ),
+    "products": (
+        lambda m, v: (v @ m, m @ m.T, jnp.dot(v, v), jnp.einsum("ij,kj->ik", m, m)),
+        (M, V),
+    ),
+    "batched products": (
+        lambda m: jnp.einsum("bij,bjk->bik", m.reshape(2, 3, 1), m.reshape(2, 1, 3)),
+        (M,),
+    ),
     "vmap": (lambda t: jax.vmap(lambda x: x * 2 + 1)(t), (T,)),
     "opened calls": (
-        lambda t: (jax.jit(lambda t: t[1:])(t), jax.checkpoint(jnp.sin)(t), jax.nn.softplus(t), jax.nn.silu(t)),
+        lambda t: (
+            jax.jit(lambda t: t[1:])(t),
+            jax.checkpoint(jnp.sin)(t),
+            jax.nn.softplus(t),
+            jax.nn.silu(t),
+        ),
         (T,),
     ),
     "elements of different arrays": (lambda t, m, v: t[:3] * m[1] + v[0], (T, M, V)),
@@ -118,7 +193,10 @@ EXACT = {
 }
 
 SOUND = {
-    "gather at an input": (lambda t, i: (t[i], jnp.take(t, i + 1), lax.dynamic_slice(t, (i,), (2,))), (T, 2)),
+    "gather at an input": (
+        lambda t, i: (t[i], jnp.take(t, i + 1), lax.dynamic_slice(t, (i,), (2,))),
+        (T, 2),
+    ),
     "update at an input": (lambda t, v, i: lax.dynamic_update_slice(t, v, (i,)), (T, V, 2)),
     "scatter": (
         lambda t, a: (
@@ -132,8 +210,14 @@ SOUND = {
         (T, 2.0),
     ),
     "scatter at an input": (lambda t, a, i: (t.at[i].set(a), t.at[i].add(a)), (T, 2.0, 1)),
-    "where of data": (lambda t, a: (jnp.where(t > a, t, t[::-1] * 2), jnp.clip(t, -a, a)), (T, 0.5)),
-    "order of data": (lambda m: (m.max(1), m.min(0), jnp.any(m > 1, 0), lax.cummax(m, 1), lax.cummin(m)), (M,)),
+    "where of data": (
+        lambda t, a: (jnp.where(t > a, t, t[::-1] * 2), jnp.clip(t, -a, a)),
+        (T, 0.5),
+    ),
+    "order of data": (
+        lambda m: (m.max(1), m.min(0), jnp.any(m > 1, 0), lax.cummax(m, 1), lax.cummin(m)),
+        (M,),
+    ),
     "sort": (lambda t: (jnp.sort(t), jnp.argsort(t), lax.top_k(t, 2), jnp.median(t)), (T,)),
     "argmax": (lambda m: (m.argmax(0), m.argmin()), (M,)),
     "tile": (lambda v: jnp.tile(v, 3), (V,)),
@@ -150,8 +234,14 @@ SOUND = {
     "segments": (lambda t: jax.ops.segment_sum(t, jnp.array([0, 0, 1, 1, 2, 2]), 3), (T,)),
     "barrier": (lambda t: lax.optimization_barrier((t, t[::-1])), (T,)),
     "associative scan": (lambda t: lax.associative_scan(jnp.multiply, t), (T,)),
-    "keys": (lambda key, a: (jax.random.normal(key, (3,)) * a, jax.random.split(key)), (jax.random.key(0), 2.0)),
-    "keys of elements": (lambda n: jax.random.bits(jax.random.wrap_key_data(n)), (np.array([1, 2], np.uint32),)),
+    "keys": (
+        lambda key, a: (jax.random.normal(key, (3,)) * a, jax.random.split(key)),
+        (jax.random.key(0), 2.0),
+    ),
+    "keys of elements": (
+        lambda n: jax.random.bits(jax.random.wrap_key_data(n)),
+        (np.array([1, 2], np.uint32),),
+    ),
     "gradient of a gather": (jax.grad(lambda t: jnp.sum(t[jnp.array([3, 1, 1])] ** 2)), (T,)),
     "hessian": (jax.hessian(lambda t: jnp.sum(t[:3] ** 3) * t[4]), (T,)),
     "interpolation": (lambda t: jnp.interp(0.5, jnp.arange(6.0), t), (T,)),
@@ -174,7 +264,15 @@ def test_no_element_changes_with_an_input_that_its_mask_leaves_out(name):
     check_sound(traced, traced.reached())
 
 
-RAW = ("unary", "opened calls", "jnp.array of rows", "pad", "roll", "where of positions", "static gather")
+RAW = (
+    "unary",
+    "opened calls",
+    "jnp.array of rows",
+    "pad",
+    "roll",
+    "where of positions",
+    "static gather",
+)
 
 
 @pytest.mark.parametrize("name", RAW)
@@ -183,7 +281,9 @@ def test_masks_are_sound_before_calls_are_opened(name):
     check_sound(traced, traced.reached())
 
 
-@pytest.mark.parametrize("fun", [lambda t, a: jnp.stack([t[1], a, t[0]]), lambda t, a: jnp.stack([a, t[0]])[1]])
+@pytest.mark.parametrize(
+    "fun", [lambda t, a: jnp.stack([t[1], a, t[0]]), lambda t, a: jnp.stack([a, t[0]])[1]]
+)
 def test_scalars_that_are_stacked_stay_apart(fun):
     traced = Traced(fun, T, 2.0)
     assert is_exact(traced, traced.reached())
@@ -211,7 +311,7 @@ def test_results_after_a_reshape_in_fortran_order_follow_their_input():
     same(ours(changed), jax.jit(fun)(changed))
 
 
-# --- the pieces -----------------------------------------------------------------------------------------------------
+# --- the pieces -----------------------------------------------------------------------------------
 
 
 ELEMENTWISE = {
@@ -226,8 +326,14 @@ ELEMENTWISE = {
     "of integers": (
         lambda n, k: (
             *(f(n) for f in (lax.bitwise_not, lax.population_count, lax.clz, lax.sign)),
-            *(f(n, k) for f in (lax.bitwise_and, lax.bitwise_or, lax.bitwise_xor, lax.div, lax.rem)),
-            *(f(n, k) for f in (lax.shift_left, lax.shift_right_arithmetic, lax.shift_right_logical)),
+            *(
+                f(n, k)
+                for f in (lax.bitwise_and, lax.bitwise_or, lax.bitwise_xor, lax.div, lax.rem)
+            ),
+            *(
+                f(n, k)
+                for f in (lax.shift_left, lax.shift_right_arithmetic, lax.shift_right_logical)
+            ),
         ),
         (N, np.array([1, 2, 1])),
     ),
@@ -250,8 +356,20 @@ def test_every_elementwise_primitive_was_compared_with_the_oracle():
     tables = (EXACT | SOUND | ELEMENTWISE).values()
     seen = {eqn.primitive.name for fun, args in tables for eqn in Traced(fun, *args).program.eqns}
     older_names = {"expand_dims", "copy_p", "eq_to", "optimization_barrier_single", "igamma_grad_a"}
-    rare = {"stack", "stop_gradient", "copy", "add_any", "reduce_and", "reduce_xor", "igammac", "polygamma", "zeta"}
-    to_last_bits = {"regularized_incomplete_beta"}  # iterates until the slowest element has converged
+    rare = {
+        "stack",
+        "stop_gradient",
+        "copy",
+        "add_any",
+        "reduce_and",
+        "reduce_xor",
+        "igammac",
+        "polygamma",
+        "zeta",
+    }
+    to_last_bits = {
+        "regularized_incomplete_beta"
+    }  # iterates until the slowest element has converged
     newer = {"le_to", "log2", "lt_to", "mulhi", "one_minus_square"}
     ruled = {name for name, entry in TABLE.items() if entry.is_elementwise}
     assert ruled - seen <= older_names | newer | rare | to_last_bits

@@ -58,11 +58,26 @@ COUNTED = {
     "place of the largest": (lambda x: lax.argmax(x, 0, np.int32), (V,), 0, 63),
     "any": (lambda x: lax.reduce_or(x, [0]), (V > 0,), 0, 63),
     "running sum": (lambda x: lax.cumsum(x.reshape(4, 16), 1), (V,), 60, 0),
-    "reduction by a function": (lambda x: lax.reduce(x, 0.0, lambda a, b: 2 * a + b, (0,)), (V,), 2 * 63, 0),
-    "sum of windows": (lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (2,), "VALID"), (V,), 3 * 31, 0),
+    "reduction by a function": (
+        lambda x: lax.reduce(x, 0.0, lambda a, b: 2 * a + b, (0,)),
+        (V,),
+        2 * 63,
+        0,
+    ),
+    "sum of windows": (
+        lambda x: lax.reduce_window(x, 0.0, lax.add, (4,), (2,), "VALID"),
+        (V,),
+        3 * 31,
+        0,
+    ),
     "sort of rows": (lambda x: lax.sort(x.reshape(4, 16), dimension=1), (V,), 0, 64 * 4),
     "best four": (lambda x: lax.top_k(x, 4), (V,), 0, 64 * 2),
-    "scatter that adds": (lambda x, u: lax.scatter_add(x, np.zeros((7, 1), int), u, _scalars()), (V, V[:7]), 7, 0),
+    "scatter that adds": (
+        lambda x, u: lax.scatter_add(x, np.zeros((7, 1), int), u, _scalars()),
+        (V, V[:7]),
+        7,
+        0,
+    ),
     "running log of a sum": (lambda x: lax.cumlogsumexp(x), (V,), 5 * 63, 0),
     "scatter that multiplies": (
         lambda x, u: lax.scatter_mul(x, np.zeros((7, 1), int), u, _scalars()),
@@ -70,13 +85,28 @@ COUNTED = {
         6 * 7,
         0,
     ),
-    "scatter that sets": (lambda x, u: lax.scatter(x, np.zeros((7, 1), int), u, _scalars()), (V, V[:7]), 0, 0),
-    "slices": (lambda x: (x[3:9], lax.dynamic_slice(x, (3,), (5,)), jnp.concatenate([x, x])), (V,), 0, 0),
+    "scatter that sets": (
+        lambda x, u: lax.scatter(x, np.zeros((7, 1), int), u, _scalars()),
+        (V, V[:7]),
+        0,
+        0,
+    ),
+    "slices": (
+        lambda x: (x[3:9], lax.dynamic_slice(x, (3,), (5,)), jnp.concatenate([x, x])),
+        (V,),
+        0,
+        0,
+    ),
     "a product of integers": (lambda x: lax.dot(x, x), (I,), 0, 2 * 64),
     "complex dot product": (lambda x: lax.dot(x, x), (C,), 8 * 64, 0),
     "Fourier transform": (jnp.fft.fft, (C,), 5 * 64 * 6, 0),
     "batch of transforms": (lambda x: jnp.fft.fft(x.reshape(4, 16)), (C,), 5 * 64 * 4, 0),
-    "transform in two axes": (lambda x: lax.fft(x.reshape(8, 8), "fft", (8, 8)), (C,), 5 * 64 * 6, 0),
+    "transform in two axes": (
+        lambda x: lax.fft(x.reshape(8, 8), "fft", (8, 8)),
+        (C,),
+        5 * 64 * 6,
+        0,
+    ),
     "real transform": (lambda x: lax.fft(x, "rfft", (64,)), (V,), 5 / 2 * 64 * 6, 0),
     "real transform back": (lambda x: lax.fft(x, "irfft", (64,)), (C[:33],), 5 / 2 * 64 * 6, 0),
 }
@@ -101,22 +131,46 @@ def test_work_of_known_equations(name):
 
 FACTORIZATIONS = {
     "cholesky": (lambda a: lax.linalg.cholesky(a, symmetrize_input=False), (S,), N**3 / 3),
-    "complex cholesky": (lambda a: lax.linalg.cholesky(a, symmetrize_input=False), (S.astype(complex),), 4 * N**3 / 3),
+    "complex cholesky": (
+        lambda a: lax.linalg.cholesky(a, symmetrize_input=False),
+        (S.astype(complex),),
+        4 * N**3 / 3,
+    ),
     "lu": (lax.linalg.lu, (S,), 2 / 3 * N**3),
     "lu of a tall matrix": (lax.linalg.lu, (TALL,), 30 * N**2 - N**3 / 3),
     "batch of lu": (lax.linalg.lu, (np.stack([S] * 5),), 5 * 2 / 3 * N**3),
     # R, and as many columns of Q from n reflections: 2 m n^2 - 2/3 n^3 each
-    "Q and R": (lambda a: lax.linalg.qr(a, full_matrices=False), (TALL,), 2 * (2 * 30 * N**2 - 2 / 3 * N**3)),
+    "Q and R": (
+        lambda a: lax.linalg.qr(a, full_matrices=False),
+        (TALL,),
+        2 * (2 * 30 * N**2 - 2 / 3 * N**3),
+    ),
     "eigenvectors": (lambda a: lax.linalg.eigh(a, symmetrize_input=False), (S,), 9 * N**3),
-    "singular values": (lambda a: lax.linalg.svd(a, compute_uv=False), (TALL,), 4 * 30 * N**2 - 4 / 3 * N**3),
-    "singular vectors": (lambda a: lax.linalg.svd(a, full_matrices=False), (TALL,), 14 * 30 * N**2 + 8 * N**3),
-    "of a wide matrix": (lambda a: lax.linalg.svd(a, full_matrices=False), (TALL.T,), 14 * 30 * N**2 + 8 * N**3),
+    "singular values": (
+        lambda a: lax.linalg.svd(a, compute_uv=False),
+        (TALL,),
+        4 * 30 * N**2 - 4 / 3 * N**3,
+    ),
+    "singular vectors": (
+        lambda a: lax.linalg.svd(a, full_matrices=False),
+        (TALL,),
+        14 * 30 * N**2 + 8 * N**3,
+    ),
+    "of a wide matrix": (
+        lambda a: lax.linalg.svd(a, full_matrices=False),
+        (TALL.T,),
+        14 * 30 * N**2 + 8 * N**3,
+    ),
     "triangle from the left": (
         lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True),
         (S, TALL.T),
         N**2 * 30,
     ),
-    "triangle from the right": (lambda a, b: lax.linalg.triangular_solve(a, b), (S, TALL), N**2 * 30),
+    "triangle from the right": (
+        lambda a, b: lax.linalg.triangular_solve(a, b),
+        (S, TALL),
+        N**2 * 30,
+    ),
     "with ones on its diagonal": (
         lambda a, b: lax.linalg.triangular_solve(a, b, unit_diagonal=True),
         (S, TALL),
@@ -124,7 +178,9 @@ FACTORIZATIONS = {
     ),
     "eigenvectors of any matrix": (lax.linalg.eig, (S,), 25 * N**3),
     "eigenvalues of any matrix": (
-        lambda a: lax.linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
+        lambda a: lax.linalg.eig(
+            a, compute_left_eigenvectors=False, compute_right_eigenvectors=False
+        ),
         (S,),
         10 * N**3,
     ),
@@ -132,14 +188,26 @@ FACTORIZATIONS = {
     "Hessenberg": (lax.linalg.hessenberg, (S,), 10 / 3 * N**3),
     "tridiagonal form": (lambda a: lax.linalg.tridiagonal(a, lower=True), (S,), 4 / 3 * N**3),
     # n columns of 30 rows from n reflections: 2 m n^2 - 2/3 n^3
-    "Q of reflections": (lax.linalg.householder_product, (TALL, np.ones(N)), 2 * 30 * N**2 - 2 / 3 * N**3),
+    "Q of reflections": (
+        lax.linalg.householder_product,
+        (TALL, np.ones(N)),
+        2 * 30 * N**2 - 2 / 3 * N**3,
+    ),
     "all singular vectors": (
         lambda a: lax.linalg.svd(a, full_matrices=True),
         (TALL,),
         4 * 30**2 * N + 8 * 30 * N**2 + 9 * N**3,
     ),
-    "symmetric product": (lambda a, c: lax.linalg.symmetric_product(a, c), (TALL.T, S), N * (N + 1) * 30),
-    "tridiagonal system": (lambda d, b: lax.linalg.tridiagonal_solve(d, d, d, b), (V, np.ones((64, 3))), 8 * 64 * 3),
+    "symmetric product": (
+        lambda a, c: lax.linalg.symmetric_product(a, c),
+        (TALL.T, S),
+        N * (N + 1) * 30,
+    ),
+    "tridiagonal system": (
+        lambda d, b: lax.linalg.tridiagonal_solve(d, d, d, b),
+        (V, np.ones((64, 3))),
+        8 * 64 * 3,
+    ),
 }
 
 
@@ -149,7 +217,7 @@ def test_factorizations_and_solutions_count_their_leading_terms(name):
     assert work(fun, *args).flops == pytest.approx(expected, rel=1e-12)
 
 
-# --- convolutions: counted place by place -----------------------------------------------------------------------------
+# --- convolutions: counted place by place ---------------------------------------------------------
 
 CONVOLUTIONS = {
     "valid": {"padding": "VALID"},
@@ -172,7 +240,9 @@ CONVOLUTIONS = {
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_convolution_counts_where_a_kernel_meets_an_input(name):
-    """The number of multiply-adds is the result for ones in the places of all numbers, summed over the result."""
+    """The number of multiply-adds is the result for ones in the places of all numbers, summed over
+    the result.
+    """
     options = {"window_strides": (1, 1), **CONVOLUTIONS[name]}
     groups = options.get("feature_group_count", 1)
     image, kernel = np.ones((4, 6, 9, 8)), np.ones((4, 6 // groups, 3, 2))
@@ -183,16 +253,26 @@ def test_a_convolution_counts_where_a_kernel_meets_an_input(name):
 
 
 def test_a_product_of_ragged_groups_multiplies_each_row_once():
-    (eqn,) = equations(lambda x, w, n: lax.ragged_dot(x, w, n), TALL, np.ones((5, N, 7)), np.array([6] * 5))
+    (eqn,) = equations(
+        lambda x, w, n: lax.ragged_dot(x, w, n), TALL, np.ones((5, N, 7)), np.array([6] * 5)
+    )
     assert work_of(eqn).flops == 2 * 30 * N * 7
 
 
-# --- transcendental functions -----------------------------------------------------------------------------------------
+# --- transcendental functions ---------------------------------------------------------------------
 
 WEIGHTS = {
     (jnp.exp, jnp.log, jnp.log1p, jnp.expm1): 1,
     (jnp.sin, jnp.cos, jnp.tan, jnp.tanh, jax.lax.logistic, jnp.cbrt): 2,
-    (lax.erf, lax.erf_inv, lax.atan, lax.asin, lax.acos, lambda x: lax.pow(x, x), lambda x: lax.atan2(x, x)): 4,
+    (
+        lax.erf,
+        lax.erf_inv,
+        lax.atan,
+        lax.asin,
+        lax.acos,
+        lambda x: lax.pow(x, x),
+        lambda x: lax.atan2(x, x),
+    ): 4,
     (lax.lgamma, lax.digamma, lax.bessel_i0e): 10,
     (lambda x: lax.igamma(x, x), lambda x: lax.betainc(x, x, x)): 100,
 }
@@ -209,7 +289,7 @@ def test_complex_transcendental_functions_count_four_times():
     assert work(jnp.exp, C).transcendentals == 4 * 64
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- bytes ----------------------------------------------------------------------------------------
 
 
 def test_bytes_are_read_where_data_are_taken():
@@ -234,7 +314,7 @@ def test_bytes_read_and_written_make_all_bytes():
         assert found.bytes_written == S.nbytes
 
 
-# --- what is not registered -------------------------------------------------------------------------------------------
+# --- what is not registered -----------------------------------------------------------------------
 
 
 def test_derivatives_of_windows_compare_in_each_and_add_once():
@@ -242,12 +322,19 @@ def test_derivatives_of_windows_compare_in_each_and_add_once():
     names = {eqn.primitive.name: work_of(eqn) for eqn in equations(jax.grad(pool), V)}
     assert names["select_and_scatter_add"] == EquationWork(flops=16.0, int_ops=16.0 * 3)
     pushed = lambda x: jax.jvp(pool, (x,), (x,))[1]
-    (gathered,) = [work_of(eqn) for eqn in equations(pushed, V) if eqn.primitive.name == "select_and_gather_add"]
+    (gathered,) = [
+        work_of(eqn)
+        for eqn in equations(pushed, V)
+        if eqn.primitive.name == "select_and_gather_add"
+    ]
     assert gathered == EquationWork(int_ops=16.0 * 3)
 
 
 def test_random_words_are_those_that_are_drawn():
-    (bits,) = [eqn for eqn in equations(lambda key: jax.random.bits(key, (32,), np.uint64), jax.random.key(0))]
+    (bits,) = [
+        eqn
+        for eqn in equations(lambda key: jax.random.bits(key, (32,), np.uint64), jax.random.key(0))
+    ]
     assert work_of(bits) == EquationWork(int_ops=60.0 * 2 * 32)
     (split,) = equations(lambda key: jax.random.split(key, 5), jax.random.key(0))
     assert work_of(split) == EquationWork(int_ops=60.0 * 2 * 5)
@@ -255,7 +342,9 @@ def test_random_words_are_those_that_are_drawn():
 
 def test_a_primitive_without_a_rule_is_not_registered():
     assert not {"pure_callback", "my_own"} & set(TABLE)
-    (eqn,) = equations(lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), V)
+    (eqn,) = equations(
+        lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), V
+    )
     assert work_of(eqn) is None
     assert not is_counted(eqn)
 
@@ -273,7 +362,9 @@ def test_a_sum_over_devices_is_not_registered_and_over_a_mapped_axis_it_is():
     assert work_of(total) == EquationWork(63.0)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
     spec = jax.sharding.PartitionSpec
-    split = jax.shard_map(lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=spec("i"), out_specs=spec())
+    split = jax.shard_map(
+        lambda x: lax.psum(x, "i"), mesh=mesh, in_specs=spec("i"), out_specs=spec()
+    )
     (outer,) = equations(split, V)
     assert any(work_of(eqn) is None for eqn in outer.params["jaxpr"].eqns)
 
@@ -286,6 +377,12 @@ def test_every_rule_gives_numbers():
 @pytest.mark.parametrize("size", [0, 1])
 def test_empty_and_single_numbers_have_a_cost(size):
     x = np.ones(size)
-    for fun in (jnp.sort, jnp.cumsum, jnp.exp, lambda x: lax.reduce_sum(x, [0]), lambda x: lax.dot(x, x)):
+    for fun in (
+        jnp.sort,
+        jnp.cumsum,
+        jnp.exp,
+        lambda x: lax.reduce_sum(x, [0]),
+        lambda x: lax.dot(x, x),
+    ):
         assert all(part >= 0 for part in work(fun, x))
     assert work(lambda x: lax.sort(x), x).int_ops == 0

@@ -20,7 +20,9 @@ def model(a, b, c, x):
     return jnp.sum(first * second), jnp.sum(jnp.tanh(c * first) * second)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations("abc")) + ["aabb", "abab", "aaab", "abcacb"])
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations("abc")) + ["aabb", "abab", "aaab", "abcacb"]
+)
 def test_changes_in_turn_equal_jit(order):
     ours, plain = incrax.incremental(model, tuning=EAGER), jax.jit(model)
     p = {"a": 1.0, "b": 2.0, "c": 0.5}

@@ -30,7 +30,9 @@ def value(var, fill=0.0):
 
 
 def state(*saved, inputs=(0.0,), outputs=()):
-    return State(tuple(LeafValue(x) for x in inputs), list(outputs), {var: value(var) for var in saved}, None)
+    return State(
+        tuple(LeafValue(x) for x in inputs), list(outputs), {var: value(var) for var in saved}, None
+    )
 
 
 def store_of(versions=2, budget_kb=1000, seconds=None, expected=()):
@@ -48,7 +50,7 @@ def kb(store):
     return store.saved_bytes / 1024
 
 
-# --- versions -------------------------------------------------------------------------------------------------------
+# --- versions -------------------------------------------------------------------------------------
 
 
 def test_a_store_keeps_as_many_versions_as_it_may():
@@ -117,7 +119,7 @@ def test_values_are_added_to_a_version_without_changing_its_copies():
     assert set(before) == {a}
 
 
-# --- budget ---------------------------------------------------------------------------------------------------------
+# --- budget ---------------------------------------------------------------------------------------
 
 
 def test_bytes_are_those_of_distinct_buffers():
@@ -150,8 +152,15 @@ def test_what_fits_is_kept():
 def test_the_least_seconds_per_byte_are_evicted_first():
     cheap, dear, large = variable(2), variable(2), variable(4)
     seconds = {cheap: 3.0, dear: 9.0, large: 4.0}
-    for budget_kb, expected in [(8, {cheap, dear, large}), (7, {cheap, dear}), (3, {dear}), (1, set())]:
-        store = store_of(budget_kb=budget_kb, versions=1, seconds=seconds, expected=[cheap, dear, large])
+    for budget_kb, expected in [
+        (8, {cheap, dear, large}),
+        (7, {cheap, dear}),
+        (3, {dear}),
+        (1, set()),
+    ]:
+        store = store_of(
+            budget_kb=budget_kb, versions=1, seconds=seconds, expected=[cheap, dear, large]
+        )
         store.commit(state(cheap, dear, large), None)
         assert set(store.states[-1].saved) == expected
 
@@ -216,7 +225,9 @@ def test_the_invariants_hold_after_every_step_of_a_random_history(seed):
             used = rng.choice([None, *store.states])
             new = state(*rng.sample(variables, rng.randint(0, 6)))
             if used is not None:
-                new.saved.update(rng.sample(sorted(used.saved.items(), key=id), rng.randint(0, len(used.saved))))
+                new.saved.update(
+                    rng.sample(sorted(used.saved.items(), key=id), rng.randint(0, len(used.saved)))
+                )
             store.commit(new, used)
             assert store.states[-1] is new
             assert used is None or store.versions == 1 or used in store.states
@@ -263,7 +274,7 @@ def test_a_tracer_in_a_store_breaks_an_invariant():
     fun(1.0)
 
 
-# --- recycled buffers -----------------------------------------------------------------------------------------------
+# --- recycled buffers -----------------------------------------------------------------------------
 
 
 def recycled(store, var):
@@ -304,7 +315,7 @@ def test_a_buffer_that_a_user_holds_is_not_recycled():
     assert not given & set(map(id, [x, *outputs]))
 
 
-# --- what is available ----------------------------------------------------------------------------------------------
+# --- what is available ----------------------------------------------------------------------------
 
 
 def test_a_value_is_available_where_nothing_it_depends_on_is_dirty():
@@ -331,7 +342,11 @@ def test_a_deleted_buffer_is_not_available():
 def test_values_whose_computation_failed_are_dropped_and_others_stay():
     a, b = variable(), variable()
     store = store_of(versions=3)
-    sound, broken, half = state(a), state(a, outputs=[Failed()]), state(a, outputs=[jnp.ones(2), 3.0])
+    sound, broken, half = (
+        state(a),
+        state(a, outputs=[Failed()]),
+        state(a, outputs=[jnp.ones(2), 3.0]),
+    )
     half.saved[b] = Failed()
     for new in (sound, broken, half):
         store.commit(new, None)
@@ -366,7 +381,7 @@ def test_deleted_values_are_no_broken_ones():
     assert store.states == [first]
 
 
-# --- through the public function ------------------------------------------------------------------------------------
+# --- through the public function ------------------------------------------------------------------
 
 
 def costly(a, b, c, x):
@@ -378,7 +393,14 @@ def test_results_do_not_depend_on_the_budget_and_the_budget_holds(memory):
     x = np.linspace(0, 1, 500)
     f = incrax.incremental(costly, memory=memory, versions=3, tuning=MINIMAL)
     plain = jax.jit(costly)
-    for args in [(1.0, 2.0, 3.0), (1.0, 2.0, 4.0), (1.5, 2.0, 4.0), (1.0, 2.0, 3.0), (1.0, 2.5, 3.0), (1.0, 2.0, 3.0)]:
+    for args in [
+        (1.0, 2.0, 3.0),
+        (1.0, 2.0, 4.0),
+        (1.5, 2.0, 4.0),
+        (1.0, 2.0, 3.0),
+        (1.0, 2.5, 3.0),
+        (1.0, 2.0, 3.0),
+    ]:
         same(f(*args, x), plain(*args, x))
         check(f)
         assert f.stats.saved_bytes <= memory
@@ -405,7 +427,11 @@ def test_no_buffer_that_a_user_holds_is_taken_for_another_value(tuning):
     f = incrax.incremental(fun, tuning=tuning)
     held = []
     for k in range(8):
-        for args in [(1.0 + k, 2.0, 3.0, x), (1.0 + k, 2.0, 4.0 + k, x), (1.0 + k, 2.5 + k, 4.0 + k, x)]:
+        for args in [
+            (1.0 + k, 2.0, 3.0, x),
+            (1.0 + k, 2.0, 4.0 + k, x),
+            (1.0 + k, 2.5 + k, 4.0 + k, x),
+        ]:
             held.append((args, f(*args)))
         if k == 4:
             g = f.fork()

@@ -26,7 +26,10 @@ def by_us(fun, *args):
 
 SAME_FLOPS = {
     "product": (lambda a, b: a @ b, (A, B)),
-    "batch of products": (lambda a, b: jnp.einsum("bij,bjk->bik", a, b), (np.ones((3, 4, 5)), np.ones((3, 5, 6)))),
+    "batch of products": (
+        lambda a, b: jnp.einsum("bij,bjk->bik", a, b),
+        (np.ones((3, 4, 5)), np.ones((3, 5, 6))),
+    ),
     "polynomial": (lambda x: (x * 0.3 + 0.1) * x - 2.0, (V,)),
     "quotient": (lambda x: 1 / x, (V,)),
     "exponential": (jnp.exp, (V,)),
@@ -54,7 +57,9 @@ SAME_FLOPS = {
 def test_operations_are_those_that_xla_counts(name):
     fun, args = SAME_FLOPS[name]
     ours, theirs = by_us(fun, *args), by_xla(fun, *args)
-    assert ours[0] == pytest.approx(theirs[0], rel=0.01)  # its simplifier saves some element by element
+    assert ours[0] == pytest.approx(
+        theirs[0], rel=0.01
+    )  # its simplifier saves some element by element
 
 
 @pytest.mark.parametrize("name", ["exponential", "softmax", "product"])

@@ -1,4 +1,6 @@
-"""Costs of what a change reaches: what runs again and what is avoided, as the engine would run it."""
+"""Costs of what a change reaches: what runs again and what is avoided, as the engine would run
+it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ CHANGED = {
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("fun", [nll, jax.value_and_grad(nll)], ids=["value", "gradient"])
 def test_flops_that_run_again_are_those_that_the_engine_runs(fun, name):
-    """The minimal planner runs exactly what a change reaches: what `explain` says of a call is the oracle."""
+    """The minimal planner runs exactly what a change reaches: what `explain` says of a call is the
+    oracle.
+    """
     f = incrax.incremental(fun, tuning=MINIMAL)
     f(PARAMS, X)
     for k in (1, 2):  # the first change also fills the saved values that the second one finds

@@ -42,20 +42,24 @@ def test_a_cost_of_what_is_no_function():
         ),
         (
             {"branches": "take"},
-            "`cost(branches=...)` got 'take'; use 'max', 'both', 'taken'. Nothing was evaluated. Did you mean 'taken'?",
+            "`cost(branches=...)` got 'take'; use 'max', 'both', 'taken'. Nothing was evaluated. "
+            "Did you mean 'taken'?",
         ),
         (
             {"trips": "measure"},
-            "`cost(trips=...)` got 'measure'; use 'measured', a number of turns from 0 on, or None. Nothing was "
+            "`cost(trips=...)` got 'measure'; use 'measured', a number of turns from 0 on, or "
+            "None. Nothing was "
             "evaluated. Did you mean 'measured'?",
         ),
         (
             {"trips": -1},
-            "`cost(trips=...)` got -1; use 'measured', a number of turns from 0 on, or None. Nothing was evaluated.",
+            "`cost(trips=...)` got -1; use 'measured', a number of turns from 0 on, or None. "
+            "Nothing was evaluated.",
         ),
         (
             {"passes": ["forward", "backwards"]},
-            "`cost(passes=...)` got 'backwards'; use 'forward', 'backward', 'hvp'. Nothing was evaluated. Did you mean "
+            "`cost(passes=...)` got 'backwards'; use 'forward', 'backward', 'hvp'. Nothing was "
+            "evaluated. Did you mean "
             "'backward'?",
         ),
     ],
@@ -65,7 +69,10 @@ def test_options_with_values_that_they_do_not_take(options, text):
 
 
 def test_a_group_that_sources_are_not_in():
-    text = "`cost(group=...)` got 'lines'; use 'line', 'function', 'file'. Nothing was evaluated. Did you mean 'line'?"
+    text = (
+        "`cost(group=...)` got 'lines'; use 'line', 'function', 'file'. Nothing was evaluated. Did "
+        "you mean 'line'?"
+    )
     check_text(incrax.errors.CostError, text, incrax.cost(loss, X).by_source, "lines")
 
 
@@ -79,7 +86,8 @@ def test_a_group_that_sources_are_not_in():
 )
 def test_a_run_with_a_type_in_place_of_values(option, given):
     text = (
-        f"`cost({option})` runs the function, and `x` is float32[3] without values. Nothing was evaluated. Pass an "
+        f"`cost({option})` runs the function, and `x` is float32[3] without values. Nothing was "
+        "evaluated. Pass an "
         f"array, or leave {option} out."
     )
     check_text(incrax.errors.CostError, text, incrax.cost, loss, TYPE, **given)
@@ -94,8 +102,10 @@ def test_a_run_of_a_function_with_effects():
         incrax.cost(f, X, measure=True)
     seen = str(caught.value).split("effects: ")[1].split(". This")[0]
     text = (
-        f"`cost(measure=True)` runs the function, and it has effects: {seen}. This is usually a print or a callback, "
-        "which would be repeated with each run. Nothing was evaluated. Take it out, or leave measure=True out."
+        f"`cost(measure=True)` runs the function, and it has effects: {seen}. This is usually a "
+        "print or a callback, "
+        "which would be repeated with each run. Nothing was evaluated. Take it out, or leave "
+        "measure=True out."
     )
     assert str(caught.value) == text
     assert incrax.cost(f, X).forward.total.flops == 5
@@ -103,7 +113,8 @@ def test_a_run_of_a_function_with_effects():
 
 def test_a_parameter_that_is_called_as_an_option():
     text = (
-        "`cost(f)` takes `trips` for itself, and the function has a parameter of that name, which got no value. "
+        "`cost(f)` takes `trips` for itself, and the function has a parameter of that name, which "
+        "got no value. "
         "Nothing was evaluated. Pass it by position, or give it another name: "
         "`cost(lambda my_trips, ...: f(trips=my_trips, ...), ...)`."
     )
@@ -125,16 +136,20 @@ def test_python_control_flow_on_a_value():
     assert place.startswith("test_errors.py:")
     assert "x[0] > 0" in place
     text = (
-        f"`cost(f)` found Python control flow on a traced value: {place}. What runs depends on values, and there is no "
-        "one program to count. Nothing was evaluated. Pass `incrax.guarded(f)`: the path that these values take is "
-        "counted. Or write `jax.lax.cond`, or fix the argument: `cost(lambda x: f(x, flag=True), x)`."
+        f"`cost(f)` found Python control flow on a traced value: {place}. What runs depends on "
+        "values, and there is no "
+        "one program to count. Nothing was evaluated. Pass `incrax.guarded(f)`: the path that "
+        "these values take is "
+        "counted. Or write `jax.lax.cond`, or fix the argument: `cost(lambda x: f(x, flag=True), "
+        "x)`."
     )
     assert str(caught.value) == text
 
 
 def test_an_array_without_jax_type():
     text = (
-        "`cost(f)` got `x` as an array of dtype object, which JAX has no type for. This is usually a ragged list, "
+        "`cost(f)` got `x` as an array of dtype object, which JAX has no type for. This is usually "
+        "a ragged list, "
         "strings or dates in an array. Nothing was evaluated. Convert it to a numeric array."
     )
     check_text(incrax.errors.CostError, text, incrax.cost, loss, np.array([1, "a"], object))
@@ -144,11 +159,20 @@ def test_an_array_without_jax_type():
 def test_a_rule_that_gives_no_number(found):
     f = lambda x: jax.pure_callback(np.sin, TYPE, x)
     text = (
-        f"The rule for `pure_callback` in `cost(rules=...)` gave {found!r}; it must give a number of FLOPs, not "
-        "negative, from the types of the inputs, those of the results and the parameters of one equation. Nothing was "
+        f"The rule for `pure_callback` in `cost(rules=...)` gave {found!r}; it must give a number "
+        "of FLOPs, not "
+        "negative, from the types of the inputs, those of the results and the parameters of one "
+        "equation. Nothing was "
         "counted."
     )
-    check_text(incrax.errors.CostError, text, incrax.cost, f, TYPE, rules={"pure_callback": lambda *_: found})
+    check_text(
+        incrax.errors.CostError,
+        text,
+        incrax.cost,
+        f,
+        TYPE,
+        rules={"pure_callback": lambda *_: found},
+    )
 
 
 def test_inputs_that_are_not_there():
@@ -170,9 +194,12 @@ def test_a_value_in_the_hands_of_numpy():
     assert place.startswith("test_errors.py:")
     assert "np.sin(x)" in place
     assert str(caught.value) == (
-        f"`cost(f)` found a traced value turned into a NumPy array: {place}. This is usually a function of `numpy` "
-        "where that of `jax.numpy` is meant, or one for minimisers on the host, such as `model.flat().value`. Nothing "
-        "was evaluated. Use `jax.numpy`, `jax.pure_callback` around what must run on the host, or pass the model."
+        f"`cost(f)` found a traced value turned into a NumPy array: {place}. This is usually a "
+        "function of `numpy` "
+        "where that of `jax.numpy` is meant, or one for minimisers on the host, such as "
+        "`model.flat().value`. Nothing "
+        "was evaluated. Use `jax.numpy`, `jax.pure_callback` around what must run on the host, or "
+        "pass the model."
     )
 
 
@@ -180,8 +207,10 @@ def test_a_static_number_of_a_jitted_function():
     f = jax.jit(lambda x, n: x**n, static_argnums=1)
     f.__name__ = "f"
     text = (
-        "`cost(f)` got a jitted function with a static argument that is a number or an array. `cost` traces all "
-        "numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the argument: "
+        "`cost(f)` got a jitted function with a static argument that is a number or an array. "
+        "`cost` traces all "
+        "numbers, and `jax.jit` refuses what is traced there. Nothing was evaluated. Fix the "
+        "argument: "
         "`cost(lambda x: f(x, n=3), x)`."
     )
     check_text(incrax.errors.CostError, text, incrax.cost, f, X, 3)
@@ -195,14 +224,16 @@ def test_another_error_of_the_function_is_its_own():
     check_text(ValueError, "the user's own words", incrax.cost, f, X)
 
 
-# --- bound models, guarded functions ----------------------------------------------------------------------------------
+# --- bound models, guarded functions --------------------------------------------------------------
 
 
 def test_a_method_of_a_model_that_does_not_evaluate():
     model = incrax.bind(loss, x=X)
     text = (
-        "`cost(model.hvp)` got a method of a bound model that does not evaluate its inputs as they are; `value`, "
-        "`grad`, `value_and_grad`, `hessian`, `jacobian` do. Nothing was evaluated. Pass the model itself: "
+        "`cost(model.hvp)` got a method of a bound model that does not evaluate its inputs as they "
+        "are; `value`, "
+        "`grad`, `value_and_grad`, `hessian`, `jacobian` do. Nothing was evaluated. Pass the model "
+        "itself: "
         "`cost(model)` counts its value, its gradient and its Hessian times a vector."
     )
     check_text(incrax.errors.CostError, text, incrax.cost, model.hvp)
@@ -211,7 +242,8 @@ def test_a_method_of_a_model_that_does_not_evaluate():
 @pytest.mark.parametrize(("args", "seen"), [((X,), "1 argument"), ((X, X), "2 arguments")])
 def test_inputs_of_a_model_by_position(args, seen):
     text = (
-        f"`cost(model)` got {seen} by position; a bound model holds values for its inputs. Nothing was evaluated. "
+        f"`cost(model)` got {seen} by position; a bound model holds values for its inputs. Nothing "
+        "was evaluated. "
         "Name those that are to be other: `cost(model, x=...)`, arrays or types."
     )
     check_text(incrax.errors.CostError, text, incrax.cost, incrax.bind(loss, x=X), *args)
@@ -227,15 +259,18 @@ def test_a_guarded_function_without_values():
     place = str(caught.value).split("one: ")[1].split(". Nothing")[0]
     assert place.startswith("test_errors.py:")
     assert str(caught.value) == (
-        "`cost(f)` got a guarded function, which has a program for each path, and `x` is float32[3] without values; "
-        f"Python asks for one: {place}. Nothing was evaluated. Pass an array: the path that it takes is counted."
+        "`cost(f)` got a guarded function, which has a program for each path, and `x` is "
+        "float32[3] without values; "
+        f"Python asks for one: {place}. Nothing was evaluated. Pass an array: the path that it "
+        "takes is counted."
     )
 
 
 def test_a_guarded_function_inside_another_one():
     inner = incrax.guarded(lambda x: x if x[0] > 0 else -x)
     with pytest.raises(
-        incrax.errors.CostError, match=r"Python control flow on a traced value: test_errors.py:\d+: x\[0\] > 0"
+        incrax.errors.CostError,
+        match=r"Python control flow on a traced value: test_errors.py:\d+: x\[0\] > 0",
     ):
         incrax.cost(lambda x: inner(x) * 2.0, X)
     assert incrax.cost(incrax.guarded(lambda x: inner(x) * 2.0), X).forward.total.flops == 3

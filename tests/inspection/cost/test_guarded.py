@@ -19,12 +19,20 @@ def power(x):
 
 
 def test_the_path_that_values_take_is_counted_with_its_guards():
-    """A sum of N, two products or one; a comparison, and a choice that tells whether it came out as recorded."""
+    """A sum of N, two products or one; a comparison, and a choice that tells whether it came out as
+    recorded.
+    """
     f = incrax.guarded(power)
     above, below = (incrax.cost(f, x) for x in (X, 0 * X))
     assert (above.forward.total.flops, above.forward.total.int_ops) == (N - 1 + 2, 2)
-    assert (below.forward.total.flops, below.forward.total.int_ops) == (N - 1 + 1, 3)  # and a negation
-    assert above.notes[0] == "Counted is the path that these values take, with its guard; others may take another one."
+    assert (below.forward.total.flops, below.forward.total.int_ops) == (
+        N - 1 + 1,
+        3,
+    )  # and a negation
+    assert (
+        above.notes[0]
+        == "Counted is the path that these values take, with its guard; others may take another one."
+    )
     assert above.backward.total.int_ops == above.hvp.total.int_ops == 0
     plain = incrax.cost(lambda x: jnp.sum(x) ** 3, X)
     assert above.backward.total == plain.backward.total
@@ -41,7 +49,9 @@ def test_a_loop_of_python_costs_what_the_compiled_one_does():
         return x
 
     def compiled(a):
-        return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-9 * a, lambda x: 0.5 * (x + a / x), a)
+        return jax.lax.while_loop(
+            lambda x: abs(x * x - a) > 1e-9 * a, lambda x: 0.5 * (x + a / x), a
+        )
 
     guarded = incrax.cost(incrax.guarded(root), 2.0)
     measured = incrax.cost(compiled, 2.0, trips="measured", passes="forward")
@@ -70,13 +80,17 @@ def test_a_guarded_gradient_costs_both_passes_of_the_path():
 
 def test_without_values_a_function_without_branches_is_counted():
     assert incrax.cost(incrax.guarded(jnp.exp), TYPE).forward.total.transcendentals == N
-    assert incrax.cost(incrax.guarded(jnp.exp), X).notes[0].startswith("No Hessian")  # nothing about a path
+    assert (
+        incrax.cost(incrax.guarded(jnp.exp), X).notes[0].startswith("No Hessian")
+    )  # nothing about a path
 
 
 def test_static_values_and_methods_choose_the_path():
     f = incrax.guarded(lambda x, n: sum(jnp.exp(x * k) for k in range(n)), static="n")
     assert incrax.cost(f, X, 4).forward.total.transcendentals == 4 * N
-    assert incrax.cost(f, X, n=3).backward.total.flops == incrax.cost(f, X, 3).backward.total.flops > 0
+    assert (
+        incrax.cost(f, X, n=3).backward.total.flops == incrax.cost(f, X, 3).backward.total.flops > 0
+    )
 
     class Model:
         @incrax.guarded
@@ -106,7 +120,9 @@ def test_rows_that_count_are_counted():
     assert report.forward.total.flops == 2 * N
 
 
-@pytest.mark.parametrize("wrapped", [lambda f: incrax.incremental(incrax.guarded(f)), None], ids=["outside", "inside"])
+@pytest.mark.parametrize(
+    "wrapped", [lambda f: incrax.incremental(incrax.guarded(f)), None], ids=["outside", "inside"]
+)
 def test_saved_values_of_a_path(wrapped):
     def f(a, x):
         return a * jnp.sum(jnp.exp(x)) if a > 1 else a

@@ -20,10 +20,13 @@ def array(*shape, dtype=jnp.float32):
 
 def flops(fun, *args, **options):
     report = incrax.cost(fun, *args, **options)
-    return report.forward.total.flops, None if report.backward is None else report.backward.total.flops
+    return (
+        report.forward.total.flops,
+        None if report.backward is None else report.backward.total.flops,
+    )
 
 
-# --- the table ------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 N, D, R, T, H = 32, 40, 3, 24, 4
 WIDTHS = (20, 40, 30, 10)
@@ -42,7 +45,9 @@ UNITS = N * sum(WIDTHS[1:])
 # Products and biases of each layer; a square and a sum of the last one's N x 10 values.
 NET_FORWARD = sum(PRODUCTS) + UNITS + 2 * N * WIDTHS[-1] - 1
 # dW of each layer, dx of each but the first; db sums N rows; exp' is a product; 2 x g are two.
-NET_BACKWARD = 2 * sum(PRODUCTS) - PRODUCTS[0] + sum(WIDTHS[1:]) * (N - 1) + UNITS + 2 * N * WIDTHS[-1]
+NET_BACKWARD = (
+    2 * sum(PRODUCTS) - PRODUCTS[0] + sum(WIDTHS[1:]) * (N - 1) + UNITS + 2 * N * WIDTHS[-1]
+)
 
 
 def loop(x, w):
@@ -51,7 +56,9 @@ def loop(x, w):
 
 def nested(x):
     inner = lambda c, _: (c * x + 1.0, None)
-    return lax.scan(lambda c, _: (lax.scan(inner, c, None, length=5)[0] - x, None), x, None, length=7)[0]
+    return lax.scan(
+        lambda c, _: (lax.scan(inner, c, None, length=5)[0] - x, None), x, None, length=7
+    )[0]
 
 
 @jax.custom_vjp
@@ -70,8 +77,11 @@ def attention(params, x):
     return mixed.reshape(T, D) @ params["o"]
 
 
-# Four projections; scores and mixtures; a scale; of the softmax: the maximum and -inf, a difference, a sum, a quotient.
-ATTENTION = 4 * 2 * T * D * D + 2 * 2 * T * T * D + H * T * T + H * T * ((T - 1) + 1 + T + (T - 1) + T)
+# Four projections; scores and mixtures; a scale; of the softmax: the maximum and -inf, a
+# difference, a sum, a quotient.
+ATTENTION = (
+    4 * 2 * T * D * D + 2 * 2 * T * T * D + H * T * T + H * T * ((T - 1) + 1 + T + (T - 1) + T)
+)
 
 
 def factor_and_solve(a, b):
@@ -80,7 +90,13 @@ def factor_and_solve(a, b):
 
 HAND = {
     # 2 m k n, and two products of the same size for the cotangents of both operands
-    "matrix product": (lambda a, b: a @ b, (array(N, D), array(D, R)), (0, 1), 2 * N * D * R, 4 * N * D * R),
+    "matrix product": (
+        lambda a, b: a @ b,
+        (array(N, D), array(D, R)),
+        (0, 1),
+        2 * N * D * R,
+        4 * N * D * R,
+    ),
     "three layers": (network, (NET, array(N, WIDTHS[0])), None, NET_FORWARD, NET_BACKWARD),
     # 100 products; two for each turn backwards, and the sum of the weights' cotangents
     "scan of 100": (loop, (array(D, D), array(D, D)), (0, 1), 200 * D**3, 100 * (4 * D**3 + D**2)),
@@ -88,9 +104,21 @@ HAND = {
     "nested scans": (nested, (array(N),), None, 7 * (5 * 2 * N + N), None),
     # n products and n - 1 sums; the rule's two sums and a product
     "custom rule": (squares, (array(N),), None, 2 * N - 1, 3 * N),
-    "attention": (attention, (dict.fromkeys("qkvo", array(D, D)), array(T, D)), None, ATTENTION, None),
+    "attention": (
+        attention,
+        (dict.fromkeys("qkvo", array(D, D)), array(T, D)),
+        None,
+        ATTENTION,
+        None,
+    ),
     # n^3 / 3, and n^2 for each of two triangles and each right side
-    "Cholesky and solve": (factor_and_solve, (array(D, D), array(D, R)), None, D**3 / 3 + 2 * D**2 * R, None),
+    "Cholesky and solve": (
+        factor_and_solve,
+        (array(D, D), array(D, R)),
+        None,
+        D**3 / 3 + 2 * D**2 * R,
+        None,
+    ),
     # 2/3 n^3, a triangle with ones on its diagonal, and one without
     "LU and solve": (
         jnp.linalg.solve,
@@ -124,9 +152,13 @@ def test_a_backward_pass_costs_as_much_wherever_it_is_jitted():
 
 
 def test_a_gradient_function_costs_what_forward_and_backward_cost_together():
-    """The value itself, which a gradient does not return, is dead code in it: two operations for each last unit."""
+    """The value itself, which a gradient does not return, is dead code in it: two operations for
+    each last unit.
+    """
     report = incrax.cost(network, NET, array(N, WIDTHS[0]))
-    gradient = incrax.cost(jax.value_and_grad(network), NET, array(N, WIDTHS[0]), passes=["forward"])
+    gradient = incrax.cost(
+        jax.value_and_grad(network), NET, array(N, WIDTHS[0]), passes=["forward"]
+    )
     together = report.forward.total + report.backward.total
     assert gradient.forward.total == pytest.approx(together)
     alone = incrax.cost(jax.grad(network), NET, array(N, WIDTHS[0]), passes=["forward"])
@@ -134,7 +166,9 @@ def test_a_gradient_function_costs_what_forward_and_backward_cost_together():
 
 
 def test_a_hessian_vector_product_of_a_quadratic_form():
-    """The Hessian's product is (A + A') v: one product with each matrix, each times the cotangent 1, and their sum."""
+    """The Hessian's product is (A + A') v: one product with each matrix, each times the cotangent
+    1, and their sum.
+    """
     report = incrax.cost(lambda x, a: x @ (a @ x), array(D), array(D, D))
     assert report.forward.total.flops == 2 * D**2 + 2 * D
     assert report.hvp.total.flops == 2 * 2 * D**2 + 2 * D + D
@@ -148,7 +182,7 @@ def test_of_a_matrix_product_the_rows_are_those_of_its_equations():
     assert sum(row.total.flops for row in report.forward.equations) == report.forward.total.flops
 
 
-# --- derivative rules, rematerialization ------------------------------------------------------------------------------
+# --- derivative rules, rematerialization ----------------------------------------------------------
 
 
 def test_the_rule_of_a_custom_derivative_counts_and_not_that_of_its_function():
@@ -164,7 +198,11 @@ def evaluations(part):
     found = collections.Counter()
     for row in part.equations:
         found[row.primitive] += row.times
-    return {name: number for name, number in found.items() if number and not name.startswith("broadcast")}
+    return {
+        name: number
+        for name, number in found.items()
+        if number and not name.startswith("broadcast")
+    }
 
 
 def test_a_rule_that_computes_more_in_its_forward_pass_costs_that_in_the_backward_pass():
@@ -192,11 +230,15 @@ def test_rematerialized_turns_of_a_loop_count_again():
     plain = incrax.cost(scan(turn), array(N)).backward.total
     again = incrax.cost(scan(jax.checkpoint(lambda c, _: (jnp.sin(jnp.sin(c)), None))), array(N))
     assert plain.transcendentals == 10 * 2 * N
-    assert again.backward.total.transcendentals == 10 * (2 * 2 * N + 2 * N)  # two cosines, and the inner sine again
+    assert again.backward.total.transcendentals == 10 * (
+        2 * 2 * N + 2 * N
+    )  # two cosines, and the inner sine again
 
 
 def test_a_rule_without_tangents_is_differentiated_backwards_twice():
-    """JAX cannot push tangents through a solver of differential equations; what it cannot run is no cost."""
+    """JAX cannot push tangents through a solver of differential equations; what it cannot run is no
+    cost.
+    """
     from jax.experimental.ode import odeint
 
     f = lambda y: jnp.sum(odeint(lambda y, t: -jnp.sin(y), y, jnp.linspace(0.0, 1.0, 3)))
@@ -206,7 +248,7 @@ def test_a_rule_without_tangents_is_differentiated_backwards_twice():
     assert report.hvp.total.flops > report.backward.total.flops
 
 
-# --- what is differentiated -------------------------------------------------------------------------------------------
+# --- what is differentiated -----------------------------------------------------------------------
 
 
 def test_only_what_is_asked_for_is_differentiated():
@@ -245,7 +287,7 @@ def test_functions_without_derivatives_say_so():
     assert any(note.startswith("No backward pass: ValueError") for note in loop.notes)
 
 
-# --- dead code, equal code --------------------------------------------------------------------------------------------
+# --- dead code, equal code ------------------------------------------------------------------------
 
 
 def test_dead_code_does_not_count():
@@ -267,7 +309,10 @@ def test_dead_code_inside_loops_and_branches_does_not_count():
 
 
 def test_equal_equations_count_once():
-    assert flops(lambda a: jnp.sum(a @ a) + jnp.max(a @ a), array(D, D))[0] == 2 * D**3 + 2 * (D * D - 1) + 1
+    assert (
+        flops(lambda a: jnp.sum(a @ a) + jnp.max(a @ a), array(D, D))[0]
+        == 2 * D**3 + 2 * (D * D - 1) + 1
+    )
 
 
 def test_small_constants_are_folded():
@@ -280,12 +325,14 @@ def test_a_jaxpr_that_is_called_twice_counts_twice():
     assert flops(lambda a, b: inner(a) + inner(b), array(D, D), array(D, D))[0] == 4 * D**3 + D * D
 
 
-# --- where work hides -------------------------------------------------------------------------------------------------
+# --- where work hides -----------------------------------------------------------------------------
 
 
 def test_a_function_of_what_is_indexed_counts_for_each_element():
     """JAX hides it in the parameters of one equation."""
-    total = incrax.cost(lambda x, i: x.at[i].apply(lambda y: jnp.exp(y) + 1.0), array(N), np.arange(5)).forward.total
+    total = incrax.cost(
+        lambda x, i: x.at[i].apply(lambda y: jnp.exp(y) + 1.0), array(N), np.arange(5)
+    ).forward.total
     assert (total.flops, total.transcendentals) == (5, 5)
     strange = lambda y: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
     report = incrax.cost(lambda x, i: x.at[i].apply(strange), array(N), np.arange(5))
@@ -309,13 +356,20 @@ def test_searches_of_optimistix_are_counted_but_for_their_linear_solver():
     import optimistix
 
     def f(y):
-        return optimistix.root_find(lambda y, _: jnp.exp(y) - 2.0, optimistix.Newton(1e-9, 1e-9), y).value
+        return optimistix.root_find(
+            lambda y, _: jnp.exp(y) - 2.0, optimistix.Newton(1e-9, 1e-9), y
+        ).value
 
     report = incrax.cost(f, jnp.asarray(1.0), trips="measured", passes="forward")
     inside = {row.primitive for _, row in report.not_counted if "branch" not in row.inside}
     assert inside == {"linear_solve"}
     (loop,) = report.forward.loops
-    assert report.forward.total.transcendentals == loop.turns == loop.turn.transcendentals * loop.turns > 1
+    assert (
+        report.forward.total.transcendentals
+        == loop.turns
+        == loop.turn.transcendentals * loop.turns
+        > 1
+    )
 
 
 @pytest.mark.parametrize(("manual", "times"), [({"a"}, 2), ({"a", "b"}, 8)])
@@ -325,10 +379,13 @@ def test_work_that_is_split_by_hand_counts_on_each_device(manual, times):
     mesh = jax.sharding.AbstractMesh((2, 4), ("a", "b"), axis_types=auto)
     rows = jax.sharding.PartitionSpec("a")
     f = jax.jit(jax.shard_map(jnp.exp, mesh=mesh, in_specs=rows, out_specs=rows, axis_names=manual))
-    assert incrax.cost(f, array(N, D), passes="forward").forward.total.transcendentals == times * N * D / 2
+    assert (
+        incrax.cost(f, array(N, D), passes="forward").forward.total.transcendentals
+        == times * N * D / 2
+    )
 
 
-# --- products without sums ------------------------------------------------------------------------------------------
+# --- products without sums ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -339,19 +396,30 @@ def test_work_that_is_split_by_hand_counts_on_each_device(manual, times):
         (lambda a, b: jnp.tensordot(a, b, 0), 5 * 7),
         (lambda a, b: a[:, None] @ b[None, :], 5 * 7),
         (lambda a, b: jax.lax.dot_general(a, b, (((), ()), ((), ()))), 5 * 7),
-        (lambda a, b: jnp.einsum("ik,kj->ij", a[:, None] * jnp.ones((1, 2)), jnp.ones((2, 1)) * b), 2 * 35 * 2 + 24),
+        (
+            lambda a, b: jnp.einsum(
+                "ik,kj->ij", a[:, None] * jnp.ones((1, 2)), jnp.ones((2, 1)) * b
+            ),
+            2 * 35 * 2 + 24,
+        ),
     ],
 )
 def test_an_outer_product_has_one_flop_per_element(fun, expected):
     assert incrax.cost(fun, array(5), array(7), passes="forward").forward.total.flops == expected
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def test_types_and_values_give_the_same_report():
-    values = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), NET), np.zeros((N, WIDTHS[0]), np.float32)
-    assert incrax.cost(network, *values).as_dict() == incrax.cost(network, NET, array(N, WIDTHS[0])).as_dict()
+    values = (
+        jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), NET),
+        np.zeros((N, WIDTHS[0]), np.float32),
+    )
+    assert (
+        incrax.cost(network, *values).as_dict()
+        == incrax.cost(network, NET, array(N, WIDTHS[0])).as_dict()
+    )
 
 
 def test_a_type_of_any_size_needs_no_memory():
@@ -371,5 +439,7 @@ def test_rows_are_arrays_here():
 
 
 def test_keys_are_arguments():
-    total = incrax.cost(lambda key: jax.random.bits(key, (32,), "uint32"), jax.random.key(0)).forward.total
+    total = incrax.cost(
+        lambda key: jax.random.bits(key, (32,), "uint32"), jax.random.key(0)
+    ).forward.total
     assert total.int_ops >= 32 * 60

@@ -1,4 +1,6 @@
-"""Turns of loops and sides of branches: known from the program, given, measured by a run, or said to be unknown."""
+"""Turns of loops and sides of branches: known from the program, given, measured by a run, or said
+to be unknown.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,40 @@ def turns(report):
     return [(loop.turns, loop.known_from) for loop in report.forward.loops]
 
 
-# --- known from the program -------------------------------------------------------------------------------------------
+# --- known from the program -----------------------------------------------------------------------
 
 COUNTED = {
     "fori": (lambda x: lax.fori_loop(2, 12, lambda i, c: c * 2.0, x), 10),
-    "fori of constants": (lambda x: lax.fori_loop(jnp.asarray(2), jnp.asarray(12), lambda i, c: c * 2.0, x), 10),
-    "up to": (lambda x: lax.while_loop(lambda s: s[0] <= 9, lambda s: (s[0] + 2, s[1] * 2.0), (0, x))[1], 5),
-    "down": (lambda x: lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 3, s[1] * 2.0), (10, x))[1], 4),
-    "down to": (lambda x: lax.while_loop(lambda s: 1 <= s[0], lambda s: (-1 + s[0], s[1] * 2.0), (7, x))[1], 7),
-    "never": (lambda x: lax.while_loop(lambda s: s[0] < 0, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))[1], 0),
+    "fori of constants": (
+        lambda x: lax.fori_loop(jnp.asarray(2), jnp.asarray(12), lambda i, c: c * 2.0, x),
+        10,
+    ),
+    "up to": (
+        lambda x: lax.while_loop(lambda s: s[0] <= 9, lambda s: (s[0] + 2, s[1] * 2.0), (0, x))[1],
+        5,
+    ),
+    "down": (
+        lambda x: lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 3, s[1] * 2.0), (10, x))[1],
+        4,
+    ),
+    "down to": (
+        lambda x: lax.while_loop(lambda s: 1 <= s[0], lambda s: (-1 + s[0], s[1] * 2.0), (7, x))[1],
+        7,
+    ),
+    "never": (
+        lambda x: lax.while_loop(lambda s: s[0] < 0, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))[1],
+        0,
+    ),
     "limit beside the counter": (
-        lambda x: lax.while_loop(lambda s: s[0] < s[2], lambda s: (s[0] + 1, s[1] * 2.0, s[2]), (0, x, 6))[1],
+        lambda x: lax.while_loop(
+            lambda s: s[0] < s[2], lambda s: (s[0] + 1, s[1] * 2.0, s[2]), (0, x, 6)
+        )[1],
         6,
     ),
     "limit comes nearer": (
-        lambda x: lax.while_loop(lambda s: s[2] >= s[0], lambda s: (s[0] + 1, s[1] * 2.0, s[2] - 2), (0, x, 9))[1],
+        lambda x: lax.while_loop(
+            lambda s: s[2] >= s[0], lambda s: (s[0] + 1, s[1] * 2.0, s[2] - 2), (0, x, 9)
+        )[1],
         4,
     ),
     "loop of incrax": (lambda x: incrax.scan(lambda c, _: (c * 2.0, None), x, None, 10)[0], 10),
@@ -55,18 +76,24 @@ def test_turns_that_the_program_tells_are_counted(name):
 
 
 UNTOLD = {
-    "limit is an input": lambda x: lax.while_loop(lambda s: s[0] < x[0], lambda s: (s[0] + 1, s[1] * 2.0), (0.0, x))[1],
-    "counter goes away from it": lambda x: lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] - 1, s[1] * 2.0), (0, x))[
-        1
-    ],
+    "limit is an input": lambda x: lax.while_loop(
+        lambda s: s[0] < x[0], lambda s: (s[0] + 1, s[1] * 2.0), (0.0, x)
+    )[1],
+    "counter goes away from it": lambda x: lax.while_loop(
+        lambda s: s[0] < 9, lambda s: (s[0] - 1, s[1] * 2.0), (0, x)
+    )[1],
     "limit moves": lambda x: lax.while_loop(
         lambda s: s[0] < s[2], lambda s: (s[0] + 1, s[1] * 2.0, s[2] + 2), (0, x, 1)
     )[1],
-    "counter is multiplied": lambda x: lax.while_loop(lambda s: s[0] < 9, lambda s: (s[0] * 2, s[1] * 2.0), (1, x))[1],
+    "counter is multiplied": lambda x: lax.while_loop(
+        lambda s: s[0] < 9, lambda s: (s[0] * 2, s[1] * 2.0), (1, x)
+    )[1],
     "two conditions": lambda x: lax.while_loop(
         lambda s: (s[0] < 9) & (s[1][0] > 0), lambda s: (s[0] + 1, s[1] * 2.0), (0, x)
     )[1],
-    "it may be left": lambda x: lax.while_loop(lambda s: s[0] != 9, lambda s: (s[0] + 1, s[1] * 2.0), (0, x))[1],
+    "it may be left": lambda x: lax.while_loop(
+        lambda s: s[0] != 9, lambda s: (s[0] + 1, s[1] * 2.0), (0, x)
+    )[1],
 }
 
 
@@ -80,7 +107,7 @@ def test_other_loops_are_of_unknown_turns_and_one_is_counted(name):
     assert all(not row.is_known for row in report.forward.equations if "while" in row.inside)
 
 
-# --- given and measured -----------------------------------------------------------------------------------------------
+# --- given and measured ---------------------------------------------------------------------------
 
 
 def doubling(x):
@@ -105,10 +132,14 @@ def test_turns_of_a_loop_inside_loops_are_counted_as_they_come():
 
     def f(x):
         inner = lambda i: lax.fori_loop(0, i, lambda _, c: c * 2.0, x)
-        return lax.scan(lambda total, i: (total + inner(i), None), jnp.zeros_like(x), jnp.arange(5))[0]
+        return lax.scan(
+            lambda total, i: (total + inner(i), None), jnp.zeros_like(x), jnp.arange(5)
+        )[0]
 
     report = forward(f, X, trips="measured")
-    assert sum(row.total.flops for row in report.forward.equations if row.primitive == "mul") == 10 * N
+    assert (
+        sum(row.total.flops for row in report.forward.equations if row.primitive == "mul") == 10 * N
+    )
     assert (2.0, "measured") in turns(report)
 
 
@@ -117,8 +148,14 @@ def test_a_loop_in_a_condition_is_counted():
         return lax.while_loop(lambda d: d < 4.0, lambda d: d + 1.0, c * 0.0) + c < 10.0
 
     report = forward(lambda x: lax.while_loop(goes_on, lambda c: c * 2.0, x), 1.0, trips="measured")
-    adds = [row for row in report.forward.equations if row.primitive == "add" and "condition" in row.inside]
-    assert sum(row.times for row in adds) == 4 * 4 + 4  # 1, 2, 4, 8: three turns, four questions; and a sum in each
+    adds = [
+        row
+        for row in report.forward.equations
+        if row.primitive == "add" and "condition" in row.inside
+    ]
+    assert (
+        sum(row.times for row in adds) == 4 * 4 + 4
+    )  # 1, 2, 4, 8: three turns, four questions; and a sum in each
 
 
 def test_loops_of_incrax_are_counted_by_a_run():
@@ -136,7 +173,9 @@ def test_loops_inside_loops_of_incrax_are_counted_by_a_run():
 
 
 def test_the_backward_pass_of_a_measured_loop_is_measured_too():
-    f = lambda x, n: jnp.sum(incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, n, capacity=50)[0])
+    f = lambda x, n: jnp.sum(
+        incrax.scan(lambda c, _: (jnp.sin(c), None), x, None, n, capacity=50)[0]
+    )
     report = incrax.cost(f, X, 20, trips="measured")
     assert report.forward.total.transcendentals == 20 * 2 * N
     assert report.backward.total.transcendentals == 20 * 2 * N
@@ -144,12 +183,16 @@ def test_the_backward_pass_of_a_measured_loop_is_measured_too():
 
 def test_a_loop_for_each_row_turns_until_the_last_row_has_ended():
     """A row that has ended stays as it is: what it computes besides is counted, since it runs."""
-    last = lambda x: lax.while_loop(lambda c: c[0] < 10.0, lambda c: (c[0] * 2.0, c[1] + 1.0), (x, 0.0))
+    last = lambda x: lax.while_loop(
+        lambda c: c[0] < 10.0, lambda c: (c[0] * 2.0, c[1] + 1.0), (x, 0.0)
+    )
     report = forward(jax.vmap(last), np.array([1.0, 60.0, 5.0]), trips="measured")
     assert turns(report) == [(4.0, "measured")]
     assert report.forward.total.flops == 4 * 2 * 3
     inner = lambda x: lax.while_loop(lambda d: d < x, lambda d: d + 1.0, 0.0 * x)
-    f = lambda x: lax.while_loop(lambda c: c[0] < 10.0, lambda c: (c[0] * 2.0, c[1] + inner(c[0])), (x, 0.0 * x))
+    f = lambda x: lax.while_loop(
+        lambda c: c[0] < 10.0, lambda c: (c[0] * 2.0, c[1] + inner(c[0])), (x, 0.0 * x)
+    )
     loops = forward(jax.vmap(f), np.array([1.0, 3.0, 30.0]), trips="measured").forward.loops
     # 1, 2, 4, 8 and 3, 6, 12, 12 and 30 each turn: the inner loop runs to the largest
     assert [loop.turns for loop in loops] == [4.0, 30.0]
@@ -162,13 +205,21 @@ def taken(y):
 EVALUATED = {
     "branch": lambda x: lax.switch(x[0].astype(int), [jnp.sin, jnp.cos, jnp.exp], x),
     "while": lambda x: lax.while_loop(lambda c: c[0] < 9.0, lambda c: c + taken(x[3]), x),
-    "while for each row": lambda x: jax.vmap(lambda y: lax.while_loop(lambda c: c < 9.0, lambda c: c * 2 + y, y))(x),
+    "while for each row": lambda x: jax.vmap(
+        lambda y: lax.while_loop(lambda c: c < 9.0, lambda c: c * 2 + y, y)
+    )(x),
     "scan": lambda x: lax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x),
     "scan backwards": lambda x: lax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x, reverse=True),
     "scan of nothing": lambda x: lax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x[:0]),
-    "loop of incrax": lambda x: incrax.scan(lambda c, y: (c + y, c * taken(y)), 1.0, x, x[2].astype(int)),
-    "its gradient": jax.grad(lambda x: jnp.sum(incrax.scan(lambda c, y: (c * y, c), 1.0, x, x[2].astype(int))[1])),
-    "call": jax.checkpoint(lambda x: jnp.sin(lax.while_loop(lambda c: c[0] < 9.0, lambda c: c + taken(x[3]), x))),
+    "loop of incrax": lambda x: incrax.scan(
+        lambda c, y: (c + y, c * taken(y)), 1.0, x, x[2].astype(int)
+    ),
+    "its gradient": jax.grad(
+        lambda x: jnp.sum(incrax.scan(lambda c, y: (c * y, c), 1.0, x, x[2].astype(int))[1])
+    ),
+    "call": jax.checkpoint(
+        lambda x: jnp.sin(lax.while_loop(lambda c: c[0] < 9.0, lambda c: c + taken(x[3]), x))
+    ),
     "loop after loop": lambda x: doubling(doubling(x[0]) - 90.0) * x,
 }
 
@@ -185,7 +236,7 @@ def test_a_run_that_counts_gives_the_results_of_the_function(name):
             np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
-# --- branches ---------------------------------------------------------------------------------------------------------
+# --- branches -------------------------------------------------------------------------------------
 
 
 def branching(x):
@@ -236,7 +287,9 @@ def test_a_side_that_is_known_is_taken_without_a_run():
 
 def test_a_branch_of_platforms_is_that_of_the_default_backend():
     f = lambda x: lax.platform_dependent(x, cpu=lambda x: x * 3.0, default=jnp.exp)
-    assert forward(f, X).forward.total.transcendentals == (0 if jax.default_backend() == "cpu" else N)
+    assert forward(f, X).forward.total.transcendentals == (
+        0 if jax.default_backend() == "cpu" else N
+    )
 
 
 def test_a_branch_under_vmap_is_both_sides():
@@ -248,10 +301,15 @@ def test_a_branch_under_vmap_is_both_sides():
 def test_switches_have_as_many_sides_as_there_are():
     f = lambda x, i: lax.switch(i, [lambda x: x, lambda x: x * 2.0, jnp.sin], x)
     found = [forward(f, X, i, branches="taken").forward.total for i in (0, 1, 2, 9)]
-    assert [(each.flops, each.transcendentals) for each in found] == [(0, 0), (N, 0), (0, 2 * N), (0, 2 * N)]
+    assert [(each.flops, each.transcendentals) for each in found] == [
+        (0, 0),
+        (N, 0),
+        (0, 2 * N),
+        (0, 2 * N),
+    ]
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def test_calls_are_opened():
@@ -267,7 +325,9 @@ def test_a_linear_solve_counts_its_solution_alone():
     report = forward(solve, a, X, trips="measured")
     (loop,) = report.forward.loops
     products = sum(
-        row.times for row in report.forward.equations if row.inputs == (f"float64[{N},{N}]", f"float64[{N}]")
+        row.times
+        for row in report.forward.equations
+        if row.inputs == (f"float64[{N},{N}]", f"float64[{N}]")
     )
     assert products == loop.turns + 1
 

@@ -1,4 +1,6 @@
-"""The report: rows, sums by source, dictionaries that JSON takes, tables; rules for primitives of others."""
+"""The report: rows, sums by source, dictionaries that JSON takes, tables; rules for primitives of
+others.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,14 @@ def test_equations_that_are_alike_share_a_row():
 
 
 def test_the_report_is_json():
-    f = lambda x: jax.lax.while_loop(lambda c: c < 9.0, lambda c: c * 2 + jax.random.gamma(jax.random.key(0), c), x)
-    for report in (incrax.cost(f, 1.0), incrax.cost(loss, *ARGS, changing="w"), incrax.cost(f, 1.0, trips=3)):
+    f = lambda x: jax.lax.while_loop(
+        lambda c: c < 9.0, lambda c: c * 2 + jax.random.gamma(jax.random.key(0), c), x
+    )
+    for report in (
+        incrax.cost(f, 1.0),
+        incrax.cost(loss, *ARGS, changing="w"),
+        incrax.cost(f, 1.0, trips=3),
+    ):
         again = json.loads(json.dumps(report.as_dict()))
         assert again == report.as_dict()
         assert again["passes"]["forward"]["total"]["flops"] == report.forward.total.flops
@@ -80,7 +88,9 @@ def test_the_report_prints_its_totals_ratio_and_lines():
 
 
 def test_operations_on_integers_are_listed_with_the_dearest():
-    report = incrax.cost(lambda n, x: (jnp.sort(n), jnp.sum(x)), np.arange(1024), X, passes="forward")
+    report = incrax.cost(
+        lambda n, x: (jnp.sort(n), jnp.sum(x)), np.arange(1024), X, passes="forward"
+    )
     dearest = report.tables()[1]
     assert dearest.header[3:6] == ("FLOPs", "transcendentals", "int ops")
     assert dearest.rows[0][1].startswith("sort int64[1024]")
@@ -99,7 +109,14 @@ def test_figures_below_zero_are_explained():
 
 
 def test_numbers_are_shown_with_the_digits_that_matter():
-    shown = {-0.0: "0", 12.5: "12.5", 1234.5678: "1235", 301666.67: "301,667", 2.5e9: "2.5e+09", None: "-"}
+    shown = {
+        -0.0: "0",
+        12.5: "12.5",
+        1234.5678: "1235",
+        301666.67: "301,667",
+        2.5e9: "2.5e+09",
+        None: "-",
+    }
     assert {x: cost._number(x) for x in shown} == shown
 
 
@@ -109,9 +126,9 @@ def test_types_are_those_that_are_traced():
         report = incrax.cost(jnp.exp, jax.ShapeDtypeStruct((3,), np.float64))
     assert report.arguments == ("x: float32[3]",)
     assert report.forward.total.bytes == 2 * 3 * 4
-    assert incrax.cost(jax.random.bits, jax.ShapeDtypeStruct((), jax.random.key(0).dtype)).arguments == (
-        "key: key<fry>[]",
-    )
+    assert incrax.cost(
+        jax.random.bits, jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+    ).arguments == ("key: key<fry>[]",)
 
 
 def test_places_are_told_from_parentheses_in_the_names_of_folders():
@@ -131,7 +148,9 @@ def test_many_arguments_are_shown_by_the_first():
 
 def test_intensity_is_flops_by_bytes():
     total = incrax.cost(lambda a, b: a @ b, np.ones((8, 8)), np.ones((8, 8)), passes=["forward"])
-    assert total.as_dict()["passes"]["forward"]["total"]["flops_per_byte"] == 2 * 8**3 / (3 * 8 * 8 * 8)
+    assert total.as_dict()["passes"]["forward"]["total"]["flops_per_byte"] == 2 * 8**3 / (
+        3 * 8 * 8 * 8
+    )
 
 
 def test_macs_are_multiply_adds_of_products():
@@ -139,10 +158,13 @@ def test_macs_are_multiply_adds_of_products():
     assert incrax.cost(lambda a: a @ a + a, a).forward.macs == 8**3
     assert incrax.cost(lambda a: a @ a + a, a.astype(complex)).forward.macs == 8**3
     kernel = np.ones((3, 2, 3, 3))
-    assert incrax.cost(lambda x, k: jax.lax.conv(x, k, (1, 1), "VALID"), image, kernel).forward.macs == 3 * 36 * 2 * 9
+    assert (
+        incrax.cost(lambda x, k: jax.lax.conv(x, k, (1, 1), "VALID"), image, kernel).forward.macs
+        == 3 * 36 * 2 * 9
+    )
 
 
-# --- primitives without a rule ----------------------------------------------------------------------------------------
+# --- primitives without a rule --------------------------------------------------------------------
 
 
 def call(x):
@@ -167,7 +189,9 @@ def test_they_are_named_inside_loops_too():
 
 def test_a_rule_of_the_users_counts_them():
     rules = {"pure_callback": lambda inputs, results, params: 9 * inputs[0].size}
-    report = incrax.cost(lambda x: jax.lax.scan(lambda c, _: (call(c), None), x, None, length=7)[0], X, rules=rules)
+    report = incrax.cost(
+        lambda x: jax.lax.scan(lambda c, _: (call(c), None), x, None, length=7)[0], X, rules=rules
+    )
     assert report.forward.total.flops == 7 * 9 * 20
     assert not report.not_counted
     assert not any("registered" in note for note in report.notes)
@@ -182,7 +206,12 @@ def test_what_holds_equations_in_an_unknown_way_is_opened_once_and_named():
     f = lambda x: pallas.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
     report = incrax.cost(f, jax.ShapeDtypeStruct((8,), np.float32), passes=["forward"])
     assert [row.primitive for _, row in report.not_counted] == ["pallas_call"]
-    ruled = incrax.cost(f, jax.ShapeDtypeStruct((8,), np.float32), passes=["forward"], rules={"pallas_call": _twelve})
+    ruled = incrax.cost(
+        f,
+        jax.ShapeDtypeStruct((8,), np.float32),
+        passes=["forward"],
+        rules={"pallas_call": _twelve},
+    )
     assert (ruled.forward.total.flops, ruled.not_counted) == (12, ())
 
 
@@ -190,7 +219,7 @@ def _twelve(inputs, results, params):
     return 12
 
 
-# --- measured ---------------------------------------------------------------------------------------------------------
+# --- measured -------------------------------------------------------------------------------------
 
 
 def test_measured_parts_are_those_of_the_users_functions():
@@ -202,7 +231,11 @@ def test_measured_parts_are_those_of_the_users_functions():
         (forward, report.forward.total),
         (both, report.forward.total + report.backward.total),
     ):
-        assert sum(part.cost.flops for part in measured.parts) == measured.whole.cost.flops == total.flops
+        assert (
+            sum(part.cost.flops for part in measured.parts)
+            == measured.whole.cost.flops
+            == total.flops
+        )
         assert sum(part.num_equations for part in measured.parts) == measured.whole.num_equations
         assert measured.sum_s == sum(part.seconds for part in measured.parts)
         assert all(part.seconds > 0 for part in (*measured.parts, measured.whole))

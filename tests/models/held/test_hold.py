@@ -1,4 +1,6 @@
-"""Representations kept across batches: gradients equal those of plain JAX, and counters say what was encoded."""
+"""Representations kept across batches: gradients equal those of plain JAX, and counters say what
+was encoded.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ def of_towers(z, temperature=1.0):
     return contrast(z["left"], temperature) + jnp.sum(z["right"] ** 2 * (1 + z["kind"][..., None]))
 
 
-ENCODERS = {"dense": (dense, contrast), "towers": (towers, of_towers), "recurrent": (recurrent, contrast)}
+ENCODERS = {
+    "dense": (dense, contrast),
+    "towers": (towers, of_towers),
+    "recurrent": (recurrent, contrast),
+}
 CASES = [
     *(("dense", form, BATCHES) for form in FORMS),
     *(("dense", form, FEW) for form in ("whole", "recomputed", "chunks and a rest")),
@@ -67,16 +73,24 @@ CASES = [
     ("towers", "whole", FEW),
     ("recurrent", "chunks and a rest", BATCHES),
 ]
-IDS = [f"{name}, {form}, {'few' if batches is FEW else 'most'} rows" for name, form, batches in CASES]
+IDS = [
+    f"{name}, {form}, {'few' if batches is FEW else 'most'} rows" for name, form, batches in CASES
+]
 
 
 def total(encoder, loss, batches, params, x, temperature):
     representations = encoder(params, x)
-    return jnp.sum(jax.vmap(lambda i: loss(jax.tree.map(lambda z: z[i], representations), temperature))(batches))
+    return jnp.sum(
+        jax.vmap(lambda i: loss(jax.tree.map(lambda z: z[i], representations), temperature))(
+            batches
+        )
+    )
 
 
 def expected(encoder, loss, batches, *args):
-    return jax.jit(jax.value_and_grad(functools.partial(total, encoder, loss, batches), argnums=(0, 1, 2)))(*args)
+    return jax.jit(
+        jax.value_and_grad(functools.partial(total, encoder, loss, batches), argnums=(0, 1, 2))
+    )(*args)
 
 
 def close(actual, wanted, rtol=1e-12):
@@ -96,7 +110,7 @@ def added(kept, loss, batches, *args):
     return value
 
 
-# --- gradients --------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "form", "batches"), CASES, ids=IDS)
@@ -112,7 +126,9 @@ def test_cotangents_of_batches_give_the_gradient_of_their_sum(name, form, batche
 @pytest.mark.parametrize(("name", "form", "batches"), CASES, ids=IDS)
 def test_an_epoch_in_one_program_gives_the_gradient_of_the_sum(name, form, batches):
     encoder, loss = ENCODERS[name]
-    epoch = incrax.hold(encoder, **FORMS[form]).value_and_grad(loss, wrt=("params", "x", "temperature"))
+    epoch = incrax.hold(encoder, **FORMS[form]).value_and_grad(
+        loss, wrt=("params", "x", "temperature")
+    )
     close(epoch(PARAMS, X, batches, 0.7), expected(encoder, loss, batches, PARAMS, X, 0.7))
 
 
@@ -155,7 +171,9 @@ def test_static_values_among_the_parameters():
     epoch = held.value_and_grad(contrast)
     for kind in ("tanh", "sin"):
         params = {"w": PARAMS["w"], "kind": kind}
-        plain = lambda w, kind=kind: total(encoder, contrast, BATCHES, {"w": w, "kind": kind}, X, 1.0)  # noqa: B023
+        plain = lambda w, kind=kind: total(
+            encoder, contrast, BATCHES, {"w": w, "kind": kind}, X, 1.0
+        )  # noqa: B023
         close(epoch(params, X, BATCHES)[1], jax.grad(plain)(PARAMS["w"]))
         kept = held(params, X)
         added(kept, contrast, BATCHES)
@@ -186,10 +204,15 @@ def test_what_else_a_batch_has_reaches_the_loss():
 
     def plain(params, power):
         z = dense(params, X)
-        return sum(loss(z[i], weights[k], {"sign": signs["sign"][k]}, power) for k, i in enumerate(BATCHES))
+        return sum(
+            loss(z[i], weights[k], {"sign": signs["sign"][k]}, power) for k, i in enumerate(BATCHES)
+        )
 
     epoch = incrax.hold(dense).value_and_grad(loss, wrt=("params", "power"))
-    close(epoch(PARAMS, X, (BATCHES, weights, signs), 2.0), jax.value_and_grad(plain, argnums=(0, 1))(PARAMS, 2.0))
+    close(
+        epoch(PARAMS, X, (BATCHES, weights, signs), 2.0),
+        jax.value_and_grad(plain, argnums=(0, 1))(PARAMS, 2.0),
+    )
 
 
 def test_rows_may_be_a_tree_and_batches_of_any_shape():
@@ -204,7 +227,7 @@ def test_rows_may_be_a_tree_and_batches_of_any_shape():
         close(found, (value, gradient[1]))
 
 
-# --- random numbers ---------------------------------------------------------------------------------------------------
+# --- random numbers -------------------------------------------------------------------------------
 
 
 def test_random_numbers_are_the_same_in_every_pass():
@@ -222,7 +245,7 @@ def test_random_numbers_are_the_same_in_every_pass():
     assert not np.array_equal(other.representations, kept.representations)
 
 
-# --- what is evaluated ------------------------------------------------------------------------------------------------
+# --- what is evaluated ----------------------------------------------------------------------------
 
 
 def test_rows_are_encoded_once_for_all_batches():
@@ -232,7 +255,11 @@ def test_rows_are_encoded_once_for_all_batches():
     assert held.stats.rows_encoded == NUM_ROWS
     assert (held.stats.batches_read, held.stats.batches_added) == (len(BATCHES), len(BATCHES))
     kept.pullback()
-    assert (held.stats.rows_encoded, held.stats.rows_recomputed, held.stats.rows_pulled_back) == (64, 0, 64)
+    assert (held.stats.rows_encoded, held.stats.rows_recomputed, held.stats.rows_pulled_back) == (
+        64,
+        0,
+        64,
+    )
 
 
 def test_a_backward_pass_runs_over_the_rows_that_were_touched():
@@ -241,7 +268,10 @@ def test_a_backward_pass_runs_over_the_rows_that_were_touched():
     added(kept, contrast, FEW)
     assert kept.num_touched == 5
     kept.pullback()
-    assert (held.stats.rows_recomputed, held.stats.rows_pulled_back) == (8, 8)  # five, in a program for up to eight
+    assert (held.stats.rows_recomputed, held.stats.rows_pulled_back) == (
+        8,
+        8,
+    )  # five, in a program for up to eight
 
 
 def test_an_epoch_encodes_the_rows_that_it_reads():
@@ -262,19 +292,29 @@ def row_products(jaxpr, turns=1):
         for value in eqn.params.values():
             for part in value if isinstance(value, (tuple, list)) else (value,):
                 body = getattr(part, "jaxpr", part)
-                count += row_products(body, inner) if isinstance(getattr(body, "eqns", None), list) else 0
+                count += (
+                    row_products(body, inner)
+                    if isinstance(getattr(body, "eqns", None), list)
+                    else 0
+                )
     return count
 
 
 @pytest.mark.parametrize(("form", "num_forward"), [("whole", 1), ("chunks", 2), ("recomputed", 2)])
 def test_the_program_of_an_epoch_encodes_each_row_once(form, num_forward):
-    """Counted in the program itself: rows times turns of the encoder's product; once more where it is recomputed."""
+    """Counted in the program itself: rows times turns of the encoder's product; once more where it
+    is recomputed.
+    """
     epoch = incrax.hold(dense, **FORMS[form]).value_and_grad(contrast)
     jaxpr = jax.make_jaxpr(lambda params: epoch(params, X, BATCHES))(PARAMS).jaxpr
     assert row_products(jaxpr) == num_forward * NUM_ROWS
-    naive = jax.make_jaxpr(jax.grad(functools.partial(total, jax.jit(dense), contrast, BATCHES)))(PARAMS, X, 1.0)
+    naive = jax.make_jaxpr(jax.grad(functools.partial(total, jax.jit(dense), contrast, BATCHES)))(
+        PARAMS, X, 1.0
+    )
     assert row_products(naive.jaxpr) == NUM_ROWS
-    by_batch = lambda params: sum(contrast(dense(params, X[i.ravel()]).reshape(*i.shape, SIZE)) for i in BATCHES)
+    by_batch = lambda params: sum(
+        contrast(dense(params, X[i.ravel()]).reshape(*i.shape, SIZE)) for i in BATCHES
+    )
     assert row_products(jax.make_jaxpr(jax.grad(by_batch))(PARAMS).jaxpr) == BATCHES.size
 
 
@@ -327,14 +367,23 @@ def test_nothing_is_traced_again_at_other_values():
     assert len(traces) == first
 
 
-# --- the interface ----------------------------------------------------------------------------------------------------
+# --- the interface --------------------------------------------------------------------------------
 
 
 def test_numbers_of_rows_as_numpy_takes_them():
     kept = incrax.hold(dense)(PARAMS, X)
     z = np.asarray(kept.representations)
     mask = X[:, 0] > 0
-    for numbers in (3, [1, 2], [-1], mask, slice(4, 20, 3), np.array([[0, 1], [5, 5]]), jnp.arange(4), []):
+    for numbers in (
+        3,
+        [1, 2],
+        [-1],
+        mask,
+        slice(4, 20, 3),
+        np.array([[0, 1], [5, 5]]),
+        jnp.arange(4),
+        [],
+    ):
         chosen = np.asarray(numbers, int) if isinstance(numbers, list) else numbers
         np.testing.assert_array_equal(kept.rows(numbers), z[chosen])
 
@@ -365,7 +414,9 @@ def test_rows_that_change_in_place_afterwards_do_not_count():
 
 
 def test_under_transformations_an_epoch_is_plain_jax():
-    epoch = incrax.hold(dense, chunk_rows=10).value_and_grad(contrast, wrt=("params", "temperature"))
+    epoch = incrax.hold(dense, chunk_rows=10).value_and_grad(
+        contrast, wrt=("params", "temperature")
+    )
     wanted = epoch(PARAMS, X, BATCHES, 0.7)
     close(jax.jit(lambda *args: epoch(*args))(PARAMS, X, BATCHES, 0.7), wanted)
     second = jax.jacfwd(lambda t: epoch(PARAMS, X, BATCHES, t)[1][1])(0.7)
@@ -392,7 +443,7 @@ def test_what_objects_say_of_themselves():
     assert held.stats.as_dict()["batches_added"] == 1
 
 
-# --- which encoders are taken -----------------------------------------------------------------------------------------
+# --- which encoders are taken ---------------------------------------------------------------------
 
 
 def averaged(params, x):
@@ -433,9 +484,13 @@ MIXING = {
     "averaged": averaged,
     "from the first row": lambda params, x: dense(params, x - x[:1]),
     "numbered": lambda params, x: dense(params, x) * jnp.arange(1, x.shape[0] + 1)[:, None],
-    "numbered far away": lambda params, x: dense(params, x) * (1 + (jnp.arange(x.shape[0]) > 50))[:, None],
+    "numbered far away": lambda params, x: (
+        dense(params, x) * (1 + (jnp.arange(x.shape[0]) > 50))[:, None]
+    ),
     "from the largest": lambda params, x: dense(params, x - x.max(0)),
-    "convolved": lambda params, x: jax.vmap(lambda c: jnp.convolve(c, jnp.ones(3), "same"), 1, 1)(dense(params, x)),
+    "convolved": lambda params, x: jax.vmap(lambda c: jnp.convolve(c, jnp.ones(3), "same"), 1, 1)(
+        dense(params, x)
+    ),
     "of the neighbour": lambda params, x: jnp.concatenate([x[1:], x[:1]]) @ params["w"],
     "by the number of rows": lambda params, x: dense(params, x) / x.shape[0],
     "pairs": lambda params, x: (x @ x.T) @ dense(params, x),
@@ -482,9 +537,13 @@ TAKEN = {
     "a few at once": lambda params, x: lax.map(lambda row: dense(params, row), x, batch_size=4),
     "merged": lambda params, x: (x.reshape(-1, 2) @ params["w"][:2]).reshape(x.shape[0], -1),
     "normalised": lambda params, x: jax.nn.softmax(dense(params, x), axis=1),
-    "ranked": lambda params, x: jnp.sort(dense(params, x), axis=1) * jnp.cumsum(x[:, :SIZE], axis=1),
+    "ranked": lambda params, x: (
+        jnp.sort(dense(params, x), axis=1) * jnp.cumsum(x[:, :SIZE], axis=1)
+    ),
     "looked up": lambda params, x: params["w"][jnp.argmax(x, axis=1)] * x[:, :1],
-    "picked": lambda params, x: jax.vmap(lambda row: row[jnp.argmin(row)])(x)[:, None] * dense(params, x),
+    "picked": lambda params, x: (
+        jax.vmap(lambda row: row[jnp.argmin(row)])(x)[:, None] * dense(params, x)
+    ),
 }
 
 
@@ -499,7 +558,9 @@ def test_an_encoder_that_keeps_rows_apart_is_taken(name):
 def test_an_encoder_that_draws_by_a_key_of_each_row_is_taken(transform):
     def encoder(params, x, keys):
         z = dense(params, x)
-        drawn = jax.vmap(lambda key, row: jax.random.gamma(jax.random.split(key)[0], 1 + row**2))(keys, z)
+        drawn = jax.vmap(lambda key, row: jax.random.gamma(jax.random.split(key)[0], 1 + row**2))(
+            keys, z
+        )
         return z * drawn
 
     key = jax.random.key(3)
@@ -509,18 +570,24 @@ def test_an_encoder_that_draws_by_a_key_of_each_row_is_taken(transform):
     close(value, sum(contrast(encoded[np.asarray(rows)]) for rows in BATCHES))
 
 
-# --- batches of all kinds ---------------------------------------------------------------------------------------------
+# --- batches of all kinds -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dtype", "num_rows"), [(np.int8, 128), (np.int8, 300), (np.uint8, 256), (np.int16, 40_000)])
+@pytest.mark.parametrize(
+    ("dtype", "num_rows"), [(np.int8, 128), (np.int8, 300), (np.uint8, 256), (np.int16, 40_000)]
+)
 def test_narrow_row_numbers(dtype, num_rows):
     x = RNG.normal(size=(num_rows, 2))
-    numbers = np.stack([np.arange(np.iinfo(dtype).max + 1 if num_rows > 127 else 0, dtype=np.int64)[:num_rows]] * 2)
+    numbers = np.stack(
+        [np.arange(np.iinfo(dtype).max + 1 if num_rows > 127 else 0, dtype=np.int64)[:num_rows]] * 2
+    )
     numbers = numbers.astype(dtype)
     numbers[0, 0] = -1 if np.iinfo(dtype).min else 3
     loss = lambda z: jnp.sum(z**3)
     epoch = incrax.hold(lambda w, x: x * w).value_and_grad(loss)
-    wanted = jax.value_and_grad(lambda w: sum(loss((x * w)[i]) for i in numbers.astype(int)))(np.ones(2))
+    wanted = jax.value_and_grad(lambda w: sum(loss((x * w)[i]) for i in numbers.astype(int)))(
+        np.ones(2)
+    )
     close(epoch(np.ones(2), x, numbers), wanted)
     close(jax.jit(lambda numbers: epoch(np.ones(2), x, numbers))(numbers), wanted)
 
@@ -545,7 +612,7 @@ def test_representations_with_an_empty_place():
     close(incrax.hold(encoder).value_and_grad(loss)(PARAMS, X, FEW), (value, gradient[0]))
 
 
-# --- parameters that moved on -----------------------------------------------------------------------------------------
+# --- parameters that moved on ---------------------------------------------------------------------
 
 
 def test_the_same_parameters_may_be_given_as_other_objects():
@@ -557,7 +624,9 @@ def test_the_same_parameters_may_be_given_as_other_objects():
 
 
 def test_stale_mode_pulls_back_at_the_parameters_given():
-    """The approximation, by its definition: cotangents at old representations, the encoder's pullback at new ones."""
+    """The approximation, by its definition: cotangents at old representations, the encoder's
+    pullback at new ones.
+    """
     moved = {**PARAMS, "w": 1.1 * PARAMS["w"]}
     held = incrax.hold(dense, stale="allow")
     for batches in (BATCHES, FEW):

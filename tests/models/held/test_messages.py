@@ -30,15 +30,19 @@ def kept():
     return incrax.hold(encoder)(PARAMS, X)
 
 
-# --- parameters that moved on -----------------------------------------------------------------------------------------
+# --- parameters that moved on ---------------------------------------------------------------------
 
 
 def stale(method):
     return (
-        f"`kept.{method}` got parameters of which `params['w']` are not those of the kept representations. This is "
-        "usually an update after each batch: then the other batches of the epoch see the representations of an older "
-        "encoder, and the gradient is an approximation, that of delayed representations. Nothing was evaluated or "
-        "accumulated. Update once per epoch, or encode anew by `held(params, rows)`, or accept the approximation by "
+        f"`kept.{method}` got parameters of which `params['w']` are not those of the kept "
+        "representations. This is "
+        "usually an update after each batch: then the other batches of the epoch see the "
+        "representations of an older "
+        "encoder, and the gradient is an approximation, that of delayed representations. Nothing "
+        "was evaluated or "
+        "accumulated. Update once per epoch, or encode anew by `held(params, rows)`, or accept the "
+        "approximation by "
         '`hold(encoder, stale="allow")`.'
     )
 
@@ -60,36 +64,58 @@ def test_parameters_that_were_changed_in_place_are_noticed():
     refused(incrax.errors.StaleRepresentationsError, stale("rows"), kept.rows, [1], params=params)
 
 
-@pytest.mark.parametrize("other", [{"w": np.ones(2)}, {**PARAMS, "w": np.ones(3)}, {**PARAMS, "b": 1}])
+@pytest.mark.parametrize(
+    "other", [{"w": np.ones(2)}, {**PARAMS, "w": np.ones(3)}, {**PARAMS, "b": 1}]
+)
 def test_parameters_of_other_types(kept, other):
     text = (
-        "`kept.rows` got parameters of another structure, other shapes or types than those of the kept "
-        "representations. This is usually another encoder's parameters. Nothing was evaluated or accumulated. Encode "
+        "`kept.rows` got parameters of another structure, other shapes or types than those of the "
+        "kept "
+        "representations. This is usually another encoder's parameters. Nothing was evaluated or "
+        "accumulated. Encode "
         "with them: `held(params, rows)`."
     )
     refused(incrax.errors.StaleRepresentationsError, text, kept.rows, [1], params=other)
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def test_leaves_without_rows():
     text = (
-        "`held(params, rows)` got `rows['t']` of type {}; every leaf must be an array with rows along its first axis. "
-        "This is usually a number or a text that all rows share. Nothing was evaluated or stored. Put it into the "
+        "`held(params, rows)` got `rows['t']` of type {}; every leaf must be an array with rows "
+        "along its first axis. "
+        "This is usually a number or a text that all rows share. Nothing was evaluated or stored. "
+        "Put it into the "
         "parameters."
     )
     held = incrax.hold(encoder)
-    refused(incrax.errors.UnsupportedLeafError, text.format("float"), held, PARAMS, {"x": X, "t": 1.0})
-    refused(incrax.errors.UnsupportedLeafError, text.format("ndarray"), held, PARAMS, {"x": X, "t": np.array(1.0)})
+    refused(
+        incrax.errors.UnsupportedLeafError, text.format("float"), held, PARAMS, {"x": X, "t": 1.0}
+    )
+    refused(
+        incrax.errors.UnsupportedLeafError,
+        text.format("ndarray"),
+        held,
+        PARAMS,
+        {"x": X, "t": np.array(1.0)},
+    )
     epoch = held.value_and_grad(jnp.sum)
-    refused(incrax.errors.UnsupportedLeafError, text.format("str"), epoch, PARAMS, {"x": X, "t": "a"}, [[0]])
+    refused(
+        incrax.errors.UnsupportedLeafError,
+        text.format("str"),
+        epoch,
+        PARAMS,
+        {"x": X, "t": "a"},
+        [[0]],
+    )
 
 
 @pytest.mark.parametrize("rows", [X[:0], (), {}])
 def test_no_rows(rows):
     text = (
-        "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments in another order. "
+        "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments in "
+        "another order. "
         "Nothing was evaluated or stored. Pass a pytree of arrays with at least one row each."
     )
     refused(incrax.errors.RowsError, text, incrax.hold(encoder), PARAMS, rows)
@@ -97,8 +123,10 @@ def test_no_rows(rows):
 
 def test_leaves_of_other_lengths():
     text = (
-        "`held(params, rows)` got arrays with different numbers of rows: `rows['x']` has 6, `rows['y']` has 5. This is "
-        "usually a transposed array, or a selection of some columns only. Nothing was evaluated or stored. Rows are "
+        "`held(params, rows)` got arrays with different numbers of rows: `rows['x']` has 6, "
+        "`rows['y']` has 5. This is "
+        "usually a transposed array, or a selection of some columns only. Nothing was evaluated or "
+        "stored. Rows are "
         "the first axis of every array."
     )
     refused(incrax.errors.RowsError, text, incrax.hold(encoder), PARAMS, {"x": X, "y": X[:5]})
@@ -119,8 +147,10 @@ WRONG_NUMBERS = [
 @pytest.mark.parametrize("rows", [*WRONG_NUMBERS, 1 << 70])
 def test_rows_that_are_not_there(kept, rows):
     text = (
-        f"`kept.{{}}` got {rows!r} as numbers of rows; there are rows 0 to 5. This is usually a batch of another data "
-        "set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers from 0, or a "
+        f"`kept.{{}}` got {rows!r} as numbers of rows; there are rows 0 to 5. This is usually a "
+        "batch of another data "
+        "set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass "
+        "integers from 0, or a "
         "boolean mask or a slice of the rows."
     )
     refused(incrax.errors.RowsError, text.format("rows"), kept.rows, rows)
@@ -142,33 +172,58 @@ def test_rows_that_are_not_there(kept, rows):
 def test_batches_of_rows_that_are_not_there(batches, seen):
     epoch = incrax.hold(encoder).value_and_grad(jnp.sum)
     text = (
-        f"`value_and_grad` got {seen} as numbers of rows; there are rows 0 to 5. This is usually a batch of another "
-        "data set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers from 0, or "
+        f"`value_and_grad` got {seen} as numbers of rows; there are rows 0 to 5. This is usually a "
+        "batch of another "
+        "data set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass "
+        "integers from 0, or "
         "a boolean mask or a slice of the rows."
     )
     refused(incrax.errors.RowsError, text, epoch, PARAMS, X, batches)
-    refused(incrax.errors.RowsError, text, jax.jit(lambda params: epoch(params, X, batches)), PARAMS)
+    refused(
+        incrax.errors.RowsError, text, jax.jit(lambda params: epoch(params, X, batches)), PARAMS
+    )
     with jax.disable_jit():
         refused(incrax.errors.RowsError, text, epoch, PARAMS, X, batches)
 
 
 def test_batches_inside_a_function_that_is_traced(kept):
     text = (
-        "`kept.{}` got {} without values: it is called inside a function that JAX traces, and what is kept is no part "
-        "of that function. This is usually a training step under `jax.jit`. Nothing was evaluated or accumulated. Call "
-        "`kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, which takes all batches and can be "
+        "`kept.{}` got {} without values: it is called inside a function that JAX traces, and what "
+        "is kept is no part "
+        "of that function. This is usually a training step under `jax.jit`. Nothing was evaluated "
+        "or accumulated. Call "
+        "`kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, which takes all "
+        "batches and can be "
         "compiled."
     )
-    refused(incrax.errors.RowsError, text.format("rows", "row numbers"), jax.jit(kept.rows), jnp.array([0]))
-    refused(incrax.errors.RowsError, text.format("add", "row numbers"), jax.jit(kept.add), jnp.array([0]), jnp.ones(1))
-    refused(incrax.errors.RowsError, text.format("add", "cotangents"), jax.jit(lambda x: kept.add([0], x)), jnp.ones(1))
+    refused(
+        incrax.errors.RowsError,
+        text.format("rows", "row numbers"),
+        jax.jit(kept.rows),
+        jnp.array([0]),
+    )
+    refused(
+        incrax.errors.RowsError,
+        text.format("add", "row numbers"),
+        jax.jit(kept.add),
+        jnp.array([0]),
+        jnp.ones(1),
+    )
+    refused(
+        incrax.errors.RowsError,
+        text.format("add", "cotangents"),
+        jax.jit(lambda x: kept.add([0], x)),
+        jnp.ones(1),
+    )
     assert kept.num_touched == 0
 
 
 def test_data_of_batches_that_are_no_arrays():
     text = (
-        "The batches hold 1 batches of row numbers, and `batches[1:][0]` is str. This is usually data of all batches "
-        "in one. Nothing was evaluated or stored. Every array beside the row numbers has one entry a batch along its "
+        "The batches hold 1 batches of row numbers, and `batches[1:][0]` is str. This is usually "
+        "data of all batches "
+        "in one. Nothing was evaluated or stored. Every array beside the row numbers has one entry "
+        "a batch along its "
         "first axis."
     )
     epoch = incrax.hold(encoder).value_and_grad(lambda z, name: jnp.sum(z))
@@ -177,34 +232,57 @@ def test_data_of_batches_that_are_no_arrays():
 
 def test_data_of_another_number_of_batches():
     text = (
-        "The batches hold 2 batches of row numbers, and `batches[1:][0]['y']` is float64[6]. This is usually data of "
-        "all batches in one. Nothing was evaluated or stored. Every array beside the row numbers has one entry a batch "
+        "The batches hold 2 batches of row numbers, and `batches[1:][0]['y']` is float64[6]. This "
+        "is usually data of "
+        "all batches in one. Nothing was evaluated or stored. Every array beside the row numbers "
+        "has one entry a batch "
         "along its first axis."
     )
     epoch = incrax.hold(encoder).value_and_grad(lambda z, more: jnp.sum(z))
-    refused(incrax.errors.RowsError, text, epoch, PARAMS, X, (np.array([[0, 1], [2, 3]]), {"y": np.ones(6)}))
+    refused(
+        incrax.errors.RowsError,
+        text,
+        epoch,
+        PARAMS,
+        X,
+        (np.array([[0, 1], [2, 3]]), {"y": np.ones(6)}),
+    )
 
 
 def test_batches_are_not_differentiated():
-    epoch = incrax.hold(encoder).value_and_grad(lambda z, weights: jnp.sum(weights * z), wrt=("params", "batches"))
-    text = "it selects `batches.others[0]` among the batches, which belong to one batch each and are not trained"
+    epoch = incrax.hold(encoder).value_and_grad(
+        lambda z, weights: jnp.sum(weights * z), wrt=("params", "batches")
+    )
+    text = (
+        "it selects `batches.others[0]` among the batches, which belong to one batch each and are "
+        "not trained"
+    )
     with pytest.raises(incrax.errors.SelectionError, match=re.escape(text)):
         epoch(PARAMS, X, (np.array([[0, 1], [2, 3]]), np.ones((2, 2))))
 
 
-# --- encoders ---------------------------------------------------------------------------------------------------------
+# --- encoders -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("wrong", "seen"), [(lambda p, x: jnp.sum(x), "float64[]"), (lambda p, x: (), "nothing"),
                                              (lambda p, x: x[:3], "float64[3,2]")])  # fmt: skip
 def test_encoders_that_return_no_rows(wrong, seen):
     text = (
-        f"The encoder returned {seen} for 6 rows; every array that it returns must have a row for each of them along "
-        "its first axis. This is usually a mean over rows, or a missing `jax.vmap`. Nothing was evaluated or stored. "
+        f"The encoder returned {seen} for 6 rows; every array that it returns must have a row for "
+        "each of them along "
+        "its first axis. This is usually a mean over rows, or a missing `jax.vmap`. Nothing was "
+        "evaluated or stored. "
         "Return one representation a row; what is common to all rows belongs into the loss."
     )
     refused(incrax.errors.RowsError, text, incrax.hold(wrong), PARAMS, X)
-    refused(incrax.errors.RowsError, text, incrax.hold(wrong).value_and_grad(jnp.sum), PARAMS, X, [[0, 1, 2, 3, 4, 5]])
+    refused(
+        incrax.errors.RowsError,
+        text,
+        incrax.hold(wrong).value_and_grad(jnp.sum),
+        PARAMS,
+        X,
+        [[0, 1, 2, 3, 4, 5]],
+    )
 
 
 def normalised(params, x):
@@ -252,17 +330,27 @@ def test_an_encoder_that_fails_for_any_number_of_rows():
         incrax.hold(lambda p, x: x @ jnp.ones((3, 2)))(PARAMS, X)
 
 
-# --- cotangents and options -------------------------------------------------------------------------------------------
+# --- cotangents and options -----------------------------------------------------------------------
 
 
 def test_cotangents_that_do_not_fit(kept):
     text = (
-        "`kept.add` got a cotangent that is {}, and it belongs to {}. Nothing was evaluated or stored. Pass a pytree "
-        "like what it belongs to, with arrays of the same shapes and dtypes; None for leaves that are not selected."
+        "`kept.add` got a cotangent that is {}, and it belongs to {}. Nothing was evaluated or "
+        "stored. Pass a pytree "
+        "like what it belongs to, with arrays of the same shapes and dtypes; None for leaves that "
+        "are not selected."
     )
     wanted = "what `rows` returned, float64[2]"
-    refused(incrax.errors.TangentError, text.format("float64[3]", wanted), kept.add, [1, 2], np.ones(3))
-    refused(incrax.errors.TangentError, text.format("complex128[2]", wanted), kept.add, [1, 2], np.ones(2) * 1j)
+    refused(
+        incrax.errors.TangentError, text.format("float64[3]", wanted), kept.add, [1, 2], np.ones(3)
+    )
+    refused(
+        incrax.errors.TangentError,
+        text.format("complex128[2]", wanted),
+        kept.add,
+        [1, 2],
+        np.ones(2) * 1j,
+    )
     refused(incrax.errors.TangentError, text.format("str", wanted), kept.add, [1, 2], "a")
     seen = f"of the structure {jax.tree.structure((0,))}"
     tree = f"what `rows` returned, {jax.tree.structure(0)}"
@@ -272,7 +360,10 @@ def test_cotangents_that_do_not_fit(kept):
 def test_options():
     refused(TypeError, "`hold(encoder)` got 3 of type int; it must be a function.", incrax.hold, 3)
     for wrong, kind in ((0, "int"), (True, "bool"), (2.0, "float")):
-        text = f"`hold(chunk_rows)` got {wrong!r} of type {kind}; it must be a positive integer or None."
+        text = (
+            f"`hold(chunk_rows)` got {wrong!r} of type {kind}; it must be a positive integer or "
+            "None."
+        )
         refused(TypeError, text, incrax.hold, encoder, chunk_rows=wrong)
     text = '`hold(stale)` got \'yes\' of type str; it must be "refuse" or "allow".'
     refused(TypeError, text, incrax.hold, encoder, stale="yes")

@@ -33,8 +33,15 @@ def batched_body(
     outs = [*carry, *outs[layout.num_carry :]]
     flags = [*consts, *carry, *xs]
     axes = [0 if batched else None for batched in flags]
-    run = mapped.vmap(lambda *values: call(jaxpr, values), tuple(axes), [0 if batched else None for batched in outs])
-    avals = [_jax.stacked_aval(a, mapped.size) if b else a for a, b in zip(avals_in(jaxpr), flags, strict=True)]
+    run = mapped.vmap(
+        lambda *values: call(jaxpr, values),
+        tuple(axes),
+        [0 if batched else None for batched in outs],
+    )
+    avals = [
+        _jax.stacked_aval(a, mapped.size) if b else a
+        for a, b in zip(avals_in(jaxpr), flags, strict=True)
+    ]
     return close(run, avals), outs
 
 
@@ -42,20 +49,25 @@ def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list
     """Which outputs depend on a batch, or on which example it is."""
     body = _jax.open_jaxpr(jaxpr)
     batched = [var for var, b in zip(body.invars, is_batched, strict=True) if b]
-    named = [var for eqn in body.eqns if _jax.names_axis(eqn.effects, mapped.name) for var in eqn.outvars]
+    named = [
+        var for eqn in body.eqns if _jax.names_axis(eqn.effects, mapped.name) for var in eqn.outvars
+    ]
     reached = _jax.reached(body, [*batched, *named])
     return [not isinstance(atom, _jax.Literal) and atom in reached for atom in body.outvars]
 
 
-# --- turns that an example does not take ------------------------------------------------------------------------------
+# --- turns that an example does not take ----------------------------------------------------------
 
 
-def masked_body(jaxpr: Any, layout: BodyLayout, is_replaced: Sequence[bool]) -> tuple[Any, BodyLayout]:
+def masked_body(
+    jaxpr: Any, layout: BodyLayout, is_replaced: Sequence[bool]
+) -> tuple[Any, BodyLayout]:
     """A body that leaves the carry alone in rows from `num` on.
 
-    (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In such rows the body is evaluated at the
-    stand-ins, those of an example that takes all turns, so that its derivatives, multiplied by zero there, are finite.
-    What a body is linear in has no stand-in, or it were linear no more.
+    (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In such rows the body is
+    evaluated at the stand-ins, those of an example that takes all turns, so that its derivatives,
+    multiplied by zero there, are finite. What a body is linear in has no stand-in, or it were
+    linear no more.
 
     Args:
         jaxpr: a body for one example.
@@ -71,7 +83,10 @@ def masked_body(jaxpr: Any, layout: BodyLayout, is_replaced: Sequence[bool]) -> 
         rest = list(values[num_stand_ins:])
         row = rest.pop(layout.num_consts + layout.num_carry)
         is_active = row < num
-        used = [lax.select(is_active, x, next(stand_ins)) if r else x for x, r in zip(rest, is_replaced, strict=True)]
+        used = [
+            lax.select(is_active, x, next(stand_ins)) if r else x
+            for x, r in zip(rest, is_replaced, strict=True)
+        ]
         outs = call(jaxpr, used)
         old = rest[layout.num_consts :][: layout.num_carry]
         kept = [*old, *(lax.full(y.shape, 0, y.dtype) for y in outs[layout.num_carry :])]
@@ -98,5 +113,9 @@ def stand_ins(
         if replaced:
             one = x if axis is None else lax.dynamic_index_in_dim(x, longest, axis, keepdims=False)
             is_row = number >= layout.num_consts + layout.num_carry
-            found.append(lax.stop_gradient(lax.dynamic_index_in_dim(one, first, 0, keepdims=False) if is_row else one))
+            found.append(
+                lax.stop_gradient(
+                    lax.dynamic_index_in_dim(one, first, 0, keepdims=False) if is_row else one
+                )
+            )
     return found

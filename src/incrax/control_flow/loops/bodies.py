@@ -1,14 +1,17 @@
-"""Bodies of loops as data: closed jaxprs without constants, one object for all that are alike, their transposes.
+"""Bodies of loops as data: closed jaxprs without constants, one object for all that are alike,
+their transposes.
 
 In: functions and avals. Out: jaxprs. It must not know how loops are run.
 
-A body maps (constants, carry, row of xs) to (carry, row of ys); `BodyLayout` says which input is which.
+A body maps (constants, carry, row of xs) to (carry, row of ys); `BodyLayout` says which input is
+which.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -16,6 +19,7 @@ import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
+from incrax._program import evaluator, from_jaxpr
 from incrax._tables import LruTable, program_bytes
 from incrax.engine.program.functions import Identity, function_key
 
@@ -33,8 +37,15 @@ class BodyLayout(NamedTuple):
 
     def split(self, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
         """Constants, carry, xs."""
-        first = self.num_consts + self.num_carry
-        return list(values[: self.num_consts]), list(values[self.num_consts : first]), list(values[first:])
+        rest = len(values) - self.num_consts - self.num_carry
+        consts, carry, xs = in_groups(values, (self.num_consts, self.num_carry, rest))
+        return consts, carry, xs
+
+
+def in_groups(values: Iterable[T], sizes: Iterable[int]) -> list[list[T]]:
+    """Values in groups of these sizes, in their order."""
+    left = iter(values)
+    return [list(itertools.islice(left, size)) for size in sizes]
 
 
 def avals_in(jaxpr: Any) -> list[Any]:
@@ -48,15 +59,9 @@ def avals_out(jaxpr: Any) -> list[Any]:
 
 
 def call(jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-    """Evaluate a body, an equation at a time."""
-    return run_body(_jax.open_jaxpr(jaxpr), values)
-
-
-def run_body(body: _jax.Body, values: Sequence[Any]) -> list[Any]:
-    """Evaluate an opened body, an equation at a time."""
-    env = dict(zip(body.constvars, body.consts, strict=True)) | dict(zip(body.invars, values, strict=True))
-    _jax.evaluate(body.eqns, env)
-    return [_jax.read(atom, env) for atom in body.outvars]
+    """Evaluate a body, open or not, an equation at a time."""
+    program = from_jaxpr(jaxpr)
+    return evaluator(program)(program.consts, *values)
 
 
 def close(function: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
@@ -66,7 +71,8 @@ def close(function: Callable[..., Sequence[Any]], avals: Sequence[Any]) -> Any:
 
 def lift(body: _jax.Body) -> Any:
     """A jaxpr (constants, *inputs) -> outputs without constants of its own."""
-    return remembered(_jax.closed_jaxpr(body._replace(invars=(*body.constvars, *body.invars), constvars=(), consts=())))
+    invars = (*body.constvars, *body.invars)
+    return remembered(_jax.closed_jaxpr(body._replace(invars=invars, constvars=(), consts=())))
 
 
 def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
@@ -79,15 +85,17 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
     return functools.wraps(maker)(lambda *args: made(context_key(), *args))
 
 
-# --- transposes -------------------------------------------------------------------------------------------------------
+# --- transposes -----------------------------------------------------------------------------------
 
 
 @per_configuration
-def transposed(jaxpr: Any, layout: BodyLayout, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]) -> Any:
+def transposed(
+    jaxpr: Any, layout: BodyLayout, is_linear: tuple[bool, ...], is_wanted: tuple[bool, ...]
+) -> Any:
     """The pullback of a body, as a body.
 
-    (known consts | cotangents of the carry, sums of cotangents of linear consts | known xs, wanted cotangents of ys)
-    -> (cotangents of the carry, sums | cotangents of linear xs).
+    (known consts | cotangents of the carry, sums of cotangents of linear consts | known xs, wanted
+    cotangents of ys) -> (cotangents of the carry, sums | cotangents of linear xs).
 
     Args:
         jaxpr: linear in its carry and in what `is_linear` marks.
@@ -95,30 +103,31 @@ def transposed(jaxpr: Any, layout: BodyLayout, is_linear: tuple[bool, ...], is_w
         is_linear: which inputs are linear; of the carry, all.
         is_wanted: which ys have a cotangent.
     """
-    avals = avals_in(jaxpr)
-    types = avals_out(jaxpr)[layout.num_carry :]
-    consts, carry, xs = layout.split([*zip(avals, is_linear, strict=True)])
-    known = [a for a, linear in consts if not linear], [a for a, linear in xs if not linear]
-    sums = [a for a, linear in consts if linear]
-    wanted = [a for a, keep in zip(types, is_wanted, strict=True) if keep]
+    avals = layout.split(avals_in(jaxpr))
+    masks = layout.split(is_linear)
+    (known_consts, _, known_xs), (sums, carry, xs) = (
+        [
+            [aval for aval, linear in zip(*part, strict=True) if linear is kind]
+            for part in zip(avals, masks, strict=True)
+        ]
+        for kind in (False, True)
+    )
+    wanted = list(itertools.compress(avals_out(jaxpr)[layout.num_carry :], is_wanted))
+    inputs = (known_consts, carry, sums, known_xs, wanted)
 
     def pull(*values: Any) -> list[Any]:
-        rest = list(values)
-        known_consts, carry_ct, total, known_xs, ys_ct = (
-            [rest.pop(0) for _ in part] for part in (known[0], carry, sums, known[1], wanted)
-        )
+        consts, carry_ct, total, rows, ys_ct = in_groups(values, map(len, inputs))
 
         def of_linear(linear: list[Any]) -> list[Any]:
-            outs = call(jaxpr, merged(is_linear, linear, known_consts + known_xs))
-            kept = zip(outs[layout.num_carry :], is_wanted, strict=True)
-            return outs[: layout.num_carry] + [y for y, keep in kept if keep]
+            outs = call(jaxpr, merged(is_linear, linear, consts + rows))
+            ys = itertools.compress(outs[layout.num_carry :], is_wanted)
+            return [*outs[: layout.num_carry], *ys]
 
-        linear_avals = [a for a, linear in zip(avals, is_linear, strict=True) if linear]
-        (cts,) = jax.linear_transpose(of_linear, linear_avals)(carry_ct + ys_ct)
+        (cts,) = jax.linear_transpose(of_linear, [*sums, *carry, *xs])(carry_ct + ys_ct)
         consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry), 0).split(cts)
         return [*new_carry_ct, *(t + ct for t, ct in zip(total, consts_ct, strict=True)), *xs_ct]
 
-    return close(pull, [*known[0], *(a for a, _ in carry), *sums, *known[1], *wanted])
+    return close(pull, list(itertools.chain(*inputs)))
 
 
 def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
@@ -128,7 +137,7 @@ def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -
     return [next(left) if is_chosen else next(right) for is_chosen in mask]
 
 
-# --- one object for bodies that are alike -----------------------------------------------------------------------------
+# --- one object for bodies that are alike ---------------------------------------------------------
 
 
 def _body_bytes(jaxpr: Any) -> int:
@@ -139,7 +148,9 @@ _known: LruTable[Hashable, Any] = LruTable(MAX_BODIES, weigh=_body_bytes)
 
 
 def remembered(jaxpr: Any) -> Any:
-    """The first jaxpr that is like this one, equation by equation: what was compiled for it serves this one too."""
+    """The first jaxpr that is like this one, equation by equation: what was compiled for it serves
+    this one too.
+    """
     key = (context_key(), _jaxpr_key(jaxpr))
     return _known.setdefault(key, jaxpr)
 
@@ -153,7 +164,11 @@ def _jaxpr_key(jaxpr: Any) -> Hashable:
         if isinstance(atom, _jax.Literal):
             value = np.asarray(atom.val)
             return type(atom.val), str(atom.aval), value.tobytes()
-        return numbers.setdefault(atom, len(numbers)), str(atom.aval), getattr(atom.aval, "weak_type", False)
+        return (
+            numbers.setdefault(atom, len(numbers)),
+            str(atom.aval),
+            getattr(atom.aval, "weak_type", False),
+        )
 
     inputs = tuple(atom_key(var) for var in (*body.constvars, *body.invars))
     eqns = tuple(

@@ -1,48 +1,59 @@
-"""`bucketed`: a compiled function of rows, one program for all numbers of rows up to a capacity that doubles.
+"""`bucketed`: a compiled function of rows, one program for all numbers of rows up to a capacity
+that doubles.
 
-In: a function. Out: the same on arrays of any length. It must not know how loops are run.
+In: a function. Out: the same on arrays of any length. It must not know how loops are run, nor what
+finds rows.
+
+Sizes that such a function finds out start small: it says when one was too small, and is compiled
+again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import threading
 import types
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 
+from incrax._context import traced_for
 from incrax._messages import wrong_option
 from incrax._names import reduced
-from incrax.control_flow.loops.lengths import is_staged, is_traced
 from incrax.control_flow.loops.messages import other_room
+from incrax.control_flow.loops.padded import SMALLEST, capacity_for, is_staged, is_traced
 from incrax.control_flow.loops.ragged import RaggedArguments, exact
-from incrax.control_flow.loops.sizes import Sizes
 
 
 def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
     """The function, compiled once for all numbers of rows up to a capacity that doubles.
 
-    Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded` results cut to the rows
-    that count.
+    Law: equals `fun` on `Padded(x, len(x))` in the place of each ragged argument, with `Padded`
+    results cut to the rows that count.
 
     Args:
-        fun: function of pytrees of arrays that `jax.jit` compiles. A ragged argument reaches it as a `Padded`, whose
-            rows past `length` are zero. Within it, `select_rows`, `nonzero` and `unique` need no size.
-        ragged: arguments whose number of rows changes, by name or position: pytrees of arrays with equal first axes.
+        fun: function of pytrees of arrays that `jax.jit` compiles. A ragged argument reaches it as
+            a `Padded`, whose rows past `length` are zero. Within it, `select_rows`, `nonzero` and
+            `unique` need no size.
+        ragged: arguments whose number of rows changes, by name or position: pytrees of arrays with
+            equal first axes.
 
     Returns:
-        A function of the same arguments. `Padded` results are arrays of exactly the rows that count; the others, and
-        batches of `Padded`, are as they are.
+        A function of the same arguments. `Padded` results are arrays of exactly the rows that
+        count; the others, and batches of `Padded`, are as they are.
 
     Raises:
         LoopTypeError: a ragged argument has no rows, or arrays with different numbers of them.
         CapacityError: a size cannot be found out, see below.
 
-    Cost: compiles once per capacity, a power of two from 64 on; a shorter argument takes the least capacity that is
-        compiled already. Ragged arguments are padded on the host, so that other devices than CPUs want
-        NumPy arrays. Where sizes are found out, a call waits for its result, and runs again when a size was too small.
+    Cost: compiles once per capacity, a power of two from 64 on; a shorter argument takes the least
+        capacity that is compiled already. Ragged arguments are padded on the host, so that other
+        devices than CPUs want NumPy arrays. Where sizes are found out, a call waits for its result,
+        and runs again when a size was too small.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -86,7 +97,9 @@ class Bucketed:
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """By name where the function was decorated, else as a new function; compiled programs stay behind."""
+        """By name where the function was decorated, else as a new function; compiled programs stay
+        behind.
+        """
         return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
 
     def _traced(self, rooms: tuple[int, ...], args: Any, kwargs: Any) -> Any:
@@ -113,3 +126,72 @@ class Bucketed:
                 sizes.rooms = sizes.grown(excesses)
                 if sizes.rooms == rooms:
                     raise other_room(excesses[0].num, excesses[0].room)
+
+
+# --- sizes that are found out ---------------------------------------------------------------------
+
+
+class Excess(NamedTuple):
+    """More rows than there was room for: where, how many, and for how many there was room."""
+
+    place: int
+    num: int
+    room: int
+
+
+class Sizes:
+    """Room at the places of one function where a number of rows is found, in the order in which
+    they are traced.
+    """
+
+    def __init__(self) -> None:
+        self.rooms: tuple[int, ...] = ()
+        self.excesses: list[Excess] = []
+        self.has_places = False
+        self._num_places = 0
+        self._number = next(_numbers)
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """While the function is traced; functions inside it are traced again for other rooms."""
+        outer = getattr(_current, "sizes", None)
+        self._num_places = 0
+        _current.sizes = self
+        try:
+            with traced_for((self._number, self.rooms)):
+                yield
+        finally:
+            _current.sizes = outer
+
+    def room(self, num: Any) -> int:
+        """Room at the next place; `num` is how many rows it finds, which are reported if they are
+        more.
+        """
+        place = self._num_places
+        self._num_places = self._num_places + 1
+        self.has_places = True
+        room = self.rooms[place] if place < len(self.rooms) else SMALLEST
+
+        def report(num: Any) -> None:
+            if int(num) > room:
+                self.excesses.append(Excess(place, int(num), room))
+
+        lax.cond(num > room, lambda: jax.debug.callback(report, num), lambda: None)
+        return room
+
+    def grown(self, excesses: list[Excess]) -> tuple[int, ...]:
+        """Rooms after these reports."""
+        num_places = max(len(self.rooms), *(excess.place + 1 for excess in excesses))
+        rooms = list(self.rooms) + [SMALLEST] * (num_places - len(self.rooms))
+        for place, num, _ in excesses:
+            rooms[place] = max(rooms[place], capacity_for(num))
+        return tuple(rooms)
+
+
+_current = threading.local()
+_numbers = itertools.count()
+
+
+def current_sizes() -> Sizes | None:
+    """Those of the function that is being traced."""
+    return getattr(_current, "sizes", None)

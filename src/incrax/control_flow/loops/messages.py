@@ -12,7 +12,8 @@ _UNTOUCHED = "Nothing was evaluated."
 def other_carry(name: str, seen: Any, expected: Any) -> LoopTypeError:
     """A carry of another structure."""
     return LoopTypeError(
-        f"The function of `{name}` got a carry of the structure {expected} and returned one of {seen}. A loop's carry "
+        f"The function of `{name}` got a carry of the structure {expected} and returned one of "
+        f"{seen}. A loop's carry "
         f"has one type for all turns. {_UNTOUCHED} Return a carry like `init`."
     )
 
@@ -20,16 +21,20 @@ def other_carry(name: str, seen: Any, expected: Any) -> LoopTypeError:
 def other_carry_type(name: str, path: str, seen: str, expected: str) -> LoopTypeError:
     """A leaf of the carry of another type."""
     return LoopTypeError(
-        f"The function of `{name}` got `{path}` as {expected} and returned it as {seen}. This is usually an `init` of "
-        "integers that becomes floating-point, of float32 beside float64, or of one shape that is broadcast to "
-        f"another. A loop's carry has one type for all turns. {_UNTOUCHED} Give `init` the type that a turn returns."
+        f"The function of `{name}` got `{path}` as {expected} and returned it as {seen}. This is "
+        "usually an `init` of "
+        "integers that becomes floating-point, of float32 beside float64, or of one shape that is "
+        "broadcast to "
+        f"another. A loop's carry has one type for all turns. {_UNTOUCHED} Give `init` the type "
+        "that a turn returns."
     )
 
 
 def no_pair(name: str, seen: Any) -> LoopTypeError:
     """A function that returns no pair."""
     return LoopTypeError(
-        f"The function of `{name}` must return a pair, the carry and a row of results, and returned {seen}. "
+        f"The function of `{name}` must return a pair, the carry and a row of results, and "
+        f"returned {seen}. "
         f"{_UNTOUCHED} Return `(carry, y)`, with None for y where there is nothing to stack."
     )
 
@@ -37,7 +42,8 @@ def no_pair(name: str, seen: Any) -> LoopTypeError:
 def no_condition(seen: str) -> LoopTypeError:
     """A condition that is no boolean scalar."""
     return LoopTypeError(
-        f"The condition of `while_loop` must return one boolean, and returned {seen}. {_UNTOUCHED} Reduce it, for "
+        f"The condition of `while_loop` must return one boolean, and returned {seen}. {_UNTOUCHED} "
+        "Reduce it, for "
         "example by `jnp.any`, or compare it with a number."
     )
 
@@ -45,7 +51,8 @@ def no_condition(seen: str) -> LoopTypeError:
 def no_length(name: str) -> LoopTypeError:
     """Neither xs nor a length."""
     return LoopTypeError(
-        f"`{name}` got neither arrays in `xs` nor a `length`, so that the number of turns is unknown. {_UNTOUCHED} "
+        f"`{name}` got neither arrays in `xs` nor a `length`, so that the number of turns is "
+        f"unknown. {_UNTOUCHED} "
         "Pass one of them."
     )
 
@@ -53,8 +60,10 @@ def no_length(name: str) -> LoopTypeError:
 def no_capacity(name: str) -> LoopTypeError:
     """A traced length without xs."""
     return LoopTypeError(
-        f"`{name}` got a traced `length` and no arrays in `xs`. What it stacks, and what its derivatives store, needs "
-        f"a size that is known while tracing. {_UNTOUCHED} Pass `capacity=`, the largest length that may come."
+        f"`{name}` got a traced `length` and no arrays in `xs`. What it stacks, and what its "
+        "derivatives store, needs "
+        f"a size that is known while tracing. {_UNTOUCHED} Pass `capacity=`, the largest length "
+        "that may come."
     )
 
 
@@ -62,20 +71,24 @@ def other_lengths(name: str, lengths: list[tuple[str, Any]]) -> LoopTypeError:
     """Arrays with different numbers of rows."""
     shown = ", ".join(f"`{path}` {length}" for path, length in lengths[:8])
     return LoopTypeError(
-        f"`{name}` goes through its arrays row by row, and they have different numbers of rows: {shown}. {_UNTOUCHED} "
+        f"`{name}` goes through its arrays row by row, and they have different numbers of rows: "
+        f"{shown}. {_UNTOUCHED} "
         "Pass arrays with equal first axes."
     )
 
 
 def no_integer(name: str, what: str, seen: str) -> LoopTypeError:
     """A length that is no integer."""
-    return LoopTypeError(f"`{name}({what}=...)` got {seen}; it must be one integer, at least 0. {_UNTOUCHED}")
+    return LoopTypeError(
+        f"`{name}({what}=...)` got {seen}; it must be one integer, at least 0. {_UNTOUCHED}"
+    )
 
 
 def too_long(name: str, seen: Any, capacity: int) -> CapacityError:
     """More turns than rows."""
     return CapacityError(
-        f"`{name}` was asked for {seen} rows or turns, and there is room for {capacity}. Rows are never dropped "
+        f"`{name}` was asked for {seen} rows or turns, and there is room for {capacity}. Rows are "
+        "never dropped "
         "silently. Pass arrays with more rows, or a larger `capacity=` or `size=`."
     )
 
@@ -83,8 +96,10 @@ def too_long(name: str, seen: Any, capacity: int) -> CapacityError:
 def no_size(name: str) -> CapacityError:
     """A traced number of rows without room for them."""
     return CapacityError(
-        f"`{name}` was called inside a traced function (jit, grad, vmap), where the number of rows that it finds is "
-        f"unknown. {_UNTOUCHED} Pass `size=`, the largest number that may come, or call it in a function of "
+        f"`{name}` was called inside a traced function (jit, grad, vmap), where the number of rows "
+        "that it finds is "
+        f"unknown. {_UNTOUCHED} Pass `size=`, the largest number that may come, or call it in a "
+        "function of "
         "`incrax.bucketed`, which finds sizes out."
     )
 
@@ -92,16 +107,20 @@ def no_size(name: str) -> CapacityError:
 def small_memory(memory: int, needed: int, capacity: int) -> MemoryBudgetError:
     """A budget too small for any number of checkpoints."""
     return MemoryBudgetError(
-        f"A loop of up to {capacity:,} turns was given {memory:,} bytes for the residuals of its derivative, and needs "
-        f"{needed:,} even with as few checkpoints as can be. {_UNTOUCHED} Pass more: `memory={needed}`."
+        f"A loop of up to {capacity:,} turns was given {memory:,} bytes for the residuals of its "
+        "derivative, and needs "
+        f"{needed:,} even with as few checkpoints as can be. {_UNTOUCHED} Pass more: "
+        f"`memory={needed}`."
     )
 
 
 def unknown_length(capacity: int) -> LoopTypeError:
     """The length of padded rows, as a Python integer, under an abstract transformation."""
     return LoopTypeError(
-        f"`len()` of a `Padded` with room for {capacity} rows was asked for inside a traced function (jit, grad, "
-        f"vmap), where the number of rows is unknown. {_UNTOUCHED} Use `length`, which is traced, or `capacity`, which "
+        f"`len()` of a `Padded` with room for {capacity} rows was asked for inside a traced "
+        "function (jit, grad, "
+        f"vmap), where the number of rows is unknown. {_UNTOUCHED} Use `length`, which is traced, "
+        "or `capacity`, which "
         "is not; in a function of `incrax.guarded`, outside of transformations, `len` is a guard."
     )
 
@@ -109,7 +128,8 @@ def unknown_length(capacity: int) -> LoopTypeError:
 def no_ragged(option: str, name: str) -> LoopTypeError:
     """A ragged argument that is not there."""
     return LoopTypeError(
-        f"`{option}` names `{name}`, and this call has no such argument, or one without arrays in it. "
+        f"`{option}` names `{name}`, and this call has no such argument, or one without arrays in "
+        "it. "
         f"{_UNTOUCHED} Name arguments as in the function's signature, or by position."
     )
 
@@ -117,8 +137,10 @@ def no_ragged(option: str, name: str) -> LoopTypeError:
 def other_room(num: int, room: int) -> CapacityError:
     """A size that does not grow."""
     return CapacityError(
-        f"A function of `bucketed` found {num} rows where there is room for {room}, and more room did not reach that "
-        "place. This is usually a jaxpr that was kept from an earlier call and used again. The result was dropped. "
+        f"A function of `bucketed` found {num} rows where there is room for {room}, and more room "
+        "did not reach that "
+        "place. This is usually a jaxpr that was kept from an earlier call and used again. The "
+        "result was dropped. "
         "Pass `size=` there, or trace anew in each call."
     )
 
@@ -126,6 +148,8 @@ def other_room(num: int, room: int) -> CapacityError:
 def other_mask(path: str, mask: str, seen: str) -> LoopTypeError:
     """A mask that does not fit its rows."""
     return LoopTypeError(
-        f"`select_rows` got a mask of type {mask} for `{path}` of type {seen}; it takes one boolean per row. "
-        f"{_UNTOUCHED} Reduce a mask of elements to one of rows, for example by `jnp.all(mask, axis=1)`."
+        f"`select_rows` got a mask of type {mask} for `{path}` of type {seen}; it takes one "
+        "boolean per row. "
+        f"{_UNTOUCHED} Reduce a mask of elements to one of rows, for example by `jnp.all(mask, "
+        "axis=1)`."
     )

@@ -1,20 +1,165 @@
-"""Arrays of which only the first rows count, their number being a value.
+"""Rows with room for more: capacities that double, padding and cutting on the host, the check that
+nothing is cut off, and `Padded`, arrays of which only the first rows count.
 
-In: arrays and a number. Out: `Padded`. It must not know what made them.
+In: arrays and numbers. Out: arrays with room for more rows. It must not know what loops do.
+
+Padding by `jax.numpy`, and `jnp.asarray` of a NumPy array, would compile a program for each length;
+`jax.device_put`, which may alias its argument, gets copies only.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from incrax.control_flow.loops.lengths import check_room, cut, is_traced, num_rows
-from incrax.control_flow.loops.messages import unknown_length
+from incrax import _jax
+from incrax._messages import wrong_option
+from incrax.control_flow.loops.messages import (
+    no_integer,
+    other_lengths,
+    too_long,
+    unknown_length,
+)
+
+SMALLEST = 64
+"""The least capacity: shorter arrays are padded to it."""
+
+
+def capacity_for(num: int) -> int:
+    """The least power of two, and at least `SMALLEST`, that `num` rows fit in."""
+    return max(SMALLEST, 1 << (num - 1).bit_length() if num else 0)
+
+
+def is_traced(x: Any) -> bool:
+    """Whether a value is known only to a transformation."""
+    return isinstance(x, _jax.Tracer)
+
+
+def is_staged() -> bool:
+    """Whether operations are being recorded, in `jit` for example, and not carried out."""
+    return not _jax.is_top_level() and is_traced(lax.add(np.int32(0), np.int32(0)))
+
+
+def num_rows(name: str, tree: Any) -> int | None:
+    """The number of rows that all arrays of a tree have; None without arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    lengths = [
+        (f"xs{jax.tree_util.keystr(path)}", np.shape(x)[0] if np.ndim(x) else "none")
+        for path, x in leaves
+    ]
+    if len({length for _, length in lengths}) > 1 or any(length == "none" for _, length in lengths):
+        raise other_lengths(name, lengths)
+    return int(lengths[0][1]) if lengths else None
+
+
+def as_length(name: str, what: str, length: Any) -> Any:
+    """A length as an int, or as the tracer that it is."""
+    is_scalar = np.ndim(length) == 0 and (
+        isinstance(length, int) or np.issubdtype(getattr(length, "dtype", np.bool_), np.integer)
+    )
+    if not is_scalar or isinstance(length, bool):
+        raise no_integer(name, what, _seen(length))
+    if is_traced(length):
+        return length
+    if int(length) < 0:
+        raise no_integer(name, what, str(int(length)))
+    return int(length)
+
+
+def as_size(name: str, what: str, size: Any) -> int:
+    """A size as an int."""
+    if is_traced(size):
+        raise wrong_option(f"{name}({what})", size, "an integer that is known while tracing")
+    return as_length(name, what, size)
+
+
+def _seen(x: Any) -> str:
+    return (
+        str(jax.typeof(x))
+        if isinstance(x, (np.ndarray, jax.Array))
+        else f"{x!r} of type {type(x).__name__}"
+    )
+
+
+def is_on_host(x: Any) -> bool:
+    """Whether an array can be read by NumPy: it is not traced, no typed key, and not spread over
+    devices.
+    """
+    if not isinstance(x, jax.Array):
+        return True
+    return not is_traced(x) and not _jax.is_key_dtype(x.dtype) and _jax.is_held_whole(x)
+
+
+def padded(x: Any, capacity: int) -> Any:
+    """An array with rows of zeros up to `capacity`."""
+    missing = capacity - np.shape(x)[0]
+    if not missing:
+        return x
+    if isinstance(x, jax.Array) and not is_on_host(x):
+        return lax.concatenate([x, lax.full((missing, *x.shape[1:]), 0, x.dtype)], 0)
+    rows = np.asarray(x)
+    room = np.zeros((capacity, *rows.shape[1:]), rows.dtype)
+    room[: len(rows)] = rows
+    return _placed_like(room, x)
+
+
+def _placed_like(rows: np.ndarray, x: Any) -> Any:
+    """The rows on the device that an array was put on; as they are if it was not put anywhere."""
+    return jax.device_put(rows, x.sharding) if isinstance(x, jax.Array) and x.committed else rows
+
+
+def device_of(x: Any) -> Any:
+    """The one device that an array was put on; None if it was not, or on several."""
+    is_array = isinstance(x, jax.Array) and not is_traced(x)
+    is_put = is_array and x.committed and len(x.devices()) == 1
+    return next(iter(x.devices())) if is_put else None
+
+
+def cut(x: Any, length: int) -> Any:
+    """The first rows of an array."""
+    if x.shape[0] == length:
+        return x
+    if not is_on_host(x):
+        return x[:length]
+    rows = jax.device_put(_placed_like(np.asarray(x)[:length].copy(), x))
+    return _jax.as_weak_array(rows) if getattr(x, "weak_type", False) else rows
+
+
+def checked(name: str, num: Any, capacity: int) -> Any:
+    """The number; raises if it is more than there is room for: at once, or when a program runs that
+    needs the result.
+
+    A pure function on the host, not an effect: where the number is as before, its result may be a
+    saved one.
+    """
+    if not is_traced(num):
+        check_room(name, num, capacity)
+        return num
+    kind = jax.ShapeDtypeStruct(num.shape, num.dtype)
+    report = functools.partial(_checked_on_host, name, capacity)
+    asked = lambda: jax.pure_callback(report, kind, num, vmap_method="sequential")
+    return lax.cond(num > capacity, asked, lambda: lax.convert_element_type(num, num.dtype))
+
+
+def check_room(name: str, num: Any, capacity: int) -> None:
+    """Raise if `num`, which is known, is more than there is room for."""
+    if int(num) > capacity:
+        raise too_long(name, int(num), capacity)
+
+
+def _checked_on_host(name: str, capacity: int, num: Any) -> Any:
+    check_room(name, num, capacity)
+    return np.asarray(num)
+
+
+# --- arrays and the number that counts -----------------------------------------------------------
 
 
 @jax.tree_util.register_dataclass
@@ -23,9 +168,11 @@ class Padded:
     """Rows with room for more: a pytree of arrays whose first `length` rows count.
 
     Args:
-        values: pytree of arrays of shape (capacity, ...); what stands past `length` is zero if incrax made it.
+        values: pytree of arrays of shape (capacity, ...); what stands past `length` is zero if
+            incrax made it.
         length: number of rows that count, an integer or a traced one.
-        is_checked: whether `length` is known to be no more than `capacity`, so that programs do not check it again.
+        is_checked: whether `length` is known to be no more than `capacity`, so that programs do not
+            check it again.
         source: the argument of a `bucketed` function that this is, or is a derivative by.
     """
 
@@ -64,15 +211,18 @@ class Padded:
         return True
 
     def exact(self) -> Any:
-        """The rows that count and no others, in the shape of `values`; not inside a traced function.
+        """The rows that count and no others, in the shape of `values`; not inside a traced
+        function.
 
         Raises:
             CapacityError: `length` is more than `capacity`.
         """
         if is_traced(self.length):
             raise TypeError(
-                "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the number of rows is "
-                "unknown and a shape must be known. Use `values` with `mask`, `filled(...)` or `incrax.scan`."
+                "`Padded.exact()` was called inside a traced function (jit, grad, vmap), where the "
+                "number of rows is "
+                "unknown and a shape must be known. Use `values` with `mask`, `filled(...)` or "
+                "`incrax.scan`."
             )
         check_room("Padded.exact", self.length, self.capacity)
         return jax.tree.map(lambda x: cut(x, int(self.length)), self.values)

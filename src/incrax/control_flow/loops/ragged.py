@@ -1,6 +1,8 @@
-"""Arguments whose number of rows changes from call to call: padded to a capacity that doubles, results cut again.
+"""Arguments whose number of rows changes from call to call: padded to a capacity that doubles,
+results cut again.
 
-In: the arguments of a call. Out: the same with `Padded` in the place of some. It must not know what is done with them.
+In: the arguments of a call. Out: the same with `Padded` in the place of some. It must not know what
+is done with them.
 """
 
 from __future__ import annotations
@@ -15,21 +17,23 @@ import jax
 import jax.dtypes
 import numpy as np
 
-from incrax.control_flow.loops.lengths import capacity_for, is_traced, num_rows, padded
 from incrax.control_flow.loops.messages import no_ragged
-from incrax.control_flow.loops.padded import Padded
+from incrax.control_flow.loops.padded import Padded, capacity_for, is_traced, num_rows, padded
 
 Lengths = dict[str | int, int]
 """Numbers of rows by argument."""
 
 
 class RaggedArguments:
-    """Which arguments of a function have a changing number of rows, by name or position, and capacities used so far.
+    """Which arguments of a function have a changing number of rows, by name or position, and
+    capacities used so far.
 
     `caller` and `option` name the function of incrax and its option in messages.
     """
 
-    def __init__(self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str
+    ) -> None:
         self.names = tuple(names)
         self._caller = caller
         self._option = option
@@ -38,14 +42,18 @@ class RaggedArguments:
         self._lock = threading.Lock()
 
     def padded(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
-        """The arguments with rows up to the least capacity known that they fit in, and the length of each."""
+        """The arguments with rows up to the least capacity known that they fit in, and the length
+        of each.
+        """
         return self._replaced(args, kwargs, self._with_room)
 
     def wrapped(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
         """The same without more rows."""
         return self._replaced(args, kwargs, _ragged)
 
-    def _replaced(self, args: Any, kwargs: Any, replace: Callable[..., Padded]) -> tuple[Any, Any, Lengths]:
+    def _replaced(
+        self, args: Any, kwargs: Any, replace: Callable[..., Padded]
+    ) -> tuple[Any, Any, Lengths]:
         args = list(args)
         kwargs = dict(kwargs)
         lengths = {}
@@ -92,7 +100,9 @@ def _argument_names(fun: Callable[..., Any]) -> list[str]:
 
 
 def exact(results: Any, lengths: Lengths) -> Any:
-    """Results, with each `Padded` of known length as the rows that count; a derivative has those of its argument."""
+    """Results, with each `Padded` of known length as the rows that count; a derivative has those of
+    its argument.
+    """
     return jax.tree.map(lambda x: _exact(x, lengths), results, is_leaf=_is_padded)
 
 

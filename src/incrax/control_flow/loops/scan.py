@@ -1,20 +1,23 @@
-"""`scan`: a fold over rows whose number is a value.
+"""`scan`, a fold over rows whose number is a value, and `map`, a function of each of them.
 
 In: a function, a carry and rows. Out: the last carry and the stacked results.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops import primitive
 from incrax.control_flow.loops.bodies import BodyLayout
-from incrax.control_flow.loops.lengths import (
+from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
+from incrax.control_flow.loops.padded import (
+    Padded,
     as_length,
     as_size,
     capacity_for,
@@ -25,9 +28,8 @@ from incrax.control_flow.loops.lengths import (
     num_rows,
     padded,
 )
-from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
-from incrax.control_flow.loops.padded import Padded
-from incrax.control_flow.loops.tracing import Start, row_aval
+from incrax.control_flow.loops.primitive import Spec, bind
+from incrax.control_flow.loops.tracing import traced_turn
 
 MEMORY = 2**28
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
@@ -43,36 +45,43 @@ def scan(
     memory: int = MEMORY,
     capacity: int | None = None,
 ) -> tuple[Any, Any]:
-    """Fold a function over rows; one compiled program for all lengths up to a capacity that doubles.
+    """Fold a function over rows; one compiled program for all lengths up to a capacity that
+    doubles.
 
-    Law: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any order in any mode.
+    Law: equals `jax.lax.scan(f, init, xs, length, reverse)`, and so do its derivatives of any order
+    in any mode.
 
     Args:
         f: (carry, row of xs) -> (carry, y); pure, traced once per call.
         init: first carry, a pytree of arrays.
         xs: pytree of arrays with equal first axes, a `Padded` of such, or None.
-        length: number of turns, an integer or a traced one; at most the number of rows, of which the first count.
+        length: number of turns, an integer or a traced one; at most the number of rows, of which
+            the first count.
         reverse: whether to begin with the last row that counts.
-        memory: bytes that residuals of a first derivative may take, per example of a batch. Where they do not fit,
-            carries between segments are kept, and the segments are evaluated again. Loops of higher derivatives take
-            as much, each, or as little as can be.
-        capacity: room for turns where `xs` is None and `length` is traced; the least room otherwise.
+        memory: bytes that residuals of a first derivative may take, per example of a batch. Where
+            they do not fit, carries between segments are kept, and the segments are evaluated
+            again. Loops of higher derivatives take as much, each, or as little as can be.
+        capacity: room for turns where `xs` is None and `length` is traced; the least room
+            otherwise.
 
     Returns:
-        (last carry, stacked y). Stacked arrays have as many rows as there are turns; with a traced `length` as many as
-        `xs` or `capacity`, zero past it; with a `Padded` they are a `Padded`.
+        (last carry, stacked y). Stacked arrays have as many rows as there are turns; with a traced
+        `length` as many as `xs` or `capacity`, zero past it; with a `Padded` they are a `Padded`.
 
     Raises:
-        LoopTypeError: f changes the type of the carry, arrays have different numbers of rows, or no length is known.
-        CapacityError: `length` is more than there are rows; from inside a compiled program as a `JaxRuntimeError`.
+        LoopTypeError: f changes the type of the carry, arrays have different numbers of rows, or no
+            length is known.
+        CapacityError: `length` is more than there are rows; from inside a compiled program as a
+            `JaxRuntimeError`.
         MemoryBudgetError: differentiated, and `memory` is too little for any number of checkpoints.
 
-    Cost: a turn costs what it costs in `lax.scan`; rows past the length cost memory only. A call traces f; outside of
-        traced functions it compiles once per capacity, where `xs` are padded on the host. Derivatives evaluate f once,
-        twice if residuals do not fit `memory`; forward mode stores residuals too.
+    Cost: a turn costs what it costs in `lax.scan`; rows past the length cost memory only. A call
+        traces f; outside of traced functions it compiles once per capacity, where `xs` are padded
+        on the host. Derivatives evaluate f once, twice if residuals do not fit `memory`; forward
+        mode stores residuals too.
 
-    Not handled: ordered effects in f; `unroll`; mutable references (`jax.Ref`) in f; numbers of rows that are symbolic;
-        explicit sharding, and `shard_map` that checks what varies.
+    Not handled: ordered effects in f; `unroll`; mutable references (`jax.Ref`) in f; numbers of
+        rows that are symbolic; explicit sharding, and `shard_map` that checks what varies.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -87,11 +96,12 @@ def scan(
     rows, num, room = _sized("scan", xs, length, capacity)
     if not (isinstance(xs, Padded) and xs.is_checked and length is None and is_traced(num)):
         num = checked("scan", num, room)
-    if not is_staged() and not any(map(is_traced, [num, *jax.tree.leaves(rows)])):
+    if not is_staged() and not any(is_traced(x) for x in (num, *jax.tree.leaves(rows))):
         room = capacity_for(max(room, capacity or 0))
-    types = [row_aval(x) for x in jax.tree.leaves(rows)]
+    types = [_jax.row_aval(jax.typeof(x)) for x in jax.tree.leaves(rows)]
     rows = jax.tree.map(lambda x: _as_array(padded(x, room), x), rows)
-    carry, ys = _fold(f, init, rows, types, Turns(num, room, reverse, memory))
+    loop = functools.partial(Spec, capacity=room, reverse=reverse, memory=memory, is_strict=True)
+    carry, ys = _fold(f, init, rows, types, num, loop)
     if isinstance(xs, Padded):
         return carry, Padded(ys, num, is_checked=True)
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
@@ -119,19 +129,16 @@ def _sized(name: str, xs: Any, length: Any, capacity: int | None) -> tuple[Any, 
     return rows, num, num if room is None else room
 
 
-class Turns(NamedTuple):
-    """How a loop is run."""
-
-    num: Any
-    room: int
-    reverse: bool
-    memory: int
-
-
-def _fold(f: Callable[..., Any], init: Any, rows: Any, types: list[Any], turns: Turns) -> tuple[Any, Any]:
+def _fold(
+    f: Callable[..., Any],
+    init: Any,
+    rows: Any,
+    types: list[Any],
+    num: Any,
+    loop: Callable[[BodyLayout], Spec],
+) -> tuple[Any, Any]:
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
-    start = Start("scan", init)
     ys_tree: list[Any] = []
 
     def turn(carry: Any, *row: Any) -> tuple[Any, list[Any]]:
@@ -142,12 +149,40 @@ def _fold(f: Callable[..., Any], init: Any, rows: Any, types: list[Any], turns: 
         ys_tree[:] = [tree]
         return out[0], ys
 
-    traced = start.traced(turn, types)
-    layout = BodyLayout(len(traced.consts), len(traced.init), len(leaves))
-    spec = primitive.Spec(layout, turns.room, turns.reverse, turns.memory, is_strict=True)
-    carry, ys = primitive.bind(traced.jaxpr, spec, turns.num, [*traced.consts, *traced.init, *leaves])
+    traced = traced_turn("scan", init, turn, types)
+    spec = loop(BodyLayout(len(traced.consts), len(traced.init), len(leaves)))
+    carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
     return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(ys_tree[0], ys)
 
 
 def _shown(out: Any) -> str:
     return f"{len(out)} things" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
+
+
+def map(f: Callable[[Any], Any], xs: Any, length: Any = None, *, memory: int = MEMORY) -> Any:  # noqa: A001
+    """A function of each row, one after the other; one compiled program for all lengths up to a
+    capacity that doubles.
+
+    Law: equals `jax.lax.map(f, xs)`, and so do its derivatives.
+
+    Args:
+        f: row of xs -> y.
+        xs: pytree of arrays with equal first axes, or a `Padded` of such.
+        length: see `scan`.
+        memory: see `scan`.
+
+    Returns:
+        Stacked y; see `scan`.
+
+    Raises:
+        LoopTypeError: see `scan`.
+        CapacityError: see `scan`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> incrax.map(lambda x: x**2, jnp.arange(3.0)).tolist()
+        [0.0, 1.0, 4.0]
+    """
+    if not callable(f):
+        raise wrong_option("map(f)", f, "a function")
+    return scan(lambda carry, x: (carry, f(x)), (), xs, length, memory=memory)[1]

@@ -1,4 +1,5 @@
-"""Rows chosen by their values: `select_rows`, `nonzero`, `unique`, with room for as many as may be found.
+"""Rows chosen by their values: `select_rows`, `nonzero`, `unique`, with room for as many as may be
+found.
 
 In: arrays. Out: `Padded`. Gathers only, so that derivatives are JAX's.
 """
@@ -12,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from incrax.control_flow.loops.lengths import (
+from incrax.control_flow.loops.bucketed import current_sizes
+from incrax.control_flow.loops.messages import no_size, other_mask
+from incrax.control_flow.loops.padded import (
     SMALLEST,
+    Padded,
     as_size,
     capacity_for,
     checked,
@@ -23,9 +27,6 @@ from incrax.control_flow.loops.lengths import (
     is_traced,
     padded,
 )
-from incrax.control_flow.loops.messages import no_size, other_mask
-from incrax.control_flow.loops.padded import Padded
-from incrax.control_flow.loops.sizes import current_sizes
 
 
 def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
@@ -36,15 +37,16 @@ def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
     Args:
         x: pytree of arrays of shape (n, ...).
         mask: booleans of shape (n,).
-        size: room for rows. None: a power of two that they fit in; inside a traced function, only in one of `bucketed`
-            or `guarded`.
+        size: room for rows. None: a power of two that they fit in; inside a traced function, only
+            in one of `bucketed` or `guarded`.
 
     Returns:
-        A `Padded` of arrays of shape (size, ...) whose `length` is the number of True; rows past it are zero.
+        A `Padded` of arrays of shape (size, ...) whose `length` is the number of True; rows past it
+        are zero.
 
     Raises:
-        CapacityError: more rows than `size`; from inside a compiled program as a `JaxRuntimeError`. Or no `size` inside
-            a traced function.
+        CapacityError: more rows than `size`; from inside a compiled program as a `JaxRuntimeError`.
+            Or no `size` inside a traced function.
         LoopTypeError: `mask` is no array of n booleans.
 
     Cost: a cumulative sum over the mask and a gather of `size` rows.
@@ -58,11 +60,11 @@ def select_rows(x: Any, mask: Any, size: int | None = None) -> Padded:
     mask = mask if isinstance(mask, (np.ndarray, jax.Array)) else np.asarray(mask)
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         if mask.dtype != bool or mask.ndim != 1 or np.shape(leaf)[:1] != mask.shape:
-            raise other_mask(
-                f"x{jax.tree_util.keystr(path)}", str(jax.typeof(mask)), str(jax.typeof(jnp.asarray(leaf)))
-            )
+            seen = str(jax.typeof(jnp.asarray(leaf)))
+            raise other_mask(f"x{jax.tree_util.keystr(path)}", str(jax.typeof(mask)), seen)
     chosen = _chosen("select_rows", mask, size)
-    return Padded(jax.tree.map(lambda leaf: _gathered(leaf, chosen), x), chosen.num, is_checked=True)
+    rows = jax.tree.map(lambda leaf: _gathered(leaf, chosen), x)
+    return Padded(rows, chosen.num, is_checked=True)
 
 
 def nonzero(x: Any, size: int | None = None) -> Padded:
@@ -73,7 +75,8 @@ def nonzero(x: Any, size: int | None = None) -> Padded:
         size: see `select_rows`.
 
     Returns:
-        A `Padded` of a tuple with one array of indices of shape (size,) per axis of `x`, in row-major order.
+        A `Padded` of a tuple with one array of indices of shape (size,) per axis of `x`, in
+        row-major order.
 
     Raises:
         CapacityError: see `select_rows`.
@@ -95,8 +98,8 @@ def nonzero(x: Any, size: int | None = None) -> Padded:
 class Unique(NamedTuple):
     """The distinct elements of an array, in order.
 
-    `values`, `first` (where each is first) and `counts` are `Padded`; `inverse`, of the shape of the array, says which
-    of the values each element is.
+    `values`, `first` (where each is first) and `counts` are `Padded`; `inverse`, of the shape of
+    the array, says which of the values each element is.
     """
 
     values: Padded
@@ -128,46 +131,56 @@ def unique(x: Any, size: int | None = None) -> Unique:
         >>> found.values.exact().tolist(), found.counts.exact().tolist(), found.inverse.tolist()
         ([1.0, 3.0], [1, 2], [1, 0, 1])
     """
-    if _is_known(x):
-        return _unique_on_host(x, size)
-    x = jnp.asarray(x)
-    flat = jnp.ravel(x)
-    order = jnp.argsort(lax.stop_gradient(flat), stable=True)
+    given = x
+    is_known = _is_known(x)
+    xp: Any = np if is_known else jnp  # NumPy compiles nothing for each number of elements
+    x = xp.asarray(x)
+    flat = x.reshape(-1)
+    order = _order(flat)
     ordered = flat[order]
-    is_first = jnp.concatenate([jnp.ones(min(1, flat.size), bool), ~_equal(ordered[1:], ordered[:-1])])
+    is_first = xp.concatenate(
+        [xp.ones(min(1, flat.size), bool), ~_equal(ordered[1:], ordered[:-1])]
+    )
     chosen = _chosen("unique", is_first, size)
-    index = _gathered(order, chosen)
-    ranks = jnp.cumsum(is_first) - 1
-    inverse = jnp.zeros(flat.size, ranks.dtype).at[order].set(ranks).reshape(x.shape)
-    mask = jnp.arange(chosen.rows.size) < chosen.num
-    counts = jnp.where(mask, jnp.zeros(chosen.rows.size, ranks.dtype).at[ranks].add(1, mode="drop"), 0)
-    as_rows = lambda values: Padded(values, chosen.num, is_checked=True)
-    return Unique(as_rows(_gathered(ordered, chosen)), as_rows(index), inverse, as_rows(counts))
+    ranks = xp.cumsum(is_first) - 1
+    if is_known:
+        inverse = np.zeros_like(ranks)
+        inverse[order] = ranks
+    else:
+        inverse = jnp.zeros_like(ranks).at[order].set(ranks)
+    counts = xp.diff(chosen.rows, append=flat.size)  # rows past the last are `flat.size`
+    put = lambda part: jax.device_put(part, device_of(given)) if is_known else part
+    as_rows = lambda part: Padded(part, chosen.num, is_checked=True)
+    return Unique(
+        as_rows(_gathered(ordered, chosen, given)),
+        as_rows(_gathered(order, chosen, given)),
+        put(inverse.reshape(x.shape)),
+        as_rows(put(counts.astype(ranks.dtype))),
+    )
 
 
-def _unique_on_host(given: Any, size: int | None) -> Unique:
-    """Without compiling for each number of elements."""
-    x = np.asarray(given)
+def _order(x: Any) -> Any:
+    """Which element comes where when they are sorted, equal ones as they stand."""
+    if not isinstance(x, np.ndarray):
+        return jnp.argsort(lax.stop_gradient(x), stable=True)
     is_foreign = x.dtype.kind == "V"  # bfloat16 and the like, whose NaNs NumPy does not know
-    known = x.astype(np.float32) if is_foreign and jnp.issubdtype(x.dtype, jnp.floating) else x
-    values, first, inverse, counts = np.unique(known, return_index=True, return_inverse=True, return_counts=True)
-    values = values.astype(x.dtype)
-    _, room = _with_room("unique", len(values), size)
-    put = lambda part: jax.device_put(part, device_of(given))
-    as_rows = lambda part: Padded(put(padded(part, room).copy()), len(values), is_checked=True)
-    return Unique(as_rows(values), as_rows(first), put(inverse.reshape(x.shape)), as_rows(counts))
+    if is_foreign and jnp.issubdtype(x.dtype, jnp.floating):
+        x = x.astype(np.float32)
+    return np.argsort(x, kind="stable")
 
 
-def _equal(a: jax.Array, b: jax.Array) -> jax.Array:
+def _equal(a: Any, b: Any) -> Any:
     """Equal, or both NaN."""
     return (a == b) | ((a != a) & (b != b))  # noqa: PLR0124
 
 
-# --- which rows -------------------------------------------------------------------------------------------------------
+# --- which rows -----------------------------------------------------------------------------------
 
 
 class _Chosen(NamedTuple):
-    """Numbers of chosen rows, of shape (size,), out of range past `num`; NumPy's where the mask is known."""
+    """Numbers of chosen rows, of shape (size,), out of range past `num`; NumPy's where the mask is
+    known.
+    """
 
     rows: Any
     num: Any
@@ -179,15 +192,14 @@ def _is_known(x: Any) -> bool:
 
 def _chosen(name: str, mask: Any, size: int | None) -> _Chosen:
     if _is_known(mask):
-        found = np.flatnonzero(np.asarray(mask)).astype(np.int32)
-        _, room = _with_room(name, len(found), size)
-        rows = np.full(room, mask.size, np.int32)
-        rows[: len(found)] = found
-        return _Chosen(rows, len(found))
+        found = np.flatnonzero(np.asarray(mask))
+        num, room = _with_room(name, len(found), size)
+        rows = np.append(found, np.full(room - num, mask.size))
+        return _Chosen(rows.astype(np.int32), num)
     num, room = _with_room(name, jnp.sum(mask, dtype=jnp.int32), size)
-    places = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, room)
-    rows = jnp.full(room, mask.size, jnp.int32).at[places].set(jnp.arange(mask.size, dtype=jnp.int32), mode="drop")
-    return _Chosen(jnp.where(jnp.arange(room) < num, rows, mask.size), num)  # so that no row is had without the check
+    rows = jnp.flatnonzero(mask, size=room, fill_value=mask.size).astype(jnp.int32)
+    # so that no row is had without the check
+    return _Chosen(jnp.where(jnp.arange(room) < num, rows, mask.size), num)
 
 
 def _with_room(name: str, num: Any, size: int | None) -> tuple[Any, int]:

@@ -1,7 +1,8 @@
 """One path of a guarded function, for others to look at.
 
-In: a guarded function and the values of a call. Out: the path that they take as a function of arguments like these,
-recorded apart from those that calls take; or the incremental function that evaluates it.
+In: a guarded function and the values of a call. Out: the path that they take as a function of
+arguments like these, recorded apart from those that calls take; or the incremental function that
+evaluates it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from incrax.engine.inputs.signature import make_signature
 class Alone(NamedTuple):
     """A path that is right at some values.
 
-    Fields: `run(*args, **kwargs)` gives its results, and the number of the first guard that does not hold, for
-    arguments of the same structure and types, traced or not; the number of guards.
+    Fields: `run(*args, **kwargs)` gives its results, and the number of the first guard that does
+    not hold, for arguments of the same structure and types, traced or not; the number of guards.
     """
 
     run: Callable[..., tuple[Any, Any]]
@@ -76,15 +77,21 @@ def _of_statics(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         others = [x for number, x in enumerate(args) if number not in statics.positions]
-        return found.run(*others, **{name: x for name, x in kwargs.items() if name not in statics.names})
+        return found.run(
+            *others, **{name: x for name, x in kwargs.items() if name not in statics.names}
+        )
 
     return found._replace(run=run)
 
 
-def incremental_of(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """The incremental function of the path that these values take, recorded if need be, and its arguments.
+def incremental_of(
+    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Sequence[Any]]:
+    """The incremental function of the path that these values take, recorded if need be, and its
+    arguments.
 
-    Without values that of the path that most calls took. None where there is no path, or it is compiled as a whole.
+    Without values that of the path that most calls took. None where there is no path, or it is
+    compiled as a whole.
     """
     if not args and not kwargs:
         paths = [path for tape in f._all_tapes() for path in tape.tree.paths]

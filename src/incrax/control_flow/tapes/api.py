@@ -60,50 +60,58 @@ def guarded(
     constant: str | Sequence[str] = (),
     dynamic: str | int | Sequence[str | int] = (),
 ) -> Guarded[P, R] | Callable[[Callable[P, R]], Guarded[P, R]]:
-    """Compile a function with Python control flow, path by path, so that it stays right on every path.
+    """Compile a function with Python control flow, path by path, so that it stays right on every
+    path.
 
-    Law: `guarded(f)(*args)` equals `f(*args)` for every sequence of calls, up to a few units in the last place, or
-    raises an error that says why it cannot.
+    Law: `guarded(f)(*args)` equals `f(*args)` for every sequence of calls, up to a few units in the
+    last place, or raises an error that says why it cannot.
 
-    The first call runs `f` once and records a straight-line program, and a guard for each thing that Python learned of
-    a traced value: the side of an `if`, the value of an `int(x)`, with file, line and expression. Later calls run the
-    path that is expected as one program, which also gives the number of the first guard that does not hold. On a miss
-    the right path is looked up by the outcomes of guards, or recorded.
+    The first call runs `f` once and records a straight-line program, and a guard for each thing
+    that Python learned of a traced value: the side of an `if`, the value of an `int(x)`, with file,
+    line and expression. Later calls run the path that is expected as one program, which also gives
+    the number of the first guard that does not hold. On a miss the right path is looked up by the
+    outcomes of guards, or recorded.
 
     Args:
-        f: function of pytrees of arrays, with any Python control flow on their values, and any JAX transformation
-            inside: pass `jax.value_and_grad(loss)` for compiled derivatives. May be left out to use `guarded(...)` as a
-            decorator with options.
-        guard: function of the same arguments; what it returns (booleans, integers) selects the path first.
-        static: names or positions of arguments that are Python values; each combination has its own paths.
-        floats: also allow floats as Python values (`float(x)`, `np.asarray(x)`, text). Each new value is a new path,
-            and no derivative passes through it.
+        f: function of pytrees of arrays, with any Python control flow on their values, and any JAX
+            transformation inside: pass `jax.value_and_grad(loss)` for compiled derivatives. May be
+            left out to use `guarded(...)` as a decorator with options.
+        guard: function of the same arguments; what it returns (booleans, integers) selects the path
+            first.
+        static: names or positions of arguments that are Python values; each combination has its own
+            paths.
+        floats: also allow floats as Python values (`float(x)`, `np.asarray(x)`, text). Each new
+            value is a new path, and no derivative passes through it.
         max_paths: paths recorded per structure and types of the arguments, at most.
-        fallback: beyond `max_paths`, `"eager"`: warn once, with the outcomes of each guard, and call `f` as it is;
-            `"error"`: raise.
+        fallback: beyond `max_paths`, `"eager"`: warn once, with the outcomes of each guard, and
+            call `f` as it is; `"error"`: raise.
         constant: names of captured variables that never change; they are not compared.
-        dynamic: names or positions of arguments, pytrees of arrays, whose number of rows may change without a new
-            recording. They are padded to a power of two of rows, from 64 on, and reach `f` as `Padded`, which `scan`
-            and `map` take; one path serves all lengths up to a capacity. `Padded` results come back as the rows that
-            count. `len(x)` of such an argument is a guard on its length.
+        dynamic: names or positions of arguments, pytrees of arrays, whose number of rows may change
+            without a new recording. They are padded to a power of two of rows, from 64 on, and
+            reach `f` as `Padded`, which `scan` and `map` take; one path serves all lengths up to a
+            capacity. `Padded` results come back as the rows that count. `len(x)` of such an
+            argument is a guard on its length.
 
     Returns:
-        A callable with the signature of `f`, and `stats`, `explain()` and `clear()`. Under `jax.grad`, `jvp`, `vjp`,
-        `jacobian` and `hessian` of known values it takes the right path, to any order. Inside another guarded function
-        it is part of the outer path. Of an incremental function, or given to `incremental`, it saves values per path.
+        A callable with the signature of `f`, and `stats`, `explain()` and `clear()`. Under
+        `jax.grad`, `jvp`, `vjp`, `jacobian` and `hessian` of known values it takes the right path,
+        to any order. Inside another guarded function it is part of the outer path. Of an
+        incremental function, or given to `incremental`, it saves values per path.
 
     Raises:
-        TapeError: at a call whose path no tape can hold; subclasses say what it is: `FloatGuardError`,
-            `GuardOnEffectError`, `CapturedStateError`, `NotReproducibleError`, `PythonBranchError` (inside `jit` or
-            `vmap`, where values are not known), `TooManyPathsError`.
+        TapeError: at a call whose path no tape can hold; subclasses say what it is:
+            `FloatGuardError`, `GuardOnEffectError`, `CapturedStateError`, `NotReproducibleError`,
+            `PythonBranchError` (inside `jit` or `vmap`, where values are not known),
+            `TooManyPathsError`.
 
-    Cost: a call on the expected path costs one program and some microseconds; a miss, one more program per wrong guess.
-        Recording runs `f` as a trace, and the equations that guards depend on one by one. Paths with effects or loops
-        that may not end run their guards as a program of their own first. What `f` captures (cells, globals,
-        attributes, defaults) is compared at each call.
+    Cost: a call on the expected path costs one program and some microseconds; a miss, one more
+        program per wrong guess. Recording runs `f` as a trace, and the equations that guards depend
+        on one by one. Paths with effects or loops that may not end run their guards as a program of
+        their own first. What `f` captures (cells, globals, attributes, defaults) is compared at
+        each call.
 
-    Not handled: effects of Python itself (printing, appending) happen when a path is recorded, as under `jax.jit`; code
-        of installed packages is taken as constant.
+    Not handled: effects of Python itself (printing, appending) happen when a path is recorded, as
+        under `jax.jit`; code of installed packages is taken as constant.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -140,7 +148,9 @@ def _check(f: Any, guard: Any, max_paths: Any, fallback: Any, floats: Any) -> No
     if not isinstance(floats, bool):
         raise wrong_option("guarded(floats=...)", floats, "a bool")
     if not isinstance(max_paths, int) or isinstance(max_paths, bool) or max_paths < 1:
-        raise ValueError(f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1.")
+        raise ValueError(
+            f"`guarded(max_paths=...)` got {max_paths!r}; it is a number of paths, at least 1."
+        )
     if fallback not in FALLBACKS:
         raise ValueError(_unknown_fallback(fallback))
 
@@ -171,7 +181,8 @@ def _plain(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
-    """Which branches of a function depend on values, before it is compiled with something unguarded.
+    """Which branches of a function depend on values, before it is compiled with something
+    unguarded.
 
     Args:
         f: function of pytrees of arrays.
@@ -179,8 +190,8 @@ def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
         **kwargs: keyword arguments.
 
     Returns:
-        A report, false if there are such branches; it lists `file:line`, the expression, and what was learned, and
-        what the function captures that `jax.jit` would take as constant.
+        A report, false if there are such branches; it lists `file:line`, the expression, and what
+        was learned, and what the function captures that `jax.jit` would take as constant.
 
     Cost: one trace of `f`, and the equations that its branches depend on. Effects do not run.
 

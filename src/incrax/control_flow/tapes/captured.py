@@ -1,9 +1,10 @@
-"""What a function captures: cells, globals, attributes and defaults that its code can read, and whether they changed.
+"""What a function captures: cells, globals, attributes and defaults that its code can read, and
+whether they changed.
 
 In: functions. Out: a snapshot that knows whether it is still current. It must not know about paths.
 
-Invariant: a call whose snapshot is current reads the same captured values as the recorded one, except in code of
-installed packages, which is taken as constant.
+Invariant: a call whose snapshot is current reads the same captured values as the recorded one,
+except in code of installed packages, which is taken as constant.
 
     Captured       the walk from functions over all that their code can read
       CodeNames    what instructions name: globals, attributes, modules, names in text
@@ -48,17 +49,23 @@ from incrax.engine.inputs.mutable import has_fields_in_c, slots_of
 MISSING = object()
 """Stands for a variable, or an attribute, without a value."""
 
-# --- what code names --------------------------------------------------------------------------------------------------
+# --- what code names ------------------------------------------------------------------------------
 
-_BY_TEXT = frozenset("getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split())
-"""Functions and attributes by which code reads modules, or attributes of them, that it names in text."""
+_BY_TEXT = frozenset(
+    "getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split()
+)
+"""Functions and attributes by which code reads modules, or attributes of them, that it names in
+text.
+"""
 
 _ANY_MODULE = frozenset("__import__ import_module modules".split())
 """Those by which it reads modules."""
 
 
 class CodeNames(NamedTuple):
-    """What code, and functions inside it, may read: globals, attributes, modules that it imports, names in text."""
+    """What code, and functions inside it, may read: globals, attributes, modules that it imports,
+    names in text.
+    """
 
     names: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -93,7 +100,9 @@ def names_read(code: types.CodeType) -> CodeNames:
             if kind is not None:
                 found[kind][instruction.argval] = None
     if not _BY_TEXT.isdisjoint({**found[0], **found[1]}):
-        found[3].update(dict.fromkeys(text for part in all_codes(code) for text in _texts(part.co_consts)))
+        found[3].update(
+            dict.fromkeys(text for part in all_codes(code) for text in _texts(part.co_consts))
+        )
     return CodeNames(*map(tuple, found))
 
 
@@ -114,7 +123,7 @@ def all_codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from all_codes(const)
 
 
-# --- state of the process ---------------------------------------------------------------------------------------------
+# --- state of the process -------------------------------------------------------------------------
 
 
 class ProcessState(NamedTuple):
@@ -128,7 +137,15 @@ class ProcessState(NamedTuple):
 def settings_of(context: decimal.Context) -> Any:
     """A context of decimal numbers, without its flags, which computing sets."""
     traps = tuple(signal for signal, is_set in context.traps.items() if is_set)
-    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
+    return (
+        context.prec,
+        context.rounding,
+        context.Emin,
+        context.Emax,
+        context.capitals,
+        context.clamp,
+        traps,
+    )
 
 
 DECIMAL = ProcessState("the context of `decimal`", lambda: settings_of(decimal.getcontext()))
@@ -141,14 +158,22 @@ def is_decimal(value: Any) -> bool:
 
 def level_of(logger: logging.Logger) -> Any:
     """What code can ask a logger; not its attributes, as it saves answers there."""
-    return logger.getEffectiveLevel(), logger.level, logger.disabled, logger.propagate, logger.manager.disable
+    return (
+        logger.getEffectiveLevel(),
+        logger.level,
+        logger.disabled,
+        logger.propagate,
+        logger.manager.disable,
+    )
 
 
-# --- equal content ----------------------------------------------------------------------------------------------------
+# --- equal content --------------------------------------------------------------------------------
 
 
 def same_image(a: Any, b: Any) -> bool:
-    """Whether two immutable values are of one type and have the same bits; other objects are compared by identity."""
+    """Whether two immutable values are of one type and have the same bits; other objects are
+    compared by identity.
+    """
     if a is b:
         return True
     if type(a) is not type(b):
@@ -156,7 +181,10 @@ def same_image(a: Any, b: Any) -> bool:
     if hasattr(a, "__dict__") and not isinstance(a, jax.Array):
         return False
     if isinstance(a, (float, complex, np.generic)):
-        return np.asarray(a).dtype == np.asarray(b).dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        return (
+            np.asarray(a).dtype == np.asarray(b).dtype
+            and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        )
     if isinstance(a, (bool, int, str, bytes, range, slice, np.dtype)):
         return a == b
     if type(a) is tuple:
@@ -177,7 +205,7 @@ def _same_array(a: Any, b: Any) -> bool:
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-# --- objects that can change in place ---------------------------------------------------------------------------------
+# --- objects that can change in place -------------------------------------------------------------
 
 Reader = Callable[[], tuple[Any, Sequence[Any]]]
 """Gives keys, compared by `==`, and values, which are watched on their own."""
@@ -198,11 +226,16 @@ _STATES: Sequence[tuple[Any, Callable[[Any], Any]]] = (
 
 
 class Container:
-    """An object with children: items, values, attributes. Its children's own content is watched by other containers."""
+    """An object with children: items, values, attributes.
+
+    Its children's own content is watched by other containers.
+    """
 
     __slots__ = ("children", "is_mutable", "keys", "name", "read", "values")
 
-    def __init__(self, name: str, read: Callable[[], tuple[Any, Sequence[Any]]], *, is_mutable: bool = True) -> None:
+    def __init__(
+        self, name: str, read: Callable[[], tuple[Any, Sequence[Any]]], *, is_mutable: bool = True
+    ) -> None:
         self.name = name
         self.read = read
         self.is_mutable = is_mutable
@@ -216,7 +249,9 @@ class Container:
         keys, values = self.read()
         if keys != self.keys or len(values) != len(self.values):
             return False
-        return all(map(operator.is_, values, self.values)) or all(map(same_image, values, self.values))
+        return all(map(operator.is_, values, self.values)) or all(
+            map(same_image, values, self.values)
+        )
 
     @staticmethod
     def all_of(function: str, name: str, value: Any) -> list[Container]:
@@ -232,12 +267,16 @@ class Container:
         if has_fields_in_c(type(value)) or (items is None and attributes is None):
             items = _pickled_reader(value)
             attributes = None
-        has_readers = items is not None or (attributes is not None and not hasattr(type(value), "__next__"))
+        has_readers = items is not None or (
+            attributes is not None and not hasattr(type(value), "__next__")
+        )
         is_mutable = not isinstance(value, (tuple, frozenset))
         readers = [read for read in (items, attributes) if read is not None] if has_readers else []
         found = [Container(name, read, is_mutable=is_mutable) for read in readers]
         if not found or any(container.keys is None for container in found):
-            raise not_comparable(function, name, f"of type {type(value).__name__}, whose content cannot be compared")
+            raise not_comparable(
+                function, name, f"of type {type(value).__name__}, whose content cannot be compared"
+            )
         return found
 
     @staticmethod
@@ -247,7 +286,9 @@ class Container:
 
     @staticmethod
     def of_functions(name: str, value: Any) -> Container:
-        """The container of what a compiled function, or one with a derivative of its own, was made of."""
+        """The container of what a compiled function, or one with a derivative of its own, was made
+        of.
+        """
 
         def read() -> tuple[Any, Sequence[Any]]:
             found = {key: part for key, part in vars(value).items() if callable(part)}
@@ -273,9 +314,11 @@ class Container:
 
 
 def is_memory(value: Any) -> bool:
-    """Whether a value is, or belongs to, what a function remembers of objects for as long as they live.
+    """Whether a value is, or belongs to, what a function remembers of objects for as long as they
+    live.
 
-    That follows from all else that it reads, and needs no comparison where the function is of an installed package.
+    That follows from all else that it reads, and needs no comparison where the function is of an
+    installed package.
     """
     return isinstance(getattr(value, "__self__", value), _WEAK)
 
@@ -312,7 +355,9 @@ def _object_reader(value: np.ndarray) -> Reader | None:
 
 
 class _Pickled(pickle.Pickler):
-    """Bytes that hold all that an object is made of, but for functions, classes, modules and arrays: `apart`."""
+    """Bytes that hold all that an object is made of, but for functions, classes, modules and
+    arrays: `apart`.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
@@ -338,7 +383,9 @@ def _pickled(value: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def _pickled_reader(value: Any) -> Reader | None:
-    """What an object with fields in C holds, as it says itself where it is copied; None for iterators."""
+    """What an object with fields in C holds, as it says itself where it is copied; None for
+    iterators.
+    """
     return None if hasattr(type(value), "__next__") else lambda: _pickled(value)
 
 
@@ -351,7 +398,9 @@ def _attribute_reader(value: Any) -> Reader | None:
     slots = [name for cls in type(value).__mro__ for name in slots_of(cls)]
     slots += ["default_factory"] if isinstance(value, defaultdict) else []
     slots += ["args"] if isinstance(value, BaseException) else []
-    if isinstance(value, _WITHOUT_ATTRIBUTES) or (not slots and getattr(value, "__dict__", None) is None):
+    if isinstance(value, _WITHOUT_ATTRIBUTES) or (
+        not slots and getattr(value, "__dict__", None) is None
+    ):
         return None
 
     def read() -> tuple[Any, Sequence[Any]]:
@@ -366,11 +415,15 @@ def _attribute_reader(value: Any) -> Reader | None:
 
 
 def _class_content(cls: type) -> tuple[Any, Sequence[Any]]:
-    found = {n: v for n, v in vars(cls).items() if n not in ("__dict__", "__weakref__", "__doc__", "__annotations__")}
+    found = {
+        n: v
+        for n, v in vars(cls).items()
+        if n not in ("__dict__", "__weakref__", "__doc__", "__annotations__")
+    }
     return (".", *found), list(found.values())
 
 
-# --- the walk ---------------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 _SCOPES = frozenset(("globals", "vars", "eval", "exec"))
 """Functions that read globals by names which code does not show."""
@@ -378,22 +431,45 @@ _SCOPES = frozenset(("globals", "vars", "eval", "exec"))
 MAX_VALUES = 20_000
 """Values inside captured objects that are compared at each call, at most."""
 
-_SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.generic, np.dtype, Enum)
+_SCALARS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(...),
+    range,
+    slice,
+    np.generic,
+    np.dtype,
+    Enum,
+)
 _SCALARS += (datetime.date, datetime.time, datetime.timedelta, datetime.timezone, Decimal)
 _WITH_STATE = (threading.local, threading.Event, logging.Logger, logging.LoggerAdapter)
 """Types of trusted packages whose objects hold what code reads."""
 
 _LRU_CACHE = type(functools.lru_cache(len))
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
-_BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
+_BUILT_IN = (
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    np.ufunc,
+)
 _BUILT_IN += (types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType)
 _BUILT_IN += (type(vars(NamedTuple("Fields", [("field", int)]))["field"]),)
 _BUILT_IN += (ctypes._CFuncPtr,)  # pyright: ignore[reportAttributeAccessIssue]
 _PLAIN = (*_SCALARS, list, tuple, dict, set, frozenset, deque, bytearray, np.ndarray)
-"""What is compared where code reads it as an attribute of an installed module; functions and classes are constant."""
+"""What is compared where code reads it as an attribute of an installed module; functions and
+classes are constant.
+"""
 
 _TRUSTED = frozenset("jax jaxlib logging re threading _thread _abc _ctypes typing".split())
-"""Packages whose objects are compared by identity; of compiled functions also what they were made of."""
+"""Packages whose objects are compared by identity; of compiled functions also what they were made
+of.
+"""
 
 
 class Code(NamedTuple):
@@ -426,7 +502,7 @@ class Captured:
         self._states: set[str] = set()
         self._read: set[tuple[int, str]] = set()
 
-    # --- comparison -----------------------------------------------------------------------------------------------
+    # --- comparison -------------------------------------------------------------------------------
 
     def is_current(self) -> bool:
         """Whether everything captured has the value that it had."""
@@ -445,11 +521,13 @@ class Captured:
     def changed(self) -> list[str]:
         """Names of what changed."""
         names = [n for n, cell, value in self.cells if not same_image(contents(cell), value)]
-        names += [n for scope, n, value in self.globals if not same_image(scope.get(n, MISSING), value)]
+        names += [
+            n for scope, n, value in self.globals if not same_image(scope.get(n, MISSING), value)
+        ]
         names += [fun.__name__ for fun, parts in self.functions if _parts(fun) != parts]
         return names + [c.name for c in self.containers if not c.is_current()]
 
-    # --- the walk -------------------------------------------------------------------------------------------------
+    # --- the walk ---------------------------------------------------------------------------------
 
     def visit(self, name: str, value: Any) -> None:
         """Note a value that code can read, and what can be read from it."""
@@ -480,16 +558,22 @@ class Captured:
 
     def knows(self, root: Any) -> bool:
         """Whether a state of the process, or an object, was noted."""
-        return root.name in self._states if isinstance(root, ProcessState) else id(root) in self.seen
+        return (
+            root.name in self._states if isinstance(root, ProcessState) else id(root) in self.seen
+        )
 
     def walk(self) -> None:
-        """Follow what was noted, until nothing is new; no recursion, as values may be nested deeply."""
+        """Follow what was noted, until nothing is new; no recursion, as values may be nested
+        deeply.
+        """
         while self._waiting or self._visit_attributes_of_modules():
             self._follow(*self._waiting.popleft())
 
     def _follow(self, name: str, value: Any) -> None:
         if len(self.seen) > MAX_VALUES:
-            raise not_comparable(self.name, name, f"with more than {MAX_VALUES:,} values in all that it captures")
+            raise not_comparable(
+                self.name, name, f"with more than {MAX_VALUES:,} values in all that it captures"
+            )
         if isinstance(value, _jax.Tracer):
             self.tracers.append(name)
         elif isinstance(value, types.FunctionType):
@@ -523,7 +607,9 @@ class Captured:
             self._add(Container.of_functions(name, value))
 
     def _visit_compiled(self, name: str, value: Any) -> None:
-        """Note an object that may save what it computes: that changes, and what it returns does not."""
+        """Note an object that may save what it computes: that changes, and what it returns does
+        not.
+        """
         if hasattr(type(value), "_captured"):
             self._add(Container(name, lambda: ((), value._captured())))
         elif hasattr(value, "__wrapped__"):
@@ -555,7 +641,9 @@ class Captured:
         for base in cls.__mro__[1:]:
             self.visit(base.__name__, base)
         for member_name, member in vars(cls).items():
-            if not (member_name.startswith("__") and member_name.endswith("__") and not callable(member)):
+            if not (
+                member_name.startswith("__") and member_name.endswith("__") and not callable(member)
+            ):
                 self.visit(f"{name}.{member_name}", member)
 
     def _visit_function(self, name: str, fun: types.FunctionType) -> None:
@@ -632,7 +720,9 @@ class Captured:
             self.visit(full, value)
 
     def _visit_attributes_of_modules(self) -> bool:
-        """Note attributes that any code names of any module that it may hold; whether there is more to follow."""
+        """Note attributes that any code names of any module that it may hold; whether there is more
+        to follow.
+        """
         for name, module in list(self._modules.values()):
             if not is_own_module(module):
                 continue
@@ -660,7 +750,9 @@ def captured_by(name: str, roots: Iterable[Any], constant: Sequence[str]) -> Cap
 
 
 def _parts(fun: types.FunctionType) -> tuple[Any, ...]:
-    """What of a function may be replaced, as reloaders do, by identity; whether it has attributes."""
+    """What of a function may be replaced, as reloaders do, by identity; whether it has
+    attributes.
+    """
     return id(fun.__code__), id(fun.__defaults__), id(fun.__kwdefaults__), bool(fun.__dict__)
 
 

@@ -15,7 +15,9 @@ from incrax.engine.inputs.signature import Signature
 
 
 class TapeReport(NamedTuple):
-    """Branches that depend on values, and what else a compiled program would freeze; true if there is nothing."""
+    """Branches that depend on values, and what else a compiled program would freeze; true if there
+    is nothing.
+    """
 
     branches: tuple[Guard, ...]
     """Branches that depend on values, with file, line and expression."""
@@ -37,7 +39,9 @@ class _PrintedReport(Printable):
 
     def tables(self) -> list[Table]:
         """Branches, and the rest."""
-        branches = [[g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.report.branches]
+        branches = [
+            [g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.report.branches
+        ]
         others = [["not reproducible", text] for text in self.report.impure]
         others += [["captured, can change", name] for name in self.report.mutable]
         return [
@@ -51,5 +55,9 @@ def branches_of(fun: Callable[..., Any], signature: Signature, leaves: Sequence[
     subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(floats=True), [fun])
     found = observed(subject, signature, leaves)
     impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.log.impure))
-    mutable = tuple(dict.fromkeys(container.name for container in found.captured.containers if container.is_mutable))
+    mutable = tuple(
+        dict.fromkeys(
+            container.name for container in found.captured.containers if container.is_mutable
+        )
+    )
     return TapeReport(found.recording.guards, impure, mutable)

@@ -1,6 +1,7 @@
 """Conversions of traced values to Python, each recorded as a guard.
 
-In: a tracer, whose trace tells its value. Out: what Python asked for. It must not know how the value is found.
+In: a tracer, whose trace tells its value. Out: what Python asked for. It must not know how the
+value is found.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ READS = {
     "_is_slice_element_none_or_constant_or_symbolic": "int",
     "expand_bool_indices": "value",
 }
-"""Functions of JAX that get the value of a tracer because Python needs it; any other gets None and stays traced."""
+"""Functions of JAX that get the value of a tracer because Python needs it; any other gets None and
+stays traced.
+"""
 
 
 _here = threading.local()
@@ -52,12 +55,16 @@ def learned(tracer: Any, kind: str, place: Place | None = None) -> Any:
     place = place or getattr(_here, "place", None) or place_of(frame)
     assert place is not None
     is_float = kind == "value" and jnp.issubdtype(tracer.dtype, jnp.inexact)
-    tracer._trace.learn(tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float)))
+    tracer._trace.learn(
+        tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float))
+    )
     return value
 
 
 def as_text(tracer: Any, form: Callable[[Any], str]) -> str:
-    """A tracer's value as text: no guard where it is just printed, no value where JAX names something by it."""
+    """A tracer's value as text: no guard where it is just printed, no value where JAX names
+    something by it.
+    """
     if is_asked_by_jax(caller(1)):
         return f"a traced {tracer.dtype.name}{list(tracer.shape)}"
     place = place_of(caller(2))
@@ -73,7 +80,11 @@ def is_for_log() -> bool:
 
 def formatted(value: Any, spec: str) -> str:
     """What an array gives in an f-string."""
-    return format(np.asarray(value)[()], spec) if np.ndim(value) == 0 else format(jnp.asarray(value), spec)
+    return (
+        format(np.asarray(value)[()], spec)
+        if np.ndim(value) == 0
+        else format(jnp.asarray(value), spec)
+    )
 
 
 def read_by_jax(tracer: Any) -> Any:
@@ -105,7 +116,7 @@ def _is_integer(tracer: Any) -> bool:
     return tracer.size == 1 and (jnp.issubdtype(tracer.dtype, jnp.integer) or tracer.dtype == bool)
 
 
-# --- methods of tracers -----------------------------------------------------------------------------------------------
+# --- methods of tracers ---------------------------------------------------------------------------
 
 
 def to_bool(tracer: Any) -> bool:
@@ -118,7 +129,9 @@ def to_bool(tracer: Any) -> bool:
 def to_scalar(tracer: Any, kind: type) -> Any:
     """`int(x)`, `float(x)`, `complex(x)`."""
     if tracer.ndim > 0:
-        raise TypeError(f"Only scalar arrays can be converted to Python scalars; got {tracer.ndim=}")
+        raise TypeError(
+            f"Only scalar arrays can be converted to Python scalars; got {tracer.ndim=}"
+        )
     is_int = kind is int or (kind is float and _is_integer(tracer))
     return kind(np.asarray(learned(tracer, "int" if is_int else "value"))[()])
 

@@ -15,7 +15,9 @@ from incrax.control_flow.tapes.tree import outcomes
 
 
 class TapeExplanation(NamedTuple):
-    """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it to programs."""
+    """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it
+    to programs.
+    """
 
     stats: dict[str, int]
     """The counters of `TapeStats`."""
@@ -41,13 +43,23 @@ class _PrintedExplanation(Printable):
 
     def tables(self) -> list[Table]:
         """Calls, paths, guards."""
-        counts = [[name.replace("_", " "), str(n)] for name, n in self.explanation.stats.items()]
+        found = self.explanation
+        counts = [[name.replace("_", " "), str(n)] for name, n in found.stats.items()]
         paths = [
-            [str(n), p["types"], str(p["hits"]), str(p["misses"]), f"{p['record_s']:.3f}", f"{p['compile_s']:.3f}"]
+            [
+                str(n),
+                p["types"],
+                str(p["hits"]),
+                str(p["misses"]),
+                f"{p['record_s']:.3f}",
+                f"{p['compile_s']:.3f}",
+            ]
             + ["\n".join(p["guards"]) or "none"]
-            for n, p in enumerate(self.explanation.paths)
+            for n, p in enumerate(found.paths)
         ]
-        guards = [[g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.explanation.guards]
+        guards = [
+            [g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in found.guards
+        ]
         header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
         return [
             Table("calls", ["", ""], counts),
@@ -60,7 +72,9 @@ def explain(stats: TapeStats, tapes: Iterable[Tape]) -> TapeExplanation:
     """The report of some tapes."""
     tapes = list(tapes)
     paths = tuple(_described(tape, path) for tape in tapes for path in tape.tree.paths)
-    guards = tuple({"place": place, "outcomes": sorted(keys)} for place, keys in _seen(tapes).items())
+    guards = tuple(
+        {"place": place, "outcomes": sorted(keys)} for place, keys in _seen(tapes).items()
+    )
     return TapeExplanation(stats.as_dict(), paths, guards)
 
 

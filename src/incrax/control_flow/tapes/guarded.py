@@ -1,6 +1,7 @@
 """`guarded(f)`: compiled Python control flow that stays right.
 
-In: a function of pytrees. Out: a function with the same results, whose usual path is one compiled program.
+In: a function of pytrees. Out: a function with the same results, whose usual path is one compiled
+program.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from incrax.control_flow.tapes.messages import (
     too_many_paths,
     unknown_branch,
 )
-from incrax.control_flow.tapes.paths import OtherTypes, Path
+from incrax.control_flow.tapes.paths import OtherTypes, Path, int_of
 from incrax.control_flow.tapes.statics import Split, StaticNames, split
 from incrax.control_flow.tapes.tape import Tape, evaluate, first_results
 from incrax.control_flow.tapes.tree import OtherWay
@@ -73,14 +74,16 @@ class Guarded(Generic[P, R]):
         self._stats = TapeStats()
         self._tapes: LruTable[Any, list[Tape]] = LruTable(MAX_SIGNATURES, weigh=_tapes_bytes)
         self._kin: LruTable[Any, Guarded[..., R]] = LruTable(MAX_SIGNATURES)
-        self._ragged = RaggedArguments(fun, names, "guarded", "guarded(dynamic=...)") if names else None
+        self._ragged = (
+            RaggedArguments(fun, names, "guarded", "guarded(dynamic=...)") if names else None
+        )
         self._latest: Tape | None = None
         self._has_warned = False
         self._is_disabled = is_disabled()
         self._lock = threading.RLock()
         functools.update_wrapper(self, fun, updated=())
 
-    # --- calls ----------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `f(*args, **kwargs)`."""
@@ -100,13 +103,15 @@ class Guarded(Generic[P, R]):
         except (OtherTypes, TypeError):
             return self._call(args, kwargs)
         self._stats.calls += 1
-        if not path.num_guards or (number := failing.item()) == path.num_guards:
+        if not path.num_guards or (number := int_of(failing)) == path.num_guards:
             self._stats.hits += 1
             path.hits += 1
             tape.latest = path
             tape.likely = path.successor
             return jax.tree_util.tree_unflatten(path.out_tree, results)
-        return self._answer(tape, leaves, args, kwargs, tape.after(path, number, leaves), is_hit=False)
+        return self._answer(
+            tape, leaves, args, kwargs, tape.after(path, number, leaves), is_hit=False
+        )
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the path expected by the latest tape may not answer."""
@@ -129,8 +134,12 @@ class Guarded(Generic[P, R]):
         self._latest = tape
         return self._answer(tape, dynamic, args, kwargs, tape.likely, is_hit=True)
 
-    def _answer(self, tape: Tape, leaves: Any, args: Any, kwargs: Any, first: Path | None, *, is_hit: bool) -> Any:
-        """The results of the path that is right, `first` tried first; it is recorded if there is none."""
+    def _answer(
+        self, tape: Tape, leaves: Any, args: Any, kwargs: Any, first: Path | None, *, is_hit: bool
+    ) -> Any:
+        """The results of the path that is right, `first` tried first; it is recorded if there is
+        none.
+        """
         found = tape.search(first, lambda path: self._attempt(path, leaves), leaves)
         if found is None:
             return self._record(tape, tape.signature, leaves, args, kwargs)
@@ -151,7 +160,9 @@ class Guarded(Generic[P, R]):
     def _of_rows(self, ragged: RaggedArguments, args: Any, kwargs: Any) -> Any:
         """A call with arguments of any number of rows: tapes of their own, of padded arguments."""
         leaves = jax.tree_util.tree_leaves((args, kwargs))
-        is_known = all(_jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer))
+        is_known = all(
+            _jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer)
+        )
         args, kwargs, lengths = (ragged.padded if is_known else ragged.wrapped)(args, kwargs)
         return exact(self._rows_kin()(*args, **kwargs), lengths)
 
@@ -174,12 +185,18 @@ class Guarded(Generic[P, R]):
             kin = self._kin.get(found.key)
             if kin is None:
                 roots = [self._fun, *found.statics]
-                kin = Guarded(cast(Any, found.fun), self._subject.options, StaticNames.none(), self._make, roots)
+                kin = Guarded(
+                    cast(Any, found.fun),
+                    self._subject.options,
+                    StaticNames.none(),
+                    self._make,
+                    roots,
+                )
                 kin._stats = self._stats
                 self._kin.add(found.key, kin)
         return kin
 
-    # --- recording ------------------------------------------------------------------------------------------------
+    # --- recording --------------------------------------------------------------------------------
 
     def _tape_for(self, signature: Signature) -> Tape | None:
         """The tape of a signature whose captured values are those of now."""
@@ -187,13 +204,19 @@ class Guarded(Generic[P, R]):
             tapes = self._tapes.get(signature.key) or ()
             return next((tape for tape in tapes if tape.captured.is_current()), None)
 
-    def _record(self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any) -> Any:
+    def _record(
+        self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any
+    ) -> Any:
         """Record the path of a call and run it."""
         known = tape, 0 if tape is None else len(tape.tree.paths)
         with self._lock:
             tape = self._tape_for(signature)
-            if tape is not None and (tape, len(tape.tree.paths)) != known:  # another thread has recorded meanwhile
-                found = tape.search(tape.tree.root.likely, lambda path: self._attempt(path, leaves), leaves)
+            if (
+                tape is not None and (tape, len(tape.tree.paths)) != known
+            ):  # another thread has recorded meanwhile
+                found = tape.search(
+                    tape.tree.root.likely, lambda path: self._attempt(path, leaves), leaves
+                )
                 if found is not None:
                     tape.count(found[0], is_hit=False)
                     return jax.tree_util.tree_unflatten(found[0].out_tree, found[1])
@@ -205,9 +228,13 @@ class Guarded(Generic[P, R]):
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
     def _first_results(self, path: Path, leaves: Any) -> Any:
-        """The results of a path that was just recorded; it is forgotten if its program cannot be compiled or run."""
+        """The results of a path that was just recorded; it is forgotten if its program cannot be
+        compiled or run.
+        """
         try:
-            results = first_results(path, leaves) if self._make is None else path.incremental(*leaves)
+            results = (
+                first_results(path, leaves) if self._make is None else path.incremental(*leaves)
+            )
         except BaseException:
             self._stats.aborted += 1
             with self._lock:
@@ -216,14 +243,20 @@ class Guarded(Generic[P, R]):
             raise
         return results
 
-    def _path_if_few(self, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path | None:
+    def _path_if_few(
+        self, signature: Signature, leaves: Any, *, is_call: bool = True
+    ) -> Path | None:
         """A new path; None if there are too many."""
         if self._is_full(signature):
             return self._too_many(signature)
         return self._new_path(self._tape_for(signature), signature, leaves, is_call=is_call)
 
-    def _new_path(self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path:
-        """Record a path and put it in its tape, which is that of captured values as they are before it runs."""
+    def _new_path(
+        self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True
+    ) -> Path:
+        """Record a path and put it in its tape, which is that of captured values as they are before
+        it runs.
+        """
         num_roots = len(self._subject.roots)
         try:
             path, captured = make_path(self._subject, signature, leaves, self._stats)
@@ -252,7 +285,7 @@ class Guarded(Generic[P, R]):
     def _is_full(self, signature: Signature) -> bool:
         """Whether no more paths may be recorded."""
         tapes = self._tapes.get(signature.key) or []
-        return sum(len(tape.tree.paths) for tape in tapes) >= self._subject.options.max_paths
+        return sum(len(tape.tree.paths) for tape in tapes) >= self._options.max_paths
 
     def _too_many(self, signature: Signature) -> None:
         """Say once which guards have too many outcomes.
@@ -270,13 +303,18 @@ class Guarded(Generic[P, R]):
             text = eager_from_now(self._subject.name, options.max_paths, lines)
             warnings.warn(text, UserWarning, stacklevel=6)
 
-    # --- under other transformations ------------------------------------------------------------------------------
+    # --- under other transformations --------------------------------------------------------------
 
     def _transformed(self, leaves: Sequence[Any], args: Any, kwargs: Any) -> Any:
-        """A call inside a transformation: the right path if values are known, else the plain function."""
+        """A call inside a transformation: the right path if values are known, else the plain
+        function.
+        """
         self._stats.transparent += 1
         concrete = [_jax.concrete_value(x) if isinstance(x, _jax.Tracer) else x for x in leaves]
-        if any(x is None or isinstance(x, _jax.Tracer) for x in concrete) or self._subject.captured().tracers:
+        if (
+            any(x is None or isinstance(x, _jax.Tracer) for x in concrete)
+            or self._subject.captured().tracers
+        ):
             try:
                 return self._plain(args, kwargs)
             except NO_VALUE as error:
@@ -292,17 +330,21 @@ class Guarded(Generic[P, R]):
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
     def _path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
-        """The path that is right at these values, recorded if need be; None if there are too many."""
+        """The path that is right at these values, recorded if need be; None if there are too
+        many.
+        """
         with self._lock:
             tape = self._tape_for(signature)
             with jax.ensure_compile_time_eval():
                 attempt = lambda path: (path.first_failing(leaves), None)
-                found = None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
+                found = (
+                    None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
+                )
             if found is not None:
                 return found[0]
             return self._path_if_few(signature, leaves, is_call=False)
 
-    # --- reports and control --------------------------------------------------------------------------------------
+    # --- reports and control ----------------------------------------------------------------------
 
     @property
     def stats(self) -> TapeStats:
@@ -310,7 +352,9 @@ class Guarded(Generic[P, R]):
         return self._stats
 
     def explain(self) -> TapeExplanation:
-        """Paths, the guards behind each, how often each was right or wrong, seconds of recording and compiling."""
+        """Paths, the guards behind each, how often each was right or wrong, seconds of recording
+        and compiling.
+        """
         with self._lock:
             return explain(self._stats, self._all_tapes())
 
@@ -330,7 +374,9 @@ class Guarded(Generic[P, R]):
         return Guarded(self._fun, self._options, self._statics, make)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method, with `instance` as first argument: a static value, unless its class is a pytree."""
+        """As a method, with `instance` as first argument: a static value, unless its class is a
+        pytree.
+        """
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
@@ -340,4 +386,7 @@ class Guarded(Generic[P, R]):
     def __repr__(self) -> str:
         """Name and counters."""
         stats = self._stats
-        return f"guarded({self._subject.name}): {stats.calls} calls, {stats.hits} hits, {stats.recordings} recordings"
+        return (
+            f"guarded({self._subject.name}): {stats.calls} calls, {stats.hits} hits, "
+            f"{stats.recordings} recordings"
+        )

@@ -1,7 +1,7 @@
 """Guards: what Python learned of a value, and the test of it inside a compiled program.
 
-In: symbols of a program and what was learned. Out: conditions, and the index of the first that does not hold. It must
-not know how a program was recorded.
+In: symbols of a program and what was learned. Out: conditions, and the index of the first that does
+not hold. It must not know how a program was recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class Guard(NamedTuple):
     """What was learned of one value, and where."""
 
     kind: str
-    """`"bool"`, `"int"` (its value without fraction; text where it is not finite), or `"value"` (all of its bits)."""
+    """`"bool"`, `"int"` (its value without fraction; text where it is not finite), or `"value"`
+    (all of its bits).
+    """
     key: Hashable
     """What was learned; equal keys, equal paths."""
     where: str
@@ -74,7 +76,11 @@ def holds(guard: Guard, symbol: Any) -> Any:
 def _equals_int(symbol: Any, expected: Any) -> Any:
     if isinstance(expected, str):
         return jnp.isnan(symbol) if expected == "nan" else symbol == float(expected)
-    whole = symbol if jnp.issubdtype(symbol.dtype, jnp.integer) or symbol.dtype == bool else jnp.trunc(symbol)
+    whole = (
+        symbol
+        if jnp.issubdtype(symbol.dtype, jnp.integer) or symbol.dtype == bool
+        else jnp.trunc(symbol)
+    )
     return whole == np.asarray(expected).astype(whole.dtype)
 
 
@@ -105,7 +111,9 @@ def _host_bits(array: np.ndarray) -> np.ndarray:
 
 
 def first_failing(guards: Sequence[Guard], symbols: Sequence[Any]) -> Any:
-    """The number of the first guard that does not hold, their number if all do; one scalar for all of them."""
+    """The number of the first guard that does not hold, their number if all do; one scalar for all
+    of them.
+    """
     index: Any = jnp.int32(len(guards))
     for number in reversed(range(len(guards))):
         index = jnp.where(holds(guards[number], symbols[number]), index, jnp.int32(number))

@@ -1,6 +1,7 @@
 """Making a path: run the function under watch, record it, refuse what a tape cannot hold.
 
-In: a function, a signature and leaves. Out: a path and what it captured. It must not know which paths there are.
+In: a function, a signature and leaves. Out: a path and what it captured. It must not know which
+paths there are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax.control_flow.tapes.captured import Captured, captured_by
 from incrax.control_flow.tapes.conversions import placed
 from incrax.control_flow.tapes.counts import TapeStats
-from incrax.control_flow.tapes.messages import branch_inside, clock_or_random, float_guard, kept_tracer, no_array
+from incrax.control_flow.tapes.messages import (
+    branch_inside,
+    clock_or_random,
+    float_guard,
+    kept_tracer,
+    no_array,
+)
 from incrax.control_flow.tapes.paths import Path
 from incrax.control_flow.tapes.recording import Recording, record
 from incrax.control_flow.tapes.watching import RunLog, watched
@@ -25,7 +32,9 @@ from incrax.engine.inputs.signature import Signature
 from incrax.errors import TapeError
 
 MAX_ROUNDS = 3
-"""Recordings of one call: one more where code was found that is reached in no other way than by running."""
+"""Recordings of one call: one more where code was found that is reached in no other way than by
+running.
+"""
 
 
 class TapeOptions(NamedTuple):
@@ -114,7 +123,9 @@ def make_path(
     return path, run.captured
 
 
-def _flat(subject: RecordedFunction, signature: Signature, trees: list[Any]) -> Callable[..., list[Any]]:
+def _flat(
+    subject: RecordedFunction, signature: Signature, trees: list[Any]
+) -> Callable[..., list[Any]]:
     """The function of flat leaves; the user's guard is evaluated ahead of it."""
 
     def flat(*leaves: Any) -> list[Any]:

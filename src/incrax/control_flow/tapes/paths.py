@@ -1,12 +1,15 @@
-"""A path: one recorded way through a function, its compiled programs, and what must run before them.
+"""A path: one recorded way through a function, its compiled programs, and what must run before
+them.
 
-In: a recording. Out: results with the number of the first guard that fails. It must not know other paths.
+In: a recording. Out: results with the number of the first guard that fails. It must not know other
+paths.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -33,7 +36,9 @@ class Path:
     Law: where all guards hold, `run(leaves)` gives the results that the function gives at `leaves`.
     """
 
-    def __init__(self, recording: Recording, avals: Sequence[Any], out_tree: Any, stats: TapeStats) -> None:
+    def __init__(
+        self, recording: Recording, avals: Sequence[Any], out_tree: Any, stats: TapeStats
+    ) -> None:
         self.program = drop_dead(recording.program)
         self.guards: tuple[Guard, ...] = recording.guards
         self.num_guards = len(self.guards)
@@ -47,7 +52,9 @@ class Path:
         self._stats = stats
         self._num_results = recording.num_results
         consts = self.program.consts
-        self._lifted = [n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES]
+        self._lifted = [
+            n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES
+        ]
         self.consts = tuple(consts[n] for n in self._lifted)
         self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)
         self.is_simple = not self.needs_check
@@ -60,13 +67,17 @@ class Path:
         self._stages: list[tuple[int, Any]] | None = None
         self._values: dict[int, Any] = {}
 
-    # --- programs -------------------------------------------------------------------------------------------------
+    # --- programs ---------------------------------------------------------------------------------
 
     def _checked(self, run: Callable[..., Any], *, of_config: bool = False) -> Callable[..., Any]:
-        """A function to compile, which refuses other types than those recorded; so does each call that compiles."""
+        """A function to compile, which refuses other types than those recorded; so does each call
+        that compiles.
+        """
 
         def traced(consts: Any, *leaves: Any) -> Any:
-            is_same = len(leaves) == len(self.avals) and all(map(has_type, map(jax.typeof, leaves), self.avals))
+            is_same = len(leaves) == len(self.avals) and all(
+                map(has_type, map(jax.typeof, leaves), self.avals)
+            )
             if not is_same or (of_config and context_key() != self._config):
                 raise OtherTypes
             self._stats.compiles += 1
@@ -75,7 +86,9 @@ class Path:
         return traced
 
     def _all_consts(self, program: Program, lifted: Sequence[Any]) -> tuple[Any, ...]:
-        """The constants of a program that was made of this path's, with those that were handed in."""
+        """The constants of a program that was made of this path's, with those that were handed
+        in.
+        """
         consts = list(program.consts)
         for number, const in zip(self._lifted, lifted, strict=True):
             consts[number] = const
@@ -86,9 +99,13 @@ class Path:
         return values[: self._num_results], first_failing(self.guards, values[self._num_results :])
 
     def _results(self, consts: Any, *leaves: Any) -> list[Any]:
-        return evaluator(self.program)(self._all_consts(self.program, consts), *leaves)[: self._num_results]
+        return evaluator(self.program)(self._all_consts(self.program, consts), *leaves)[
+            : self._num_results
+        ]
 
-    def be_incremental(self, make: Callable[..., Any], name: str, leaf_names: Sequence[str]) -> None:
+    def be_incremental(
+        self, make: Callable[..., Any], name: str, leaf_names: Sequence[str]
+    ) -> None:
         """Evaluate results by `make(function of flat leaves)` from now on."""
 
         def path(*leaves: Any) -> list[Any]:
@@ -98,16 +115,18 @@ class Path:
         self.incremental = make(with_names(path, leaf_names))
         self.is_simple = False
 
-    # --- guards alone ---------------------------------------------------------------------------------------------
+    # --- guards alone -----------------------------------------------------------------------------
 
     def first_failing(self, leaves: Sequence[Any]) -> int:
-        """The number of the first guard that fails, found without effects; `num_guards` if all hold.
+        """The number of the first guard that fails, found without effects; `num_guards` if all
+        hold.
 
-        Guards are evaluated in stages: a loop that may not end starts when the guards before it are known to hold.
+        Guards are evaluated in stages: a loop that may not end starts when the guards before it are
+        known to hold.
         """
         for start, program in self.prepare_check():
             self._stats.checks += 1
-            failing = start + int(program(self.consts, *leaves))
+            failing = start + int_of(program(self.consts, *leaves))
             if failing < start + self._stage_length(start):
                 return failing
         return self.num_guards
@@ -133,13 +152,18 @@ class Path:
         symbols = opened.outvars[self._num_results :]
         starts = _stage_starts(opened, symbols)
         ends = [*starts[1:], self.num_guards]
-        return [(a, self._slice(opened, symbols[a:b], self.guards[a:b])) for a, b in zip(starts, ends, strict=True)]
+        return [
+            (a, self._slice(opened, symbols[a:b], self.guards[a:b]))
+            for a, b in zip(starts, ends, strict=True)
+        ]
 
     def _slice(self, opened: Program, symbols: Sequence[Any], guards: Sequence[Guard]) -> Any:
         program = opened.with_eqns(effectless(opened.eqns, symbols), tuple(symbols))
 
         def run(consts: Any, *leaves: Any) -> Any:
-            return first_failing(guards, evaluator(program)(self._all_consts(program, consts), *leaves))
+            return first_failing(
+                guards, evaluator(program)(self._all_consts(program, consts), *leaves)
+            )
 
         return jax.jit(self._checked(run))
 
@@ -160,6 +184,14 @@ class Path:
         return [g.place for g in self.guards if g.is_value_of_floats]
 
 
+def int_of(x: jax.Array) -> int:
+    """The number, not negative, in an integer scalar that a program has just made."""
+    try:  # the bytes where they lie: `x.item()` makes an array of NumPy first, some microseconds
+        return int.from_bytes(cast(Any, x), sys.byteorder)
+    except (BufferError, TypeError, RuntimeError):  # not on a processor; or what its program raised
+        return int(x)
+
+
 def has_type(aval: Any, expected: Any) -> bool:
     """Whether two types are the same, weak types told apart."""
     return (
@@ -170,7 +202,9 @@ def has_type(aval: Any, expected: Any) -> bool:
 
 
 def _is_dangerous(eqns: Sequence[Any]) -> bool:
-    """Whether running these on a wrong path could be noticed: effects, loops that may not end, code on the host."""
+    """Whether running these on a wrong path could be noticed: effects, loops that may not end, code
+    on the host.
+    """
     return any(_is_dangerous_equation(eqn) for eqn in eqns)
 
 
@@ -183,7 +217,9 @@ def _is_dangerous_equation(eqn: Any) -> bool:
 
 
 def _stage_starts(program: Program, symbols: Sequence[Any]) -> list[int]:
-    """Where guards begin that need a loop which a guard before them, not checked yet, does not need."""
+    """Where guards begin that need a loop which a guard before them, not checked yet, does not
+    need.
+    """
     loops = _loops_behind(program)
     starts = [0]
     shared = None
@@ -201,6 +237,8 @@ def _loops_behind(program: Program) -> dict[Any, frozenset[int]]:
     behind: dict[Any, frozenset[int]] = {}
     for number, eqn in enumerate(program.eqns):
         own = frozenset([number]) if _is_dangerous_equation(eqn) else frozenset()
-        found = own.union(*(behind.get(a, frozenset()) for a in eqn.invars if isinstance(a, _jax.Var)))
+        found = own.union(
+            *(behind.get(a, frozenset()) for a in eqn.invars if isinstance(a, _jax.Var))
+        )
         behind.update((var, found) for var in eqn.outvars)
     return behind

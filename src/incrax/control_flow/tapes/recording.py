@@ -1,7 +1,7 @@
 """Recording: JAX stages the program, and its tracers tell their values when Python asks.
 
-In: a function of flat arrays, and arrays. Out: a `Recording`. A value is computed when it is asked for, from what was
-staged so far, so that an equation no branch depends on does not run here at all.
+In: a function of flat arrays, and arrays. Out: a `Recording`. A value is computed when it is asked
+for, from what was staged so far, so that an equation no branch depends on does not run here at all.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class RecordedTracer(_jax.JaxprTracer):
         return self._text(repr, super().__repr__)
 
     def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
-        """Text of the value; when the run is over just that of a traced value, unless a log is written late."""
+        """Text of the value; when the run is over just that of a traced value, unless a log is
+        written late.
+        """
         if not self._trace.is_over:
             return conversions.as_text(self, form)
         return form(self._trace.known_value(self)) if conversions.is_for_log() else plain()
@@ -108,7 +110,7 @@ class Recorder(_jax.JaxprTrace):
     def _new_const(self, *args: Any, **kwargs: Any) -> Any:
         return _told(super()._new_const(*args, **kwargs))
 
-    # --- guards ---------------------------------------------------------------------------------------------------
+    # --- guards -----------------------------------------------------------------------------------
 
     def value_of(self, tracer: Any) -> Any:
         """The value of a staged value.
@@ -136,14 +138,18 @@ class Recorder(_jax.JaxprTrace):
             self.symbols.append(tracer)
             self.guards.append(guard)
 
-    # --- values ---------------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def _known(self, tracer: Any) -> tuple[Any, bool]:
         """A value, and whether it depends on an input; equations are evaluated at most once."""
         waiting = [tracer]
         while waiting:
             current = waiting[-1]
-            missing = [] if self._lookup(current) else [t for t in current.parent.in_tracers if not self._lookup(t)]
+            missing = (
+                []
+                if self._lookup(current)
+                else [t for t in current.parent.in_tracers if not self._lookup(t)]
+            )
             if missing:
                 waiting.extend(missing)
                 continue
@@ -226,7 +232,9 @@ def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
     counts: list[int] = []
 
     def run(*inputs: Any) -> list[Any]:
-        recorder.known.update((x.val, (jnp_value(leaf), True)) for x, leaf in zip(inputs, leaves, strict=True))
+        recorder.known.update(
+            (x.val, (jnp_value(leaf), True)) for x, leaf in zip(inputs, leaves, strict=True)
+        )
         results = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in fun(*inputs)]
         counts.append(len(results))
         return [*results, *recorder.symbols]

@@ -1,6 +1,7 @@
 """Static arguments of a guarded function: values that select their own tapes.
 
-In: names and positions. Out: a call split into static and other arguments. It must not know about tapes.
+In: names and positions. Out: a call split into static and other arguments. It must not know about
+tapes.
 """
 
 from __future__ import annotations
@@ -40,12 +41,25 @@ def static_names(fun: Callable[..., Any], static: str | int | Sequence[str | int
     except (TypeError, ValueError):
         parameters = []
     names = [p.name for p in parameters]
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     for x in given:
-        if parameters and (x not in names if isinstance(x, str) else not -len(positional) <= x < len(positional)):
-            raise ValueError(f"`guarded(static=...)` got {x!r}, which is no argument of the function; it has {names}.")
-    chosen = {x if isinstance(x, str) else positional[x] for x in given if isinstance(x, str) or positional}
-    return StaticNames(frozenset(chosen), frozenset(n for n, name in enumerate(positional) if name in chosen))
+        if parameters and (
+            x not in names if isinstance(x, str) else not -len(positional) <= x < len(positional)
+        ):
+            raise ValueError(
+                f"`guarded(static=...)` got {x!r}, which is no argument of the function; it has "
+                f"{names}."
+            )
+    chosen = {
+        x if isinstance(x, str) else positional[x]
+        for x in given
+        if isinstance(x, str) or positional
+    }
+    return StaticNames(
+        frozenset(chosen), frozenset(n for n, name in enumerate(positional) if name in chosen)
+    )
 
 
 class Split(NamedTuple):
@@ -58,7 +72,9 @@ class Split(NamedTuple):
     statics: tuple[Any, ...]
 
 
-def split(fun: Callable[..., Any], statics: StaticNames, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Split:
+def split(
+    fun: Callable[..., Any], statics: StaticNames, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Split:
     """Take the static arguments out of a call.
 
     Raises:

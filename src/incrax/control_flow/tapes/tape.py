@@ -11,7 +11,7 @@ from typing import Any
 
 from incrax import _jax
 from incrax.control_flow.tapes.counts import TapeStats
-from incrax.control_flow.tapes.paths import Path
+from incrax.control_flow.tapes.paths import Path, int_of
 from incrax.control_flow.tapes.tree import Tree, mark_likely
 
 Attempt = Callable[[Path], tuple[int, Any]]
@@ -33,10 +33,13 @@ class Tape:
         self.latest: Path | None = None
         """The path of the latest call."""
 
-    def search(self, path: Path | None, attempt: Attempt, leaves: Sequence[Any]) -> tuple[Path, Any] | None:
+    def search(
+        self, path: Path | None, attempt: Attempt, leaves: Sequence[Any]
+    ) -> tuple[Path, Any] | None:
         """The recorded path that is right at these leaves, and its results; `path` is tried first.
 
-        None is also the answer where paths send the call to one another, their programs rounding a guard differently.
+        None is also the answer where paths send the call to one another, their programs rounding a
+        guard differently.
         """
         tried: list[Path] = []
         while path is not None and path not in tried:
@@ -90,12 +93,16 @@ def evaluate(path: Path, leaves: Sequence[Any]) -> tuple[int, Any]:
         failing = path.first_failing(leaves)
         return failing, path.results(path.consts, *leaves) if failing == path.num_guards else None
     results, failing = path.run(path.consts, *leaves)
-    return (int(failing) if path.num_guards else 0), results
+    return (int_of(failing) if path.num_guards else 0), results
 
 
 def first_results(path: Path, leaves: Sequence[Any]) -> Any:
     """The results of a path that was just recorded; its compilation is timed."""
     begin = time.perf_counter()
-    results = path.results(path.consts, *leaves) if path.needs_check else path.run(path.consts, *leaves)[0]
+    results = (
+        path.results(path.consts, *leaves)
+        if path.needs_check
+        else path.run(path.consts, *leaves)[0]
+    )
     path.compile_s = path.compile_s or time.perf_counter() - begin
     return results

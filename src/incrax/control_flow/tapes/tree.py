@@ -1,4 +1,5 @@
-"""The tree of guards: which paths share which outcomes, and where a call that misses one finds the next.
+"""The tree of guards: which paths share which outcomes, and where a call that misses one finds the
+next.
 
 In: recorded paths. Out: the path for outcomes seen so far. It must not run anything.
 """
@@ -13,7 +14,9 @@ from incrax.control_flow.tapes.paths import Path
 
 
 class GuardNode:
-    """A guard that paths with the same outcomes so far meet next, with one child per outcome; or the end of a path."""
+    """A guard that paths with the same outcomes so far meet next, with one child per outcome; or
+    the end of a path.
+    """
 
     __slots__ = ("children", "guard", "likely", "path")
 
@@ -32,7 +35,8 @@ class OtherWay(Exception):
 class Tree:
     """All paths of one signature.
 
-    Invariant: paths that share a node had the same outcomes before it, and met the same guard there.
+    Invariant: paths that share a node had the same outcomes before it, and met the same guard
+    there.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""What a function does while it is recorded beyond computing: code that it reaches, clocks, random numbers.
+"""What a function does while it is recorded beyond computing: code that it reaches, clocks, random
+numbers.
 
 In: a run. Out: what it saw. It must not know about tracers.
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import gc
-import logging
 import os
 import random
 import sys
@@ -18,6 +18,8 @@ import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import Logger
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,15 @@ _IMPURE = {
     id(getattr(time, name)): f"the clock `time.{name}`"
     for name in (
         *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
-        *("process_time", "process_time_ns", "localtime", "gmtime", "thread_time", "ctime", "strftime"),
+        *(
+            "process_time",
+            "process_time_ns",
+            "localtime",
+            "gmtime",
+            "thread_time",
+            "ctime",
+            "strftime",
+        ),
     )
 }
 _IMPURE |= {
@@ -38,7 +48,7 @@ _IMPURE |= {
     for name in ("stat", "lstat", "listdir", "scandir", "access", "readlink", "getcwd", "open")
 }
 _IMPURE |= {id(open): "a file, by `open`", id(input): "the terminal, by `input`"}
-_SEED = random.Random.seed.__code__
+_SEED = Random.seed.__code__
 _STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 
 _STATE_BY_BUILT_IN: dict[int, ProcessState] = {
@@ -55,11 +65,13 @@ _STATE_BY_CODE: dict[types.CodeType, ProcessState] = {
 }
 """By the code of functions that read it."""
 
-_ASKS_LOGGER = {logging.Logger.isEnabledFor.__code__, logging.Logger.getEffectiveLevel.__code__}
+_ASKS_LOGGER = {Logger.isEnabledFor.__code__, Logger.getEffectiveLevel.__code__}
 
 
 def _read_by_frame(frame: types.FrameType) -> Any:
-    """What a function that begins to run reads of the process, or the logger that it asks; None for most."""
+    """What a function that begins to run reads of the process, or the logger that it asks; None for
+    most.
+    """
     if frame.f_code in _ASKS_LOGGER:
         return frame.f_locals.get("self")
     return _STATE_BY_CODE.get(frame.f_code)
@@ -96,11 +108,19 @@ class RunLog:
             self.asked.append(state)
 
     def new_roots(self, captured: Captured) -> list[Any]:
-        """Functions, or bare code, of the user that ran and that the walk over captured values had not found."""
-        codes = [code for code in self.codes if code not in captured.codes and code.co_name != "<module>"]
+        """Functions, or bare code, of the user that ran and that the walk over captured values had
+        not found.
+        """
+        codes = [
+            code for code in self.codes if code not in captured.codes and code.co_name != "<module>"
+        ]
         if not codes:
             return []
-        functions = [f for f in gc.get_referrers(*codes) if isinstance(f, types.FunctionType) and f.__code__ in codes]
+        functions = [
+            f
+            for f in gc.get_referrers(*codes)
+            if isinstance(f, types.FunctionType) and f.__code__ in codes
+        ]
         functions = [f for f in functions if not _is_of_this_run(f)]
         found = {f.__code__ for f in functions}
         return [*functions, *(Code(code, self.codes[code]) for code in codes if code not in found)]
@@ -144,7 +164,10 @@ def watched(captured: Captured, log: RunLog) -> Iterator[None]:
 
 
 def _paused_profiler() -> Any:
-    """The profiler of this thread. One in C, as `cProfile` before Python 3.12, cannot be called: it is paused."""
+    """The profiler of this thread.
+
+    One in C, as `cProfile` before Python 3.12, cannot be called: it is paused.
+    """
     previous: Any = sys.getprofile()
     if previous is None or callable(previous):
         return previous
@@ -204,14 +227,17 @@ def _line(frame: Any) -> str:
 
 def _random_states(captured: Captured) -> dict[str, Any]:
     """The states of the generators of random numbers that code can reach."""
-    states: dict[str, Any] = {"`random`": random.getstate(), "`numpy.random`": _legacy_state(np.random.mtrand._rand)}
+    states: dict[str, Any] = {
+        "`random`": random.getstate(),
+        "`numpy.random`": _legacy_state(np.random),
+    }
     for name, generator in captured.generators:
         states[f"`{name}`"] = _state(generator)
     return states
 
 
 def _state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
+    if isinstance(generator, Random):
         return generator.getstate()
     if isinstance(generator, np.random.RandomState):
         return _legacy_state(generator)

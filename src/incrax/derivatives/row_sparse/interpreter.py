@@ -1,8 +1,9 @@
 """The interpreter: a traced program is evaluated on values of which some are rows.
 
-In: a program and its inputs. Out: its outputs, structured where every equation on the way has a rule. Where one has
-none, the value becomes an array there, and that is written down: a missing rule costs speed, never a result. Bodies of
-calls, branches and loops are interpreted; what a loop only adds rows to is stacked and added after it.
+In: a program and its inputs. Out: its outputs, structured where every equation on the way has a
+rule. Where one has none, the value becomes an array there, and that is written down: a missing rule
+costs speed, never a result. Bodies of calls, branches and loops are interpreted; what a loop only
+adds rows to is stacked and added after it.
 """
 
 from __future__ import annotations
@@ -43,15 +44,22 @@ from incrax.primitives.table import entry_of
 
 def run(program: Program, values: Sequence[Value], context: Context) -> list[Value]:
     """The outputs of a program."""
-    env: dict[Any, Value] = dict(zip(program.constvars, map(_constant, program.consts), strict=True))
+    env: dict[Any, Value] = dict(
+        zip(program.constvars, map(_constant, program.consts), strict=True)
+    )
     env.update(zip(program.invars, values, strict=True))
-    read_as_rows = {var for eqn in program.eqns if id(eqn) not in context.sweeps for var in read_vars(eqn)}
+    read_as_rows = {
+        var for eqn in program.eqns if id(eqn) not in context.sweeps for var in read_vars(eqn)
+    }
     for eqn in program.eqns:
         _prepare(eqn, env, context)
         results = _results(eqn, [_read(atom, env) for atom in eqn.invars], context)
         for var, value in zip(eqn.outvars, results, strict=True):
-            # Stored by its rows, which are read anyway, and not by addition: XLA then needs no copy of the base.
-            has_addend = isinstance(value, Patched) and value.addend is not None and var in read_as_rows
+            # Stored by its rows, which are read anyway, and not by addition: XLA then needs no copy
+            # of the base.
+            has_addend = (
+                isinstance(value, Patched) and value.addend is not None and var in read_as_rows
+            )
             env[var] = replace(value, addend=None) if has_addend else value
     return [_read(atom, env) for atom in program.outvars]
 
@@ -59,7 +67,8 @@ def run(program: Program, values: Sequence[Value], context: Context) -> list[Val
 def _prepare(eqn: Equation, env: dict[Any, Value], context: Context) -> None:
     """Change inputs for this equation and all that follow.
 
-    Each row is stored once, but where rows are only added. Rows of arrays are written into them before all rows change.
+    Each row is stored once, but where rows are only added. Rows of arrays are written into them
+    before all rows change.
     """
     atoms = [atom for atom in eqn.invars if not isinstance(atom, Literal)]
     is_added = is_sum(eqn) and all(is_sparse(env[atom]) for atom in atoms)
@@ -67,7 +76,11 @@ def _prepare(eqn: Equation, env: dict[Any, Value], context: Context) -> None:
         value = env[atom]
         if isinstance(value, Summed) and value.carry is None and not is_added:
             value = env[atom] = coalesced(value)
-        if id(eqn) in context.sweeps and isinstance(value, Patched) and isinstance(value.base, Swept):
+        if (
+            id(eqn) in context.sweeps
+            and isinstance(value, Patched)
+            and isinstance(value.base, Swept)
+        ):
             env[atom] = context.dense(value, eqn, "all rows change")
 
 
@@ -113,24 +126,34 @@ def _noted(eqn: Equation, results: list[Value], context: Context) -> list[Value]
 def _note_lost(eqn: Equation, values: Sequence[Value], why: str, context: Context) -> None:
     """Write down rows that were never made."""
     aval = eqn.outvars[0].aval if eqn.outvars else None
-    if eqn.primitive.name not in SOURCES or any(map(has_rows, values)) or not context.is_large(aval):
+    if (
+        eqn.primitive.name not in SOURCES
+        or any(map(has_rows, values))
+        or not context.is_large(aval)
+    ):
         return
     if eqn.primitive.name == "pad" or is_structured(values[0]):
         context.note(DENSE, eqn, no_rows(aval), why)
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def _opened(eqn: Equation, values: Sequence[Value]) -> Any | None:
-    """What a call evaluates; calls with a derivative rule of their own stay closed where they see no rows."""
+    """What a call evaluates; calls with a derivative rule of their own stay closed where they see
+    no rows.
+    """
     if eqn.primitive.name in RULED and not any(map(has_rows, values)):
         return None
     return _jax.called_jaxpr(eqn)
 
 
-def _plain_apart(values: Sequence[Value], barrier: Callable[[list[Any]], Sequence[Any]]) -> list[Value]:
-    """Structured values stay what they are, the others are kept from moving, as JAX lowers a recomputation."""
+def _plain_apart(
+    values: Sequence[Value], barrier: Callable[[list[Any]], Sequence[Any]]
+) -> list[Value]:
+    """Structured values stay what they are, the others are kept from moving, as JAX lowers a
+    recomputation.
+    """
     plain = iter(barrier([value for value in values if not is_structured(value)]))
     return [value if is_structured(value) else next(plain) for value in values]
 
@@ -140,7 +163,7 @@ def _barrier(eqn: Equation, values: Sequence[Value], context: Context) -> list[V
     return _plain_apart(values, lambda plain: _jax.apply(eqn, plain))
 
 
-# --- branches ---------------------------------------------------------------------------------------------------------
+# --- branches -------------------------------------------------------------------------------------
 
 
 SOURCES = frozenset({"scatter-add", "scatter", "pad", "dynamic_update_slice"})
@@ -150,7 +173,11 @@ SOURCES = frozenset({"scatter-add", "scatter", "pad", "dynamic_update_slice"})
 def _makes_rows(eqn: Equation) -> bool:
     """Whether something inside an equation may make rows."""
     bodies = _jax.sub_bodies(eqn)
-    return any(inner.primitive.name in SOURCES or _makes_rows(inner) for body in bodies for inner in body.eqns)
+    return any(
+        inner.primitive.name in SOURCES or _makes_rows(inner)
+        for body in bodies
+        for inner in body.eqns
+    )
 
 
 def _check_opens(eqn: Equation, values: Sequence[Value], what: str) -> None:
@@ -171,7 +198,9 @@ def typed(value: Any, aval: Any) -> Any:
     return _jax.as_weak(value) if is_weak else jax.lax.convert_element_type(value, aval.dtype)
 
 
-def _arrays(values: Sequence[Value], atoms: Sequence[Any], eqn: Equation, why: str, context: Context) -> list[Any]:
+def _arrays(
+    values: Sequence[Value], atoms: Sequence[Any], eqn: Equation, why: str, context: Context
+) -> list[Any]:
     """Values as arrays of the types of `atoms`."""
     return [typed(context.dense(v, eqn, why), a.aval) for v, a in zip(values, atoms, strict=True)]
 
@@ -200,7 +229,9 @@ def _cond(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
         def outputs() -> list[Any]:
             found = zip(run(program, operands, inner), widths, eqn.outvars, strict=True)
             return [
-                typed(inner.dense(value, eqn, why), var.aval) if width is None else _padded(value, width, var.aval)
+                typed(inner.dense(value, eqn, why), var.aval)
+                if width is None
+                else _padded(value, width, var.aval)
                 for value, width, var in found
             ]
 
@@ -215,16 +246,22 @@ def _padded(value: Value, width: int, aval: Any) -> Summed:
     spare = width - num_stored(rows)
     numbers = jnp.concatenate([rows.numbers, jnp.full(spare, aval.shape[0], rows.numbers.dtype)])
     strong = jax.lax.convert_element_type(rows.rows, aval.dtype)
-    return Summed(numbers, jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]), aval.shape)
+    return Summed(
+        numbers,
+        jnp.concatenate([strong, jnp.zeros((spare, *aval.shape[1:]), aval.dtype)]),
+        aval.shape,
+    )
 
 
-# --- loops ------------------------------------------------------------------------------------------------------------
+# --- loops ----------------------------------------------------------------------------------------
 
 
 def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Value]:
-    """A carry of zeros to which only rows are added becomes the rows of all turns; other carries are arrays.
+    """A carry of zeros to which only rows are added becomes the rows of all turns; other carries
+    are arrays.
 
-    JAX transposes a loop that reads a table outside it to a loop with such a carry: it never exists here.
+    JAX transposes a loop that reads a table outside it to a loop with such a carry: it never exists
+    here.
     """
     _check_opens(eqn, values, "loop has")
     body = from_jaxpr(eqn.params["jaxpr"])
@@ -241,7 +278,11 @@ def _scan(eqn: Equation, values: Sequence[Value], context: Context) -> list[Valu
         except CarryRead as error:
             number, *why = error.args
             summing.remove(number)
-            rows = init[number] if has_rows(init[number]) else no_rows(eqn.invars[num_consts + number].aval)
+            rows = (
+                init[number]
+                if has_rows(init[number])
+                else no_rows(eqn.invars[num_consts + number].aval)
+            )
             context.note(DENSE, eqn, rows, *(why or ["the loop reads its carry"]))
             continue
         context.events.extend(inner.events)
@@ -255,7 +296,10 @@ def _scanned(
     summing: frozenset[int],
     context: Context,
 ) -> list[Value]:
-    """One attempt: the carries in `summing` are sums of rows. Raises `CarryRead` where one of them cannot be."""
+    """One attempt: the carries in `summing` are sums of rows.
+
+    Raises `CarryRead` where one of them cannot be.
+    """
     consts, init, xs = given
     params = eqn.params
     count = len(init)
@@ -272,15 +316,22 @@ def _scanned(
             context.check(num_stored(value) * params["length"] + num_stored(init[number]), aval)
         except BecomesDense as error:
             raise CarryRead(number, str(error)) from error
-        return Summed(value.numbers, jax.lax.convert_element_type(value.rows, aval.dtype), value.shape)
+        return Summed(
+            value.numbers, jax.lax.convert_element_type(value.rows, aval.dtype), value.shape
+        )
 
     def turn(carry: list[Any], x: Sequence[Any]) -> tuple[list[Any], Any]:
         arrays = iter(carry)
-        carries = [no_rows(var.aval, n) if n in summing else next(arrays) for n, var in enumerate(carried)]
+        carries = [
+            no_rows(var.aval, n) if n in summing else next(arrays) for n, var in enumerate(carried)
+        ]
         outputs = run(body, [*consts, *carries, *x], context)
         rows = {n: added_rows(n, outputs[n]) for n in sorted(summing)}
         new = _arrays([outputs[n] for n in plain], plain_vars, eqn, "a loop carries it", context)
-        return new, (_arrays(outputs[count:], body.outvars[count:], eqn, "a loop stacks it", context), rows)
+        return new, (
+            _arrays(outputs[count:], body.outvars[count:], eqn, "a loop stacks it", context),
+            rows,
+        )
 
     start = _arrays([init[n] for n in plain], plain_vars, eqn, "a loop changes it", context)
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
@@ -292,7 +343,9 @@ def _scanned(
         if params["reverse"]:  # rows are added in the order of the turns
             numbers = numbers[::-1]
             stacked = stacked[::-1]
-        total = Summed(numbers.reshape(-1), stacked.reshape(-1, *of_turns.shape[1:]), of_turns.shape)
+        total = Summed(
+            numbers.reshape(-1), stacked.reshape(-1, *of_turns.shape[1:]), of_turns.shape
+        )
         results[number] = added([init[number], total])
     return [*(results[n] for n in range(count)), *ys]
 
@@ -304,7 +357,9 @@ def _while(eqn: Equation, values: Sequence[Value], context: Context) -> list[Val
     body = from_jaxpr(eqn.params["body_jaxpr"])
     num_cond = eqn.params["cond_nconsts"]
     num_body = eqn.params["body_nconsts"]
-    arrays = _arrays(values, [*test.invars[:num_cond], *body.invars], eqn, "a loop changes or reads it", context)
+    arrays = _arrays(
+        values, [*test.invars[:num_cond], *body.invars], eqn, "a loop changes or reads it", context
+    )
     consts = arrays[num_cond : num_cond + num_body]
     init = arrays[num_cond + num_body :]
     inner = context.within(eqn)
@@ -313,7 +368,13 @@ def _while(eqn: Equation, values: Sequence[Value], context: Context) -> list[Val
         return run(test, [*arrays[:num_cond], *carry], inner.on_trial())[0]
 
     def turn(carry: Any) -> Any:
-        return _arrays(run(body, [*consts, *carry], inner), body.invars[num_body:], eqn, "a loop carries it", inner)
+        return _arrays(
+            run(body, [*consts, *carry], inner),
+            body.invars[num_body:],
+            eqn,
+            "a loop carries it",
+            inner,
+        )
 
     return list(jax.lax.while_loop(is_running, turn, init))
 

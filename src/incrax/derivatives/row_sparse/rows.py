@@ -1,9 +1,10 @@
 """Numbers of rows, and `RowSparse`: an array of which all but a few rows are zero.
 
-In: indices, rows, a shape. Out: the same as a pytree with arithmetic. It must not know about programs.
+In: indices, rows, a shape. Out: the same as a pytree with arithmetic. It must not know about
+programs.
 
-Canonical numbers are in [0, num_rows]; num_rows stands for "no row". Distinct numbers ascend, unused slots hold
-num_rows at the end.
+Canonical numbers are in [0, num_rows]; num_rows stands for "no row". Distinct numbers ascend,
+unused slots hold num_rows at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ MAX_COMPARED = 128
 
 
 class Slots(NamedTuple):
-    """Distinct canonical numbers, ascending, and for each of the numbers they came from its slot."""
+    """Distinct canonical numbers, ascending, and for each of the numbers they came from its
+    slot.
+    """
 
     numbers: Any
     slot_of: Any
@@ -33,7 +36,9 @@ def number_dtype(num_rows: int) -> Any:
 
 
 def canonical(numbers: Any, num_rows: int, *, wraps: bool) -> Any:
-    """Numbers with what names no row replaced by `num_rows`; negative ones count from the end if `wraps`."""
+    """Numbers with what names no row replaced by `num_rows`; negative ones count from the end if
+    `wraps`.
+    """
     dtype = number_dtype(num_rows)
     if numbers.dtype.itemsize < dtype.itemsize:
         numbers = numbers.astype(dtype)
@@ -52,10 +57,14 @@ def distinct(numbers: Any, num_rows: int) -> Slots:
 
 
 def _ranks(numbers: Any) -> Any:
-    """How many distinct numbers are smaller than each, by comparing all with all: for few, faster than sorting."""
+    """How many distinct numbers are smaller than each, by comparing all with all: for few, faster
+    than sorting.
+    """
     is_equal = numbers[:, None] == numbers[None, :]
     is_first = ~jnp.any(jnp.tril(is_equal, -1), axis=1)
-    return jnp.sum((numbers[None, :] < numbers[:, None]) & is_first[None, :], axis=1, dtype=numbers.dtype)
+    return jnp.sum(
+        (numbers[None, :] < numbers[:, None]) & is_first[None, :], axis=1, dtype=numbers.dtype
+    )
 
 
 def _sorted_ranks(numbers: Any) -> Any:
@@ -63,7 +72,11 @@ def _sorted_ranks(numbers: Any) -> Any:
     places = jnp.arange(numbers.shape[0], dtype=numbers.dtype)
     ascending, order = jax.lax.sort((numbers, places), num_keys=1)
     is_new = jnp.concatenate([jnp.zeros(1, bool), ascending[1:] != ascending[:-1]])
-    return jnp.zeros_like(numbers).at[order].set(jnp.cumsum(is_new, dtype=numbers.dtype), unique_indices=True)
+    return (
+        jnp.zeros_like(numbers)
+        .at[order]
+        .set(jnp.cumsum(is_new, dtype=numbers.dtype), unique_indices=True)
+    )
 
 
 def summed(values: Any, slots: Slots) -> Any:
@@ -84,30 +97,32 @@ def over_rows(flags: Any, ndim: int) -> Any:
     return jax.lax.expand_dims(flags, tuple(range(1, ndim)))
 
 
-# --- an array of few rows ---------------------------------------------------------------------------------------------
+# --- an array of few rows -------------------------------------------------------------------------
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class RowSparse:
     """An array of zeros to which a few rows are added.
 
-    Law: `r.todense()` is `jnp.zeros(shape).at[indices].add(values, mode="drop")`, and every operation here equals the
-    same operation on `todense()` up to rounding. A zero that no stored row adds to has the sign that it has without the
-    row: 0.0 in the array and in its negative.
+    Law: `r.todense()` is `jnp.zeros(shape).at[indices].add(values, mode="drop")`, and every
+    operation here equals the same operation on `todense()` up to rounding. A zero that no stored
+    row adds to has the sign that it has without the row: 0.0 in the array and in its negative.
 
     Args:
-        indices: shape `(k,)`, integer: the rows; may repeat (values are added), be negative (counted from the end) or
-            out of range (dropped).
+        indices: shape `(k,)`, integer: the rows; may repeat (values are added), be negative
+            (counted from the end) or out of range (dropped).
         values: shape `(k, *shape[1:])`: what is added to each of them.
         shape: of the whole array, at least one axis; static.
 
     Raises:
         RowShapeError: the parts do not fit together.
 
-    A pytree: `indices` and `values` are its leaves, so that it passes through `jit`, `vmap`, `scan` and `cond`.
-    `jax.vmap` makes it a batch of arrays of the same `shape`; apply methods of a batch under `jax.vmap`.
+    A pytree: `indices` and `values` are its leaves, so that it passes through `jit`, `vmap`, `scan`
+    and `cond`. `jax.vmap` makes it a batch of arrays of the same `shape`; apply methods of a batch
+    under `jax.vmap`.
 
-    Cost: everything but `todense` and `add_to` depends on `k` only. `add_to` of a donated table is in place.
+    Cost: everything but `todense` and `add_to` depends on `k` only. `add_to` of a donated table is
+    in place.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -134,7 +149,12 @@ class RowSparse:
         if indices.size == 0 and not jnp.issubdtype(indices.dtype, jnp.integer):
             indices = indices.astype(np.int32)
         is_integer = jnp.issubdtype(indices.dtype, jnp.integer)
-        if not shape or indices.ndim != 1 or not is_integer or values.shape != (*indices.shape, *shape[1:]):
+        if (
+            not shape
+            or indices.ndim != 1
+            or not is_integer
+            or values.shape != (*indices.shape, *shape[1:])
+        ):
             raise wrong_rows(indices, values, shape)
         _fill(self, indices, values, shape)
 
@@ -149,7 +169,9 @@ class RowSparse:
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         """For JAX: the leaves with their names, and the shape."""
-        named = [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in ("indices", "values")]
+        named = [
+            (jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in ("indices", "values")
+        ]
         return named, self.shape
 
     @classmethod
@@ -176,12 +198,13 @@ class RowSparse:
     def __repr__(self) -> str:
         return f"RowSparse(indices={self.indices!r}, values={self.values!r}, shape={self.shape})"
 
-    # --- conversions ------------------------------------------------------------------------------------------------
+    # --- conversions ------------------------------------------------------------------------------
 
     def coalesce(self) -> RowSparse:
         """The same array with each row stored once: ascending indices, spare slots at the end.
 
-        A spare slot has the index `shape[0]`, which is dropped, and zeros as values. The number of slots stays.
+        A spare slot has the index `shape[0]`, which is dropped, and zeros as values. The number of
+        slots stays.
         """
         slots = distinct(canonical(self.indices, self.shape[0], wraps=True), self.shape[0])
         is_row = over_rows(slots.numbers < self.shape[0], self.ndim)
@@ -202,12 +225,16 @@ class RowSparse:
         return table.astype(dtype).at[numbers].add(self.values.astype(dtype), mode="drop")
 
     def astype(self, dtype: Any) -> RowSparse:
-        """The array in another dtype; rows are coalesced first where a sum of casts is not the cast of the sum."""
-        wide = jnp.promote_types(self.dtype, dtype) == jnp.dtype(dtype) and jnp.issubdtype(dtype, jnp.inexact)
+        """The array in another dtype; rows are coalesced first where a sum of casts is not the cast
+        of the sum.
+        """
+        wide = jnp.promote_types(self.dtype, dtype) == jnp.dtype(dtype) and jnp.issubdtype(
+            dtype, jnp.inexact
+        )
         rows = self if wide and jnp.issubdtype(self.dtype, jnp.inexact) else self.coalesce()
         return RowSparse(rows.indices, rows.values.astype(dtype), self.shape)
 
-    # --- arithmetic -------------------------------------------------------------------------------------------------
+    # --- arithmetic -------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, RowSparse):

@@ -1,10 +1,11 @@
 """What an equation makes of values that are held as rows.
 
-In: an equation and its inputs. Out: its output. What an equation does to the axis of rows stands in the table of
-primitives. Where each row is treated by itself, it is evaluated on the touched rows, and on the base: f(base with rows)
-= f(base) with f(rows). A base that is a constant is computed here and now, so that zeros stay known; one that is an
-array by an equation that XLA drops where nothing reads it. Reductions over rows read the touched ones. What has a rule
-of its own reads or writes rows by their place, or makes rows of arrays: windows, slices, broadcasts.
+In: an equation and its inputs. Out: its output. What an equation does to the axis of rows stands in
+the table of primitives. Where each row is treated by itself, it is evaluated on the touched rows,
+and on the base: f(base with rows) = f(base) with f(rows). A base that is a constant is computed
+here and now, so that zeros stay known; one that is an array by an equation that XLA drops where
+nothing reads it. Reductions over rows read the touched ones. What has a rule of its own reads or
+writes rows by their place, or makes rows of arrays: windows, slices, broadcasts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import numpy as np
 
 from incrax import _jax
 from incrax._jax import Equation
-from incrax.derivatives.row_sparse.rows import canonical, distinct, found_at, number_dtype, over_rows
+from incrax.derivatives.row_sparse.rows import (
+    canonical,
+    distinct,
+    found_at,
+    number_dtype,
+    over_rows,
+)
 from incrax.derivatives.row_sparse.values import (
     BecomesDense,
     CarryRead,
@@ -52,7 +59,9 @@ from incrax.primitives.table import algebra_of, entry_of
 
 
 def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
-    """The output of an equation of which some inputs are structured, or that makes rows of arrays."""
+    """The output of an equation of which some inputs are structured, or that makes rows of
+    arrays.
+    """
     name = eqn.primitive.name
     if not any(map(is_structured, values)):
         return MAKERS[name](eqn, values, context)
@@ -62,7 +71,10 @@ def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value
             return total
     values = [coalesced(value) for value in values]
     axes, verdict = _rows_of(eqn, values)
-    values = [dense(x) if isinstance(x, Uniform) and d != 0 else x for x, d in zip(values, axes, strict=True)]
+    values = [
+        dense(x) if isinstance(x, Uniform) and d != 0 else x
+        for x, d in zip(values, axes, strict=True)
+    ]
     if isinstance(verdict, Kind):
         if name not in BY_PLACE:
             raise BecomesDense(verdict.mixes)
@@ -75,7 +87,9 @@ def evaluated(eqn: Equation, values: Sequence[Value], context: Context) -> Value
 
 
 def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], Verdict]:
-    """The axis of each operand that goes where rows go, and what becomes of rows; raises where nothing is known."""
+    """The axis of each operand that goes where rows go, and what becomes of rows; raises where
+    nothing is known.
+    """
     rule = entry_of(eqn).index
     found = None if rule is None or len(eqn.outvars) != 1 else rule(eqn, NOTHING_KNOWN)
     if found is None:
@@ -89,7 +103,9 @@ def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], 
     count = values[held[0]].shape[0]
     axes: list[int | None] = []
     for value, read in zip(values, reads, strict=False):
-        there = [d for d, axis in enumerate(read) if axis.out == place and np.shape(value)[d] == count]
+        there = [
+            d for d, axis in enumerate(read) if axis.out == place and np.shape(value)[d] == count
+        ]
         axes.append(there[0] if there else None)
     verdict = row_verdict(eqn, axes, [place if place >= 0 else None])
     if verdict is None and place:
@@ -99,7 +115,7 @@ def _rows_of(eqn: Equation, values: Sequence[Value]) -> tuple[list[int | None], 
     return axes, verdict
 
 
-# --- each row by itself -----------------------------------------------------------------------------------------------
+# --- each row by itself ---------------------------------------------------------------------------
 
 
 SIZES = {"broadcast_in_dim": "shape", "reshape": "new_sizes", "slice": "limit_indices"}
@@ -130,7 +146,9 @@ def folded(eqn: Equation, values: Sequence[Any]) -> np.ndarray:
         return np.asarray(apply(eqn, list(map(jnp.asarray, values))))
 
 
-def _row_by_row(eqn: Equation, values: Sequence[Value], axes: Sequence[int | None], context: Context) -> Value:
+def _row_by_row(
+    eqn: Equation, values: Sequence[Value], axes: Sequence[int | None], context: Context
+) -> Value:
     aval = eqn.outvars[0].aval
     bases = [_base_of(value, axis) for value, axis in zip(values, axes, strict=True)]
     patched = [value for value in values if isinstance(value, Patched)]
@@ -144,7 +162,9 @@ def _row_by_row(eqn: Equation, values: Sequence[Value], axes: Sequence[int | Non
     numbers = joined(sets, aval.shape[0])
     given = [x if d is None else rows_at(x, numbers, d) for x, d in zip(values, axes, strict=True)]
     rows = apply(_of_rows(eqn, numbers.shape[0]), given)
-    return Patched(_base(eqn, bases, context), numbers, rows, aval.shape, _addend(eqn, values, axes))
+    return Patched(
+        _base(eqn, bases, context), numbers, rows, aval.shape, _addend(eqn, values, axes)
+    )
 
 
 def _base_of(value: Value, axis: int | None) -> Any:
@@ -162,12 +182,16 @@ def _addend(eqn: Equation, values: Sequence[Value], axes: Sequence[int | None]) 
     rows = values[number]
     other = values[1 - number]
     is_array = not is_structured(other) and axes[1 - number] is not None
-    if not is_sparse(rows) or not is_array or {rows.shape, np.shape(other)} != {eqn.outvars[0].aval.shape}:
+    if (
+        not is_sparse(rows)
+        or not is_array
+        or {rows.shape, np.shape(other)} != {eqn.outvars[0].aval.shape}
+    ):
         return None
     return -rows.rows if number and _is_difference(eqn) else rows.rows
 
 
-# --- bases ------------------------------------------------------------------------------------------------------------
+# --- bases ----------------------------------------------------------------------------------------
 
 
 MAX_FOLDED = 2**16
@@ -205,14 +229,16 @@ def _uniform(eqn: Equation, bases: Sequence[Any]) -> Uniform:
 def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Any:
     """The base that an equation passes on, as x + 0 does x; None where it computes something.
 
-    0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all but constants; and
-    always true of integer products.
+    0 * x and 0 / x are 0 for finite x (other than 0 for /). That is assumed, unless strict, of all
+    but constants; and always true of integer products.
     """
     aval = eqn.outvars[0].aval
     algebra = algebra_of(eqn)
     form = "" if algebra is None else algebra.form
     name = eqn.primitive.name
-    if entry_of(eqn).is_identity or (name == "convert_element_type" and eqn.invars[0].aval.dtype == aval.dtype):
+    if entry_of(eqn).is_identity or (
+        name == "convert_element_type" and eqn.invars[0].aval.dtype == aval.dtype
+    ):
         return bases[0]
     constants = [_constant(base) for base in bases]
     if name == "select_n":
@@ -224,15 +250,26 @@ def _unchanged(eqn: Equation, bases: Sequence[Any], *, is_strict: bool) -> Any:
         return bases[0]
     if form == "sum" and zeros[0] and not _is_difference(eqn):
         return bases[1]
-    linear = {"linear": [0], "joined": [n for n in range(len(bases)) if algebra and algebra.sign(n)]}.get(form, [])
+    linear = {
+        "linear": [0],
+        "joined": [n for n in range(len(bases)) if algebra and algebra.sign(n)],
+    }.get(form, [])
     fills = name == "gather" and windows_of(eqn).is_dropping and eqn.params["fill_value"] != 0
     if linear and all(zeros[n] for n in linear) and not fills:
         return Uniform(np.zeros((), aval.dtype), aval.shape)
     is_exact = not jnp.issubdtype(aval.dtype, jnp.inexact)
-    is_infinite = any(c is not None and not np.isfinite(np.asarray(c, np.complex128)) for c in constants)
-    is_zero_product = form == "product" and any(zeros) and (is_exact or not is_strict) and not is_infinite
+    is_infinite = any(
+        c is not None and not np.isfinite(np.asarray(c, np.complex128)) for c in constants
+    )
+    is_zero_product = (
+        form == "product" and any(zeros) and (is_exact or not is_strict) and not is_infinite
+    )
     is_zero_quotient = form == "quotient" and zeros[0] and not is_exact and not is_strict
-    return Uniform(np.zeros((), aval.dtype), aval.shape) if is_zero_product or is_zero_quotient else None
+    return (
+        Uniform(np.zeros((), aval.dtype), aval.shape)
+        if is_zero_product or is_zero_quotient
+        else None
+    )
 
 
 def _constant(base: Any) -> Any | None:
@@ -249,11 +286,14 @@ def _selected(which: Any, cases: Sequence[Any]) -> Any:
         return cases[int(which)]
     values = [case.value for case in cases]
     are_same = all(value is values[0] for value in values)
-    are_equal = all(map(is_known, values)) and len({(value.dtype, value.tobytes()) for value in values}) == 1
+    are_equal = (
+        all(map(is_known, values))
+        and len({(value.dtype, value.tobytes()) for value in values}) == 1
+    )
     return cases[0] if are_same or are_equal else None
 
 
-# --- sums of rows -----------------------------------------------------------------------------------------------------
+# --- sums of rows ---------------------------------------------------------------------------------
 
 
 def is_sum(eqn: Equation) -> bool:
@@ -268,9 +308,13 @@ def _is_difference(eqn: Equation) -> bool:
 
 
 def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Value | None:
-    """Rows of all terms one after the other; None where they have the same numbers, as any elementwise equation."""
+    """Rows of all terms one after the other; None where they have the same numbers, as any
+    elementwise equation.
+    """
     aval = eqn.outvars[0].aval
-    carries = [n for n, value in enumerate(values) if isinstance(value, Summed) and value.carry is not None]
+    carries = [
+        n for n, value in enumerate(values) if isinstance(value, Summed) and value.carry is not None
+    ]
     are_alike = all(value.shape == aval.shape for value in values)
     if carries and (len(carries) > 1 or not are_alike or (_is_difference(eqn) and carries[0] != 0)):
         raise CarryRead(values[carries[0]].carry)
@@ -284,20 +328,30 @@ def _sum(eqn: Equation, values: Sequence[Value], context: Context) -> Value | No
     return added(terms)
 
 
-# --- reductions over rows ---------------------------------------------------------------------------------------------
+# --- reductions over rows -------------------------------------------------------------------------
 
 
 def _reduced(
-    eqn: Equation, values: Sequence[Value], axes: Sequence[int | None], found: Reduction, context: Context
+    eqn: Equation,
+    values: Sequence[Value],
+    axes: Sequence[int | None],
+    found: Reduction,
+    context: Context,
 ) -> Any:
-    """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if there are any."""
+    """Of the rows stored; a sum where all others are zero, an extreme with one of the others, if
+    there are any.
+    """
     if found.start is not None or found.kind not in ("sum", "max", "min", "and", "or"):
-        raise BecomesDense("only the updates are rows" if found.start is not None else "its rows are multiplied")
+        raise BecomesDense(
+            "only the updates are rows" if found.start is not None else "its rows are multiplied"
+        )
     if found.kind != "sum":
         return _extreme(eqn, values[0])
     if context.is_strict and len(values) > 1:
         raise BecomesDense('it is multiplied by an array, which nonfinite="dense" keeps exact')
-    sparse = next((value for value in values if isinstance(value, Patched) and is_sparse(value)), None)
+    sparse = next(
+        (value for value in values if isinstance(value, Patched) and is_sparse(value)), None
+    )
     if sparse is None:
         raise BecomesDense("the sum is over rows that are not zero")
     rows = []
@@ -310,7 +364,9 @@ def _reduced(
 
 
 def _extreme(eqn: Equation, operand: Value) -> Any:
-    """In the place of spare slots, and once more, stands a row that counts: the base's, or the first one stored."""
+    """In the place of spare slots, and once more, stands a row that counts: the base's, or the
+    first one stored.
+    """
     base = operand.base if isinstance(operand, Patched) else operand
     if not isinstance(base, Uniform):
         raise BecomesDense("all rows of an array are reduced")
@@ -323,11 +379,13 @@ def _extreme(eqn: Equation, operand: Value) -> Any:
     return apply(eqn, [jnp.concatenate([rows, other])])
 
 
-# --- windows ----------------------------------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 
 class RowWindows(NamedTuple):
-    """Where windows of rows start: `starts` of shape (count,), canonical; `width` rows each; the column of indices."""
+    """Where windows of rows start: `starts` of shape (count,), canonical; `width` rows each; the
+    column of indices.
+    """
 
     starts: Any
     width: int
@@ -355,7 +413,9 @@ class RowWindows(NamedTuple):
 
 
 def _windows(eqn: Equation, indices: Any) -> RowWindows:
-    """Windows where JAX reads the indices: clipped so that a window fits, or dropped where it does not."""
+    """Windows where JAX reads the indices: clipped so that a window fits, or dropped where it does
+    not.
+    """
     windows = windows_of(eqn)
     if windows.batching:
         raise BecomesDense("rows of a batch of arrays are read")
@@ -389,7 +449,9 @@ def _renumbered(indices: Any, column: int, starts: Any) -> Any:
 
 
 def _gather(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
-    """Rows of a structured array, read from where it is stored, else from its base; then the gather on these."""
+    """Rows of a structured array, read from where it is stored, else from its base; then the gather
+    on these.
+    """
     operand = _with_rows(values[0])
     indices = context.dense(values[1], eqn, "rows are indices of a gather")
     windows = _windows(eqn, indices)
@@ -405,7 +467,9 @@ def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
     operand, *others = values
     if not is_structured(operand):
         raise BecomesDense("only the updates are rows")
-    indices, updates = (context.dense(x, eqn, "rows are indices or updates of a scatter") for x in others)
+    indices, updates = (
+        context.dense(x, eqn, "rows are indices or updates of a scatter") for x in others
+    )
     windows = _windows(eqn, indices)
     aval = eqn.outvars[0].aval
     context.check(windows.num_covered + num_stored(operand), aval)
@@ -425,11 +489,15 @@ def _scatter(eqn: Equation, values: Sequence[Value], context: Context) -> Value:
 
 
 def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) -> Any:
-    """What a scatter adds to the rows of its windows: the updates themselves, if they are whole rows."""
+    """What a scatter adds to the rows of its windows: the updates themselves, if they are whole
+    rows.
+    """
     aval = eqn.outvars[0].aval
     whole = windows_of(eqn)
     shape = (windows.num_covered, *aval.shape[1:])
-    is_whole = whole.collapsed == (0,) and whole.indexed == (0,) and whole.sizes[1:] == aval.shape[1:]
+    is_whole = (
+        whole.collapsed == (0,) and whole.indexed == (0,) and whole.sizes[1:] == aval.shape[1:]
+    )
     if is_whole and whole.offsets == tuple(range(updates.ndim - len(shape) + 1, updates.ndim)):
         return updates.reshape(shape)
     zeros = jnp.zeros(shape, aval.dtype)
@@ -437,7 +505,7 @@ def _added_rows(eqn: Equation, indices: Any, updates: Any, windows: RowWindows) 
     return apply(eqn, [zeros, local, updates], indices_are_sorted=False)
 
 
-# --- runs of rows -----------------------------------------------------------------------------------------------------
+# --- runs of rows ---------------------------------------------------------------------------------
 
 
 def _with_rows(operand: Value) -> Patched:
@@ -449,12 +517,18 @@ def _with_rows(operand: Value) -> Patched:
 def _slice(eqn: Equation, values: Sequence[Value], context: Context) -> Any:
     """A run of rows, or every n-th."""
     operand = _with_rows(values[0])
-    starts, limits, strides = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    starts, limits, strides = (
+        eqn.params[name] for name in ("start_indices", "limit_indices", "strides")
+    )
     step = 1 if strides is None else strides[0]
     numbers = np.arange(starts[0], limits[0], step, dtype=number_dtype(operand.shape[0]))
     context.check(len(numbers), eqn.invars[0].aval)
     steps = None if strides is None else (1, *strides[1:])
-    inner = {"start_indices": (0, *starts[1:]), "limit_indices": (len(numbers), *limits[1:]), "strides": steps}
+    inner = {
+        "start_indices": (0, *starts[1:]),
+        "limit_indices": (len(numbers), *limits[1:]),
+        "strides": steps,
+    }
     return apply(eqn, [rows_at(operand, jnp.asarray(numbers))], **inner)
 
 
@@ -464,7 +538,10 @@ def _dynamic_slice(eqn: Equation, values: Sequence[Value], context: Context) -> 
     count = eqn.params["slice_sizes"][0]
     context.check(count, eqn.invars[0].aval)
     numbers = _run(start, count, operand.shape[0])
-    return apply(eqn, [rows_at(_with_rows(operand), numbers), jnp.zeros((), jnp.asarray(start).dtype), *others])
+    return apply(
+        eqn,
+        [rows_at(_with_rows(operand), numbers), jnp.zeros((), jnp.asarray(start).dtype), *others],
+    )
 
 
 def _run(start: Any, count: int, num_rows: int) -> Any:
@@ -486,7 +563,9 @@ def _dynamic_update_slice(eqn: Equation, values: Sequence[Value], context: Conte
     if not isinstance(operand, Patched):
         return Patched(operand, numbers, written, shape)
     both = joined([operand.numbers, numbers], shape[0])
-    return Patched(operand.base, both, overlaid(rows_at(operand, both), both, numbers, written), shape)
+    return Patched(
+        operand.base, both, overlaid(rows_at(operand, both), both, numbers, written), shape
+    )
 
 
 def _reshape(eqn: Equation, values: Sequence[Value], context: Context) -> Patched:
@@ -502,14 +581,20 @@ def _reshape(eqn: Equation, values: Sequence[Value], context: Context) -> Patche
     if not isinstance(operand.base, Uniform) or operand.base.value.shape != ():
         raise BecomesDense("an array is flattened")
     dtype = number_dtype(new[0])
-    if dtype != operand.numbers.dtype and jax.dtypes.canonicalize_dtype(np.int64) != np.dtype(np.int64):
+    if dtype != operand.numbers.dtype and jax.dtypes.canonicalize_dtype(np.int64) != np.dtype(
+        np.int64
+    ):
         raise BecomesDense("its elements are too many to be numbered in 32 bits")
     numbers = operand.numbers.astype(dtype)[:, None]
-    numbers = jnp.where(numbers < old[0], numbers * pieces + jnp.arange(pieces, dtype=dtype), new[0]).reshape(-1)
-    return Patched(replace(operand.base, shape=new), numbers, operand.rows.reshape(-1, *new[1:]), new)
+    numbers = jnp.where(
+        numbers < old[0], numbers * pieces + jnp.arange(pieces, dtype=dtype), new[0]
+    ).reshape(-1)
+    return Patched(
+        replace(operand.base, shape=new), numbers, operand.rows.reshape(-1, *new[1:]), new
+    )
 
 
-# --- rows of arrays ---------------------------------------------------------------------------------------------------
+# --- rows of arrays -------------------------------------------------------------------------------
 
 
 def _broadcast(eqn: Equation, values: Sequence[Value], context: Context) -> Uniform:

@@ -1,6 +1,8 @@
-"""`structured(step)`, and programs whose outputs may be row-sparse: trace, interpret, compile, explain.
+"""`structured(step)`, and programs whose outputs may be row-sparse: trace, interpret, compile,
+explain.
 
-In: a function of pytrees. Out: a compiled function with the same results, or outputs of which some are `RowSparse`.
+In: a function of pytrees. Out: a compiled function with the same results, or outputs of which some
+are `RowSparse`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from incrax._program import Program, trace_with_tree
 from incrax._table import Printable, Table
 from incrax.derivatives.row_sparse.interpreter import run, typed
 from incrax.derivatives.row_sparse.rows import RowSparse
-from incrax.derivatives.row_sparse.values import DENSE, IN_PLACE, KEPT, Context, Event, has_rows, is_sparse
+from incrax.derivatives.row_sparse.values import (
+    DENSE,
+    IN_PLACE,
+    KEPT,
+    Context,
+    Event,
+    has_rows,
+    is_sparse,
+)
 from incrax.engine.program.simplify import drop_dead
 
 P = ParamSpec("P")
@@ -36,8 +46,11 @@ def _traced(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Program, A
     return drop_dead(program), out_tree
 
 
-def _evaluated(program: Program, leaves: Sequence[Any], context: Context, *, keeps_rows: bool = False) -> list[Any]:
-    """The outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as `RowSparse`.
+def _evaluated(
+    program: Program, leaves: Sequence[Any], context: Context, *, keeps_rows: bool = False
+) -> list[Any]:
+    """The outputs as arrays; with `keeps_rows`, those that are zero but for stored rows as
+    `RowSparse`.
 
     Trials come first, which find the equations that compute all rows of something.
     """
@@ -51,7 +64,9 @@ def _evaluated(program: Program, leaves: Sequence[Any], context: Context, *, kee
             if keeps_rows and has_rows(value) and is_sparse(value):
                 results.append(RowSparse(value.numbers, value.rows, atom.aval.shape))
             else:
-                results.append(typed(context.dense(value, made, "it is returned", "output"), atom.aval))
+                results.append(
+                    typed(context.dense(value, made, "it is returned", "output"), atom.aval)
+                )
         return results
 
     num_sweeps = -1
@@ -61,7 +76,7 @@ def _evaluated(program: Program, leaves: Sequence[Any], context: Context, *, kee
     return outputs(leaves, context)
 
 
-# --- structured ---------------------------------------------------------------------------------------------------
+# --- structured -----------------------------------------------------------------------------------
 
 
 class Structured(Generic[P, R]):
@@ -82,7 +97,9 @@ class Structured(Generic[P, R]):
         return self._compiled.lower(*args, **kwargs)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> RowsExplanation:
-        """What stays row-sparse, what becomes dense, and why, in a call with such arguments; nothing is evaluated."""
+        """What stays row-sparse, what becomes dense, and why, in a call with such arguments;
+        nothing is evaluated.
+        """
         context = self._options.fresh()
         leaves, tree = jax.tree.flatten((args, kwargs))
 
@@ -94,7 +111,9 @@ class Structured(Generic[P, R]):
         return explained(context.events)
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """The step with the derivative of the plain step: rules of functions opened here are not lost."""
+        """The step with the derivative of the plain step: rules of functions opened here are not
+        lost.
+        """
         leaves, tree = jax.tree.flatten((args, kwargs))
         program, out_tree = _traced(self._step, args, kwargs)
 
@@ -116,34 +135,38 @@ def structured(
     min_bytes: int = MIN_BYTES,
     nonfinite: str = "ignore",
 ) -> Structured[P, R]:
-    """Compile a training step so that the dense gradient of a table that is read in a few rows never exists.
+    """Compile a training step so that the dense gradient of a table that is read in a few rows
+    never exists.
 
-    Law: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to rounding; the sign of a zero may
-    differ. See `nonfinite` for the one assumption that is made.
+    Law: `structured(step)(*args)` equals `jax.jit(step)(*args)`, types included, up to rounding;
+    the sign of a zero may differ. See `nonfinite` for the one assumption that is made.
 
-    The backward program scatters rows into zeros. Those rows stay rows through whatever is elementwise: scale, clip,
-    `optax.sgd`, `adagrad`, `adam`; `table - rate * gradient` is written into the table, in place if it is donated. Only
-    the rows read cost anything, where the update leaves the others alone. Results are ordinary arrays.
+    The backward program scatters rows into zeros. Those rows stay rows through whatever is
+    elementwise: scale, clip, `optax.sgd`, `adagrad`, `adam`; `table - rate * gradient` is written
+    into the table, in place if it is donated. Only the rows read cost anything, where the update
+    leaves the others alone. Results are ordinary arrays.
 
     Args:
-        step: pure function of pytrees of arrays, usually with `jax.grad` inside; may contain jit, scan, while, cond,
-            vmap and remat. An equation without a rule makes a value dense: see `explain`.
+        step: pure function of pytrees of arrays, usually with `jax.grad` inside; may contain jit,
+            scan, while, cond, vmap and remat. An equation without a rule makes a value dense: see
+            `explain`.
         donate_argnums: as for `jax.jit`. Without it, a table is copied at each call.
         cut_over: share of the rows of an array, stored rows over rows, above which it is dense.
         min_bytes: arrays of fewer bytes are dense.
-        nonfinite: `"ignore"`: products of an untouched zero with something that is no constant, and quotients, count
-            as zero. The dense program gives NaN there if that is infinite or NaN, or a divisor 0. `"dense"`: nothing is
-            assumed; such a value becomes dense, so that NaNs are those of the dense program.
+        nonfinite: `"ignore"`: products of an untouched zero with something that is no constant, and
+            quotients, count as zero. The dense program gives NaN there if that is infinite or NaN,
+            or a divisor 0. `"dense"`: nothing is assumed; such a value becomes dense, so that NaNs
+            are those of the dense program.
 
     Returns:
-        A callable with the signature of `step`, and the methods `explain` and `lower`. Usable under jit, vmap, scan;
-        its derivatives are those of `step`, dense.
+        A callable with the signature of `step`, and the methods `explain` and `lower`. Usable under
+        jit, vmap, scan; its derivatives are those of `step`, dense.
 
     Raises:
         TypeError, ValueError: an option of another type or value.
 
-    Cost: traced and compiled once per structure, shapes and dtypes of the arguments, as `jax.jit`. Each stored row is
-        sorted once by its number.
+    Cost: traced and compiled once per structure, shapes and dtypes of the arguments, as `jax.jit`.
+        Each stored row is sorted once by its number.
 
     Not handled: rows along other axes than the first; static arguments (use `functools.partial`).
 
@@ -171,11 +194,13 @@ def _options(name: str, cut_over: Any, min_bytes: Any, nonfinite: Any) -> Contex
     if not isinstance(min_bytes, int) or isinstance(min_bytes, bool):
         raise wrong_option(f"{name}(min_bytes=...)", min_bytes, "an integer number of bytes")
     if not cut_over >= 0 or min_bytes < 0:
-        raise ValueError(f"`{name}` got cut_over={cut_over} and min_bytes={min_bytes}; both are at least 0.")
+        raise ValueError(
+            f"`{name}` got cut_over={cut_over} and min_bytes={min_bytes}; both are at least 0."
+        )
     return Context(float(cut_over), min_bytes, nonfinite == "dense")
 
 
-# --- row-sparse outputs -------------------------------------------------------------------------------------------
+# --- row-sparse outputs ---------------------------------------------------------------------------
 
 
 def sparse_outputs(
@@ -186,10 +211,11 @@ def sparse_outputs(
     nonfinite: str = "ignore",
     events: list[Any] | None = None,
 ) -> Any:
-    """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use inside `jax.jit`.
+    """The outputs of `fun(*args)`, those that are zero but for stored rows as `RowSparse`; for use
+    inside `jax.jit`.
 
-    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines of
-    `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
+    Rows may be stored more than once (see `RowSparse.coalesce`). `events`, if given, gets the lines
+    of `RowsExplanation`. Which outputs are `RowSparse` depends on the types of the arguments only.
     """
     context = _options("sparse_outputs", cut_over, min_bytes, nonfinite)
     program, out_tree = _traced(fun, args, {})
@@ -199,7 +225,7 @@ def sparse_outputs(
     return jax.tree.unflatten(out_tree, outputs)
 
 
-# --- the report -------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 NUM_LISTED = 30
 
@@ -230,14 +256,21 @@ class RowsExplanation(Printable):
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
-        lists = {"stayed_sparse": self.stayed_sparse, "became_dense": self.became_dense, "in_place": self.in_place}
+        lists = {
+            "stayed_sparse": self.stayed_sparse,
+            "became_dense": self.became_dense,
+            "in_place": self.in_place,
+        }
         return {name: [event._asdict() for event in events] for name, events in lists.items()}
 
     def tables(self) -> list[Table]:
         """The report for people."""
         header = ("primitive", "type", "rows stored", "why", "source")
         named = [("became dense", self.became_dense), ("written in place", self.in_place)]
-        return [_table(title, header, events) for title, events in [*named, ("stayed row-sparse", self.stayed_sparse)]]
+        return [
+            _table(title, header, events)
+            for title, events in [*named, ("stayed row-sparse", self.stayed_sparse)]
+        ]
 
 
 def explained(events: Sequence[Event]) -> RowsExplanation:

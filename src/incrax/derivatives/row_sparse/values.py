@@ -1,8 +1,10 @@
-"""What a variable holds while a program is interpreted: an ordinary array, or one of three structured forms.
+"""What a variable holds while a program is interpreted: an ordinary array, or one of three
+structured forms.
 
-`Uniform`: each row is the same. `Summed`: zeros to which rows are added (the transpose of reading rows). `Patched`: a
-base of which some rows, each once, are replaced. Whatever treats each row by itself maps a `Patched` to a `Patched`:
-base by base, rows by rows. `Context` has the limits, and what is written down for `explain`. It must not know rules.
+`Uniform`: each row is the same. `Summed`: zeros to which rows are added (the transpose of reading
+rows). `Patched`: a base of which some rows, each once, are replaced. Whatever treats each row by
+itself maps a `Patched` to a `Patched`: base by base, rows by rows. `Context` has the limits, and
+what is written down for `explain`. It must not know rules.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax.derivatives.row_sparse.rows import distinct, found_at, number_dtype, over_rows, summed
 
-# --- forms ------------------------------------------------------------------------------------------------------------
+# --- forms ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Uniform:
-    """An array whose rows are alike: `value` is one number of shape (), or one row of shape `shape[1:]`.
+    """An array whose rows are alike: `value` is one number of shape (), or one row of shape
+    `shape[1:]`.
 
     It is known, if it is a NumPy scalar: a constant of the program.
     """
@@ -39,12 +42,18 @@ class Uniform:
         return is_known(self.value) and bool(self.value == 0)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("numbers", "rows"), meta_fields=("shape", "carry"))
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("numbers", "rows"),
+    meta_fields=("shape", "carry"),
+)
 @dataclass(frozen=True, eq=False)
 class Summed:
-    """Zeros of `shape` to which `rows[i]` is added at `numbers[i]`, canonical numbers that may repeat.
+    """Zeros of `shape` to which `rows[i]` is added at `numbers[i]`, canonical numbers that may
+    repeat.
 
-    `carry` is the number of the carry of the scan around it that the sum starts from, which nothing else may read.
+    `carry` is the number of the carry of the scan around it that the sum starts from, which nothing
+    else may read.
     """
 
     numbers: Any
@@ -55,7 +64,8 @@ class Summed:
 
 @dataclass(frozen=True, eq=False)
 class Swept:
-    """A dense base; `by` is the equation that changed all of its rows, None where it is a value of the program.
+    """A dense base; `by` is the equation that changed all of its rows, None where it is a value of
+    the program.
 
     `chain` identifies all equations, one after the other, that did.
     """
@@ -72,9 +82,11 @@ class Swept:
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """The base with row `numbers[i]` replaced by `rows[i]`; numbers are distinct, ascending, spare ones `shape[0]`.
+    """The base with row `numbers[i]` replaced by `rows[i]`; numbers are distinct, ascending, spare
+    ones `shape[0]`.
 
-    Where `rows` are those of the base plus something, that is `addend`: added to the base, it spares reading it.
+    Where `rows` are those of the base plus something, that is `addend`: added to the base, it
+    spares reading it.
     """
 
     base: Uniform | Swept
@@ -89,7 +101,9 @@ class BecomesDense(Exception):
 
 
 class CarryRead(Exception):
-    """A carry of a scan is used for something else than being added to: which, and why if not because it is read."""
+    """A carry of a scan is used for something else than being added to: which, and why if not
+    because it is read.
+    """
 
 
 Value: TypeAlias = Any  # Uniform | Summed | Patched | array
@@ -97,7 +111,10 @@ Value: TypeAlias = Any  # Uniform | Summed | Patched | array
 
 def is_known(value: Any) -> bool:
     """A constant of the program: literals are NumPy values or Python scalars."""
-    return isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and np.ndim(value) == 0
+    return (
+        isinstance(value, (np.ndarray, np.generic, bool, int, float, complex))
+        and np.ndim(value) == 0
+    )
 
 
 def is_structured(value: Value) -> bool:
@@ -143,11 +160,13 @@ def added(values: Sequence[Value]) -> Summed:
     stored = [value for value in values if has_rows(value)]
     numbers = jnp.concatenate([value.numbers for value in stored])
     rows = jnp.concatenate([value.rows for value in stored])
-    carries = [value.carry for value in stored if isinstance(value, Summed) and value.carry is not None]
+    carries = [
+        value.carry for value in stored if isinstance(value, Summed) and value.carry is not None
+    ]
     return Summed(numbers, rows, values[0].shape, carries[0] if carries else None)
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def spread(value: Any, shape: tuple[int, ...]) -> Any:
@@ -162,7 +181,11 @@ def rows_at(value: Value, numbers: Any, axis: int = 0) -> Any:
     if isinstance(value, Swept):
         return rows_at(value.value, numbers)
     if not isinstance(value, Patched):
-        return jnp.take(value, numbers, axis, mode="clip") if axis else value.at[numbers].get(mode="clip")
+        return (
+            jnp.take(value, numbers, axis, mode="clip")
+            if axis
+            else value.at[numbers].get(mode="clip")
+        )
     if value.numbers is numbers:
         return value.rows
     below = rows_at(value.base, numbers)
@@ -170,7 +193,9 @@ def rows_at(value: Value, numbers: Any, axis: int = 0) -> Any:
 
 
 def overlaid(below: Any, numbers: Any, distinct_numbers: Any, rows: Any) -> Any:
-    """The rows `below` of some numbers, replaced where there is a row of this number among others."""
+    """The rows `below` of some numbers, replaced where there is a row of this number among
+    others.
+    """
     if rows.shape[0] == 0 or below.shape[0] == 0:
         return below
     slots, is_found = found_at(distinct_numbers, numbers)
@@ -194,7 +219,9 @@ def dense(value: Value) -> Any:
     if isinstance(value, Swept):
         return value.value
     if isinstance(value, Summed):
-        return jnp.zeros(value.shape, value.rows.dtype).at[value.numbers].add(value.rows, mode="drop")
+        return (
+            jnp.zeros(value.shape, value.rows.dtype).at[value.numbers].add(value.rows, mode="drop")
+        )
     if not isinstance(value, Patched):
         return value
     places = dense(value.base).at[value.numbers]
@@ -203,11 +230,13 @@ def dense(value: Value) -> Any:
     return places.set(value.rows, mode="drop", indices_are_sorted=True)
 
 
-# --- what is written down ---------------------------------------------------------------------------------------------
+# --- what is written down -------------------------------------------------------------------------
 
 
 class Event(NamedTuple):
-    """One line of `explain`: what became of a value, the primitive, the type, how many rows, why, and where."""
+    """One line of `explain`: what became of a value, the primitive, the type, how many rows, why,
+    and where.
+    """
 
     what: str
     primitive: str
@@ -226,8 +255,9 @@ IN_PLACE = "in place"
 class Context:
     """Options of one interpretation, and what it wrote down.
 
-    Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`. `sweeps` are the
-    equations, by `id`, that compute all rows of something that is needed: those take arrays where there are any.
+    Rows pay where at most the share `cut_over` of all is stored, in arrays of at least `min_bytes`.
+    `sweeps` are the equations, by `id`, that compute all rows of something that is needed: those
+    take arrays where there are any.
     """
 
     cut_over: float
@@ -246,7 +276,9 @@ class Context:
         return replace(self, events=[])
 
     def within(self, eqn: Equation) -> Context:
-        """The same inside a call or a loop: the line where it was called, for equations without one."""
+        """The same inside a call or a loop: the line where it was called, for equations without
+        one.
+        """
         return replace(self, line=self.line_of(eqn))
 
     def line_of(self, eqn: Equation | None) -> str:
@@ -264,7 +296,8 @@ class Context:
             raise BecomesDense("the array is small")
         if num_rows > self.cut_over * aval.shape[0]:
             raise BecomesDense(
-                f"{num_rows:,} rows stored of {aval.shape[0]:,}, more than the share cut_over={self.cut_over:g}"
+                f"{num_rows:,} rows stored of {aval.shape[0]:,}, more than the share "
+                f"cut_over={self.cut_over:g}"
             )
 
     def swept(self, eqn: Equation, value: Any, bases: Sequence[Any]) -> Swept:
@@ -272,20 +305,26 @@ class Context:
         chain = frozenset().union(*(base.chain for base in bases if isinstance(base, Swept)))
         return Swept(value, f"`{eqn.primitive.name}` ({self.line_of(eqn)})", chain | {id(eqn)})
 
-    def note(self, what: str, eqn: Equation | None, value: Value, why: str = "", name: str = "") -> None:
+    def note(
+        self, what: str, eqn: Equation | None, value: Value, why: str = "", name: str = ""
+    ) -> None:
         """Write down what became of a value that is held as rows."""
         name = name or ("output" if eqn is None else eqn.primitive.name)
         kind = f"{value.rows.dtype}{list(value.shape)}"
         self.events.append(Event(what, name, kind, num_stored(value), why, self.line_of(eqn)))
 
     def dense(self, value: Value, eqn: Equation | None, why: str, name: str = "") -> Any:
-        """A value as an array, written down, under another name than the equation's, if it was held as rows."""
+        """A value as an array, written down, under another name than the equation's, if it was held
+        as rows.
+        """
         if has_rows(value):
             if isinstance(value, Summed) and value.carry is not None:
                 raise CarryRead(value.carry)
             base = value.base if isinstance(value, Patched) else None
             if isinstance(base, Swept) and base.by is None:
-                self.note(IN_PLACE, eqn, value, "rows written into an array that is there anyway", name)
+                self.note(
+                    IN_PLACE, eqn, value, "rows written into an array that is there anyway", name
+                )
                 return dense(value)
             if isinstance(base, Swept):
                 self.sweeps.update(base.chain)

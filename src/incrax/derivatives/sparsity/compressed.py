@@ -1,11 +1,14 @@
-"""Compressed derivatives: the nonzeros of a Jacobian or Hessian from one directional derivative per colour.
+"""Compressed derivatives: the nonzeros of a Jacobian or Hessian from one directional derivative per
+colour.
 
-In: a function of a flat vector, and a pattern. Out: the values at the pattern's nonzeros, in its order (by row, then by
-column). Pattern and colours are constants; the point may be a tracer of `jit`, `vmap` or `grad`.
+In: a function of a flat vector, and a pattern. Out: the values at the pattern's nonzeros, in its
+order (by row, then by column). Pattern and colours are constants; the point may be a tracer of
+`jit`, `vmap` or `grad`.
 
-Two columns of a sparse matrix may share a colour if no row has a nonzero in both (Curtis, Powell, Reid 1974): the
-product of the matrix with the sum of their unit vectors then holds each of their nonzeros by itself. For a symmetric
-matrix a nonzero may also be read from its mirror image, so that full rows need not forbid anything.
+Two columns of a sparse matrix may share a colour if no row has a nonzero in both (Curtis, Powell,
+Reid 1974): the product of the matrix with the sum of their unit vectors then holds each of their
+nonzeros by itself. For a symmetric matrix a nonzero may also be read from its mirror image, so that
+full rows need not forbid anything.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ MAX_BATCH_ELEMENTS = 1 << 24
 """Elements of all seeds, or all results, that are held at once; more colours go in batches."""
 
 
-# --- colours ----------------------------------------------------------------------------------------------------------
+# --- colours --------------------------------------------------------------------------------------
 
 
 class Coloring(NamedTuple):
-    """A colour for each column, -1 for none, and how many there are; each of the `hubs` has a colour of its own."""
+    """A colour for each column, -1 for none, and how many there are; each of the `hubs` has a
+    colour of its own.
+    """
 
     colors: np.ndarray
     num_colors: int
@@ -73,9 +78,9 @@ def colored(pattern: Matrix | Colored) -> Colored:
 def color_columns(pattern: Matrix) -> Coloring:
     """Colour columns such that no row has two nonzeros of one colour.
 
-    Greedy, columns with most nonzeros first, each with the smallest colour that fits; the number of colours is at least
-    the largest number of nonzeros in a row, and often equal to it. Cost: nonzeros times colours / 64. Empty columns
-    have no colour, -1.
+    Greedy, columns with most nonzeros first, each with the smallest colour that fits; the number of
+    colours is at least the largest number of nonzeros in a row, and often equal to it. Cost:
+    nonzeros times colours / 64. Empty columns have no colour, -1.
     """
     columns = pattern.tocsc()
     indices = columns.indices.tolist()
@@ -102,11 +107,13 @@ def color_rows(pattern: Matrix) -> Coloring:
 
 
 def color_symmetric(pattern: Matrix) -> Coloring:
-    """Colour columns of a symmetric matrix such that each nonzero, or its mirror image, is alone in its row and colour.
+    """Colour columns of a symmetric matrix such that each nonzero, or its mirror image, is alone in
+    its row and colour.
 
-    The columns of the fullest rows, the hubs, get a colour each. A nonzero in a hub's row is read from the hub's
-    column, so that the others are coloured without these rows. An arrow takes 2 colours, where `color_columns` takes as
-    many as there are columns. The number of hubs is a power of two, or 0: the one with the fewest colours in all.
+    The columns of the fullest rows, the hubs, get a colour each. A nonzero in a hub's row is read
+    from the hub's column, so that the others are coloured without these rows. An arrow takes 2
+    colours, where `color_columns` takes as many as there are columns. The number of hubs is a power
+    of two, or 0: the one with the fewest colours in all.
     """
     counts = np.diff(pattern.indptr)
     order = np.argsort(-counts, kind="stable")
@@ -136,14 +143,15 @@ def _with_hubs(rest: Matrix, hubs: np.ndarray) -> Coloring:
     return Coloring(colors, num_colors + hubs.size, hubs)
 
 
-# --- which way --------------------------------------------------------------------------------------------------------
+# --- which way ------------------------------------------------------------------------------------
 
 
 def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
-    """The way with the fewest directional derivatives: one per input, output, or colour of columns or rows.
+    """The way with the fewest directional derivatives: one per input, output, or colour of columns
+    or rows.
 
-    Compressed only where that at least halves their number, as values are to be spread afterwards; on a tie forward,
-    which keeps no intermediate values.
+    Compressed only where that at least halves their number, as values are to be spread afterwards;
+    on a tie forward, which keeps no intermediate values.
     """
     plain: Way = "forward" if n_in <= n_out else "reverse"
     if pattern is None:
@@ -156,11 +164,13 @@ def choose(pattern: Matrix | Colored | None, n_in: int, n_out: int) -> Way:
     return "compressed forward" if forward <= reverse else "compressed reverse"
 
 
-# --- values at the nonzeros -------------------------------------------------------------------------------------------
+# --- values at the nonzeros -----------------------------------------------------------------------
 
 
 class Compression(NamedTuple):
-    """Seed `c` is 1 where `colors == c`; nonzero `k` of the pattern is element `element[k]` of product `color[k]`."""
+    """Seed `c` is 1 where `colors == c`; nonzero `k` of the pattern is element `element[k]` of
+    product `color[k]`.
+    """
 
     colors: np.ndarray
     num_colors: int
@@ -169,7 +179,9 @@ class Compression(NamedTuple):
 
 
 def compress(pattern: Matrix | Colored, mode: Mode | Literal["symmetric"]) -> Compression:
-    """Of products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of a symmetric one."""
+    """Of products of the matrix with seeds (forward), of seeds with the matrix (reverse), or of a
+    symmetric one.
+    """
     known = colored(pattern)
     rows, columns = coordinates(known.pattern)
     if mode == "forward":
@@ -178,7 +190,9 @@ def compress(pattern: Matrix | Colored, mode: Mode | Literal["symmetric"]) -> Co
         return _compression(known.rows, rows, columns)
     coloring = known.symmetric
     is_mirrored = np.isin(rows, coloring.hubs) & ~np.isin(columns, coloring.hubs)
-    return _compression(coloring, np.where(is_mirrored, rows, columns), np.where(is_mirrored, columns, rows))
+    return _compression(
+        coloring, np.where(is_mirrored, rows, columns), np.where(is_mirrored, columns, rows)
+    )
 
 
 def _compression(coloring: Coloring, seeded: np.ndarray, element: np.ndarray) -> Compression:
@@ -192,7 +206,11 @@ def coordinates(pattern: Matrix) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compressed_jacobian(
-    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored, *, mode: Mode = "forward"
+    fun: Callable[[jax.Array], jax.Array],
+    x: jax.Array,
+    pattern: Matrix | Colored,
+    *,
+    mode: Mode = "forward",
 ) -> jax.Array:
     """The values of a Jacobian at its pattern's nonzeros.
 
@@ -203,17 +221,23 @@ def compressed_jacobian(
         mode: one pushforward per colour of the columns, or one pullback per colour of the rows.
 
     Returns:
-        (number of nonzeros,), as `dense` and `bcoo` take them. Nothing is evaluated if there are none.
+        (number of nonzeros,), as `dense` and `bcoo` take them. Nothing is evaluated if there are
+        none.
     """
     _check_shape(pattern, jax.eval_shape(fun, x).shape, x.shape)
     if mode == "forward":
-        return _values(lambda seed: jax.jvp(fun, (x,), (seed,))[1], compress(pattern, mode), x.dtype)
+        return _values(
+            lambda seed: jax.jvp(fun, (x,), (seed,))[1], compress(pattern, mode), x.dtype
+        )
     outputs, pullback = jax.vjp(fun, x)
     return _values(lambda seed: pullback(seed)[0], compress(pattern, mode), outputs.dtype)
 
 
-def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored) -> jax.Array:
-    """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per colour.
+def hessian_values(
+    fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern: Matrix | Colored
+) -> jax.Array:
+    """The values of a Hessian at its pattern's nonzeros, one pushforward of the gradient per
+    colour.
 
     Args:
         fun: (n,) -> a scalar.
@@ -221,13 +245,15 @@ def hessian_values(fun: Callable[[jax.Array], jax.Array], x: jax.Array, pattern:
         pattern: (n, n), symmetric; where it is False the Hessian must be zero.
 
     Returns:
-        (number of nonzeros,). Of nonzeros in full rows, one of a pair that mirror each other is computed: for a
-        `custom_jvp` that is not the derivative of what it says it is, and so has no symmetric Hessian, this differs
-        from `jax.hessian`.
+        (number of nonzeros,). Of nonzeros in full rows, one of a pair that mirror each other is
+        computed: for a `custom_jvp` that is not the derivative of what it says it is, and so has no
+        symmetric Hessian, this differs from `jax.hessian`.
     """
     _check_shape(pattern, x.shape, x.shape)
     gradient = jax.grad(fun)
-    return _values(lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress(pattern, "symmetric"), x.dtype)
+    return _values(
+        lambda seed: jax.jvp(gradient, (x,), (seed,))[1], compress(pattern, "symmetric"), x.dtype
+    )
 
 
 def _check_shape(pattern: Matrix | Colored, out: tuple[int, ...], given: tuple[int, ...]) -> None:
@@ -236,7 +262,9 @@ def _check_shape(pattern: Matrix | Colored, out: tuple[int, ...], given: tuple[i
         raise ValueError(f"the pattern has shape {shape}; the derivative has {(*out, *given)}")
 
 
-def _values(product: Callable[[jax.Array], jax.Array], compression: Compression, dtype: Any) -> jax.Array:
+def _values(
+    product: Callable[[jax.Array], jax.Array], compression: Compression, dtype: Any
+) -> jax.Array:
     """The products with all seeds, read at the nonzeros."""
     colors, num_colors, color, element = compression
     if not element.size:
@@ -250,7 +278,11 @@ def _values(product: Callable[[jax.Array], jax.Array], compression: Compression,
 
     batch = max(1, MAX_BATCH_ELEMENTS // max(colors.size, int(element.max()) + 1))
     numbers = jnp.arange(num_colors)
-    products = jax.vmap(one)(numbers) if num_colors <= batch else jax.lax.map(one, numbers, batch_size=batch)
+    products = (
+        jax.vmap(one)(numbers)
+        if num_colors <= batch
+        else jax.lax.map(one, numbers, batch_size=batch)
+    )
     return _read(products.ravel(), color * products.shape[1] + element)
 
 
@@ -260,7 +292,7 @@ def _read(flat: jax.Array, numbers: np.ndarray) -> jax.Array:
     return flat.at[numbers].get(mode="promise_in_bounds")
 
 
-# --- as matrices ------------------------------------------------------------------------------------------------------
+# --- as matrices ----------------------------------------------------------------------------------
 
 
 def dense(values: jax.Array, pattern: Matrix) -> jax.Array:
@@ -271,6 +303,13 @@ def dense(values: jax.Array, pattern: Matrix) -> jax.Array:
 
 
 def bcoo(values: jax.Array, places: Sequence[np.ndarray], shape: tuple[int, ...]) -> BCOO:
-    """A sparse array of JAX with these values; places are sorted, unique indices along each axis: `coordinates`."""
+    """A sparse array of JAX with these values; places are sorted, unique indices along each axis:
+    `coordinates`.
+    """
     indices = np.stack(places, axis=1) if places else np.zeros((values.size, 0), int)
-    return BCOO((values, jnp.asarray(indices.astype(np.int32))), shape=shape, indices_sorted=True, unique_indices=True)
+    return BCOO(
+        (values, jnp.asarray(indices.astype(np.int32))),
+        shape=shape,
+        indices_sorted=True,
+        unique_indices=True,
+    )

@@ -1,8 +1,9 @@
 """Sparsity: which elements of a Jacobian or a Hessian can be nonzero, for all values of the inputs.
 
-In: a `Program`. Out: a boolean CSR matrix, or None where finding it would cost too much. Not the function is walked but
-the equations of its pushforward: an output's tangent depends on an input's tangent exactly where the derivative that
-JAX computes may be nonzero, with the derivative rules that users wrote, and zero through `floor` or `stop_gradient`.
+In: a `Program`. Out: a boolean CSR matrix, or None where finding it would cost too much. Not the
+function is walked but the equations of its pushforward: an output's tangent depends on an input's
+tangent exactly where the derivative that JAX computes may be nonzero, with the derivative rules
+that users wrote, and zero through `floor` or `stop_gradient`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from scipy.sparse import csr_array, vstack
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
 from incrax._program import Program, evaluator, from_jaxpr, trace, type_of
-from incrax.engine.program.constants import Deferred, Known, constant_of, known_constants, learn, value_at, value_of
+from incrax.engine.program.constants import (
+    Deferred,
+    Known,
+    constant_of,
+    known_constants,
+    learn,
+    value_at,
+    value_of,
+)
 from incrax.engine.program.simplify import RULED, drop_dead, inline
 from incrax.primitives.control_flow import learn_counters
 from incrax.primitives.elements import Domain
@@ -28,34 +37,45 @@ Matrix: TypeAlias = Any
 """A boolean `csr_array` with sorted indices."""
 
 Pattern: TypeAlias = Any
-"""What a value depends on: a matrix with a row per element of it and a column per input element, or None: nothing."""
+"""What a value depends on: a matrix with a row per element of it and a column per input element, or
+None: nothing.
+"""
 
 MAX_NONZEROS = 1 << 23
-"""Nonzeros of one pattern beyond which the search is given up; numbers of elements stay exact in float32, too."""
+"""Nonzeros of one pattern beyond which the search is given up; numbers of elements stay exact in
+float32, too.
+"""
 
 MAX_WORK = 1 << 26
 """Nonzeros made in all beyond which the search is given up."""
 
 MAX_UNROLLED = 10_000
-"""Equations of a loop's body times its iterations above which they are no longer walked one by one."""
+"""Equations of a loop's body times its iterations above which they are no longer walked one by
+one.
+"""
 
 MAX_REPEATS = 8
 """Walks of a body before what it carries is taken to depend on everything."""
 
 
-def pattern_of(program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None) -> Matrix | None:
-    """Which elements of a program's outputs depend on which elements of its inputs number `wrt` (None: of all).
+def pattern_of(
+    program: Program, wrt: Sequence[int] | None = None, *, max_work: int | None = None
+) -> Matrix | None:
+    """Which elements of a program's outputs depend on which elements of its inputs number `wrt`
+    (None: of all).
 
     Args:
-        program: what to differentiate; calls with a derivative rule of their own must not have been opened.
+        program: what to differentiate; calls with a derivative rule of their own must not have been
+            opened.
         wrt: numbers of inputs of floating type.
         max_work: nonzeros made in all beyond which the search is given up; None: `MAX_WORK`.
 
     Returns:
-        A boolean matrix with sorted indices: a row for each element of the outputs, in order, a column for each of the
-        chosen inputs. Where it is False, `jax.jacfwd` is zero wherever all values are finite. None: finding it takes
-        too much work, or the program writes to references. Cost: tracing the pushforward, and a walk in the time of the
-        nonzeros made; nothing of the program is compiled but small equations that move constants.
+        A boolean matrix with sorted indices: a row for each element of the outputs, in order, a
+        column for each of the chosen inputs. Where it is False, `jax.jacfwd` is zero wherever all
+        values are finite. None: finding it takes too much work, or the program writes to
+        references. Cost: tracing the pushforward, and a walk in the time of the nonzeros made;
+        nothing of the program is compiled but small equations that move constants.
     """
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
     is_transposed = has_custom_vjp(program)
@@ -68,7 +88,9 @@ def pattern_of(program: Program, wrt: Sequence[int] | None = None, *, max_work: 
         found = _stacked(outputs, [_jax.aval_size(atom.aval) for atom in linear.outvars])
     except _TooMuch:
         return None
-    num_rows, num_columns = (sum(_jax.aval_size(a.aval) for a in atoms) for atoms in (linear.outvars, seeds))
+    num_rows, num_columns = (
+        sum(_jax.aval_size(a.aval) for a in atoms) for atoms in (linear.outvars, seeds)
+    )
     pattern = _empty(num_rows, num_columns) if found is None else found
     return _tidy(pattern.T if is_transposed else pattern)
 
@@ -83,7 +105,9 @@ def hessian_pattern(
     chosen = tuple(range(len(program.invars))) if wrt is None else tuple(wrt)
 
     def gradient(*leaves: Any) -> Any:
-        return jax.grad(lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(()))(*(leaves[k] for k in chosen))
+        return jax.grad(lambda *xs: _run(program, leaves, chosen, xs)[0].reshape(()))(
+            *(leaves[k] for k in chosen)
+        )
 
     pattern = pattern_of(trace(gradient, *map(type_of, program.invars)), chosen, max_work=max_work)
     return None if pattern is None else _tidy(pattern + pattern.T)
@@ -95,10 +119,12 @@ def _tidy(pattern: Any) -> Matrix:
     return result
 
 
-# --- the linear program -----------------------------------------------------------------------------------------------
+# --- the linear program ---------------------------------------------------------------------------
 
 
-def _run(program: Program, leaves: Sequence[Any], chosen: Sequence[int], xs: Sequence[Any]) -> list[Any]:
+def _run(
+    program: Program, leaves: Sequence[Any], chosen: Sequence[int], xs: Sequence[Any]
+) -> list[Any]:
     """The program's outputs, with other values of the chosen inputs."""
     values = list(leaves)
     for number, x in zip(chosen, xs, strict=True):
@@ -116,19 +142,31 @@ def _pushforward(program: Program, chosen: Sequence[int]) -> Program:
         _, results = jax.jvp(lambda *xs: _run(program, leaves, chosen, xs), primals, list(tangents))
         return [jnp.zeros(t.shape) if t.dtype == jax.dtypes.float0 else t for t in results]
 
-    return drop_dead(inline(trace(push, *map(type_of, program.invars), *(type_of(program.invars[k]) for k in chosen))))
+    return drop_dead(
+        inline(
+            trace(
+                push, *map(type_of, program.invars), *(type_of(program.invars[k]) for k in chosen)
+            )
+        )
+    )
 
 
 def _pullback(program: Program, chosen: Sequence[int]) -> Program:
-    """(inputs, cotangents of the outputs) -> cotangents of the chosen; a `custom_vjp` has no pushforward."""
+    """(inputs, cotangents of the outputs) -> cotangents of the chosen; a `custom_vjp` has no
+    pushforward.
+    """
 
     def pull(*args: Any) -> Any:
         leaves = args[: len(program.invars)]
         cotangents = args[len(program.invars) :]
-        outputs, vjp = jax.vjp(lambda *xs: _run(program, leaves, chosen, xs), *(leaves[k] for k in chosen))
+        outputs, vjp = jax.vjp(
+            lambda *xs: _run(program, leaves, chosen, xs), *(leaves[k] for k in chosen)
+        )
         return vjp([_cotangent(y, ct) for y, ct in zip(outputs, cotangents, strict=True)])
 
-    cotangents = [jax.ShapeDtypeStruct(atom.aval.shape, jnp.result_type(float)) for atom in program.outvars]
+    cotangents = [
+        jax.ShapeDtypeStruct(atom.aval.shape, jnp.result_type(float)) for atom in program.outvars
+    ]
     return drop_dead(inline(trace(pull, *map(type_of, program.invars), *cotangents)))
 
 
@@ -147,7 +185,7 @@ def has_custom_vjp(program: Program) -> bool:
     )
 
 
-# --- the walk ---------------------------------------------------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 
 class _TooMuch(Exception):
@@ -174,7 +212,11 @@ def _depend(program: Program, seeds: Sequence[Var], max_work: int) -> list[Patte
 
 
 def _csr(indices: Any, indptr: Any, num_columns: int) -> Matrix:
-    parts = (np.ones(len(indices), bool), np.asarray(indices, np.int32), np.asarray(indptr, np.int32))
+    parts = (
+        np.ones(len(indices), bool),
+        np.asarray(indices, np.int32),
+        np.asarray(indptr, np.int32),
+    )
     return csr_array(parts, shape=(len(indptr) - 1, num_columns))
 
 
@@ -189,7 +231,10 @@ def _stacked(parts: Sequence[Pattern], sizes: Sequence[int]) -> Pattern:
         return None
     _check_size(sum(pattern.nnz for pattern in found) + sum(sizes))
     num_columns = found[0].shape[1]
-    blocks = [_empty(n, num_columns) if pattern is None else pattern for pattern, n in zip(parts, sizes, strict=True)]
+    blocks = [
+        _empty(n, num_columns) if pattern is None else pattern
+        for pattern, n in zip(parts, sizes, strict=True)
+    ]
     return csr_array(vstack(blocks, format="csr"))
 
 
@@ -207,9 +252,11 @@ class _ZerosCount(View):
 
 
 class _Patterns(Domain):
-    """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of loops, too.
+    """A walk through the equations of a tangent; `work` counts the nonzeros made, in bodies of
+    loops, too.
 
-    All operations are moves and unions of rows. `_TooMuch` is raised before a matrix beyond `MAX_NONZEROS` is made.
+    All operations are moves and unions of rows. `_TooMuch` is raised before a matrix beyond
+    `MAX_NONZEROS` is made.
     """
 
     def __init__(self, max_work: int) -> None:
@@ -217,7 +264,7 @@ class _Patterns(Domain):
         self.max_work = max_work
         self.max_repeats = MAX_REPEATS
 
-    # --- sets ----------------------------------------------------------------------------------------------------
+    # --- sets -------------------------------------------------------------------------------------
 
     def take(self, value: Pattern, numbers: np.ndarray) -> Pattern:
         rows = np.ravel(np.asarray(numbers))
@@ -231,7 +278,11 @@ class _Patterns(Domain):
         return padded[np.where(rows < 0, value.shape[0], rows)]
 
     def beside(self, values: Sequence[Pattern], atoms: Sequence[Atom]) -> Pattern:
-        return values[0] if len(values) == 1 else _stacked(values, [_jax.aval_size(atom.aval) for atom in atoms])
+        return (
+            values[0]
+            if len(values) == 1
+            else _stacked(values, [_jax.aval_size(atom.aval) for atom in atoms])
+        )
 
     def gathered(self, value: Pattern, targets: Any, sources: Any, shape: Sequence[int]) -> Pattern:
         if value is None:
@@ -279,11 +330,13 @@ class _Patterns(Domain):
     def is_same(self, value: Pattern, other: Pattern) -> bool:
         return (0 if value is None else value.nnz) == (0 if other is None else other.nnz)
 
-    # --- what is known -------------------------------------------------------------------------------------------
+    # --- what is known ----------------------------------------------------------------------------
 
     def known(self, program: Program, constants: Sequence[Any]) -> Known:
         given = zip(program.invars, constants, strict=True)
-        return known_constants(program, defers=True) | {var: one for var, one in given if one is not None}
+        return known_constants(program, defers=True) | {
+            var: one for var, one in given if one is not None
+        }
 
     def view(self, known: Known) -> View:
         return _ZerosCount(known)
@@ -291,7 +344,9 @@ class _Patterns(Domain):
     def constant_of(self, atom: Atom, known: Known) -> Any | None:
         return constant_of(atom, known)
 
-    def enter(self, eqn: Equation, operands: Sequence[Pattern], known: Known) -> list[Pattern] | None:
+    def enter(
+        self, eqn: Equation, operands: Sequence[Pattern], known: Known
+    ) -> list[Pattern] | None:
         """Nothing for what no tangent enters: that may be a constant."""
         if any(pattern is not None for pattern in operands):
             if any(_jax.is_ref(atom.aval) for atom in eqn.invars):
@@ -310,7 +365,7 @@ class _Patterns(Domain):
         if self.work > self.max_work:
             raise _TooMuch
 
-    # --- loops ---------------------------------------------------------------------------------------------------
+    # --- loops ------------------------------------------------------------------------------------
 
     def opened(self, jaxpr: Any) -> Program:
         return inline(from_jaxpr(jaxpr))
@@ -323,9 +378,13 @@ class _Patterns(Domain):
             return None
         return np.asarray(value_at(found))[number]
 
-    def learn_outputs(self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any) -> None:
+    def learn_outputs(
+        self, eqn: Equation, carried: Sequence[Any], stacked: Sequence[Any], known: Any
+    ) -> None:
         found = [*carried, *map(_of_rows, stacked)]
-        known.update({var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None})
+        known.update(
+            {var: each for var, each in zip(eqn.outvars, found, strict=False) if each is not None}
+        )
 
     def stacked(self, rows: Sequence[Pattern], aval: Any) -> Pattern:
         return _stacked(rows, [_jax.aval_size(aval)] * len(rows))

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from incrax import _jax
 from incrax._collection import uncollected
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._messages import branch_in_incremental
-from incrax._names import name_of
+from incrax._names import as_program_name, name_of
 from incrax._profiling import annotated
-from incrax._program import Program, trace_with_tree
+from incrax._program import Program, trace_jitted
 from incrax._tuning import Tuning
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.inputs.signature import Signature
@@ -40,11 +38,14 @@ RULE_KEEPING_PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_
 
 @dataclass(frozen=True)
 class Analysis:
-    """A traced function: the program as traced, what is known of it, and its output tree."""
+    """A traced function: the program as traced, what is known of it, its output tree, and
+    `jax.jit` of it as a function of leaves, if there is one.
+    """
 
     traced: Program
     facts: Facts
     out_tree: Any
+    jitted: Callable[..., list[Any]] | None
 
 
 def analyse(
@@ -57,10 +58,18 @@ def analyse(
     algebra: bool = False,
     passes: Sequence[Pass] = PASSES,
 ) -> Analysis:
-    """Trace and analyse a function for one signature; with the same prices on every machine if `is_exact`."""
-    traced, out_tree = _trace(fun, signature, [LeafValue(x).feed for x in dynamic])
-    given = {"num_parts": signature.num_parts, "is_exact": is_exact, "algebra": algebra, "passes": passes}
-    return Analysis(traced, facts_of(traced, tuning, **given), out_tree)
+    """Trace and analyse a function for one signature; with the same prices on every machine if
+    `is_exact`.
+    """
+    feeds = [LeafValue(x).feed for x in dynamic]
+    traced, out_tree, jitted = _trace(fun, signature, feeds)
+    given = {
+        "num_parts": signature.num_parts,
+        "is_exact": is_exact,
+        "algebra": algebra,
+        "passes": passes,
+    }
+    return Analysis(traced, facts_of(traced, tuning, **given), out_tree, jitted)
 
 
 @annotated("analyse")
@@ -88,27 +97,32 @@ def facts_of(
 
 
 @annotated("trace")
-def _trace(fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]) -> tuple[Program, Any]:
-    """The program and its output tree; traced under the user's names where no leaf is static."""
+def _trace(
+    fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]
+) -> tuple[Program, Any, Callable[..., list[Any]] | None]:
+    """The program, its output tree, and `jax.jit` of it."""
 
     @functools.wraps(fun)
-    def evaluate(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = signature.rebuild(jax.tree.leaves((args, kwargs)))
+    def evaluate(*leaves: Any) -> Any:
+        args, kwargs = signature.rebuild(leaves)
         return fun(*args, **kwargs)
 
-    args, kwargs = (tuple(feeds), {}) if signature.statics else signature.rebuild(feeds)
     try:
-        return trace_with_tree(evaluate, *args, **kwargs)
+        return trace_jitted(evaluate, f"{as_program_name(name_of(fun))}_whole", feeds)
     except NO_VALUE as error:
         raise branch_in_incremental(name_of(fun), place_of_error(error)) from error
 
 
 def trace_for(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> Program:
-    """The program of a function for leaves, or types of leaves, that differ from a signature's in weak types."""
+    """The program of a function for leaves, or types of leaves, that differ from a signature's in
+    weak types.
+    """
     return _trace(fun, signature, leaves)[0]
 
 
 def has_mutable_inputs(analysis: Analysis) -> bool:
-    """Whether an input, or what is closed over, is a mutable reference, which no saved value can describe."""
+    """Whether an input, or what is closed over, is a mutable reference, which no saved value can
+    describe.
+    """
     traced = analysis.traced
     return any(_jax.is_ref(var.aval) for var in (*traced.invars, *traced.constvars))

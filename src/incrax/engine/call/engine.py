@@ -1,7 +1,8 @@
 """Stage 11, run: compare the leaves, choose a program, load, execute, commit.
 
-One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one assignment at the
-end: an exception leaves the store as it was. A call goes one of four ways, the first that applies:
+One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one
+assignment at the end: an exception leaves the store as it was. A call goes one of four ways, the
+first that applies:
 
 - `_rest`: the whole program, while saving does not pay;
 - `_again`: what the last call did, where the same inputs changed and nothing is to be decided;
@@ -24,14 +25,14 @@ import jax
 from incrax import _jax
 from incrax._jax import Var
 from incrax._messages import deleted_input, large_unchanged
-from incrax._program import Program
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.call.record import NO_MEMORY, RESTING, UNCHANGED, CallRecord, History
-from incrax.engine.compile.executables import Compiler
+from incrax.engine.call.resting import RestedCall, Resting
+from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue, as_value
+from incrax.engine.inputs.leaves import LeafValue, as_entry, as_value
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.agreement import difference
@@ -47,16 +48,24 @@ from incrax.engine.store.store import Baselines, Comparison, State, Store, is_an
 logger = logging.getLogger("incrax")
 
 LONG_WAY_EVERY = 16
-"""Uses of a dirty set of which one is compared with all versions; those at which programs are timed again are among
-them."""
+"""Uses of a dirty set of which one is compared with all versions; those at which programs are timed
+again are among them.
+"""
+
+MAX_RESTED_BYTES = 2**20
+"""Of outputs up to which calls go the short way of a rest, which holds two results more."""
 
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
-"""Seconds that comparing an unchanged array has taken, and their share of all, from which on `frozen` is advised."""
+"""Seconds that comparing an unchanged array has taken, and their share of all, from which on
+`frozen` is advised.
+"""
 
 
 class Repeat:
-    """What the last call did, if it may be done again as it is: what serves, what is loaded, what is taken over."""
+    """What the last call did, if it may be done again as it is: what serves, what is loaded, what
+    is taken over.
+    """
 
     __slots__ = ("entry", "loads", "plan", "program", "record", "saved", "ticks")
 
@@ -81,7 +90,11 @@ class Repeat:
         """Whether what serves is chosen, and not to be looked at again."""
         entry = self.entry
         is_chosen = entry.is_final and entry.candidate == "plan" and entry.program is self.program
-        return is_chosen and self.ticks == self.program.clock.ticks and entry.uses % LONG_WAY_EVERY != 0
+        return (
+            is_chosen
+            and self.ticks == self.program.clock.ticks
+            and entry.uses % LONG_WAY_EVERY != 0
+        )
 
 
 class Engine:
@@ -90,7 +103,7 @@ class Engine:
     def __init__(
         self,
         facts: Facts,
-        traced: Program,
+        whole: Executable,
         journal: Journal,
         compiler: Compiler,
         tuning: Tuning,
@@ -101,71 +114,111 @@ class Engine:
     ) -> None:
         self.facts = facts
         self.paths = journal.paths
+        self.journal = journal
         self.tuning = tuning
         self.stats = stats
         self.history = History(tuning.history)
-        self.layout = facts.dependence.layout
+        self.layout = facts.layout
         pool = Pool(is_active=compiler.recycles)
         planned = limits.planned_bytes
-        self.chooser = Chooser(facts, traced, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact)
+        chooser = Chooser(
+            facts, whole, compiler, tuning, stats, planned, pool, journal, is_exact=is_exact
+        )
+        self._decide_by(chooser)
+        self.num_eqns = len(facts.eqns)
+        self.num_outputs = len(facts.outvars)
         self.always = ALWAYS if facts.has_effects else 0
         self.must_wait = facts.calls_host
         self.calls = compiler.calls
-        self.out_vars = tuple((i, a) for i, a in enumerate(facts.program.outvars) if isinstance(a, Var))
+        self.out_vars = tuple((i, a) for i, a in enumerate(facts.outvars) if isinstance(a, Var))
+        out_bytes = sum(_jax.aval_bytes(a.aval) for _, a in self.out_vars)
+        self.rests_shortly = not (self.must_wait or self.always or out_bytes > MAX_RESTED_BYTES)
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
         self.has_advised = False
         self._last: CallRecord | None = None
         self._rested: Sequence[int] | None = None
         self.repeat: Repeat | None = None
+        self.resting = self._new_rest()
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
-        self._adopt(store, settles=not compiler.on_host)
+        self._adopt(store)
 
-    def _adopt(self, store: Store, *, settles: bool) -> Self:
+    def _adopt(self, store: Store) -> Self:
         self.store = store
-        self.comparison = Comparison(store, self.layout, settles=settles)
+        self.comparison = Comparison(store, self.layout)
         self.baselines = Baselines(store, self.comparison, self.chooser, self.always)
         return self
 
+    def _decide_by(self, chooser: Chooser) -> None:
+        self.chooser = chooser
+        self.clock = chooser.clock
+        self.watch = chooser.watch
+        self.whole = chooser.whole
+        self.segments = chooser.segments
+
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
-        """An independent engine that shares values and programs so far; a sibling of `kin`, if any."""
+        """An independent engine that shares values and programs so far; a sibling of `kin`, if
+        any.
+        """
         other = self._copy(stats)
         store = self.store.fork(other._eviction_order)
         store.pool = store.pool if kin is None else kin.store.pool
-        other.chooser = self.chooser.fork(stats, store.pool) if kin is None else kin.chooser
-        return other._adopt(store, settles=self.comparison.settles)
+        other._decide_by(self.chooser.fork(stats, store.pool) if kin is None else kin.chooser)
+        return other._adopt(store)
 
     def sibling(self, budget_bytes: int) -> Engine:
-        """An engine for other data of the same types: programs and what is known of their times are shared."""
+        """An engine for other data of the same types: programs and what is known of their times are
+        shared.
+        """
         other = self._copy(self.stats)
         other._last = other._rested = None
-        store = Store(self.store.versions, budget_bytes, other._eviction_order, self.store.pool, self.store.outputs)
-        return other._adopt(store, settles=self.comparison.settles)
+        store = Store(
+            self.store.versions,
+            budget_bytes,
+            other._eviction_order,
+            self.store.pool,
+            self.store.outputs,
+        )
+        return other._adopt(store)
 
     def _copy(self, stats: Stats) -> Engine:
+        self.catch_up()
         other = copy.copy(self)
         other.stats = stats
         other.repeat = None
         other.history = History(self.tuning.history)
+        other.resting = other._new_rest()
         return other
 
+    def _new_rest(self) -> Resting:
+        whole = self.whole.executable
+        return Resting(whole, self.num_eqns, self.stats, self.history)
+
     def _eviction_order(self, state: State) -> list[Var]:
-        return cheapest_first(self.facts, self.chooser.segments, state.values, state.saved)
+        return cheapest_first(self.facts, self.segments, state.values, state.saved)
 
-    # --- a call --------------------------------------------------------------------------------------------------
+    # --- a call -----------------------------------------------------------------------------------
 
-    def served(self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float) -> list[Any]:
-        """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in the history."""
+    def served(
+        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float
+    ) -> list[Any]:
+        """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in
+        the history.
+        """
         outputs = self.call(leaves, changed, begin_s)
         self.history.note(begin_s, self._last, self._rested, self.store)
         return outputs
 
-    def call(self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None) -> list[Any]:
-        """Outputs at these leaves; `changed`: those that are other objects than before, if known (since `begin_s`)."""
+    def call(
+        self, leaves: Sequence[Any], changed: Sequence[int] | None, begin_s: float | None = None
+    ) -> list[Any]:
+        """Outputs at these leaves; `changed`: those that are other objects than before, if known
+        (since `begin_s`).
+        """
         if self.comparison.unchanged_s and not self.has_advised:
             self.has_advised = self._advise_frozen()
-        watch = self.chooser.watch
-        clock = self.chooser.clock
+        watch = self.watch
+        clock = self.clock
         resting = changed if watch.rest and self.store.states else None
         if resting is not None and not watch.wants_look():
             return self._rest(leaves, resting)
@@ -175,7 +228,11 @@ class Engine:
         start_s = clock.began(begin_s) + waited_s
         self.check_alive(values)
         try:
-            outputs = None if self.repeat is None or resting is not None else self._again(self.repeat, values, start_s)
+            outputs = (
+                None
+                if self.repeat is None or resting is not None
+                else self._again(self.repeat, values, start_s)
+            )
             return self._compared(values, resting, start_s, leaves) if outputs is None else outputs
         except Exception as error:
             self.repeat = None
@@ -185,10 +242,14 @@ class Engine:
             return self._without_saved(values, error)
 
     def _compared(
-        self, values: tuple[LeafValue, ...], resting: Sequence[int] | None, start_s: float, leaves: Sequence[Any]
+        self,
+        values: tuple[LeafValue, ...],
+        resting: Sequence[int] | None,
+        start_s: float,
+        leaves: Sequence[Any],
     ) -> list[Any]:
         """Outputs from the version that is best to start from."""
-        watch = self.chooser.watch
+        watch = self.watch
         pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
@@ -197,26 +258,44 @@ class Engine:
                 return self._unchanged(base, dirty)
             dirty = self.layout.full
         if resting is not None:
-            watch.look(dirty.bit_count())
+            is_idle = self.chooser.is_idle(self.chooser.seen(dirty))
+            watch.look(dirty.bit_count(), is_idle=is_idle)
             if watch.rest:
                 return self._rest(leaves, resting)
         return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)
 
+    def catch_up(self) -> None:
+        """Make versions of the last calls that were served by `rested`."""
+        num_calls = self.resting.num_calls
+        if not num_calls:
+            return
+        for call in self.resting.take():
+            entries = tuple([as_entry(x) for x in call.leaves])
+            self.store.replace(State(entries, call.outputs, {}, None))
+            self._note(None)
+            self._rested = call.changed
+            self.clock.unproven += _jax.first_buffer(call.outputs)
+        del self.clock.unproven[:-2]
+        self.watch.skip(num_calls)
+        self.clock.spent_s += num_calls * (self.whole.seconds or 0.0)
+
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
-        self.chooser.watch.unchanged += 1
+        self.watch.unchanged += 1
         self.store.touch(state)
         self._note(UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED)
         return state.outputs
 
     def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
-        """The whole program, while nothing is saved: leaves are compared up to the first difference."""
+        """The whole program, while nothing is saved: leaves are compared up to the first
+        difference.
+        """
         latest = self.store.states[-1]
         self.repeat = None
         entries = self.comparison.entries(leaves, changed, latest)
         if entries is None and not self.always:
             self.check_alive(latest.values)
-            if not is_any_deleted(latest.outputs) and not self.store.prove(self.chooser.clock.unproven):
+            if not is_any_deleted(latest.outputs) and not self.store.prove(self.clock.unproven):
                 return self._unchanged(latest)
         entries = latest.entries if entries is None else entries
         try:
@@ -228,20 +307,25 @@ class Engine:
                 raise
             return self._without_saved(tuple(map(as_value, entries)), error)
         self.store.replace(State(entries, outputs, {}, None))
-        del self.chooser.clock.unproven[:-2]
+        del self.clock.unproven[:-2]
         self._rested = changed
+        if self.rests_shortly:
+            call = RestedCall(tuple(leaves), outputs, changed)
+            self.resting.start(call, self.watch.until_look)
         return outputs
 
     def _whole_awaited(self, feeds: Sequence[Any]) -> list[Any]:
         """Outputs of the whole program, waited for where functions on the host must have run."""
-        outputs = self.chooser.whole(feeds, ())
+        outputs = self.whole(feeds, ())
         if self.must_wait:
             jax.block_until_ready(outputs)
-        self.stats.ran += len(self.facts.program.eqns)
+        self.stats.ran += self.num_eqns
         return outputs
 
     def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
-        """Outputs of the whole program at values that stay as they are; nothing is compared, counted or kept."""
+        """Outputs of the whole program at values that stay as they are; nothing is compared,
+        counted or kept.
+        """
         if self.store.states:
             self.clear_saved()
         try:
@@ -252,38 +336,49 @@ class Engine:
             return self.call(leaves, None)
 
     def _without_saved(self, values: tuple[LeafValue, ...], error: Exception) -> list[Any]:
-        """The device has no memory left: try the whole program once more after all saved values were dropped."""
+        """The device has no memory left: try the whole program once more after all saved values
+        were dropped.
+        """
         self._note(NO_MEMORY)
         self.stats.evicted += len(self.store.sizes())
-        run = None if self.always else lambda: self.chooser.whole([value.feed for value in values], ())
+        run = None if self.always else lambda: self.whole([value.feed for value in values], ())
         outputs = results_without_saved(self.store, run, error)
         self.store.commit(State(values, outputs, {}, None, are_values=True), None)
-        self.stats.ran += len(self.facts.program.eqns)
+        self.stats.ran += self.num_eqns
         return outputs
 
     def check_alive(self, values: Iterable[LeafValue]) -> None:
         """Raise DeletedInputError for the first array that was donated or deleted."""
-        for index in [i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()]:
+        for index in [
+            i for i, v in enumerate(values) if v.array is not None and v.array.is_deleted()
+        ]:
             raise deleted_input(self.paths[index])
 
     def _advise_frozen(self) -> bool:
-        """Say that large data which stay the same take long to compare, if they do; whether it was said."""
+        """Say that large data which stay the same take long to compare, if they do; whether it was
+        said.
+        """
         index, seconds = max(self.comparison.unchanged_s.items(), key=lambda item: item[1])
-        if seconds <= ADVICE_S or seconds <= ADVICE_SHARE * (seconds + self.chooser.clock.spent_s):
+        if seconds <= ADVICE_S or seconds <= ADVICE_SHARE * (seconds + self.clock.spent_s):
             return False
-        nbytes = _jax.aval_bytes(self.facts.program.invars[index].aval)
-        warnings.warn(large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=5)
+        nbytes = _jax.aval_bytes(self.facts.invars[index].aval)
+        warnings.warn(
+            large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=5
+        )
         return True
 
-    # --- a call like the one before ------------------------------------------------------------------------------
+    # --- a call like the one before ---------------------------------------------------------------
 
-    def _again(self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float) -> list[Any] | None:
+    def _again(
+        self, repeat: Repeat, values: tuple[LeafValue, ...], start_s: float
+    ) -> list[Any] | None:
         """Outputs the short way: what the last call did, with other values of the same inputs.
 
-        Most calls of a fit are like the one before. What serves, what it loads and what the new version takes over
-        need not be found out again. None, and nothing happened, where something is to be decided.
+        Most calls of a fit are like the one before. What serves, what it loads and what the new
+        version takes over need not be found out again. None, and nothing happened, where something
+        is to be decided.
         """
-        clock = self.chooser.clock
+        clock = self.clock
         spent_s = clock.spent_s
         passed_s = clock.passed_s
         base = self._repeated_base(repeat, values) if repeat.is_settled() else None
@@ -306,7 +401,8 @@ class Engine:
         return outputs
 
     def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
-        """The version that the long way would start from: most used of those that differ in just the same inputs.
+        """The version that the long way would start from: most used of those that differ in just
+        the same inputs.
 
         None where one differs in others, or in fewer: that is to be weighed.
         """
@@ -330,15 +426,25 @@ class Engine:
             return None
         if record.candidate != "plan" or record.filled or plan.saves or not entry.is_final:
             return None
-        if base is None or state.saved is not base.saved or (plan.statistics is not None and not entry.is_compared):
+        if (
+            base is None
+            or state.saved is not base.saved
+            or (plan.statistics is not None and not entry.is_compared)
+        ):
             return None
-        loads = [state.saved.get(var) for var in program.executable.loads]
-        return None if any([x is None for x in loads]) else Repeat(record, entry, program, plan, loads, state.saved)
+        loads = [state.saved.get(var) for var in program.loads]
+        return (
+            None
+            if any([x is None for x in loads])
+            else Repeat(record, entry, program, plan, loads, state.saved)
+        )
 
-    # --- a call that is evaluated from a version -----------------------------------------------------------------
+    # --- a call that is evaluated from a version --------------------------------------------------
 
     def _evaluate(self, saved: SavedValues, start_s: float) -> list[Any]:
-        """Outputs by the candidate for the dirty set; its seconds are entered where they tell something."""
+        """Outputs by the candidate for the dirty set; its seconds are entered where they tell
+        something.
+        """
         chooser = self.chooser
         clock = chooser.clock
         base = saved.base
@@ -361,7 +467,11 @@ class Engine:
         if was_prepared and not is_try:
             overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
-        instead = None if guard is None else self._results_instead(candidate, entry, saved, results, guard)
+        instead = (
+            None
+            if guard is None
+            else self._results_instead(candidate, entry, saved, results, guard)
+        )
         if instead is not None:
             state = self._new_state("whole", entry, saved, instead)
             record = self._account("whole", entry, saved, is_first=base is None)
@@ -371,9 +481,11 @@ class Engine:
         return state.outputs
 
     def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
-        """What serves this call: the entry's candidate, or the whole program where it lacks too much."""
+        """What serves this call: the entry's candidate, or the whole program where it lacks too
+        much.
+        """
         candidate = entry.candidate
-        segments = self.chooser.segments
+        segments = self.segments
         if candidate == "whole":
             return "whole"
         if candidate == "plan":
@@ -392,11 +504,14 @@ class Engine:
     def plan_of(self, candidate: Candidate, entry: Entry) -> Plan | None:
         """The plan that a candidate runs last; None for the whole program."""
         if candidate == "segments":
-            return self.chooser.segments.top_plan()
+            return self.segments.top_plan()
         return entry.program.plan if candidate == "plan" and entry.program is not None else None
 
-    def run(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[Candidate, list[Any], Any]:
-        """The results of a candidate's program, and a boolean, if any, which must be true for them to be used.
+    def run(
+        self, candidate: Candidate, entry: Entry, saved: SavedValues
+    ) -> tuple[Candidate, list[Any], Any]:
+        """The results of a candidate's program, and a boolean, if any, which must be true for them
+        to be used.
 
         The whole program's where values derived for another candidate must not be used.
         """
@@ -408,13 +523,15 @@ class Engine:
         return "whole", self._run_whole(saved), None
 
     def _run_whole(self, saved: SavedValues) -> list[Any]:
-        self.stats.compiles += not self.chooser.whole.num_runs
-        return self.chooser.whole(saved.feeds, ())
+        self.stats.compiles += not self.whole.num_runs
+        return self.whole(saved.feeds, ())
 
-    def _run_from_saved(self, candidate: Candidate, entry: Entry, saved: SavedValues) -> tuple[list[Any], Any]:
-        program = self.chooser.segments.top() if candidate == "segments" else entry.program
+    def _run_from_saved(
+        self, candidate: Candidate, entry: Entry, saved: SavedValues
+    ) -> tuple[list[Any], Any]:
+        program = self.segments.top() if candidate == "segments" else entry.program
         assert program is not None
-        loads = program.executable.loads
+        loads = program.loads
         if self.facts.is_minimal and not self.chooser.is_exact:
             saved.fill_exactly(saved.missing(loads))
         results = program(saved.feeds, [saved.get(var) for var in loads])
@@ -425,15 +542,16 @@ class Engine:
     def _results_instead(
         self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any], guard: Any
     ) -> list[Any] | None:
-        """The whole program's results where the plan's must not be used, else None; what they rest on is dropped.
+        """The whole program's results where the plan's must not be used, else None; what they rest
+        on is dropped.
 
-        A plan must not be used where its guard is false. The first result of one with algebra over rows is compared
-        with the direct form.
+        A plan must not be used where its guard is false. The first result of one with algebra over
+        rows is compared with the direct form.
         """
         plan = self.plan_of(candidate, entry)
         assert plan is not None
         statistics = plan.statistics
-        if not self.chooser.clock.read(guard):
+        if not self.clock.read(guard):
             self.chooser.note_unusable(entry)
             instead = self._run_whole(saved)
         elif statistics is None or entry.is_compared:
@@ -447,7 +565,8 @@ class Engine:
             if worst is None:
                 return None
             reason = (
-                f"algebra over rows was given up: it differs from the direct form by {worst:.2g} of the largest element"
+                f"algebra over rows was given up: it differs from the direct form by {worst:.2g} "
+                "of the largest element"
             )
             logger.warning("%s (%s)", reason, "; ".join(statistics.lines))
             self.chooser.give_up_algebra(entry, reason)
@@ -457,9 +576,11 @@ class Engine:
         jax.block_until_ready(instead if self.must_wait else ())
         return instead
 
-    # --- commit --------------------------------------------------------------------------------------------------
+    # --- commit -----------------------------------------------------------------------------------
 
-    def _new_state(self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]) -> State:
+    def _new_state(
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, results: list[Any]
+    ) -> State:
         """The version that follows the baseline: outputs, and what it saves."""
         chooser = self.chooser
         base = saved.base
@@ -468,53 +589,77 @@ class Engine:
         plan = self.plan_of(candidate, entry) if candidate == "plan" else None
         outputs = results
         if plan is not None:
-            outputs = [None] * len(self.facts.program.outvars) if base is None else list(base.outputs)
+            outputs = [None] * self.num_outputs if base is None else list(base.outputs)
             for position, value in zip(plan.outputs, results, strict=False):
                 outputs[position] = value
             added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         if not chooser.is_exact:
+            savable = chooser.savable
             saveable = self.facts.saveable
-            added.update({v: outputs[i] for i, v in self.out_vars if v in chooser.savable and v in saveable})
+            added.update(
+                {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
+            )
         table = self._carried_over(base, saved.dirty, added)
-        state = State(saved.values, outputs, table, self._culprit(candidate, base, entry), are_values=True)
+        state = State(
+            saved.values, outputs, table, self._culprit(candidate, base, entry), are_values=True
+        )
         if base is not None and table is base.saved:
             state.harmless = saved.dirty
         return state
 
-    def _carried_over(self, base: State | None, dirty: int, added: dict[Var, Any]) -> dict[Var, Any]:
-        """The saved values of a new version; the very table of its baseline where nothing changes in it."""
+    def _carried_over(
+        self, base: State | None, dirty: int, added: dict[Var, Any]
+    ) -> dict[Var, Any]:
+        """The saved values of a new version; the very table of its baseline where nothing changes
+        in it.
+        """
         if base is None:
             return added
         if base.harmless != dirty and not any([self.facts.mask(var) & dirty for var in base.saved]):
             base.harmless = dirty
         if base.harmless != dirty:
-            return {**{var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty}, **added}
+            return {
+                **{var: x for var, x in base.saved.items() if not self.facts.mask(var) & dirty},
+                **added,
+            }
         if all([base.saved.get(var) is x for var, x in added.items()]):
             return base.saved
         return {**base.saved, **added}
 
     def _culprit(self, candidate: Candidate, base: State | None, entry: Entry) -> int | None:
-        """The dirty set to blame for stale values: this one if it chose to leave them so, else its baseline's."""
+        """The dirty set to blame for stale values: this one if it chose to leave them so, else its
+        baseline's.
+        """
         is_forced = entry.candidate != candidate and base is not None
         if entry.leaves_stale(candidate) and not is_forced:
             return entry.dirty
         return None if base is None else base.culprit
 
-    def _account(self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool) -> CallRecord:
+    def _account(
+        self, candidate: Candidate, entry: Entry, saved: SavedValues, *, is_first: bool
+    ) -> CallRecord:
         """Count what ran, and note what the call was."""
         stats = self.stats
         plan = self.plan_of(candidate, entry)
         loads = () if plan is None else plan.loads
-        stats.ran += len(self.facts.program.eqns) if plan is None else len(plan.eqns)
+        stats.ran += self.num_eqns if plan is None else len(plan.eqns)
         stats.loaded += len(loads)
-        stats.evicted += self.chooser.journal.evicted(self.store.take_evicted(), self.store.budget_bytes)
+        evicted = self.store.take_evicted()
+        stats.evicted += self.journal.evicted(evicted, self.store.budget_bytes)
         record = CallRecord(
-            entry.dirty, candidate, entry, plan, loads, tuple(saved.computed), tuple(saved.plans), is_first
+            entry.dirty,
+            candidate,
+            entry,
+            plan,
+            loads,
+            tuple(saved.computed),
+            tuple(saved.plans),
+            is_first,
         )
         self._note(record)
         return record
 
-    # --- what the last call was ----------------------------------------------------------------------------------
+    # --- what the last call was -------------------------------------------------------------------
 
     def _note(self, record: CallRecord | None) -> None:
         self._last = record
@@ -523,6 +668,7 @@ class Engine:
     @property
     def last(self) -> CallRecord | None:
         """The last call; what changed in one that was not compared in full is found out now."""
+        self.catch_up()
         if self._rested is not None:
             dirty = self.comparison.dirty_after_rest(self._rested) | self.always
             self._note(RESTING._replace(dirty=dirty))
@@ -531,16 +677,32 @@ class Engine:
     @property
     def rests(self) -> bool:
         """Whether the whole program serves all calls for now."""
-        return self.chooser.watch.rest > 0
+        return self.watch.rest > 0
 
-    # --- control -------------------------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of the saved values."""
+        return self.store.saved_bytes
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a version is kept until the next checkpoint."""
+        return self.store.pinned is not None
+
+    def forget_checkpoint(self) -> None:
+        """Keep no version longer than others."""
+        self.store.pin(None)
 
     def checkpoint(self) -> None:
         """Keep the latest version until the next checkpoint."""
+        self.catch_up()
         self.store.pin(self.store.states[-1])
 
     def rollback(self) -> list[Any]:
         """The outputs at the checkpoint, whose version is the latest again."""
+        self.catch_up()
         state = self.store.pinned
         assert state is not None
         if is_any_deleted(state.outputs):
@@ -553,16 +715,19 @@ class Engine:
         """Drop all saved values, and what functions on the host returned."""
         self.clear_saved()
         self.calls.clear()
-        self.chooser.clock.unproven = []
+        self.clock.unproven = []
 
     def clear_saved(self) -> None:
         """Drop all saved values."""
         self._note(self.last)
+        self.resting.take()
         self.repeat = None
         self.store.clear()
 
     def anew(self, leaves: Sequence[Any]) -> list[Any]:
-        """Outputs with the bits of a call under the exact policy; nothing saved is read or written."""
+        """Outputs with the bits of a call under the exact policy; nothing saved is read or
+        written.
+        """
         if self.chooser.only_whole:
             return self.fresh(leaves)
         values = tuple([LeafValue(x) for x in leaves])
@@ -576,5 +741,7 @@ class Engine:
         """Outputs of the whole function; the store is neither read nor written."""
         values = tuple([LeafValue(x) for x in leaves])
         self.check_alive(values)
-        run: Callable[[], list[Any]] = lambda: self.chooser.whole.executable([value.feed for value in values], ())
+        run: Callable[[], list[Any]] = lambda: self.whole.executable(
+            [value.feed for value in values], ()
+        )
         return self.calls.anew(run) if self.must_wait else run()

@@ -1,10 +1,12 @@
-"""The pure form: saved values as a pytree that compiled loops carry, brought up to date inside the graph.
+"""The pure form: saved values as a pytree that compiled loops carry, brought up to date inside the
+graph.
 
-In: an analysed function and example leaves. Out: a state, and a step `(state, *args) -> (state, out)`. It must not know
-the store: validity is that the state's inputs have the bits of the arguments, or what the caller says of them.
+In: an analysed function and example leaves. Out: a state, and a step `(state, *args) -> (state,
+out)`. It must not know the store: validity is that the state's inputs have the bits of the
+arguments, or what the caller says of them.
 
-Law: `step(state, *args)[1]` is `f(*args)`, and so are its derivatives with respect to the arguments, to any order; the
-state that is returned belongs to `args` and has no derivative.
+Law: `step(state, *args)[1]` is `f(*args)`, and so are its derivatives with respect to the
+arguments, to any order; the state that is returned belongs to `args` and has no derivative.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from jax.custom_derivatives import SymbolicZero
 
 from incrax import _jax
 from incrax._jax import Equation, Var
-from incrax._messages import other_frozen, other_statics, other_structure, other_type, other_weak_type
+from incrax._messages import (
+    other_frozen,
+    other_statics,
+    other_structure,
+    other_type,
+    other_weak_type,
+)
 from incrax._program import Program, read_vars, type_of
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis
@@ -39,7 +47,9 @@ Retrace = Callable[[Leaves], Program]
 
 
 class PureState(NamedTuple):
-    """What a step carries: inputs that are not frozen, and the saved values and outputs that are current for them."""
+    """What a step carries: inputs that are not frozen, and the saved values and outputs that are
+    current for them.
+    """
 
     inputs: tuple[Any, ...]
     saved: tuple[tuple[Any, ...], ...]
@@ -47,7 +57,9 @@ class PureState(NamedTuple):
 
 
 class PureFunction:
-    """The segments of one function as functions of arrays; `groups` are in the order in which they are computed."""
+    """The segments of one function as functions of arrays; `groups` are in the order in which they
+    are computed.
+    """
 
     def __init__(self, facts: Facts, segmentation: Segmentation, calls: HostCalls) -> None:
         self.facts = facts
@@ -59,8 +71,12 @@ class PureFunction:
         self.masks = tuple(facts.mask(group[0]) for group in self.groups)
         self.outputs = self._differentiable_outputs()
 
-    def update(self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags) -> tuple[Any, ...]:
-        """The saved values at new leaves: those of the groups that a flag reaches are computed, the others kept."""
+    def update(
+        self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...] | None, flags: Flags
+    ) -> tuple[Any, ...]:
+        """The saved values at new leaves: those of the groups that a flag reaches are computed, the
+        others kept.
+        """
         values: dict[Var, Any] = {}
         updated = []
         for number, (group, plan) in enumerate(zip(self.groups, self.plans, strict=True)):
@@ -71,7 +87,12 @@ class PureFunction:
         return tuple(updated)
 
     def _update_group(
-        self, plan: Plan, leaves: Leaves, values: dict[Var, Any], old: tuple[Any, ...] | None, flag: Any
+        self,
+        plan: Plan,
+        leaves: Leaves,
+        values: dict[Var, Any],
+        old: tuple[Any, ...] | None,
+        flag: Any,
     ) -> tuple[Any, ...]:
         if old is None or flag is True:
             return self._run(plan, leaves, values)
@@ -83,18 +104,26 @@ class PureFunction:
         """The saves, or the outputs, of a plan."""
         program = self.facts.program
         targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
-        used = {var for eqn in plan.eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
+        used = {var for eqn in plan.eqns for var in read_vars(eqn)} | {
+            a for a in targets if isinstance(a, Var)
+        }
         env = {var: self.constants[var] for var in program.constvars if var in used}
-        env.update((var, typed(x, var.aval)) for var, x in zip(program.invars, leaves, strict=True) if var in used)
+        env.update(
+            (var, typed(x, var.aval))
+            for var, x in zip(program.invars, leaves, strict=True)
+            if var in used
+        )
         env.update((var, typed(values[var], var.aval)) for var in plan.loads)
-        _jax.evaluate(plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env)
+        _jax.evaluate(
+            plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env
+        )
         return tuple(strong(_jax.read(atom, env)) for atom in targets)
 
     def _differentiable_outputs(self) -> Callable[..., tuple[Any, ...]]:
         """Outputs from leaves and saved values; kept ones where a flag says that nothing changed.
 
-        The derivative with respect to some leaves computes anew what depends on them: a saved value is a constant only
-        for the others.
+        The derivative with respect to some leaves computes anew what depends on them: a saved value
+        is a constant only for the others.
         """
 
         @jax.custom_jvp
@@ -107,7 +136,7 @@ class PureFunction:
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             leaves, saved, _, _ = primals
             active = [i for i, t in enumerate(tangents[0]) if not isinstance(t, SymbolicZero)]
-            flags = leaves_set(self.facts.dependence.layout, active)
+            flags = leaves_set(self.facts.layout, active)
 
             def along(*moved: Any) -> tuple[Any, ...]:
                 at = list(leaves)
@@ -126,16 +155,19 @@ class PureFunction:
 
 
 class Step:
-    """`step(state, *args, changed=None, **kwargs) -> (state, out)`: an incremental call that can be compiled.
+    """`step(state, *args, changed=None, **kwargs) -> (state, out)`: an incremental call that can be
+    compiled.
 
     A call takes
 
-    - `state`: what `pure` or the last step returned. Carry the newest one, also after a rejected proposal: values are
-      current by content, and selecting between two states would copy all they hold.
+    - `state`: what `pure` or the last step returned. Carry the newest one, also after a rejected
+      proposal: values are current by content, and selecting between two states would copy all they
+      hold.
     - `*args`, `**kwargs`: arguments of the types for which the form was made.
-    - `changed`: None: inputs are compared with the state's, bit by bit, inside the program. Paths: these inputs (or
-      elements) count as changed and the others as unchanged, without comparison. A mapping from paths to booleans, or
-      to boolean arrays of an input's shape: likewise; they may be traced.
+    - `changed`: None: inputs are compared with the state's, bit by bit, inside the program. Paths:
+      these inputs (or elements) count as changed and the others as unchanged, without comparison. A
+      mapping from paths to booleans, or to boolean arrays of an input's shape: likewise; they may
+      be traced.
 
     Raises:
         StepTypeError: arguments have another structure, shape or dtype, or other static values.
@@ -143,19 +175,26 @@ class Step:
     """
 
     def __init__(
-        self, function: PureFunction, signature: Signature, leaves: Leaves, analysis: Analysis, retrace: Retrace
+        self,
+        function: PureFunction,
+        signature: Signature,
+        leaves: Leaves,
+        analysis: Analysis,
+        retrace: Retrace,
     ) -> None:
         self._function = function
         self._signature = signature
         self._out_tree = analysis.out_tree
         self._traced = analysis.traced
         self._retrace = retrace
-        self._weak_outputs = {_weak_types(leaves): _weak_types(function.facts.program.outvars)}
+        self._weak_outputs = {_weak_types(leaves): _weak_types(function.facts.outvars)}
         self.num_equations = len(analysis.traced.eqns)
-        self._layout = function.facts.dependence.layout
+        self._layout = function.facts.layout
         self._paths = signature.dynamic_paths
         self._is_disabled = is_disabled()
-        self._frozen = {i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)}
+        self._frozen = {
+            i: x for i, x in enumerate(leaves) if not isinstance(x, _jax.Tracer) and is_frozen(x)
+        }
 
     def start(self, leaves: Leaves) -> PureState:
         """The state at some leaves; compiled where nothing is being traced."""
@@ -168,7 +207,9 @@ class Step:
         saved = self._function.update(at, None, all_set(self._layout))
         return PureState(self._carried(at), saved, self._function.outputs(at, saved, None, None))
 
-    def __call__(self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any) -> tuple[PureState, Any]:
+    def __call__(
+        self, state: PureState, *args: Any, changed: Any = None, **kwargs: Any
+    ) -> tuple[PureState, Any]:
         """The state and the result at these arguments; see the class."""
         function = self._function
         facts = self._function.facts
@@ -183,19 +224,29 @@ class Step:
         kept = (None, None) if flag is True else (state.outputs, jnp.asarray(flag))
         outputs = function.outputs(leaves, saved, *kept)
         inputs = self._carried([_newer(flags.of_leaf(i), old[i], x) for i, x in enumerate(fixed)])
-        out = [_jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)]
-        return PureState(inputs, saved, lax.stop_gradient(outputs)), jax.tree.unflatten(self._out_tree, out)
+        out = [
+            _jax.as_weak(x) if is_weak else x for x, is_weak in zip(outputs, are_weak, strict=True)
+        ]
+        return PureState(inputs, saved, lax.stop_gradient(outputs)), jax.tree.unflatten(
+            self._out_tree, out
+        )
 
     def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
         if self._is_disabled:
             return all_set(self._layout)
-        return compared(self._layout, old, new) if changed is None else declared(self._layout, self._paths, changed)
+        return (
+            compared(self._layout, old, new)
+            if changed is None
+            else declared(self._layout, self._paths, changed)
+        )
 
     def _are_weak(self, leaves: Leaves) -> tuple[bool, ...]:
-        """Which results are of weak type at these leaves, which may be so where the examples were not, and not be.
+        """Which results are of weak type at these leaves, which may be so where the examples were
+        not, and not be.
 
         Raises:
-            StepTypeError: another type than a weak one makes the function compute with other dtypes.
+            StepTypeError: another type than a weak one makes the function compute with other
+                dtypes.
         """
         weak = _weak_types(leaves)
         known = self._weak_outputs.get(weak)
@@ -203,7 +254,9 @@ class Step:
             traced = self._retrace([type_of(x) for x in leaves])
             if list(_computed_types(traced.eqns)) != list(_computed_types(self._traced.eqns)):
                 examples = next(flags for flags in self._weak_outputs)
-                other = [path for path, a, b in zip(self._paths, weak, examples, strict=True) if a != b]
+                other = [
+                    path for path, a, b in zip(self._paths, weak, examples, strict=True) if a != b
+                ]
                 raise other_weak_type(other)
             known = self._weak_outputs[weak] = _weak_types(traced.outvars)
         return known
@@ -236,12 +289,21 @@ class Step:
 
 
 def make_step(
-    analysis: Analysis, signature: Signature, leaves: Leaves, budget_bytes: int, calls: HostCalls, retrace: Retrace
+    analysis: Analysis,
+    signature: Signature,
+    leaves: Leaves,
+    budget_bytes: int,
+    calls: HostCalls,
+    retrace: Retrace,
 ) -> Step:
-    """The pure form of an analysed function; `retrace` gives its program for leaves of other types."""
+    """The pure form of an analysed function; `retrace` gives its program for leaves of other
+    types.
+    """
     segmentation = Segmentation(analysis.facts)
     segmentation.want(lasting_needs(analysis.facts, budget_bytes))
-    return Step(PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis, retrace)
+    return Step(
+        PureFunction(analysis.facts, segmentation, calls), signature, leaves, analysis, retrace
+    )
 
 
 def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
@@ -263,22 +325,32 @@ def _ordered(top: Plan, segmentation: Segmentation) -> tuple[Group, ...]:
 
 
 def _newer(flag: Any, old: Any, new: Any) -> Any:
-    """The input to carry on; the old buffer where nothing changed, so that large data are not copied at each step."""
+    """The input to carry on; the old buffer where nothing changed, so that large data are not
+    copied at each step.
+    """
     if flag is False:
         return old
-    return new if flag is True or new.size < LARGE_SIZE else lax.cond(flag, lambda: new, lambda: old)
+    return (
+        new if flag is True or new.size < LARGE_SIZE else lax.cond(flag, lambda: new, lambda: old)
+    )
 
 
 def _weak_types(values: Sequence[Any]) -> tuple[bool, ...]:
-    """Which of some variables, literals or values are of weak type, as what a Python number became is."""
+    """Which of some variables, literals or values are of weak type, as what a Python number became
+    is.
+    """
     return tuple([bool(getattr(type_of(x), "weak_type", False)) for x in values])
 
 
 def _computed_types(eqns: Sequence[Equation]) -> Iterator[tuple[Any, ...]]:
-    """What is computed in which dtypes, in order; conversions that only take a weak type away are left out."""
+    """What is computed in which dtypes, in order; conversions that only take a weak type away are
+    left out.
+    """
     for eqn in eqns:
         avals = [
-            (str(x.aval.shape), str(x.aval.dtype)) for x in (*eqn.invars, *eqn.outvars) if hasattr(x.aval, "dtype")
+            (str(x.aval.shape), str(x.aval.dtype))
+            for x in (*eqn.invars, *eqn.outvars)
+            if hasattr(x.aval, "dtype")
         ]
         if eqn.primitive.name == "convert_element_type" and avals[0] == avals[-1]:
             continue

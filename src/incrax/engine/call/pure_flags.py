@@ -1,6 +1,8 @@
-"""What changed, as booleans inside a graph: known while it is traced where possible, computed where not.
+"""What changed, as booleans inside a graph: known while it is traced where possible, computed where
+not.
 
-In: old and new inputs, or what a caller says of them. Out: `Flags`. It must not know what depends on them.
+In: old and new inputs, or what a caller says of them. Out: `Flags`. It must not know what depends
+on them.
 """
 
 from __future__ import annotations
@@ -18,18 +20,26 @@ from incrax.engine.program.dependence import Layout
 
 
 class Flags:
-    """One boolean per bit of a layout; `values` has an array of booleans for each leaf, on the host where known."""
+    """One boolean per bit of a layout; `values` has an array of booleans for each leaf, on the host
+    where known.
+    """
 
     def __init__(self, layout: Layout, values: Sequence[Any]) -> None:
         self.layout = layout
         self.values = tuple(values)
 
     def reach(self, mask: int) -> Any:
-        """Whether some input of a mask changed: a bool where known, else a boolean scalar of the graph."""
+        """Whether some input of a mask changed: a bool where known, else a boolean scalar of the
+        graph.
+        """
         unknown = []
         for index, elements in self.layout.leaves_of(mask):
             value = self.values[index]
-            part = value if elements is None or len(elements) == len(value) else value[np.array(elements)]
+            part = (
+                value
+                if elements is None or len(elements) == len(value)
+                else value[np.array(elements)]
+            )
             if isinstance(value, np.ndarray):
                 if part.any():
                     return True
@@ -45,7 +55,9 @@ class Flags:
 def leaves_set(layout: Layout, indices: Iterable[int]) -> Flags:
     """Some leaves changed, and no others."""
     chosen = frozenset(indices)
-    return Flags(layout, [np.full(width, index in chosen) for index, width in enumerate(layout.widths)])
+    return Flags(
+        layout, [np.full(width, index in chosen) for index, width in enumerate(layout.widths)]
+    )
 
 
 def all_set(layout: Layout) -> Flags:
@@ -57,12 +69,15 @@ def compared(layout: Layout, old: Sequence[Any], new: Sequence[Any]) -> Flags:
     """The inputs whose bits differ; those that are the same object do not."""
     values: list[Any] = []
     for a, b, width in zip(old, new, layout.widths, strict=True):
-        values.append(np.zeros(width, bool) if a is b else different_bits(a, b).reshape(width, -1).any(1))
+        values.append(
+            np.zeros(width, bool) if a is b else different_bits(a, b).reshape(width, -1).any(1)
+        )
     return Flags(layout, values)
 
 
 def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
-    """The inputs that a caller names: a path, several, or a mapping from paths to booleans or arrays of them.
+    """The inputs that a caller names: a path, several, or a mapping from paths to booleans or
+    arrays of them.
 
     Raises:
         UnknownInputError: a path names no input.
@@ -74,8 +89,14 @@ def declared(layout: Layout, paths: Sequence[str], changed: Any) -> Flags:
     values: list[Any] = list(leaves_set(layout, ()).values)
     for name, flag in changed.items():
         for index, elements in layout.leaves_of(path_mask(paths, layout, name)):
-            chosen = np.isin(np.arange(layout.widths[index]), elements) if elements is not None else np.ones(1, bool)
-            values[index] = values[index] | (chosen & flag if isinstance(flag, bool) else _spread(name, flag, chosen))
+            chosen = (
+                np.isin(np.arange(layout.widths[index]), elements)
+                if elements is not None
+                else np.ones(1, bool)
+            )
+            values[index] = values[index] | (
+                chosen & flag if isinstance(flag, bool) else _spread(name, flag, chosen)
+            )
     return Flags(layout, values)
 
 
@@ -84,7 +105,13 @@ def _spread(name: str, flag: Any, chosen: np.ndarray) -> jax.Array:
     flag = jnp.asarray(flag)
     if flag.ndim and flag.size != chosen.sum():
         raise ValueError(
-            f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; give one boolean, "
-            "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` count as one)."
+            f"`changed[{name!r}]` has {flag.size} booleans for {chosen.sum()} tracked elements; "
+            "give one boolean, "
+            "or an array of the input's shape (inputs of more elements than `Tuning.max_tracked` "
+            "count as one)."
         )
-    return jnp.zeros(chosen.size, bool).at[np.flatnonzero(chosen)].set(flag.reshape(-1) if flag.ndim else flag)
+    return (
+        jnp.zeros(chosen.size, bool)
+        .at[np.flatnonzero(chosen)]
+        .set(flag.reshape(-1) if flag.ndim else flag)
+    )

@@ -1,7 +1,7 @@
 """What calls were: one record for each, and the latest of them, which reports read.
 
-In: what served a call, and when. Out: records, oldest first. It must keep no values alive, and cost a call next to
-nothing.
+In: what served a call, and when. Out: records, oldest first. It must keep no values alive, and cost
+a call next to nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from incrax.engine.store.store import Store
 
 NUM_WEIGHED = 64
 WEIGHED_EVERY = 16
-"""Saved bytes are added up after the first calls, after those that computed saved values, and after one in so many."""
+"""Saved bytes are added up after the first calls, after those that computed saved values, and after
+one in so many.
+"""
 
 
 class CallRecord(NamedTuple):
     """What one call did; calls that are alike share it.
 
-    Fields: the dirty set; what served it; its entry, if it was compared in full; the plan that ran last; values loaded,
-    and filled before; the plans that filled them; whether it was the first call.
+    Fields: the dirty set; what served it; its entry, if it was compared in full; the plan that ran
+    last; values loaded, and filled before; the plans that filled them; whether it was the first
+    call.
     """
 
     dirty: int
@@ -56,8 +59,9 @@ class Chunks(NamedTuple):
 class PastCall(NamedTuple):
     """One call of the history.
 
-    Fields: its number; when it began and returned, seconds of `time.perf_counter`; what it did (None: it rested, and
-    was not compared in full); the leaves that were other objects, if it rested; why it was served so; bytes saved.
+    Fields: its number; when it began and returned, seconds of `time.perf_counter`; what it did
+    (None: it rested, and was not compared in full); the leaves that were other objects, if it
+    rested; why it was served so; bytes saved.
     """
 
     number: int
@@ -81,7 +85,9 @@ class History:
         self.sizes: dict[Var, int] = {}
         self._append = self.rows.append
 
-    def note(self, start_s: float, record: CallRecord | None, rested: Sequence[int] | None, store: Store) -> None:
+    def note(
+        self, start_s: float, record: CallRecord | None, rested: Sequence[int] | None, store: Store
+    ) -> None:
         """A call that began at `start_s` ended now."""
         if not self.size:
             return
@@ -92,7 +98,17 @@ class History:
         is_filled = record is not None and bool(record.filled)
         saved_bytes = self._weigh(store) if self._is_weighed() or is_filled else -1
         self.num_calls += 1
-        self._append((start_s, end_s, record, rested, None if entry is None else entry.reason, saved_bytes))
+        self._append(
+            (start_s, end_s, record, rested, None if entry is None else entry.reason, saved_bytes)
+        )
+
+    def note_rested(self, start_s: float, changed: Sequence[int]) -> None:
+        """The same for a call of the whole program, in which these leaves were other objects and
+        nothing was saved.
+        """
+        if self.size:
+            self.num_calls += 1
+            self._append((start_s, perf_counter(), None, changed, None, -1))
 
     def note_rows(self, start_s: float, chunks: Chunks, saved_bytes: Callable[[], int]) -> None:
         """The same for a call with `Rows`."""
@@ -118,7 +134,9 @@ class History:
         return sum(found.values())
 
     def calls(self) -> Iterator[PastCall]:
-        """The calls, oldest first; bytes that were not added up are taken to be those of the call before."""
+        """The calls, oldest first; bytes that were not added up are taken to be those of the call
+        before.
+        """
         last_bytes = 0
         for number, row in enumerate(self.rows, self.num_calls - len(self.rows)):
             call = PastCall(number, *row)

@@ -1,4 +1,5 @@
-"""Every incremental function that is alive, and lists of counters that functions made from now on are added to.
+"""Every incremental function that is alive, and lists of counters that functions made from now on
+are added to.
 
 In: functions when they are made. Out: who is there. It must not keep a function alive.
 """

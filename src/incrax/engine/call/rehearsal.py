@@ -1,6 +1,8 @@
-"""What a call would do, and what it needs made ready in advance: the stages of a call without its commit.
+"""What a call would do, and what it needs made ready in advance: the stages of a call without its
+commit.
 
-In: an engine and leaves. Out: a record; compiled programs and filled values. It must not know how reports look.
+In: an engine and leaves. Out: a record; compiled programs and filled values. It must not know how
+reports look.
 """
 
 from __future__ import annotations
@@ -23,21 +25,26 @@ MAX_TRIES = 16
 
 
 def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
-    """What a call would do, without running anything or touching the store; None before the first call."""
+    """What a call would do, without running anything or touching the store; None before the first
+    call.
+    """
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
-    is_resting = bool(engine.chooser.watch.rest and engine.store.states)
-    pairs = engine.baselines.compare_latest(values) if is_resting else engine.baselines.compare(values)
+    is_resting = engine.rests and bool(engine.store.states)
+    pairs = (
+        engine.baselines.compare_latest(values) if is_resting else engine.baselines.compare(values)
+    )
     return _record(engine, pairs, is_resting=is_resting) if pairs else None
 
 
 def outlook(engine: Engine, dirty: int) -> CallRecord | None:
-    """What a call would do that changes these inputs of the latest one to new values; None before the first call."""
+    """What a call would do that changes these inputs of the latest one to new values; None before
+    the first call.
+    """
     if not engine.store.states:
         return None
-    is_resting = bool(engine.chooser.watch.rest)
-    pairs = [(engine.store.states[-1], dirty)] if is_resting else engine.baselines.after(dirty)
-    return _record(engine, pairs, is_resting=is_resting)
+    pairs = [(engine.store.states[-1], dirty)] if engine.rests else engine.baselines.after(dirty)
+    return _record(engine, pairs, is_resting=engine.rests)
 
 
 def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> CallRecord:
@@ -56,7 +63,9 @@ def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> CallRecord:
     if plan is None:
         return CallRecord(dirty, "whole", entry, None, (), (), (), is_first=False)
     missing, plans = _would_fill(engine, pairs, plan)
-    return CallRecord(dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False)
+    return CallRecord(
+        dirty, entry.candidate, entry, plan, plan.loads, missing, plans, is_first=False
+    )
 
 
 def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
@@ -72,9 +81,13 @@ def _first_use(engine: Engine, dirty: int) -> tuple[Entry, Plan | None]:
     return entry, plan_dirty(engine.facts, dirty, saves=chooser.segments.wanted)
 
 
-def _would_fill(engine: Engine, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
-    """The values that a plan would find missing, those that they need included, and the plans that compute them."""
-    segments = engine.chooser.segments
+def _would_fill(
+    engine: Engine, pairs: Pairs, plan: Plan
+) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
+    """The values that a plan would find missing, those that they need included, and the plans that
+    compute them.
+    """
+    segments = engine.segments
     mask = engine.facts.mask
     if engine.facts.is_minimal and not engine.chooser.is_exact:
         return _would_fill_exactly(engine, pairs, plan)
@@ -88,18 +101,24 @@ def _would_fill(engine: Engine, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ..
     return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
 
 
-def _would_fill_exactly(engine: Engine, pairs: Pairs, plan: Plan) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
+def _would_fill_exactly(
+    engine: Engine, pairs: Pairs, plan: Plan
+) -> tuple[tuple[Var, ...], tuple[Plan, ...]]:
     """The same where just the missing values are computed, by one program."""
     facts = engine.facts
     is_there = lambda var: available_in(pairs, var, facts.mask(var)) is not None
     missing = tuple([var for var in plan.loads if not is_there(var)])
     if not missing:
         return (), ()
-    return missing, (plan_fill(facts, missing, lambda var: var in facts.cut_values and is_there(var)),)
+    return missing, (
+        plan_fill(facts, missing, lambda var: var in facts.cut_values and is_there(var)),
+    )
 
 
 def prepare(engine: Engine, leaves: Sequence[Any], dirty: int) -> None:
-    """Plan, compile and compute saved values for a dirty set, with the state at these leaves as baseline."""
+    """Plan, compile and compute saved values for a dirty set, with the state at these leaves as
+    baseline.
+    """
     dirty |= engine.always
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     pairs = engine.baselines.compare(values)

@@ -1,6 +1,7 @@
 """The traced signatures of one function, each with its engine, in a bounded table.
 
-In: the arguments of calls. Out: the trace that serves them. It must not know what users call it for.
+In: the arguments of calls. Out: the trace that serves them. It must not know what users call it
+for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from incrax._names import name_of
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
-from incrax.engine.call.analysis import RULE_KEEPING_PASSES, Analysis, analyse, has_mutable_inputs, trace_for
+from incrax.engine.call.analysis import (
+    RULE_KEEPING_PASSES,
+    Analysis,
+    analyse,
+    has_mutable_inputs,
+    trace_for,
+)
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
 from incrax.engine.compile.executables import Compiler
@@ -50,8 +57,15 @@ class Options(NamedTuple):
     tuning: Tuning
     algebra: bool = False
 
+    @property
+    def max_signatures(self) -> int:
+        """How many signatures are remembered."""
+        return self.tuning.max_signatures
+
     def limits(self, num_parts: int) -> Limits:
-        """What the store may keep, found out when it is needed: asking for free memory starts JAX's runtime."""
+        """What the store may keep, found out when it is needed: asking for free memory starts JAX's
+        runtime.
+        """
         return make_limits(self.versions, self.memory, is_exact=self.is_exact, num_parts=num_parts)
 
     def own_tuning(self) -> Tuning:
@@ -62,19 +76,25 @@ class Options(NamedTuple):
 class Traced:
     """One traced signature with its engine."""
 
-    __slots__ = ("analysis", "engine", "signature")
+    __slots__ = ("analysis", "comparison", "engine", "resting", "signature", "store")
 
     def __init__(self, signature: Signature, analysis: Analysis, engine: Engine) -> None:
         self.signature = signature
         self.analysis = analysis
         self.engine = engine
+        self.store = engine.store
+        self.comparison = engine.comparison
+        self.resting = engine.resting
+        self.resting.bind(signature, analysis.out_tree)
 
     @property
     def num_bytes(self) -> int:
         """Estimated bytes of its programs."""
         chooser = self.engine.chooser
-        num_eqns = len(self.engine.facts.program.eqns)
-        programs = [entry.program for entry in list(chooser.entries.values()) if entry.program is not None]
+        num_eqns = self.engine.num_eqns
+        programs = [
+            entry.program for entry in list(chooser.entries.values()) if entry.program is not None
+        ]
         plans = [program.plan for program in programs if program.plan is not None]
         return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
 
@@ -87,16 +107,23 @@ class Traced:
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
             return None
+        if self.resting.num_calls:
+            self.engine.catch_up()
         dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
-        states = self.engine.store.states
+        states = self.store.states
         anchors = states[-1].anchors if states else ()
-        found = self.engine.comparison.changed_leaves(dynamic)
+        found = self.comparison.changed_leaves(dynamic)
         changed = list(range(len(dynamic))) if found is None else found
-        return Given(self, dynamic, changed) if signature.same_types(dynamic, changed, anchors) else None
+        return (
+            Given(self, dynamic, changed)
+            if signature.same_types(dynamic, changed, anchors)
+            else None
+        )
 
 
 class Given(NamedTuple):
-    """What a call gives: the trace that serves it, the leaves that are values, and which are other objects than before.
+    """What a call gives: the trace that serves it, the leaves that are values, and which are other
+    objects than before.
 
     `changed` is None where the trace has no version to compare with.
     """
@@ -119,15 +146,19 @@ class Traces:
         self.options = options
         self.stats = stats
         self.calls = HostCalls(MAX_DEFAULT_BYTES if options.memory is None else options.memory)
-        max_signatures = options.tuning.max_signatures
-        self.table: LruTable[Hashable, Traced] = LruTable(max_signatures, weigh=lambda traced: traced.num_bytes)
+        max_signatures = options.max_signatures
+        self.table: LruTable[Hashable, Traced] = LruTable(
+            max_signatures, weigh=lambda traced: traced.num_bytes
+        )
         self.latest: Traced | None = None
         self.steps: LruTable[Hashable, Step] = LruTable(max_signatures, weigh=_step_bytes)
         self._has_warned = False
         self._forgotten: set[int] | None = set()
 
     def fork(self, stats: Stats) -> Traces:
-        """An independent table with the same traces, values and programs so far, and the same calls to the host."""
+        """An independent table with the same traces, values and programs so far, and the same calls
+        to the host.
+        """
         other = Traces(self.fun, self.options, stats)
         other.calls = self.calls
         for key, traced in self.table.items():
@@ -137,9 +168,19 @@ class Traces:
                 other.latest = copied
         return other
 
-    # --- calls ---------------------------------------------------------------------------------------------------
+    def all(self) -> list[Traced]:
+        """The traces that are kept."""
+        return list(self.table.values())
 
-    def serving(self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs) -> Given | None:
+    def engines(self) -> list[Engine]:
+        """Their engines."""
+        return [traced.engine for traced in self.all()]
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def serving(
+        self, leaves: Sequence[Any], treedef: Any, args: Args, kwargs: Kwargs
+    ) -> Given | None:
         """What a call gives to its trace; None if none serves it as it is."""
         latest = self.latest
         if latest is not None and latest.serves(treedef):
@@ -155,11 +196,14 @@ class Traces:
         if has_mutable_inputs(found.analysis):
             return None
         self.latest = found
+        found.engine.catch_up()
         dynamic = signature.dynamic_leaves(leaves)
-        return Given(found, dynamic, found.engine.comparison.changed_leaves(dynamic))
+        return Given(found, dynamic, found.comparison.changed_leaves(dynamic))
 
     def aside(self, leaves: Sequence[Any], args: Args, kwargs: Kwargs) -> Traced | None:
-        """The trace for a call without becoming the latest, or forgetting another; None: call the function as it is."""
+        """The trace for a call without becoming the latest, or forgetting another; None: call the
+        function as it is.
+        """
         if has_tracer(leaves):
             return None
         signature = make_signature(self.fun, args, kwargs)
@@ -167,12 +211,13 @@ class Traces:
         if traced is None:
             traced = self._make(signature, leaves, self.stats)
             self._note_trace(signature)
-            if len(self.table) < self.options.tuning.max_signatures:
+            if len(self.table) < self.options.max_signatures:
                 self.table.add(signature.key, traced)
         return None if has_mutable_inputs(traced.analysis) else traced
 
     def looked_up(self, args: Args, kwargs: Kwargs, method: str) -> tuple[Traced, list[Any]]:
-        """The trace for these arguments and their leaves, for a report: nothing is stored or forgotten.
+        """The trace for these arguments and their leaves, for a report: nothing is stored or
+        forgotten.
 
         Raises:
             NotCalledError: calls with these arguments are not tracked.
@@ -192,15 +237,20 @@ class Traces:
         is_exact = self.options.is_exact
         tuning = self.options.own_tuning()
         dynamic = signature.dynamic_leaves(leaves)
-        analysis = analyse(self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=self.options.algebra)
+        analysis = analyse(
+            self.fun, signature, dynamic, tuning, is_exact=is_exact, algebra=self.options.algebra
+        )
         facts = analysis.facts
         on_host = frozenset() if is_exact else packable(dynamic, facts.rough_seconds)
         limits = self.options.limits(signature.num_parts)
         check_kept(facts.kept, limits.budget_bytes)
         placed = signature.placed
-        compiler = Compiler(facts, self.calls, self.name, on_host=on_host, recycles=can_recycle(), placed=placed)
-        journal = Journal(self.name, signature.dynamic_paths, facts.dependence.layout)
-        engine = Engine(facts, analysis.traced, journal, compiler, tuning, stats, limits, is_exact=is_exact)
+        compiler = Compiler(
+            facts, self.calls, self.name, on_host=on_host, recycles=can_recycle(), placed=placed
+        )
+        journal = Journal(self.name, signature.dynamic_paths, facts.layout)
+        whole = compiler.compile_whole(analysis.traced, analysis.jitted)
+        engine = Engine(facts, whole, journal, compiler, tuning, stats, limits, is_exact=is_exact)
         return Traced(signature, analysis, engine)
 
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
@@ -210,7 +260,7 @@ class Traces:
         self._warn_of_thrashing(signature)
         for forgotten in made_room:
             self._note_forgotten(forgotten.signature)
-            note_forgotten(self.name, self.options.tuning.max_signatures)
+            note_forgotten(self.name, self.options.max_signatures)
             self.latest = None if forgotten is self.latest else self.latest
             self._warn_of_functions(signature)
         return traced
@@ -218,7 +268,7 @@ class Traces:
     def _note_trace(self, signature: Signature, made_room: Sequence[Traced] = ()) -> None:
         self.stats.traces += 1
         known = (traced.signature for traced in (*made_room, *self.table.values()))
-        note_trace(self.name, signature, known, self.options.tuning.max_signatures)
+        note_trace(self.name, signature, known, self.options.max_signatures)
 
     def _note_forgotten(self, signature: Signature) -> None:
         """Not where other objects may get the hash of a static leaf that is gone."""
@@ -230,20 +280,27 @@ class Traces:
         """Say once that a signature is traced again because it was forgotten."""
         if self._forgotten is not None and hash(signature.key) in self._forgotten:
             self._forgotten = None
-            warnings.warn(many_signatures(self.options.tuning.max_signatures), UserWarning, stacklevel=5)
+            warnings.warn(many_signatures(self.options.max_signatures), UserWarning, stacklevel=5)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
-        functions = [path for path, x in zip(signature.static_paths, signature.statics, strict=True) if callable(x)]
+        functions = [
+            path
+            for path, x in zip(signature.static_paths, signature.statics, strict=True)
+            if callable(x)
+        ]
         if functions and not self._has_warned:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
-            warnings.warn(many_functions(shown, self.options.tuning.max_signatures), UserWarning, stacklevel=5)
+            warnings.warn(
+                many_functions(shown, self.options.max_signatures), UserWarning, stacklevel=5
+            )
 
-    # --- the pure form -------------------------------------------------------------------------------------------
+    # --- the pure form ----------------------------------------------------------------------------
 
     def step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
-        """The step for a signature and frozen data; kept, so that what compiled it once is compiled.
+        """The step for a signature and frozen data; kept, so that what compiled it once is
+        compiled.
 
         Raises:
             NotCalledError: an input is mutable.
@@ -260,7 +317,9 @@ class Traces:
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
         is_exact = self.options.is_exact
         tuning = self.options.own_tuning()
-        analysis = analyse(self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES)
+        analysis = analyse(
+            self.fun, signature, leaves, tuning, is_exact=is_exact, passes=RULE_KEEPING_PASSES
+        )
         if has_mutable_inputs(analysis):
             raise nothing_saved("pure()")
         budget_bytes = self.options.limits(signature.num_parts).planned_bytes

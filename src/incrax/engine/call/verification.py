@@ -1,7 +1,8 @@
-"""Verification: results compared with fresh evaluations, and the saved value that is to blame named.
+"""Verification: results compared with fresh evaluations, and the saved value that is to blame
+named.
 
-In: an engine, leaves, and the outputs that a call returned. Out: nothing, or an error. It must not change what is saved
-unless it is wrong.
+In: an engine, leaves, and the outputs that a call returned. Out: nothing, or an error. It must not
+change what is saved unless it is wrong.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ class verify(ContextDecorator):  # noqa: N801
 
     Args:
         every: one in so many calls of incremental functions, of all of them together, is verified.
-        rtol: largest difference allowed, relative to the largest element of an output; None: the square root of the
-            spacing of its numbers at one (1.5e-8 in double precision).
+        rtol: largest difference allowed, relative to the largest element of an output; None: the
+            square root of the spacing of its numbers at one (1.5e-8 in double precision).
         atol: largest difference allowed in any case.
 
     Raises:
-        StaleResultError: inside, by a call whose result differs; it names the inputs that changed and the first
-            equation whose saved value is stale, and says so if two fresh evaluations differ as well.
+        StaleResultError: inside, by a call whose result differs; it names the inputs that changed
+            and the first equation whose saved value is stale, and says so if two fresh evaluations
+            differ as well.
 
-    Cost: a fresh evaluation and the transfer of both results for each verified call. Calls under a transformation and
-        steps of the pure form are not verified.
+    Cost: a fresh evaluation and the transfer of both results for each verified call. Calls under a
+        transformation and steps of the pure form are not verified.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -52,7 +54,9 @@ class verify(ContextDecorator):  # noqa: N801
 
     def __init__(self, every: int = 1, *, rtol: float | None = None, atol: float = 0.0) -> None:
         if not isinstance(every, int) or every < 1:
-            raise ValueError(f"`verify(every=...)` got {every!r}; it is a number of calls, at least 1.")
+            raise ValueError(
+                f"`verify(every=...)` got {every!r}; it is a number of calls, at least 1."
+            )
         self.every = every
         self.rtol = rtol
         self.atol = atol
@@ -72,13 +76,19 @@ class verify(ContextDecorator):  # noqa: N801
         return self.count % self.every == 0
 
 
+verifying = _active.get
+"""The verification that the present context asks for, if any."""
+
+
 def due_verification() -> verify | None:
     """What the present context asks of this call."""
     settings = _active.get()
     return settings if settings is not None and settings.is_due() else None
 
 
-def check_call(name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequence[Any], settings: verify) -> None:
+def check_call(
+    name: str, engine: Engine, leaves: Sequence[Any], outputs: Sequence[Any], settings: verify
+) -> None:
     """Compare outputs with fresh ones.
 
     Raises:
@@ -119,10 +129,17 @@ def check_rows(
     clear()
     if again is not None:
         raise not_deterministic(name, *again)
-    raise stale_result(name, *worst, (), "Rows were evaluated chunk by chunk, and compared with all of them at once.")
+    raise stale_result(
+        name,
+        *worst,
+        (),
+        "Rows were evaluated chunk by chunk, and compared with all of them at once.",
+    )
 
 
-def _worst(outputs: Sequence[Any], fresh: Sequence[Any], settings: verify) -> tuple[str, float] | None:
+def _worst(
+    outputs: Sequence[Any], fresh: Sequence[Any], settings: verify
+) -> tuple[str, float] | None:
     """The first output that differs by too much, as ` [k]`, and by how much."""
     for number, (x, y) in enumerate(zip(outputs, fresh, strict=True)):
         error = difference(x, y, rtol=settings.rtol, atol=settings.atol)
@@ -132,25 +149,42 @@ def _worst(outputs: Sequence[Any], fresh: Sequence[Any], settings: verify) -> tu
 
 
 def _first_stale(engine: Engine, leaves: Sequence[Any], settings: verify) -> str:
-    """Which saved value of the latest version is wrong: the first in program order, by its equation."""
+    """Which saved value of the latest version is wrong: the first in program order, by its
+    equation.
+    """
     state = engine.store.states[-1]
     facts = engine.facts
-    order = [(var, eqn) for eqn in facts.program.eqns for var in written_vars(eqn) if var in state.saved]
+    order = [(var, eqn) for eqn in facts.eqns for var in written_vars(eqn) if var in state.saved]
     variables: list[Var] = [var for var, _ in order]
     if variables:
         plan = plan_fill(facts, variables, lambda _: False)
         executable = engine.chooser.compiler.compile_plan(plan)
         fresh = engine.calls.anew(lambda: executable([LeafValue(x).feed for x in leaves], []))
         for (var, eqn), value in zip(order, fresh, strict=True):
-            if difference(state.saved[var], value, rtol=settings.rtol, atol=settings.atol) is not None:
+            if (
+                difference(state.saved[var], value, rtol=settings.rtol, atol=settings.atol)
+                is not None
+            ):
                 line = _jax.source_line(eqn)
-                shown = f"{var.aval.str_short(short_dtypes=True)} of `{eqn.primitive.name}`{line and f' at {line}'}"
-                return f"The first saved value that is stale: {shown}.{_narrowed(facts.program.eqns, var)}"
+                shown = (
+                    f"{var.aval.str_short(short_dtypes=True)} of "
+                    f"`{eqn.primitive.name}`{line and f' at {line}'}"
+                )
+                return f"The first saved value that is stale: {shown}.{_narrowed(facts.eqns, var)}"
     return "No saved value is stale."
 
 
 def _narrowed(eqns: Sequence[Equation], var: Var) -> str:
     """Which claims of the user about dependence a value rests on."""
-    names = [eqn.params["name"] for eqn in needed_equations(eqns, [var]) if eqn.params.get("is_narrowed")]
-    shown = " and ".join(f"`{name}`" for name in dict.fromkeys(names) if name) or "a value without a name"
-    return f" It rests on the `deps` given for {shown}: if these leave out an input, correct them." if names else ""
+    names = [
+        eqn.params["name"] for eqn in needed_equations(eqns, [var]) if eqn.params.get("is_narrowed")
+    ]
+    shown = (
+        " and ".join(f"`{name}`" for name in dict.fromkeys(names) if name)
+        or "a value without a name"
+    )
+    return (
+        f" It rests on the `deps` given for {shown}: if these leave out an input, correct them."
+        if names
+        else ""
+    )

@@ -12,9 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from incrax import _jax
 from incrax._jax import Atom, Equation, Var
+from incrax._names import as_program_name
 from incrax._profiling import annotated
 from incrax._program import Program, evaluator, read_vars
 from incrax.engine.compile.host_calls import HostCalls
@@ -25,19 +27,18 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 
 EMBED_BYTES = 4096
-"""Bytes up to which a constant is written into the program; larger ones are arguments (compile time)."""
-
-NAME_LENGTH = 80
-"""Characters of a program's name, with which JAX begins the name of a file in its cache: that has up to 255 bytes."""
+"""Bytes up to which a constant is written into the program; larger ones are arguments (compile
+time).
+"""
 
 
 @dataclass(frozen=True)
 class Executable:
     """A compiled plan and where its arguments come from.
 
-    Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with small leaves from
-    the host packed; leaf numbers, how they are packed, constants, loads, number of equations, types of the buffers to
-    donate.
+    Fields: the jitted function of (leaves, constants, loads, donated buffers), and of the same with
+    small leaves from the host packed; leaf numbers, how they are packed, constants, loads, number
+    of equations, types of the buffers to donate.
     """
 
     call: Callable[..., list[Any]]
@@ -49,8 +50,20 @@ class Executable:
     num_eqns: int
     donated: tuple[Any, ...] = ()
 
-    def __call__(self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()) -> list[Any]:
-        """Run on the leaves' feeds (all of them, by number), the loaded values in order, and buffers to overwrite."""
+    @property
+    def direct(self) -> Callable[..., list[Any]] | None:
+        """The jitted function where it takes the leaves as they are and nothing else."""
+        is_plain = self.leaves == tuple(range(len(self.leaves))) and not self.packing.packs
+        return (
+            self.call if is_plain and not (self.constants or self.loads or self.donated) else None
+        )
+
+    def __call__(
+        self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()
+    ) -> list[Any]:
+        """Run on the leaves' feeds (all of them, by number), the loaded values in order, and
+        buffers to overwrite.
+        """
         read = [feeds[i] for i in self.leaves]
         if self.packing.packs:
             packed = self.packing.join(read)
@@ -62,9 +75,10 @@ class Executable:
 class Compiler:
     """Compiles plans of one program.
 
-    Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not count them; numbers
-    of the leaves that are packed where they are read; whether saved values are written to recycled buffers; constants
-    on the device; the leaves that are bound to devices, by number, and with them the placement of all values.
+    Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not
+    count them; numbers of the leaves that are packed where they are read; whether saved values are
+    written to recycled buffers; constants on the device; the leaves that are bound to devices, by
+    number, and with them the placement of all values.
     """
 
     def __init__(
@@ -79,31 +93,42 @@ class Compiler:
     ) -> None:
         self.facts = facts
         self.calls = calls
-        self.name = name.encode("ascii", "replace").decode()[:NAME_LENGTH]
+        self.name = as_program_name(name)
         self.now = calls.now if facts.calls_host else time.perf_counter
         self.on_host = on_host
         self.constants = device_constants(facts.program)
         self.placed = placed or {}
-        self.placement = find_placement([*self.placed.values(), *self._placed_constants(self.constants)])
+        self.placement = find_placement(
+            [*self.placed.values(), *self._placed_constants(self.constants)]
+        )
         self.recycles = recycles and self.placement is None
 
     @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
-        """An executable that returns the plan's outputs, its saves (in donated buffers if it recycles), its guard."""
+        """An executable that returns the plan's outputs, its saves (in donated buffers if it
+        recycles), its guard.
+        """
         program = self.facts.program
         constants = self.constants
         eqns = self._wrapped(plan.eqns)
         targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
-        used = {var for eqn in eqns for var in read_vars(eqn)} | {a for a in targets if isinstance(a, Var)}
+        used = {var for eqn in eqns for var in read_vars(eqn)} | {
+            a for a in targets if isinstance(a, Var)
+        }
         num_outputs = len(plan.outputs)
         leaves = tuple(i for i, var in enumerate(program.invars) if var in used)
         passed = [v for v in program.constvars if v in used and _is_passed(constants[v])]
-        embedded = {v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])}
+        embedded = {
+            v: constants[v] for v in program.constvars if v in used and not _is_passed(constants[v])
+        }
         names = [*(program.invars[i] for i in leaves), *passed, *plan.loads]
         donated = self._donated(plan)
         results = [*targets, *(() if plan.guard is None else (plan.guard,))]
-        # Saved values are where all inputs are: what loads one follows it there, as what reads such an input does.
-        is_bound = plan.loads or not self.placed.keys().isdisjoint(leaves) or self._placed_constants(used)
+        # Saved values are where all inputs are: what loads one follows it there, as what reads such
+        # an input does.
+        is_bound = (
+            plan.loads or not self.placed.keys().isdisjoint(leaves) or self._placed_constants(used)
+        )
         out_shardings = self._out_shardings(results, is_bound=bool(is_bound))
 
         def run_plan(*values: Any) -> list[Any]:
@@ -118,21 +143,38 @@ class Compiler:
 
         run_plan.__name__ = f"{self.name}_plan"
         passed_values = tuple(constants[v] for v in passed)
-        return self._executable(run_plan, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings)
+        num_inputs = len(names)
+        call = _jit(run_plan, num_inputs, len(donated), out_shardings)
+        return self._executable(
+            run_plan, call, leaves, passed_values, plan.loads, len(eqns), donated, out_shardings
+        )
 
     @annotated("compile")
-    def compile_whole(self, program: Program) -> Executable:
-        """The function as it was traced, without saved values: what `jax.jit` would run."""
+    def compile_whole(
+        self, program: Program, jitted: Callable[..., list[Any]] | None = None
+    ) -> Executable:
+        """The function as it was traced, without saved values: `jax.jit` of it, where nothing about
+        it is ours.
+        """
+        leaves = tuple(range(len(program.invars)))
+        num_eqns = len(self.facts.eqns)
+        is_plain = not self.facts.calls_host and not any(map(_is_held_in_parts, program.consts))
+        if jitted is not None and is_plain:
+            return self._executable(jitted, jitted, leaves, (), (), num_eqns, ())
         constants = device_constants(program)
         run = evaluator(program.with_eqns(self._wrapped(program.eqns)))
-        num_leaves = len(program.invars)
+        closed = {v for v in program.constvars if not _is_held_in_parts(constants[v])}
+        passed = tuple(constants[v] for v in program.constvars if v not in closed)
+        num_leaves = len(leaves)
 
         def run_whole(*values: Any) -> list[Any]:
-            return run(tuple(values[num_leaves:]), *values[:num_leaves])
+            given = iter(values[num_leaves:])
+            consts = [constants[v] if v in closed else next(given) for v in program.constvars]
+            return run(tuple(consts), *values[:num_leaves])
 
         run_whole.__name__ = f"{self.name}_whole"
-        consts = tuple(constants[v] for v in program.constvars)
-        return self._executable(run_whole, tuple(range(num_leaves)), consts, (), len(self.facts.program.eqns), ())
+        call = jax.jit(run_whole)
+        return self._executable(run_whole, call, leaves, passed, (), num_eqns, ())
 
     def _wrapped(self, eqns: tuple[Equation, ...]) -> tuple[Equation, ...]:
         """Equations whose functions on the host are remembered."""
@@ -143,32 +185,42 @@ class Compiler:
         return [placed for placed in found if placed is not None]
 
     def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> list[Any] | None:
-        """Where to put results that XLA would put on one device, or whole on each; None where it knows better."""
+        """Where to put results that XLA would put on one device, or whole on each; None where it
+        knows better.
+        """
         placement = self.placement
         if placement is None:
             return None
-        chosen = [None if is_bound and self._is_known(a, placement) else placement.sharding(a.aval) for a in results]
+        chosen = [
+            None if is_bound and self._is_known(a, placement) else placement.sharding(a.aval)
+            for a in results
+        ]
         return None if all(sharding is None for sharding in chosen) else chosen
 
     def _is_known(self, atom: Atom, placement: Placement) -> bool:
-        """Whether XLA can tell how to divide a value: a small one, or one that depends on an input that is divided."""
+        """Whether XLA can tell how to divide a value: a small one, or one that depends on an input
+        that is divided.
+        """
         if placement.is_typed(atom.aval):
             return False
         if not isinstance(atom, Var) or not placement.spreads(atom.aval):
             return True
-        layout = self.facts.dependence.layout
+        layout = self.facts.layout
         mask = self.facts.mask(atom)
-        return any(placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items())
+        return any(
+            placed.num_parts > 1 and mask & layout.leaf_mask(i) for i, placed in self.placed.items()
+        )
 
     def _donated(self, plan: Plan) -> tuple[Any, ...]:
         """Types of the buffers that a plan's saves are written to."""
-        returned = {atom for atom in self.facts.program.outvars if isinstance(atom, Var)}
+        returned = {atom for atom in self.facts.outvars if isinstance(atom, Var)}
         saves = [var for var in plan.saves if self.recycles and var not in returned]
         return tuple(var.aval for var in saves if is_recyclable(var.aval))
 
     def _executable(
         self,
         run: Callable[..., list[Any]],
+        call: Callable[..., list[Any]],
         leaves: tuple[int, ...],
         constants: tuple[Any, ...],
         loads: tuple[Var, ...],
@@ -176,7 +228,7 @@ class Compiler:
         donated: tuple[Any, ...],
         out_shardings: list[Any] | None = None,
     ) -> Executable:
-        packing = Packing(leaves, [self.facts.program.invars[i].aval for i in leaves], self.on_host)
+        packing = Packing(leaves, [self.facts.invars[i].aval for i in leaves], self.on_host)
 
         def run_packed(*values: Any) -> list[Any]:
             num_arguments = packing.num_arguments
@@ -184,36 +236,61 @@ class Compiler:
 
         run_packed.__name__ = run.__name__
         num_others = len(constants) + len(loads)
-        call = _jit(run, len(leaves) + num_others, len(donated), out_shardings)
-        packed_call = _jit(run_packed, packing.num_arguments + num_others, len(donated), out_shardings)
+        packed_call = _jit(
+            run_packed, packing.num_arguments + num_others, len(donated), out_shardings
+        )
         return Executable(call, packed_call, leaves, packing, constants, loads, num_eqns, donated)
 
 
 def _jit(
-    run: Callable[..., list[Any]], num_inputs: int, num_donated: int, out_shardings: list[Any] | None
+    run: Callable[..., list[Any]],
+    num_inputs: int,
+    num_donated: int,
+    out_shardings: list[Any] | None,
 ) -> Callable[..., list[Any]]:
     """Compile for inputs followed by donated buffers; None leaves it to XLA where results are."""
     if not num_donated:
         return jax.jit(run) if out_shardings is None else jax.jit(run, out_shardings=out_shardings)
-    return jax.jit(run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True)
+    return jax.jit(
+        run, donate_argnums=tuple(range(num_inputs, num_inputs + num_donated)), keep_unused=True
+    )
 
 
 def device_constants(program: Program) -> dict[Var, Any]:
     """Closed-over constants on the device, converted once."""
-    return {v: _on_device(const) for v, const in zip(program.constvars, program.consts, strict=True)}
+    return {
+        v: _on_device(const) for v, const in zip(program.constvars, program.consts, strict=True)
+    }
 
 
 def _on_device(const: Any) -> Any:
-    return const if isinstance(const, jax.Array) or _jax.is_mutable_array(const) else jnp.asarray(const)
+    return (
+        const
+        if isinstance(const, jax.Array) or _jax.is_mutable_array(const)
+        # `jnp.array` would compile a program; `device_put` may share the memory of its argument,
+        # which the caller may write to.
+        else jax.device_put(np.array(const))
+    )
 
 
 def _as_own(x: Any, others: Sequence[Any]) -> Any:
     """A value to save; a copy where it would share the buffer of an argument or an output."""
-    return jnp.array(x, copy=True) if any(x is other for other in others) and not _jax.is_key_dtype(x.dtype) else x
+    return (
+        jnp.array(x, copy=True)
+        if any(x is other for other in others) and not _jax.is_key_dtype(x.dtype)
+        else x
+    )
 
 
 def _is_passed(const: Any) -> bool:
-    """Whether a constant is an argument: a large one, and one that several devices or processes hold in parts."""
-    if isinstance(const, jax.Array) and not _jax.is_held_whole(const):
-        return True
-    return getattr(const, "nbytes", EMBED_BYTES + 1) > EMBED_BYTES
+    """Whether a constant is an argument: a large one, and one that several devices or processes
+    hold in parts.
+    """
+    return _is_held_in_parts(const) or getattr(const, "nbytes", EMBED_BYTES + 1) > EMBED_BYTES
+
+
+def _is_held_in_parts(const: Any) -> bool:
+    is_whole = isinstance(const, np.ndarray) or (
+        isinstance(const, jax.Array) and _jax.is_held_whole(const)
+    )
+    return not is_whole

@@ -1,10 +1,12 @@
-"""Functions outside JAX that programs call: what they returned is remembered by the bits of their operands.
+"""Functions outside JAX that programs call: what they returned is remembered by the bits of their
+operands.
 
-A saved value spares a call where no input changed that it depends on. Remembered results spare what saved values cannot
-know: an iteration of a loop, a branch that reads more, a row of a batch, a version that was dropped. They cost a call
-from the program to the host, but not the function.
+A saved value spares a call where no input changed that it depends on. Remembered results spare what
+saved values cannot know: an iteration of a loop, a branch that reads more, a row of a batch, a
+version that was dropped. They cost a call from the program to the host, but not the function.
 
-In: functions and operands, from inside programs. Out: results. It must not know programs or saved values.
+In: functions and operands, from inside programs. Out: results. It must not know programs or saved
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ T = TypeVar("T")
 
 MAX_BYTES = 2**26
 MEMORY_SHARE = 0.25
-"""Bytes of remembered results and operands: so many, and at most this share of the budget of saved values."""
+"""Bytes of remembered results and operands: so many, and at most this share of the budget of saved
+values.
+"""
 
 ENTRY_SHARE = 0.25
 """Share of these bytes above which one call is not remembered."""
@@ -58,24 +62,37 @@ class HostCalls:
         self._anew: set[object] = set()
 
     def now(self) -> float:
-        """A clock that stands still while a function on the host runs: whichever program calls it, it must run."""
+        """A clock that stands still while a function on the host runs: whichever program calls it,
+        it must run.
+        """
         return time.perf_counter() - self.seconds
 
-    # --- in programs ---------------------------------------------------------------------------------------------
+    # --- in programs ------------------------------------------------------------------------------
 
     def wrap(self, eqns: Iterable[Equation], *, is_awaited: bool = True) -> tuple[Equation, ...]:
-        """Equations whose functions on the host go through here; `is_awaited`: by a call that holds its lock."""
-        return tuple([_jax.with_host_functions(eqn, lambda e: _HostFunction.of(e, self, is_awaited)) for eqn in eqns])
+        """Equations whose functions on the host go through here; `is_awaited`: by a call that holds
+        its lock.
+        """
+        return tuple(
+            [
+                _jax.with_host_functions(eqn, lambda e: _HostFunction.of(e, self, is_awaited))
+                for eqn in eqns
+            ]
+        )
 
     def is_awaited_here(self) -> bool:
-        """Whether this thread runs a function on the host for a call, which holds its lock and waits."""
+        """Whether this thread runs a function on the host for a call, which holds its lock and
+        waits.
+        """
         callers = _thread.callers
         return bool(callers) and self in callers and not self._anew
 
-    # --- what is remembered --------------------------------------------------------------------------------------
+    # --- what is remembered -----------------------------------------------------------------------
 
     def results(self, function: Callable[..., Any], operands: Sequence[Any]) -> list[Any]:
-        """What a pure function returns; it runs if it was not called with these bits, or that was forgotten."""
+        """What a pure function returns; it runs if it was not called with these bits, or that was
+        forgotten.
+        """
         key = None if self._anew else _key(function, operands, self._max_entry_bytes)
         if key is None:
             return self._run(function, operands)
@@ -143,7 +160,11 @@ class _HostFunction:
         before = _thread.callers
         _thread.callers = (*before, self.calls) if self.is_awaited else before
         try:
-            return self.calls.results(self.function, operands) if self.is_pure else self.function(*operands)
+            return (
+                self.calls.results(self.function, operands)
+                if self.is_pure
+                else self.function(*operands)
+            )
         finally:
             _thread.callers = before
 
@@ -157,6 +178,11 @@ class _Key(NamedTuple):
 
 def _key(function: Callable[..., Any], operands: Sequence[Any], max_bytes: int) -> _Key | None:
     """The key of a call; None where operands are too large or no plain arrays."""
-    if any(_jax.is_key_dtype(x.dtype) for x in operands) or sum(x.nbytes for x in operands) > max_bytes:
+    if (
+        any(_jax.is_key_dtype(x.dtype) for x in operands)
+        or sum(x.nbytes for x in operands) > max_bytes
+    ):
         return None
-    return _Key(function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands))
+    return _Key(
+        function_key(function), tuple((x.shape, x.dtype, np.asarray(x).tobytes()) for x in operands)
+    )

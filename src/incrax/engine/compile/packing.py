@@ -1,7 +1,8 @@
-"""Many small leaves from the host travel as one vector to a cheap program: as arguments, each costs a microsecond.
+"""Many small leaves from the host travel as one vector to a cheap program: as arguments, each costs
+a microsecond.
 
-In: the leaves that a program reads, as they are handed to it. Out: vectors on the outside, the leaves again on the
-inside. It must not know plans.
+In: the leaves that a program reads, as they are handed to it. Out: vectors on the outside, the
+leaves again on the inside. It must not know plans.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import numpy as np
 from incrax import _jax
 from incrax.engine.inputs.leaves import SMALL_BYTES
 
-MIN_PACKED = 3
-"""Leaves of one dtype from which on a vector is faster than an argument for each."""
+MIN_PACKED = 12
+"""Leaves of one dtype from which on a vector is faster than an argument for each, where the
+processor's caches are cold; from 5 on where they are warm.
+"""
 
 TRANSFER_S = 1e-6
 """Seconds to hand over one small leaf as an argument of its own."""
 
-_SCALARS = frozenset({float, complex, np.float64, np.float32, np.float16, np.complex128, np.complex64, np.ndarray})
+_SCALARS = frozenset(
+    {float, complex, np.float64, np.float32, np.float16, np.complex128, np.complex64, np.ndarray}
+)
 _ARRAYS = frozenset({np.ndarray})
 
 
@@ -56,10 +61,16 @@ class Pack(NamedTuple):
 
 
 class Packing:
-    """How the leaves that a program reads become its arguments: vectors first, then the leaves left over."""
+    """How the leaves that a program reads become its arguments: vectors first, then the leaves left
+    over.
+    """
 
-    def __init__(self, leaves: Sequence[int], avals: Sequence[Any], on_host: frozenset[int]) -> None:
-        """`leaves` are numbers among all leaves, `avals` their types, `on_host` what `packable` said of all leaves."""
+    def __init__(
+        self, leaves: Sequence[int], avals: Sequence[Any], on_host: frozenset[int]
+    ) -> None:
+        """`leaves` are numbers among all leaves, `avals` their types, `on_host` what `packable`
+        said of all leaves.
+        """
         self.packs = tuple(_packs(leaves, avals, on_host))
         packed = {position for pack in self.packs for position in pack.positions}
         self.left_over = tuple(k for k in range(len(leaves)) if k not in packed)
@@ -92,11 +103,12 @@ class Packing:
 
 
 def packable(leaves: Iterable[Any], seconds: Iterable[float]) -> frozenset[int]:
-    """Numbers of the leaves that are small real or complex values on the host; none where the program takes longer.
+    """Numbers of the leaves that are small real or complex values on the host; none where the
+    program takes longer.
 
-    `seconds` are those of the program's equations. In a long program a leaf of its own is better: what takes it out of
-    the vector is one more step for XLA's scheduler. Integers stay arguments of their own: what does not fit their type
-    must raise as it does without incrax.
+    `seconds` are those of the program's equations. In a long program a leaf of its own is better:
+    what takes it out of the vector is one more step for XLA's scheduler. Integers stay arguments of
+    their own: what does not fit their type must raise as it does without incrax.
     """
     found = frozenset(i for i, x in enumerate(leaves) if _is_packable(x))
     is_longer = any(program_s > TRANSFER_S * len(found) for program_s in accumulate(seconds))

@@ -1,7 +1,8 @@
 """Buffers of saved values that nothing needs any more, given to the programs that save new ones.
 
-On CPUs a large array that was just freed goes back to the system, and its pages come back one fault at a time: four
-arrays of 1.6 MB cost 2.4 ms as new outputs, 0.25 ms in recycled buffers (donated to XLA, which writes them there).
+On CPUs a large array that was just freed goes back to the system, and its pages come back one fault
+at a time: four arrays of 1.6 MB cost 2.4 ms as new outputs, 0.25 ms in recycled buffers (donated to
+XLA, which writes them there).
 
 In: arrays that only the store held. Out: arrays to donate. It must not know what they were.
 """
@@ -42,7 +43,11 @@ class Pool:
 
     def give(self, arrays: Iterable[Any], version: Iterable[Any]) -> None:
         """Add arrays that nobody else holds; of each type at most as many stay as a version has."""
-        usable = [x for x in arrays if isinstance(x, jax.Array) and is_recyclable(x.aval) and not x.is_deleted()]
+        usable = [
+            x
+            for x in arrays
+            if isinstance(x, jax.Array) and is_recyclable(x.aval) and not x.is_deleted()
+        ]
         if not usable or not self.is_active:
             return
         limits = Counter([(x.shape, x.dtype) for x in version])

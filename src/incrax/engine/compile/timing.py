@@ -1,9 +1,10 @@
 """A compiled program with its measured seconds.
 
-The first run compiles and does not count; the next few are timed, then one in `SAMPLE`, so that a machine that became
-busier or quieter is noticed.
+The first run compiles and does not count; the next few are timed, then one in `SAMPLE`, so that a
+machine that became busier or quieter is noticed.
 
-In: a plan and its executable. Out: results, and `seconds`. It must not know what the program is for.
+In: a plan and its executable. Out: results, and `seconds`. It must not know what the program is
+for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from incrax._jax import first_buffer
+from incrax._jax import Var, first_buffer
 from incrax._profiling import is_profiled, profiled
 from incrax.engine.compile.executables import Executable
 from incrax.engine.compile.recycling import Pool
@@ -38,16 +39,28 @@ WINDOW = 5
 class Clock:
     """What the programs of one engine share.
 
-    Fields: timed runs per program at the start; `ticks` counts what may change a choice between programs (timed runs,
-    changes of the wanted values); what tells the time; whether measured seconds may decide anything; seconds spent in
-    programs so far, each run as long as it usually takes; seconds that passed in calls of programs and in waiting for
-    their results; seconds of first runs of plans, most of it compilation; a result of each run that was not waited for,
-    by which one sees whether it failed.
+    Fields: timed runs per program at the start; `ticks` counts what may change a choice between
+    programs (timed runs, changes of the wanted values); what tells the time; whether measured
+    seconds may decide anything; seconds spent in programs so far, each run as long as it usually
+    takes; seconds that passed in calls of programs and in waiting for their results; seconds of
+    first runs of plans, most of it compilation; a result of each run that was not waited for, by
+    which one sees whether it failed.
     """
 
-    __slots__ = ("compiling_s", "is_running", "now", "passed_s", "rounds", "spent_s", "ticks", "unproven")
+    __slots__ = (
+        "compiling_s",
+        "is_running",
+        "now",
+        "passed_s",
+        "rounds",
+        "spent_s",
+        "ticks",
+        "unproven",
+    )
 
-    def __init__(self, rounds: int, now: Callable[[], float], ticks: int = 0, *, is_running: bool = True) -> None:
+    def __init__(
+        self, rounds: int, now: Callable[[], float], ticks: int = 0, *, is_running: bool = True
+    ) -> None:
         self.rounds = rounds
         self.now = now
         self.ticks = ticks
@@ -64,17 +77,23 @@ class Clock:
         return other
 
     def began(self, begin_s: float | None) -> float:
-        """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for now."""
+        """When a call began, by this clock; `begin_s` is that of `perf_counter`, None stands for
+        now.
+        """
         return self.now() - (0.0 if begin_s is None else time.perf_counter() - begin_s)
 
     def wait(self, results: Any) -> None:
-        """Wait for results of programs: their seconds count as spent already, and these are no overhead."""
+        """Wait for results of programs: their seconds count as spent already, and these are no
+        overhead.
+        """
         start = self.now()
         jax.block_until_ready(results)
         self.passed_s += self.now() - start
 
     def read(self, guard: Any) -> bool:
-        """Wait for a result that is true or false, and read it; `bool` of a JAX array takes several times as long."""
+        """Wait for a result that is true or false, and read it; `bool` of a JAX array takes several
+        times as long.
+        """
         start = self.now()
         is_true = bool(np.asarray(guard))
         self.passed_s += self.now() - start
@@ -84,8 +103,8 @@ class Clock:
 class TimedProgram:
     """One executable; `plan` is None for the whole program, `seconds` is None until it was timed.
 
-    `first_s` are the seconds of the first run, compilation included; `is_settled` says that the first timed runs were
-    made, or took long enough to be believed.
+    `first_s` are the seconds of the first run, compilation included; `is_settled` says that the
+    first timed runs were made, or took long enough to be believed.
     """
 
     __slots__ = (
@@ -111,6 +130,11 @@ class TimedProgram:
         self.seconds: float | None = None
         self.first_s = 0.0
 
+    @property
+    def loads(self) -> tuple[Var, ...]:
+        """The saved values that it takes, in order."""
+        return self.executable.loads
+
     def copy(self, clock: Clock, pool: Pool) -> TimedProgram:
         """The same executable with times of its own."""
         other = TimedProgram(self.plan, self.executable, clock, pool)
@@ -122,7 +146,9 @@ class TimedProgram:
         return other
 
     def retime(self) -> None:
-        """Forget the times and take new ones in the next runs, if any are; `seconds` stay until then."""
+        """Forget the times and take new ones in the next runs, if any are; `seconds` stay until
+        then.
+        """
         if self.num_runs and self.clock.rounds:
             self.times.clear()
             self.num_runs = 1
@@ -130,7 +156,9 @@ class TimedProgram:
 
     def __call__(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         """Run; where it is timed, wait for what it reads before and for its results after."""
-        return profiled("run", self._run, feeds, loads) if is_profiled() else self._run(feeds, loads)
+        return (
+            profiled("run", self._run, feeds, loads) if is_profiled() else self._run(feeds, loads)
+        )
 
     def _run(self, feeds: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
         rounds = self.clock.rounds
@@ -148,13 +176,19 @@ class TimedProgram:
             self.clock.ticks += 1
             self.clock.spent_s += self.seconds
         else:
-            self.first_s = elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
+            self.first_s = (
+                elapsed if self.clock.is_running else EQUATION_S * self.executable.num_eqns
+            )
             self.clock.compiling_s += self.first_s if self.plan is not None else 0.0
         self.num_runs += 1
-        self.is_settled = self.num_runs > rounds or (len(self.times) > 2 and sum(self.times) >= LONG_S)
+        self.is_settled = self.num_runs > rounds or (
+            len(self.times) > 2 and sum(self.times) >= LONG_S
+        )
         return results
 
-    def _run_settled(self, feeds: Sequence[Any], loads: Sequence[Any], donated: Sequence[Any]) -> list[Any]:
+    def _run_settled(
+        self, feeds: Sequence[Any], loads: Sequence[Any], donated: Sequence[Any]
+    ) -> list[Any]:
         """Run without waiting; it counts as long as it took before."""
         start = self.clock.now()
         results = self.executable(feeds, loads, donated)

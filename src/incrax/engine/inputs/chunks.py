@@ -1,7 +1,7 @@
 """Chunks of rows: cut, padded to few capacities, joined.
 
-In: arrays on the host, or a source that is read chunk by chunk. Out: `Chunk`s, which never change. It must not know
-what is computed from them.
+In: arrays on the host, or a source that is read chunk by chunk. Out: `Chunk`s, which never change.
+It must not know what is computed from them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,22 @@ import numpy as np
 
 from incrax import _jax
 from incrax.engine.inputs.leaves import check_dynamic
-from incrax.engine.inputs.messages import no_rows, not_an_array, other_lengths, other_read, wrong_chunk_rows
+from incrax.engine.inputs.messages import (
+    no_rows,
+    not_an_array,
+    other_lengths,
+    other_read,
+    wrong_chunk_rows,
+)
 from incrax.engine.inputs.sources import Source
 
 CHUNK_ROWS = 131072
 """Rows of a full chunk, unless the user says otherwise."""
 
 MIN_CAPACITY = 1024
-"""Rows of the smallest chunk: its program takes little more than one call of a program takes anyway."""
+"""Rows of the smallest chunk: its program takes little more than one call of a program takes
+anyway.
+"""
 
 MAX_CHUNKS = 64
 """Chunks that are not full, above which small neighbours are joined."""
@@ -34,7 +42,9 @@ LEAST_CAPACITY = 2
 """JAX broadcasts one row in other equations than many."""
 
 MAX_GENERATIONS = 8
-"""Generations of chunks that a joined one knows: those before them have been forgotten, or were never evaluated."""
+"""Generations of chunks that a joined one knows: those before them have been forgotten, or were
+never evaluated.
+"""
 
 _numbers = itertools.count()
 
@@ -49,20 +59,28 @@ class Lineage(NamedTuple):
         """The lineage with so many generations of parents at most."""
         if not generations:
             return Lineage(self.number)
-        return Lineage(self.number, tuple([parent.younger(generations - 1) for parent in self.parents]))
+        return Lineage(
+            self.number, tuple([parent.younger(generations - 1) for parent in self.parents])
+        )
 
 
 class Chunk:
     """Some consecutive rows, padded to a capacity by repeating the last one. Never changes.
 
-    Fields: its number and those of the chunks that it was joined from; rows without padding; capacity; the number of
-    rows as programs take it; the arrays (None where they are read from a source at each use).
+    Fields: its number and those of the chunks that it was joined from; rows without padding;
+    capacity; the number of rows as programs take it; the arrays (None where they are read from a
+    source at each use).
     """
 
     __slots__ = ("_arrays", "_read", "capacity", "count", "lineage", "num_rows")
 
     def __init__(
-        self, num_rows: int, capacity: int, read: Callable[[], Sequence[np.ndarray]], *, is_streamed: bool
+        self,
+        num_rows: int,
+        capacity: int,
+        read: Callable[[], Sequence[np.ndarray]],
+        *,
+        is_streamed: bool,
     ) -> None:
         self.lineage = Lineage(next(_numbers))
         self.num_rows = num_rows
@@ -96,7 +114,9 @@ class Chunk:
 
 
 def _to_device(leaves: Iterable[np.ndarray], capacity: int) -> tuple[jax.Array, ...]:
-    """Private copies, padded; the copy may be shared by the device array, since nobody else can write to it."""
+    """Private copies, padded; the copy may be shared by the device array, since nobody else can
+    write to it.
+    """
     return tuple([jnp.asarray(_padded(x, capacity)) for x in leaves])
 
 
@@ -121,7 +141,10 @@ class RowType:
     dtypes: tuple[Any, ...]
 
     def __str__(self) -> str:
-        types = [f"{dtype}[n{''.join(f',{k}' for k in s)}]" for s, dtype in zip(self.shapes, self.dtypes, strict=True)]
+        types = [
+            f"{dtype}[n{''.join(f',{k}' for k in s)}]"
+            for s, dtype in zip(self.shapes, self.dtypes, strict=True)
+        ]
         return str(jax.tree.unflatten(self.treedef, types))
 
     @property
@@ -136,7 +159,7 @@ class RowType:
         return [jax.ShapeDtypeStruct((num_rows, *shape), dtype) for shape, dtype in pairs]
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def checked_chunk_rows(chunk_rows: Any) -> int:
@@ -169,7 +192,9 @@ def checked(tree: Any, *, may_be_empty: bool = False) -> tuple[list[np.ndarray],
     if not lengths or not (lengths[0][1] or may_be_empty):
         raise no_rows()
     leaves = [np.asarray(leaf) for _, leaf in named]
-    return leaves, RowType(treedef, tuple(x.shape[1:] for x in leaves), tuple(map(_own_dtype, leaves)))
+    return leaves, RowType(
+        treedef, tuple(x.shape[1:] for x in leaves), tuple(map(_own_dtype, leaves))
+    )
 
 
 def _is_array(leaf: Any) -> bool:
@@ -177,7 +202,7 @@ def _is_array(leaf: Any) -> bool:
     return is_array and leaf.ndim > 0 and isinstance(leaf.dtype, np.dtype)
 
 
-# --- cutting and joining ------------------------------------------------------------------------------------------
+# --- cutting and joining --------------------------------------------------------------------------
 
 
 def _capacity(num_rows: int, chunk_rows: int) -> int:
@@ -197,11 +222,15 @@ def make_chunk(leaves: Sequence[np.ndarray], capacity: int) -> Chunk:
     return Chunk(len(leaves[0]), capacity, lambda: leaves, is_streamed=False)
 
 
-def checked_read(source: Source, start: int, stop: int, expected: RowType | None) -> tuple[list[np.ndarray], RowType]:
+def checked_read(
+    source: Source, start: int, stop: int, expected: RowType | None
+) -> tuple[list[np.ndarray], RowType]:
     """The leaves of these rows and their type, which must be the expected one if there is any."""
     leaves, row_type = checked(source.read(start, stop), may_be_empty=True)
     if len(leaves[0]) != stop - start or row_type != (expected or row_type):
-        raise other_read(start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type))
+        raise other_read(
+            start, stop, f"{len(leaves[0])} rows of {row_type}", str(expected or row_type)
+        )
     return leaves, row_type
 
 
@@ -240,7 +269,9 @@ def joined(chunks: list[Chunk], chunk_rows: int) -> list[Chunk]:
 
 
 def _join(run: Sequence[Chunk], chunk_rows: int) -> Chunk:
-    leaves = [np.concatenate(column) for column in zip(*[chunk.rows() for chunk in run], strict=True)]
+    leaves = [
+        np.concatenate(column) for column in zip(*[chunk.rows() for chunk in run], strict=True)
+    ]
     joined = make_chunk(leaves, _capacity(len(leaves[0]), chunk_rows))
     lineage = Lineage(joined.lineage.number, tuple(chunk.lineage for chunk in run))
     joined.lineage = lineage.younger(MAX_GENERATIONS)

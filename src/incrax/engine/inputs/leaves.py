@@ -1,8 +1,8 @@
 """Stage 8, change: is this leaf the value that was seen before?
 
-In: leaves as users pass them. Out: `LeafValue`, a private snapshot, and masks of changed elements. The order of the
-test is identity of an immutable object, then type, then bits; never float `==`, a tolerance or a hash alone.
-It must not know plans or saved values.
+In: leaves as users pass them. Out: `LeafValue`, a private snapshot, and masks of changed elements.
+The order of the test is identity of an immutable object, then type, then bits; never float `==`, a
+tolerance or a hash alone. It must not know plans or saved values.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ SHORT = 64
 """Elements up to which an array is compared element by element in Python, which is faster there."""
 
 NUM_SAMPLED = 64
-"""Words that are compared first: arrays that differ everywhere, as most that change do, cost no more."""
+"""Words that are compared first: arrays that differ everywhere, as most that change do, cost no
+more.
+"""
 
 _PYTHON_SCALARS = (bool, int, float, complex)
 _ARRAY = _jax.ArrayImpl
-_IMMUTABLE = frozenset({*_PYTHON_SCALARS, _ARRAY, np.float64, np.float32, np.int64, np.int32})
+IMMUTABLE = frozenset({*_PYTHON_SCALARS, _ARRAY, np.float64, np.float32, np.int64, np.int32})
 """Types whose objects never change and are handed to programs as they are."""
 
 _UNREAD = object()
@@ -45,15 +47,18 @@ _frozen: dict[int, weakref.ref[jax.Array]] = {}
 
 
 def frozen(tree: T) -> T:
-    """Promise that data will not change: a private, immutable copy that is compared by pointer only.
+    """Promise that data will not change: a private, immutable copy that is compared by pointer
+    only.
 
     Args:
-        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes. Other leaves stay as they are; objects that could
-            change in place, which incremental functions refuse, they take from then on as static values.
+        tree: pytree of arrays (NumPy or JAX), any shapes and dtypes. Other leaves stay as they are;
+            objects that could change in place, which incremental functions refuse, they take from
+            then on as static values.
 
     Returns:
-        The same pytree of `jax.Array`s, each copied once. Pass these objects to incremental functions: an unchanged
-        one costs a pointer comparison, another object counts as changed without its bits being read.
+        The same pytree of `jax.Array`s, each copied once. Pass these objects to incremental
+        functions: an unchanged one costs a pointer comparison, another object counts as changed
+        without its bits being read.
 
     Cost: one copy of the data.
 
@@ -83,18 +88,22 @@ def is_frozen(x: Any) -> bool:
 
 
 def is_compared_by_identity(x: Any) -> bool:
-    """Whether the bits of a leaf are never read: a frozen one, or one that no device of this process holds whole."""
+    """Whether the bits of a leaf are never read: a frozen one, or one that no device of this
+    process holds whole.
+    """
     return is_frozen(x) or (type(x) is _ARRAY and not _jax.is_held_whole(x))
 
 
-# --- what a leaf is -----------------------------------------------------------------------------------------------
+# --- what a leaf is -------------------------------------------------------------------------------
 
 
 def is_dynamic(x: Any) -> bool:
     """Whether a leaf is a value for JAX (array, scalar, key) and not a static Python object."""
     if isinstance(x, Enum):
         return False
-    return isinstance(x, (jax.Array, np.ndarray, np.generic, *_PYTHON_SCALARS)) or _jax.is_mutable_array(x)
+    return isinstance(
+        x, (jax.Array, np.ndarray, np.generic, *_PYTHON_SCALARS)
+    ) or _jax.is_mutable_array(x)
 
 
 def has_tracer(leaves: Iterable[Any]) -> bool:
@@ -119,14 +128,20 @@ def descriptor(x: Any) -> tuple[Any, ...]:
         return x.shape, x.dtype, x.weak_type, plain_sharding(x.sharding) if x.committed else None
     if isinstance(x, _jax.Tracer):
         return x.shape, x.dtype, False, None
-    return x.shape, x.dtype, False, plain_sharding(x.sharding) if getattr(x, "committed", False) else None
+    return (
+        x.shape,
+        x.dtype,
+        False,
+        plain_sharding(x.sharding) if getattr(x, "committed", False) else None,
+    )
 
 
 def has_type(x: Any, known: Any, anchor: Any = None) -> bool:
-    """Whether a leaf is a value of the type of a descriptor; `anchor` is a value that is, if there is one.
+    """Whether a leaf is a value of the type of a descriptor; `anchor` is a value that is, if there
+    is one.
 
-    It is enough, and faster than to make a descriptor, that an array shares its very type object with the anchor, or
-    that a NumPy value has the shape and dtype.
+    It is enough, and faster than to make a descriptor, that an array shares its very type object
+    with the anchor, or that a NumPy value has the shape and dtype.
     """
     kind = type(x)
     if kind is _ARRAY and type(anchor) is _ARRAY and x.aval is anchor.aval:
@@ -157,26 +172,26 @@ def _plain_scalar(x: Any) -> Any:
     return kind(x)
 
 
-# --- values -------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 class LeafValue:
     """One value of one leaf.
 
-    Fields: `anchor`, an immutable object whose identity proves the value (`NO_ANCHOR` for NumPy arrays); `bits`, a
-    private copy of its bits on the host (None where only identity counts); `feed`, what to hand to a compiled program;
-    `array`, the feed if it is a `jax.Array` of a user, whose buffer its owner may delete.
+    Fields: `anchor`, an immutable object whose identity proves the value (`NO_ANCHOR` for NumPy
+    arrays); `bits`, a private copy of its bits on the host (None where only identity counts);
+    `feed`, what to hand to a compiled program; `array`, the feed if it is a `jax.Array` of a user,
+    whose buffer its owner may delete.
     """
 
-    __slots__ = ("_bits", "_seen_at", "_words", "anchor", "array", "feed")
+    __slots__ = ("_bits", "_words", "anchor", "array", "feed")
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
         self._bits: Any = _UNREAD
         self._words: Any = _UNREAD
-        self._seen_at: int | None = None
         kind = type(x)
-        if kind in _IMMUTABLE:
+        if kind in IMMUTABLE:
             self.array = x if kind is _ARRAY else None
             return
         self.array = None
@@ -186,12 +201,18 @@ class LeafValue:
             self.feed = snapshot if snapshot.nbytes <= SMALL_BYTES else jnp.asarray(snapshot)
         elif isinstance(x, jax.Array):
             self.array = x
-        elif isinstance(x, _PYTHON_SCALARS) and type(x) not in _PYTHON_SCALARS and not isinstance(x, np.generic):
+        elif (
+            isinstance(x, _PYTHON_SCALARS)
+            and type(x) not in _PYTHON_SCALARS
+            and not isinstance(x, np.generic)
+        ):
             self.feed = _plain_scalar(x)
 
     @property
     def bits(self) -> np.ndarray | None:
-        """The value on the host, read once; None where only identity counts, or it was deleted unread, or failed."""
+        """The value on the host, read once; None where only identity counts, or it was deleted
+        unread, or failed.
+        """
         if self._bits is _UNREAD:
             self._bits = _read_bits(self.anchor)
         return self._bits
@@ -202,18 +223,16 @@ class LeafValue:
         if self._words is _UNREAD:
             bits = self.bits
             is_wide = bits is not None and bits.dtype.itemsize == 8 and bits.dtype.kind in "fiu"
-            self._words = tuple(bits.reshape(-1).view(np.uint64).tolist()) if bits is not None and is_wide else None
+            self._words = (
+                tuple(bits.reshape(-1).view(np.uint64).tolist())
+                if bits is not None and is_wide
+                else None
+            )
         return self._words
 
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
         return self.array is not None and self.array.is_deleted()
-
-    def settle(self, now: int) -> None:
-        """Move a host value that stays in use to the device, so that it is not transferred at every call."""
-        if self._seen_at is not None and self._seen_at != now and not isinstance(self.feed, jax.Array):
-            self.feed = jax.device_put(self.feed)  # `jnp.asarray` would compile a program for its type
-        self._seen_at = now
 
 
 def _snapshot(x: np.ndarray) -> np.ndarray:
@@ -224,8 +243,10 @@ def _snapshot(x: np.ndarray) -> np.ndarray:
 
 
 def as_entry(x: Any) -> Any:
-    """A leaf as it is where its object never changes, else its `LeafValue`: cheaper where nothing is compared."""
-    return x if type(x) in _IMMUTABLE else LeafValue(x)
+    """A leaf as it is where its object never changes, else its `LeafValue`: cheaper where nothing
+    is compared.
+    """
+    return x if type(x) in IMMUTABLE else LeafValue(x)
 
 
 def as_value(entry: Any) -> LeafValue:
@@ -292,11 +313,18 @@ def same_entry(old: Any, new: Any) -> bool:
 
 def has_bits_of(x: Any, old: LeafValue) -> bool:
     """Whether a NumPy array has the bits of a value: found out before a copy of it is made."""
-    return type(x) is np.ndarray and old.anchor is NO_ANCHOR and old.bits is not None and same_bits(old.bits, x)
+    return (
+        type(x) is np.ndarray
+        and old.anchor is NO_ANCHOR
+        and old.bits is not None
+        and same_bits(old.bits, x)
+    )
 
 
 def same_floats(a: Any, b: Any) -> bool | None:
-    """Whether two floats have the same bits; None for zeros, NaNs and other types: the bits tell."""
+    """Whether two floats have the same bits; None for zeros, NaNs and other types: the bits
+    tell.
+    """
     if type(a) is not float or type(b) is not float:
         return None
     if a == b:
@@ -323,13 +351,17 @@ def _words(a: np.ndarray) -> np.ndarray:
 
 
 def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
-    """Bit mask of the elements whose bits differ; `width` is 1 where the leaf is tracked as a whole."""
+    """Bit mask of the elements whose bits differ; `width` is 1 where the leaf is tracked as a
+    whole.
+    """
     if new is old:
         return 0
     if width == 1:
         return 1
     if width <= SHORT and new.words is not None and old.words is not None:
-        return sum([1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y])
+        return sum(
+            [1 << k for k, (x, y) in enumerate(zip(new.words, old.words, strict=True)) if x != y]
+        )
     a = new.bits
     b = old.bits
     if a is None or b is None or a.dtype != b.dtype:
@@ -354,7 +386,12 @@ def _is_large_on_device(x: jax.Array) -> bool:
 def _same_on_device(value: LeafValue, x: jax.Array) -> bool:
     """Compare where the data are; only one boolean comes to the host."""
     old = value.feed
-    if not isinstance(old, jax.Array) or is_frozen(x) or is_frozen(old) or not _jax.is_held_whole(x):
+    if (
+        not isinstance(old, jax.Array)
+        or is_frozen(x)
+        or is_frozen(old)
+        or not _jax.is_held_whole(x)
+    ):
         return False
     try:
         return bool(_equal_on_device(old, x))
@@ -368,7 +405,9 @@ def _equal_on_device(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def different_bits(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several elements."""
+    """Elementwise, in a graph, whether the bits of two arrays of one type differ; a key has several
+    elements.
+    """
     if _jax.is_key_dtype(a.dtype):
         a = jax.random.key_data(a)
         b = jax.random.key_data(b)

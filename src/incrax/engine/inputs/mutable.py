@@ -1,7 +1,7 @@
 """Python objects that can change in place without becoming another value.
 
-In: objects. Out: which part of one can change, and whether Python can read all that it holds. It must not know
-signatures.
+In: objects. Out: which part of one can change, and whether Python can read all that it holds. It
+must not know signatures.
 """
 
 from __future__ import annotations
@@ -28,15 +28,38 @@ T = TypeVar("T")
 _POINTER_BYTES = struct.calcsize("P")
 
 _READABLE = {x for x in vars(builtins).values() if isinstance(x, type)}
-_READABLE |= {collections.deque, collections.OrderedDict, collections.defaultdict, types.MappingProxyType}
-_READABLE |= {weakref.ref, threading.local, contextvars.ContextVar, decimal.Context, mmap.mmap, np.ndarray}
+_READABLE |= {
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+    types.MappingProxyType,
+}
+_READABLE |= {
+    weakref.ref,
+    threading.local,
+    contextvars.ContextVar,
+    decimal.Context,
+    mmap.mmap,
+    np.ndarray,
+}
 """Types whose fields in C are their items, their arguments, or cannot change."""
 
-_IMMUTABLE = (np.generic, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal)
+_IMMUTABLE = (
+    np.generic,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    decimal.Decimal,
+)
 """Types whose fields in C cannot change; objects of subclasses have attributes beside them."""
 
 _FUNCTIONS = (types.FunctionType, np.ufunc, type, types.ModuleType)
-_FUNCTIONS += (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+_FUNCTIONS += (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 """What is compared by identity, as `jax.jit` does."""
 
 _COMPILED = frozenset(("jax", "jaxlib"))
@@ -46,7 +69,9 @@ _unchanging: set[type] = set()
 """Types of ours whose objects never change."""
 
 _declared: dict[int, Any] = {}
-"""Objects that a user promised not to change, by their `id`: weak references, or the objects that allow none."""
+"""Objects that a user promised not to change, by their `id`: weak references, or the objects that
+allow none.
+"""
 
 
 def never_changes(kind: type[T]) -> type[T]:
@@ -65,10 +90,11 @@ def declare(x: Any) -> None:
 
 
 def mutable_part(x: Any) -> Any:
-    """The object inside a static value that can change while it goes on to equal itself; None if there is none.
+    """The object inside a static value that can change while it goes on to equal itself; None if
+    there is none.
 
-    Such an object has attributes or fields, and its hash is its identity. A type with a hash of its own says itself
-    when it is another value.
+    Such an object has attributes or fields, and its hash is its identity. A type with a hash of its
+    own says itself when it is another value.
     """
     if isinstance(x, (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)):
         return mutable_part(x.__self__)  # of a function: its module, or None
@@ -87,7 +113,9 @@ def mutable_part(x: Any) -> Any:
         return None
     wrapped = getattr(x, "__wrapped__", None)
     if callable(x) and wrapped is not None and type(x).__module__.split(".")[0] == "incrax":
-        return mutable_part(wrapped)  # a compiled function: its saved values change, what it returns does not
+        return mutable_part(
+            wrapped
+        )  # a compiled function: its saved values change, what it returns does not
     if type(x).__module__.split(".")[0] in _COMPILED:
         return None
     return x if has_state(x) else None
@@ -118,12 +146,15 @@ def slots_of(cls: type) -> list[str]:
 
 
 def has_fields_in_c(cls: type) -> bool:
-    """Whether objects of a class hold more than Python shows: attributes, slots, and the items of known types.
+    """Whether objects of a class hold more than Python shows: attributes, slots, and the items of
+    known types.
 
-    An object is as large as one of its base class, and a pointer more for each slot, for its dictionary, and for
-    its weak references. What is larger has fields that are declared in C.
+    An object is as large as one of its base class, and a pointer more for each slot, for its
+    dictionary, and for its weak references. What is larger has fields that are declared in C.
     """
-    unread = [base for base in cls.__mro__ if base not in _READABLE and not issubclass(base, _IMMUTABLE)]
+    unread = [
+        base for base in cls.__mro__ if base not in _READABLE and not issubclass(base, _IMMUTABLE)
+    ]
     return any(map(_has_own_fields, unread))
 
 

@@ -1,4 +1,6 @@
-"""Names of inputs, as `explain()` prints them and users write them, and the bits that they stand for."""
+"""Names of inputs, as `explain()` prints them and users write them, and the bits that they stand
+for.
+"""
 
 from __future__ import annotations
 

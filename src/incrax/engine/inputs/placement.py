@@ -1,9 +1,11 @@
 """Where inputs are, and where a program must put values that depend on no sharded input.
 
-XLA decides how the values of a program are sharded, from how its inputs are. A program that reads none of the inputs
-that the user put somewhere would run on the default device alone, and its results would travel at every call after it.
+XLA decides how the values of a program are sharded, from how its inputs are. A program that reads
+none of the inputs that the user put somewhere would run on the default device alone, and its
+results would travel at every call after it.
 
-In: shapes and shardings of inputs. Out: shardings for the results of such programs. It must not know plans.
+In: shapes and shardings of inputs. Out: shardings for the results of such programs. It must not
+know plans.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ MIN_SPREAD_BYTES = 1 << 16
 @functools.lru_cache(maxsize=1024)
 def plain_sharding(sharding: Sharding) -> Sharding:
     """A sharding without what says nothing: trailing dimensions that are not sharded."""
-    if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[-1] is not None:
+    if (
+        not isinstance(sharding, NamedSharding)
+        or not sharding.spec
+        or sharding.spec[-1] is not None
+    ):
         return sharding
     entries = list(sharding.spec)
     while entries and entries[-1] is None:
@@ -55,8 +61,8 @@ def placed_array(x: Any) -> Placed | None:
 class Placement(NamedTuple):
     """Where the values of a program belong.
 
-    Fields: the sharding of a value that each device holds whole; the mesh of the devices, if there are several; which
-    of its axes a dimension is sharded over, by position and size.
+    Fields: the sharding of a value that each device holds whole; the mesh of the devices, if there
+    are several; which of its axes a dimension is sharded over, by position and size.
     """
 
     whole: Sharding
@@ -64,7 +70,9 @@ class Placement(NamedTuple):
     axes: dict[tuple[int, int], Any]
 
     def sharding(self, aval: Any) -> Sharding:
-        """Where to put a value: as its type says, or a large one as inputs of its size are, or whole on each device."""
+        """Where to put a value: as its type says, or a large one as inputs of its size are, or
+        whole on each device.
+        """
         if self.mesh is not None and self.is_typed(aval):
             return NamedSharding(self.mesh, aval.sharding.spec)
         if self.mesh is not None and self.spreads(aval):
@@ -74,15 +82,23 @@ class Placement(NamedTuple):
     def is_typed(self, aval: Any) -> bool:
         """Whether a type says how its values are divided over the devices."""
         sharding = _jax.explicit_sharding(aval)
-        return sharding is not None and self.mesh is not None and sharding.mesh == self.mesh.abstract_mesh
+        return (
+            sharding is not None
+            and self.mesh is not None
+            and sharding.mesh == self.mesh.abstract_mesh
+        )
 
     def spreads(self, aval: Any) -> bool:
-        """Whether a value is too large to be kept whole on each device, where types leave it open how to divide it."""
+        """Whether a value is too large to be kept whole on each device, where types leave it open
+        how to divide it.
+        """
         is_large = _jax.aval_bytes(aval) >= MIN_SPREAD_BYTES
         return is_large and self.mesh is not None and not self.mesh.explicit_axes
 
     def _matching_spec(self, shape: Sequence[int]) -> PartitionSpec:
-        """Each dimension over the axes that an input's is sharded over in its place; no axis twice."""
+        """Each dimension over the axes that an input's is sharded over in its place; no axis
+        twice.
+        """
         entries: list[Any] = []
         used: set[str] = set()
         for place in enumerate(shape):
@@ -94,7 +110,9 @@ class Placement(NamedTuple):
 
 
 def find_placement(inputs: Iterable[Placed]) -> Placement | None:
-    """The placement that inputs have in common; None where none is bound to devices that are known by a mesh."""
+    """The placement that inputs have in common; None where none is bound to devices that are known
+    by a mesh.
+    """
     inputs = list(inputs)
     if not inputs:
         return None

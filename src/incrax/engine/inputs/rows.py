@@ -1,6 +1,8 @@
-"""Rows of data: what is appended or replaced makes new chunks, and the others stay the same objects.
+"""Rows of data: what is appended or replaced makes new chunks, and the others stay the same
+objects.
 
-In: pytrees of arrays with a common first axis, or a source. Out: `Rows`. It must not know what is computed from them.
+In: pytrees of arrays with a common first axis, or a source. Out: `Rows`. It must not know what is
+computed from them.
 """
 
 from __future__ import annotations
@@ -27,17 +29,25 @@ from incrax.engine.inputs.chunks import (
     overwritten,
     streamed,
 )
-from incrax.engine.inputs.messages import no_row_number, no_rows, other_lengths, other_rows, outside_rows
+from incrax.engine.inputs.messages import (
+    no_row_number,
+    no_rows,
+    other_lengths,
+    other_rows,
+    outside_rows,
+)
 from incrax.engine.inputs.mutable import never_changes
 from incrax.engine.inputs.sources import ArraySource, ParquetSource, Source
 
 
 @never_changes
 class Rows:
-    """Rows of data, cut into chunks, for an incremental function: only chunks that are new are evaluated.
+    """Rows of data, cut into chunks, for an incremental function: only chunks that are new are
+    evaluated.
 
-    `incremental(f)(params, rows)` equals `f(params, rows.tree())` up to the rounding of sums, for a function that maps
-    over rows and reduces over them. Immutable; `append` and `replace` return new `Rows` that share chunks.
+    `incremental(f)(params, rows)` equals `f(params, rows.tree())` up to the rounding of sums, for a
+    function that maps over rows and reduces over them. Immutable; `append` and `replace` return new
+    `Rows` that share chunks.
 
     Args:
         tree: pytree of arrays (NumPy or JAX), shapes (n, ...), n at least 1.
@@ -76,17 +86,21 @@ class Rows:
 
     @classmethod
     def from_source(cls, source: Source, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
-        """Rows that are read when they are evaluated and dropped afterwards, for data larger than memory.
+        """Rows that are read when they are evaluated and dropped afterwards, for data larger than
+        memory.
 
         Args:
-            source: has `num_rows` and `read(start, stop)`, a pytree of arrays; the same rows at each time.
-            chunk_rows: rows that are read at once, a power of two; about two chunks are in memory at a time.
+            source: has `num_rows` and `read(start, stop)`, a pytree of arrays; the same rows at
+                each time.
+            chunk_rows: rows that are read at once, a power of two; about two chunks are in memory
+                at a time.
 
         Raises:
-            RowsError: there are no rows; or, also later when rows are read: a read gave another number of rows than
-                it was asked for, or rows of another type than before.
+            RowsError: there are no rows; or, also later when rows are read: a read gave another
+                number of rows than it was asked for, or rows of another type than before.
 
-        Cost: reads one row now, and all rows whenever something that they are combined with changes.
+        Cost: reads one row now, and all rows whenever something that they are combined with
+        changes.
         """
         chunk_rows = checked_chunk_rows(chunk_rows)
         num_rows = operator.index(source.num_rows)
@@ -99,7 +113,8 @@ class Rows:
 
     @classmethod
     def from_memmap(cls, tree: Any, *, chunk_rows: int = CHUNK_ROWS) -> Rows:
-        """Rows streamed from a pytree of `np.memmap`s, or of other arrays on disk that are read by slicing.
+        """Rows streamed from a pytree of `np.memmap`s, or of other arrays on disk that are read by
+        slicing.
 
         Args:
             tree: pytree of array-likes, shapes (n, ...); the files must not change.
@@ -108,19 +123,24 @@ class Rows:
         Raises:
             RowsError: leaves have different numbers of rows, or none.
         """
-        lengths = [(f"rows{jax.tree_util.keystr(p)}", len(x)) for p, x in jax.tree.leaves_with_path(tree)]
+        lengths = [
+            (f"rows{jax.tree_util.keystr(p)}", len(x)) for p, x in jax.tree.leaves_with_path(tree)
+        ]
         if len({length for _, length in lengths}) > 1:
             raise other_lengths(lengths)
         return cls.from_source(ArraySource(tree), chunk_rows=chunk_rows)
 
     @classmethod
-    def from_parquet(cls, path: Any, *, columns: Sequence[str] | None = None, chunk_rows: int = CHUNK_ROWS) -> Rows:
+    def from_parquet(
+        cls, path: Any, *, columns: Sequence[str] | None = None, chunk_rows: int = CHUNK_ROWS
+    ) -> Rows:
         """Rows streamed from a Parquet file: a dict with one array per column.
 
         Args:
             path: file with columns of numbers, without missing entries; it must not change.
             columns: names of the columns to read; None: all.
-            chunk_rows: rows that are evaluated at once, a power of two; row groups of the file are read one by one.
+            chunk_rows: rows that are evaluated at once, a power of two; row groups of the file are
+                read one by one.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -128,7 +148,7 @@ class Rows:
         """
         return cls.from_source(ParquetSource(path, columns), chunk_rows=chunk_rows)
 
-    # --- new rows ------------------------------------------------------------------------------------------------
+    # --- new rows ---------------------------------------------------------------------------------
 
     def append(self, tree: Any) -> Rows:
         """These rows and, in chunks of their own, the new ones after them.
@@ -145,7 +165,8 @@ class Rows:
         return self._with(joined([*self._chunks, *cut(leaves, self.chunk_rows)], self.chunk_rows))
 
     def replace(self, start: int, tree: Any) -> Rows:
-        """These rows with new ones in the place of rows `start` and following; chunks that they touch become new.
+        """These rows with new ones in the place of rows `start` and following; chunks that they
+        touch become new.
 
         Args:
             start: number of the first row to replace.
@@ -168,7 +189,10 @@ class Rows:
             first = int(self._starts[number])
             last = int(self._starts[number + 1])
             if first < stop and start < last:
-                new = [overwritten(x, y, start - first) for x, y in zip(chunk.rows(), leaves, strict=True)]
+                new = [
+                    overwritten(x, y, start - first)
+                    for x, y in zip(chunk.rows(), leaves, strict=True)
+                ]
                 chunks[number] = make_chunk(new, chunk.capacity)
         return self._with(chunks)
 
@@ -183,7 +207,7 @@ class Rows:
             raise other_rows(method, str(row_type), str(self._type))
         return leaves
 
-    # --- reading -------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._num_rows
@@ -199,13 +223,18 @@ class Rows:
         return self._type
 
     def tree(self) -> Any:
-        """All rows as a pytree of `jax.Array`s, shapes (n, ...). Cost: a copy; reads all rows that are streamed."""
+        """All rows as a pytree of `jax.Array`s, shapes (n, ...).
+
+        Cost: a copy; reads all rows that are streamed.
+        """
         parts = [chunk.rows() for chunk in self._chunks]
         columns = [jnp.asarray(np.concatenate(column)) for column in zip(*parts, strict=True)]
         return jax.tree.unflatten(self._type.treedef, columns)
 
     def _captured(self) -> tuple[Any, ...]:
-        """What a guarded function that captures rows compares beside the object: nothing, as they do not change."""
+        """What a guarded function that captures rows compares beside the object: nothing, as they
+        do not change.
+        """
         return ()
 
     def __reduce__(self) -> Any:

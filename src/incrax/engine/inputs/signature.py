@@ -1,6 +1,7 @@
 """Signatures: what must be the same for two calls to share a trace.
 
-In: the arguments of a call. Out: a hashable key, the dynamic leaves, and names for them. It must not know values.
+In: the arguments of a call. Out: a hashable key, the dynamic leaves, and names for them. It must
+not know values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from incrax.engine.inputs.placement import Placed
 
 @dataclass(frozen=True)
 class Signature:
-    """The structure of a call: its tree, which leaves are values, the static ones, types, names, configuration."""
+    """The structure of a call: its tree, which leaves are values, the static ones, types, names,
+    configuration.
+    """
 
     treedef: Any
     is_dynamic: tuple[bool, ...]
@@ -42,7 +45,9 @@ class Signature:
     def dynamic_leaves(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The leaves that are values."""
         return (
-            leaves if not self.statics else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
+            leaves
+            if not self.statics
+            else [x for x, dynamic in zip(leaves, self.is_dynamic, strict=True) if dynamic]
         )
 
     def serves(self, leaves: Sequence[Any], treedef: Any) -> bool:
@@ -58,10 +63,17 @@ class Signature:
             return False
         statics = [x for x, is_value in zip(leaves, self.is_dynamic, strict=True) if not is_value]
         # the hash tells of an object that changed in place, which equals itself
-        return all(map(same_static, statics, self.statics)) and tuple(map(hash, statics)) == self.hashes
+        return (
+            all(map(same_static, statics, self.statics))
+            and tuple(map(hash, statics)) == self.hashes
+        )
 
-    def same_types(self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]) -> bool:
-        """Whether some of the dynamic leaves are values of the known types; anchors are values that are."""
+    def same_types(
+        self, dynamic: Sequence[Any], numbers: Iterable[int], anchors: Sequence[Any]
+    ) -> bool:
+        """Whether some of the dynamic leaves are values of the known types; anchors are values that
+        are.
+        """
         python_types = self.python_types
         types = self.dynamic_types
         for index in numbers:
@@ -75,23 +87,37 @@ class Signature:
     @cached_property
     def dynamic_paths(self) -> tuple[str, ...]:
         """Names of the leaves that are values."""
-        return tuple(path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if is_value)
+        return tuple(
+            path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if is_value
+        )
 
     @cached_property
     def static_paths(self) -> tuple[str, ...]:
         """Names of the static leaves."""
-        return tuple(path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if not is_value)
+        return tuple(
+            path for path, is_value in zip(self.paths, self.is_dynamic, strict=True) if not is_value
+        )
 
     @cached_property
     def dynamic_types(self) -> tuple[Hashable, ...]:
         """Descriptors of the dynamic leaves."""
-        return tuple(d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value)
+        return tuple(
+            d for d, is_value in zip(self.descriptors, self.is_dynamic, strict=True) if is_value
+        )
 
     @cached_property
     def placed(self) -> dict[int, Placed]:
-        """The leaves that are bound to a device or a sharding, by their numbers among those that are values."""
-        known = [(i, d) for i, d in enumerate(self.dynamic_types) if isinstance(d, tuple) and len(d) == 4]
-        return {i: Placed(shape, sharding) for i, (shape, _, _, sharding) in known if sharding is not None}
+        """The leaves that are bound to a device or a sharding, by their numbers among those that
+        are values.
+        """
+        known = [
+            (i, d) for i, d in enumerate(self.dynamic_types) if isinstance(d, tuple) and len(d) == 4
+        ]
+        return {
+            i: Placed(shape, sharding)
+            for i, (shape, _, _, sharding) in known
+            if sharding is not None
+        }
 
     @property
     def num_parts(self) -> int:
@@ -118,7 +144,9 @@ def same_static(x: Any, y: Any) -> bool:
 
 
 def same_type(x: Any, known: Any) -> bool:
-    """Whether a leaf is a value of the shape and dtype of a descriptor, weak or not, wherever it is."""
+    """Whether a leaf is a value of the shape and dtype of a descriptor, weak or not, wherever it
+    is.
+    """
     return is_dynamic(x) and descriptor(x)[:2] == known[:2]
 
 
@@ -129,13 +157,18 @@ def type_text(known: Any) -> str:
 
 
 def make_signature(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_watched: bool = False
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    is_watched: bool = False,
 ) -> Signature:
-    """The signature of a call; `is_watched`: static values are compared at each call by all that they hold.
+    """The signature of a call; `is_watched`: static values are compared at each call by all that
+    they hold.
 
     Raises:
-        UnsupportedLeafError: a leaf is an array of a dtype without JAX type, or a static value without a hash, or one
-            that can change without being another value.
+        UnsupportedLeafError: a leaf is an array of a dtype without JAX type, or a static value
+            without a hash, or one that can change without being another value.
     """
     with_paths, treedef = jax.tree.flatten_with_path((args, kwargs))
     names = argument_names(fun, len(args))
@@ -152,7 +185,9 @@ def make_signature(
             descriptors.append(None)
             statics.append(_checked_static(leaf, path, is_watched=is_watched))
     hashes = tuple(map(hash, statics))
-    return Signature(treedef, tuple(flags), tuple(descriptors), tuple(statics), hashes, paths, context_key())
+    return Signature(
+        treedef, tuple(flags), tuple(descriptors), tuple(statics), hashes, paths, context_key()
+    )
 
 
 def _checked_static(leaf: Any, path: str, *, is_watched: bool) -> Any:
@@ -170,13 +205,17 @@ _NAMES = "__incrax_argument_names__"
 
 
 def with_names(fun: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """The function, its positional arguments called so: names that no parameter can have, such as `params['mu']`."""
+    """The function, its positional arguments called so: names that no parameter can have, such as
+    `params['mu']`.
+    """
     setattr(fun, _NAMES, tuple(names))
     return fun
 
 
 def argument_names(fun: Callable[..., Any], num_args: int) -> list[str]:
-    """Names of positional arguments, `values[i]` for those of `*values`, `args[i]` where the function does not tell."""
+    """Names of positional arguments, `values[i]` for those of `*values`, `args[i]` where the
+    function does not tell.
+    """
     if (given := getattr(fun, _NAMES, None)) is not None:
         return list(given)
     try:

@@ -1,6 +1,7 @@
 """Where streamed rows are read from: arrays on disk, Parquet files, or what a user writes.
 
-In: paths and array-likes. Out: a `Source`, which reads a range of rows into host arrays. It must not know chunks.
+In: paths and array-likes. Out: a `Source`, which reads a range of rows into host arrays. It must
+not know chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Arrays that read what is sliced: `np.memmap`, HDF5 and Zarr data sets, or a pytree of them."""
+    """Arrays that read what is sliced: `np.memmap`, HDF5 and Zarr data sets, or a pytree of
+    them.
+    """
 
     def __init__(self, tree: Any) -> None:
         self.tree = tree
@@ -65,7 +68,10 @@ class ParquetSource:
 
     def _cut(self, number: int, start: int, stop: int) -> dict[str, np.ndarray]:
         origin = int(self.starts[number])
-        return {name: x[max(start - origin, 0) : stop - origin] for name, x in self._group(number).items()}
+        return {
+            name: x[max(start - origin, 0) : stop - origin]
+            for name, x in self._group(number).items()
+        }
 
     def _group(self, number: int) -> dict[str, np.ndarray]:
         if self._held is None or self._held[0] != number:

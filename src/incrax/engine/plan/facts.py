@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from incrax import _jax
-from incrax._jax import Equation, Var
+from incrax._jax import Atom, Equation, Var
 from incrax._program import Listing, Program, listing_of, read_vars, written_vars
 from incrax.engine.program.chains import SumChain, find_chains
-from incrax.engine.program.cost import Calibration, calibrate, num_host_calls
-from incrax.engine.program.dependence import ALWAYS, Dependence
+from incrax.engine.program.cost import Calibration, calibrate, is_calibrated, num_host_calls
+from incrax.engine.program.dependence import ALWAYS, Dependence, Layout
 from incrax.engine.rewrites.partial_sums import DerivedTable
 
 MARKED_LOAD_S = 1e-12
@@ -35,9 +35,9 @@ class AlgebraState:
 class Facts:
     """An analysed program.
 
-    Fields: the simplified program; its dependence; the prices to plan with (None: this machine's, measured when they
-    are first needed); whether the planner runs exactly the dirty equations; whether reductions
-    may be replaced by statistics; derived variables made so far.
+    Fields: the simplified program; its dependence; the prices to plan with (None: this machine's,
+    measured when they are first needed); whether the planner runs exactly the dirty equations;
+    whether reductions may be replaced by statistics; derived variables made so far.
     """
 
     program: Program
@@ -49,23 +49,48 @@ class Facts:
     _masks: dict[Var, int] = field(default_factory=dict)
     _seconds: dict[int, tuple[Equation, float]] = field(default_factory=dict)
 
+    @property
+    def eqns(self) -> tuple[Equation, ...]:
+        """The equations of the program."""
+        return self.program.eqns
+
+    @property
+    def invars(self) -> tuple[Var, ...]:
+        """The inputs of the program."""
+        return self.program.invars
+
+    @property
+    def outvars(self) -> tuple[Atom, ...]:
+        """The outputs of the program."""
+        return self.program.outvars
+
+    @property
+    def layout(self) -> Layout:
+        """Which bits of a mask are whose."""
+        return self.dependence.layout
+
+    @property
+    def masks(self) -> Mapping[Var, int]:
+        """The inputs that each variable of the program depends on."""
+        return self.dependence.masks
+
     def mask(self, var: Var) -> int:
         """The inputs that a variable of the program or a derived one depends on."""
-        mask = self.dependence.masks.get(var)
+        mask = self.masks.get(var)
         if mask is None:
             mask = self._masks.get(var)
         if mask is None:
             for eqn in self.derived.recipes[var]:
                 inputs = 0
                 for read in () if eqn.params.get("is_narrowed") else read_vars(eqn):
-                    inputs |= self._masks[read] if read in self._masks else self.dependence.masks[read]
+                    inputs |= self._masks[read] if read in self._masks else self.masks[read]
                 self._masks.update((written, inputs) for written in written_vars(eqn))
             mask = self._masks[var]
         return mask
 
     def is_known(self, var: Var) -> bool:
         """Whether a variable is one of the program, or derived from it: its mask is known."""
-        return var in self.dependence.masks or var in self._masks or var in self.derived.recipes
+        return var in self.masks or var in self._masks or var in self.derived.recipes
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -82,15 +107,29 @@ class Facts:
     @cached_property
     def total_seconds(self) -> float:
         """Estimated seconds of all equations."""
-        return sum(map(self.seconds, self.program.eqns))
+        return sum(map(self.seconds, self.eqns))
 
     @property
-    def rough_seconds(self) -> Iterator[float]:
-        """Estimated seconds of the equations, one by one, on a machine that was not measured."""
-        return map(Calibration().seconds, self.program.eqns)
+    def is_calibrated(self) -> bool:
+        """Whether prices are there without measuring the machine."""
+        return self.given_prices is not None or is_calibrated()
+
+    @cached_property
+    def rough_seconds(self) -> tuple[float, ...]:
+        """Estimated seconds of each equation on a machine that was not measured."""
+        return tuple(map(Calibration().seconds, self.eqns))
+
+    def clean_share(self, dirty: int) -> float:
+        """Share of the program's work, roughly, that a change does not reach: what saved values may
+        save, unless sums are put in other forms.
+        """
+        masks = zip(self.rough_seconds, self.equation_masks, strict=True)
+        clean_s = sum(seconds for seconds, mask in masks if not mask & dirty)
+        return clean_s / max(sum(self.rough_seconds), 1e-12)
 
     def load_seconds(self, var: Var) -> float:
-        """Estimated seconds to hand a saved value to a program and read it; the product of a matrix reads it itself.
+        """Estimated seconds to hand a saved value to a program and read it; the product of a matrix
+        reads it itself.
 
         Nothing for a value that the user marked: it is always taken.
         """
@@ -100,78 +139,91 @@ class Facts:
         return self.calibration.load_seconds(size)
 
     def is_saveable(self, var: Var) -> bool:
-        """Whether a value can be kept: a derived one, or an array that an equation writes and no effect touches."""
+        """Whether a value can be kept: a derived one, or an array that an equation writes and no
+        effect touches.
+        """
         return var in self.saveable or var in self.derived.recipes
 
     @cached_property
     def is_explicit(self) -> bool:
-        """Whether types say how values are sharded: sums in another order would need types that nobody gave."""
+        """Whether types say how values are sharded: sums in another order would need types that
+        nobody gave.
+        """
         variables = (*self.program.invars, *self.program.constvars, *self.saveable)
         return any(_jax.explicit_sharding(var.aval) is not None for var in variables)
 
     @cached_property
     def listing(self) -> Listing:
         """The equations by number."""
-        return listing_of(self.program.eqns)
+        return listing_of(self.eqns)
 
     @cached_property
     def effects(self) -> tuple[int, ...]:
         """Numbers of the equations with effects."""
-        return tuple(number for number, eqn in enumerate(self.program.eqns) if eqn.effects)
+        return tuple(number for number, eqn in enumerate(self.eqns) if eqn.effects)
 
     @cached_property
     def equation_masks(self) -> tuple[int, ...]:
         """The dependence mask of each equation."""
-        return tuple(self.dependence.of_equation(eqn) for eqn in self.program.eqns)
+        return tuple(self.dependence.of_equation(eqn) for eqn in self.eqns)
 
     @cached_property
     def has_effects(self) -> bool:
         """Whether some equation must run at every call."""
-        masks = self.dependence.masks.values()
-        return bool(self.effects) or any(mask & ALWAYS for mask in masks)
+        return bool(self.effects) or any(mask & ALWAYS for mask in self.masks.values())
 
     @cached_property
     def calls_host(self) -> bool:
-        """Whether some equation, or one inside it, calls the host, whose errors come when a result is waited for."""
-        return any(map(num_host_calls, self.program.eqns))
+        """Whether some equation, or one inside it, calls the host, whose errors come when a result
+        is waited for.
+        """
+        return any(map(num_host_calls, self.eqns))
 
     @cached_property
     def called_back(self) -> tuple[Var, ...]:
         """What equations return that call pure functions on the host, themselves or inside."""
-        pure = [eqn for eqn in self.program.eqns if not eqn.effects and num_host_calls(eqn)]
+        pure = [eqn for eqn in self.eqns if not eqn.effects and num_host_calls(eqn)]
         return tuple(var for eqn in pure for var in written_vars(eqn))
 
     @cached_property
     def kept(self) -> dict[Var, str | None]:
         """What the user marked as worth saving, with its name."""
-        marked = [eqn for eqn in self.program.eqns if eqn.primitive.name == _jax.KEEP]
-        return {var: eqn.params["name"] for eqn in marked for var in written_vars(eqn) if var in self.saveable}
+        marked = [eqn for eqn in self.eqns if eqn.primitive.name == _jax.KEEP]
+        return {
+            var: eqn.params["name"]
+            for eqn in marked
+            for var in written_vars(eqn)
+            if var in self.saveable
+        }
 
     @cached_property
     def chains(self) -> tuple[SumChain, ...]:
         """The sums of many terms."""
-        return find_chains(self.program.eqns, self.program.outvars)
+        return find_chains(self.eqns, self.outvars)
 
     @cached_property
     def saveable(self) -> frozenset[Var]:
         """Variables whose value can be kept."""
-        masks = self.dependence.masks
-        eqns = [eqn for eqn in self.program.eqns if eqn.params.get("is_kept", True)]
+        masks = self.masks
+        eqns = [eqn for eqn in self.eqns if eqn.params.get("is_kept", True)]
         written = (var for eqn in eqns for var in written_vars(eqn))
         return frozenset(var for var in written if not masks[var] & ALWAYS and _is_array(var))
 
     @cached_property
     def cut_set(self) -> tuple[Var, ...]:
-        """Every value that is read by an equation of another dependency set: what the minimal planner keeps.
+        """Every value that is read by an equation of another dependency set: what the minimal
+        planner keeps.
 
         Not what is read only to be marked as dependent on less.
         """
         found: dict[Var, None] = {}
-        masks = self.dependence.masks
-        for eqn, mask in zip(self.program.eqns, self.equation_masks, strict=True):
+        masks = self.masks
+        for eqn, mask in zip(self.eqns, self.equation_masks, strict=True):
             if eqn.params.get("is_narrowed"):
                 continue
-            found.update({var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask})
+            found.update(
+                {var: None for var in read_vars(eqn) if var in self.saveable and masks[var] != mask}
+            )
         return tuple(found)
 
     @cached_property
@@ -181,10 +233,10 @@ class Facts:
 
     def dirty_outputs(self, dirty: int) -> tuple[int, ...]:
         """Output positions that a dirty set reaches; all of them if every input is dirty."""
-        full = self.dependence.layout.full
+        full = self.layout.full
         if dirty & full == full:
-            return tuple(range(len(self.program.outvars)))
-        return tuple(i for i, atom in enumerate(self.program.outvars) if self.dependence.of(atom) & dirty)
+            return tuple(range(len(self.outvars)))
+        return tuple(i for i, atom in enumerate(self.outvars) if self.dependence.of(atom) & dirty)
 
 
 def _is_array(var: Var) -> bool:

@@ -1,21 +1,26 @@
 """Stage 5, frontier: which values a program loads and which equations it runs.
 
-In: a program, the variables wanted, and the price of loading each. Out: the cheapest choice, by a minimum cut.
-It must not know why a variable may be loaded.
+In: a program, the variables wanted, and the price of loading each. Out: the cheapest choice, by a
+minimum cut. It must not know why a variable may be loaded.
 
-A[v] = 1 if variable v is available in the program, R[e] = 1 if equation e runs. With prices load(v) and run(e),
-minimise  sum_e run(e) R[e] + sum_v load(v) A[v] (1 - R[equation of v])
-subject to  A[wanted] = 1  and  R[e] <= A[u] for each input u of e.
+A[v] = 1 if variable v is available in the program, R[e] = 1 if equation e runs. With prices load(v)
+and run(e),
+    minimise    sum_e run(e) R[e] + sum_v load(v) A[v] (1 - R[equation of v])
+    subject to  A[wanted] = 1  and  R[e] <= A[u] for each input u of e.
 All terms are submodular, so a minimum cut between a source (0) and a sink (1) finds the optimum:
-    source -> R[e] of capacity run(e),   R[e] -> A[v] of capacity load(v),   A[u] -> R[e] infinite for each input u,
-    A[wanted] -> sink infinite,          source -> A[input] of capacity load(input).
+    source -> R[e]       of capacity run(e)
+    R[e] -> A[v]         of capacity load(v)
+    A[u] -> R[e]         infinite, for each input u
+    A[wanted] -> sink    infinite
+    source -> A[input]   of capacity load(input)
 
-What the wanted variables need through variables that cannot be loaded runs whatever the prices are; only what can be
-loaded in its place, and what that is computed from, is to be decided. A maximum flow takes a time that grows with the
-square of the length of a chain, so this is done in windows of `WINDOW` equations, from the end of the program to its
-start: a window may load what lies before it, and what it loads is wanted of the next one. There are as many windows as
-are needed for what runs to be available, and one more. In a program of one window the choice is optimal; each equation
-is in one window, so that the time grows with their number.
+What the wanted variables need through variables that cannot be loaded runs whatever the prices are;
+only what can be loaded in its place, and what that is computed from, is to be decided. A maximum
+flow takes a time that grows with the square of the length of a chain, so this is done in windows of
+`WINDOW` equations, from the end of the program to its start: a window may load what lies before it,
+and what it loads is wanted of the next one. There are as many windows as are needed for what runs
+to be available, and one more. In a program of one window the choice is optimal; each equation is in
+one window, so that the time grows with their number.
 """
 
 from __future__ import annotations
@@ -66,10 +71,11 @@ def choose_frontier(
         run_seconds: price of running an equation, by its number.
 
     Returns:
-        The frontier. Variables that no equation writes (inputs, constants) are always loaded and not listed.
+        The frontier. Variables that no equation writes (inputs, constants) are always loaded and
+        not listed.
 
-    Cost: proportional to the equations that run, and those from which a loaded value is computed, up to a window of
-        them for each place where many values meet.
+    Cost: proportional to the equations that run, and those from which a loaded value is computed,
+        up to a window of them for each place where many values meet.
     """
     targets = tuple(targets)
     must_run = frozenset(must_run)
@@ -78,7 +84,9 @@ def choose_frontier(
     is_cheap = cache(lambda var: _is_cheap(listing, var, price(var), run_seconds))
     loads = {var for var in wanted if is_cheap(var)}
     ends = _Ends(listing, (var for var in wanted if var not in loads))
-    is_had = lambda var: var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
+    is_had = lambda var: (
+        var not in listing.writer or listing.writer[var] in ran or var in loads or var in ends
+    )
     left = set(ends.at)
     is_last = False
     while ends.at and not is_last:
@@ -96,7 +104,9 @@ def choose_frontier(
 
 
 class _Ends:
-    """Variables that must be available, by the number of the equation that writes them; the last number first."""
+    """Variables that must be available, by the number of the equation that writes them; the last
+    number first.
+    """
 
     def __init__(self, listing: Listing, variables: Iterable[Var]) -> None:
         self.listing = listing
@@ -128,7 +138,9 @@ class _Ends:
 def _forced(
     listing: Listing, targets: Iterable[Var], must_run: Iterable[int], price: LoadSeconds
 ) -> tuple[set[int], list[Var]]:
-    """Equations that run at any price, and the variables that can be loaded among those that they and targets need."""
+    """Equations that run at any price, and the variables that can be loaded among those that they
+    and targets need.
+    """
     ran: set[int] = set()
     loadable: dict[Var, None] = {}
     numbers: list[int] = list(must_run)
@@ -152,15 +164,23 @@ def _forced(
 
 
 def _is_cheap(listing: Listing, var: Var, price: float | None, run_seconds: RunSeconds) -> bool:
-    """Whether to load a variable costs no more than the one equation that computes only this: then it never runs."""
+    """Whether to load a variable costs no more than the one equation that computes only this: then
+    it never runs.
+    """
     number = listing.writer[var]
-    return price is not None and price <= run_seconds(number) and len(written_vars(listing.eqns[number])) == 1
+    return (
+        price is not None
+        and price <= run_seconds(number)
+        and len(written_vars(listing.eqns[number])) == 1
+    )
 
 
 def _window(
     listing: Listing, ends: _Ends, ran: Collection[int], is_cheap: Callable[[Var], bool]
 ) -> tuple[set[int], list[Var]]:
-    """The last equations, up to `WINDOW`, from which ends are computed, and the ends that these write, taken out."""
+    """The last equations, up to `WINDOW`, from which ends are computed, and the ends that these
+    write, taken out.
+    """
     heap: list[int] = []
     seen: set[int] = set()
     window: set[int] = set()
@@ -190,8 +210,8 @@ def _minimum_cut(
 ) -> tuple[set[int], set[Var]]:
     """The equations of a window that run, and the variables that are available, computed or loaded.
 
-    What is written before the window, and is not had anyway, can be loaded, or else cannot be had in it. A variable
-    that one equation alone reads shares its node.
+    What is written before the window, and is not had anyway, can be loaded, or else cannot be had
+    in it. A variable that one equation alone reads shares its node.
     """
     if not window:
         return set(), set(targets)
@@ -215,7 +235,9 @@ def _minimum_cut(
             num_nodes = num_nodes + 1
             edges.extend((place, reader, np.inf) for reader in read_by)
         load_s = price(var)
-        edges.append((nodes.get(listing.writer[var], _SOURCE), place, np.inf if load_s is None else load_s))
+        edges.append(
+            (nodes.get(listing.writer[var], _SOURCE), place, np.inf if load_s is None else load_s)
+        )
         places[var] = place
     on_source_side = _source_side(edges, num_nodes)
     chosen = {number for number, node in nodes.items() if not on_source_side[node]}
@@ -231,7 +253,9 @@ def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.
     rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
     finite = np.isfinite(capacities)
     scale = _SCALE / max(float(capacities[finite].sum()), 1e-12)
-    units = np.where(finite, np.maximum(np.where(finite, capacities, 0) * scale, 1), INFINITE).astype(np.int64)
+    units = np.where(
+        finite, np.maximum(np.where(finite, capacities, 0) * scale, 1), INFINITE
+    ).astype(np.int64)
     graph = csr_array((units, (rows, cols)), shape=(num_nodes, num_nodes))
     graph.sum_duplicates()
     graph.data = np.minimum(graph.data, INFINITE)
@@ -245,17 +269,27 @@ def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.
 
 
 def _trimmed(
-    listing: Listing, ran: Collection[int], available: Iterable[Var], targets: Iterable[Var], must_run: Collection[int]
+    listing: Listing,
+    ran: Collection[int],
+    available: Iterable[Var],
+    targets: Iterable[Var],
+    must_run: Collection[int],
 ) -> Frontier:
-    """Without equations and loads that nothing in the choice reads (ties of the cut can leave some)."""
+    """Without equations and loads that nothing in the choice reads (ties of the cut can leave
+    some).
+    """
     loads = {var for var in available if listing.writer[var] not in ran}
     needed = set(targets)
     kept = []
     for number in sorted(ran, reverse=True):
         eqn = listing.eqns[number]
-        if number in must_run or any(var in needed and var not in loads for var in written_vars(eqn)):
+        if number in must_run or any(
+            var in needed and var not in loads for var in written_vars(eqn)
+        ):
             kept.append(number)
             needed.update(read_vars(eqn))
     numbers = sorted({listing.writer[var] for var in loads & needed})
     written = (var for number in numbers for var in written_vars(listing.eqns[number]))
-    return Frontier(tuple(reversed(kept)), tuple(var for var in written if var in loads and var in needed))
+    return Frontier(
+        tuple(reversed(kept)), tuple(var for var in written if var in loads and var in needed)
+    )

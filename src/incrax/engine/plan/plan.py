@@ -1,9 +1,10 @@
 """Stage 6 and 7, plan: for a dirty set, what to load, run and save, as data that prints readably.
 
-In: `Facts` (a program with its dependence and prices). Out: a `Plan`. It must not know the values of anything.
+In: `Facts` (a program with its dependence and prices). Out: a `Plan`. It must not know the values
+of anything.
 
-Law: running a plan's equations on the current inputs and current values of `loads` gives the current values of
-`outputs` and `saves`.
+Law: running a plan's equations on the current inputs and current values of `loads` gives the
+current values of `outputs` and `saves`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from incrax.engine.rewrites.partial_sums import in_order, regroup, stack_rows, t
 
 MIN_LOAD_S = 1e-12
 NEW_VALUE_S = 5e-6
-"""Price of keeping one more value: a segment of its own to compile and to start when the value is stale."""
+"""Price of keeping one more value: a segment of its own to compile and to start when the value is
+stale.
+"""
 
 SAVE_SHARE = 0.1
 """Share of the price of saving a new value that each use bears."""
@@ -37,10 +40,10 @@ SAVE_SHARE = 0.1
 class Plan:
     """What to load, run, save and return for one dirty set.
 
-    Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order; variables to save;
-    positions of the program outputs that are computed (the others are kept); estimated seconds; the loads before
-    rows were stacked; a boolean that it computes, if any, which must be true for its results to be used; the algebra
-    over rows in it, if any.
+    Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order;
+    variables to save; positions of the program outputs that are computed (the others are kept);
+    estimated seconds; the loads before rows were stacked; a boolean that it computes, if any, which
+    must be true for its results to be used; the algebra over rows in it, if any.
     """
 
     dirty: int
@@ -56,7 +59,10 @@ class Plan:
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""
         lines = [f"load  {_type(var)}" for var in self.loads]
-        lines += [f"run   {eqn.primitive.name} -> {' '.join(map(_type, eqn.outvars))}" for eqn in self.eqns]
+        lines += [
+            f"run   {eqn.primitive.name} -> {' '.join(map(_type, eqn.outvars))}"
+            for eqn in self.eqns
+        ]
         return lines + [f"save  {_type(var)}" for var in self.saves]
 
     def __str__(self) -> str:
@@ -96,13 +102,18 @@ def plan_dirty(
         saves: values to save as well, as far as the dirty set reaches them.
         prices: factors on the calibrated prices.
         only_wanted: load nothing but wanted values and values derived from them.
-        may_factor: also try to merge sibling reductions into matrix products, and take the cheaper plan.
+        may_factor: also try to merge sibling reductions into matrix products, and take the cheaper
+            plan.
         may_derive: use values that the program has not: partial sums, stacked rows, factors.
     """
     may_derive = may_derive and not facts.is_minimal and not facts.is_explicit
     reached_saves = tuple(dict.fromkeys(v for v in saves if facts.mask(v) & dirty))
     outputs = facts.dirty_outputs(dirty)
-    targets = [atom for atom in (*(facts.program.outvars[i] for i in outputs), *reached_saves) if isinstance(atom, Var)]
+    targets = [
+        atom
+        for atom in (*(facts.outvars[i] for i in outputs), *reached_saves)
+        if isinstance(atom, Var)
+    ]
     known = frozenset(wanted)
 
     def load_seconds(var: Var) -> float | None:
@@ -114,7 +125,9 @@ def plan_dirty(
             return MIN_LOAD_S
         price = facts.load_seconds(var)
         if var not in known:
-            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(_jax.aval_bytes(var.aval))
+            price += NEW_VALUE_S + SAVE_SHARE * facts.calibration.save_seconds(
+                _jax.aval_bytes(var.aval)
+            )
         return price * prices.load
 
     search = _Search(facts, dirty, load_seconds, prices.run, reached_saves, outputs)
@@ -122,7 +135,9 @@ def plan_dirty(
     plans = [search.plan(eqns, targets)]
     if may_derive:
         for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
-            plans.append(search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics))
+            plans.append(
+                search.plan(form.eqns, targets, guard=form.guard, statistics=form.statistics)
+            )
     return min(plans, key=lambda p: p.seconds)
 
 
@@ -175,9 +190,9 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
     """Plan that computes all outputs from the inputs and the wanted values."""
     known = frozenset(wanted)
     load_seconds = lambda var: facts.load_seconds(var) if var in known else None
-    outputs = tuple(range(len(facts.program.outvars)))
-    search = _Search(facts, facts.dependence.layout.full, load_seconds, 1.0, (), outputs)
-    return search.plan((), [atom for atom in facts.program.outvars if isinstance(atom, Var)], facts.effects)
+    outputs = tuple(range(len(facts.outvars)))
+    search = _Search(facts, facts.layout.full, load_seconds, 1.0, (), outputs)
+    return search.plan((), [atom for atom in facts.outvars if isinstance(atom, Var)], facts.effects)
 
 
 @uncollected
@@ -200,11 +215,15 @@ def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var]
 def _reached(
     facts: Facts, dirty: int, targets: Iterable[Var], saves: Iterable[Var], *, may_regroup: bool
 ) -> tuple[Equation, ...]:
-    """The equations that a dirty set reaches and that targets need, in order, with clean terms of sums taken out."""
+    """The equations that a dirty set reaches and that targets need, in order, with clean terms of
+    sums taken out.
+    """
     listing = facts.listing.extended(facts.derived.recipe(saves))
     numbers: set[int] = set()
     stack = list(facts.effects) if dirty else []
-    stack += [listing.writer[var] for var in targets if var in listing.writer and facts.mask(var) & dirty]
+    stack += [
+        listing.writer[var] for var in targets if var in listing.writer and facts.mask(var) & dirty
+    ]
     while stack:
         number = stack.pop()
         if number not in numbers:
@@ -214,12 +233,16 @@ def _reached(
     replaced: dict[int, tuple[Equation, ...]] = {}
     if may_regroup and not facts.effects:
         chains = (chain for chain in facts.chains if chain.last in numbers)
-        replaced = regroup(listing.eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves)
+        replaced = regroup(
+            listing.eqns, chains, facts.derived, lambda var: not facts.mask(var) & dirty, saves
+        )
     return tuple(eqn for n in sorted(numbers) for eqn in replaced.get(n, (listing.eqns[n],)))
 
 
 class _Search(NamedTuple):
-    """What plans for one purpose have in common: see `Plan`, and the price of loading a variable (None: cannot be)."""
+    """What plans for one purpose have in common: see `Plan`, and the price of loading a variable
+    (None: cannot be).
+    """
 
     facts: Facts
     dirty: int
@@ -243,7 +266,9 @@ class _Search(NamedTuple):
         read = dict.fromkeys(var for eqn in eqns for var in read_vars(eqn))
         needed = [var for var in dict.fromkeys([*read, *wanted]) if var not in written]
         listing = facts.listing.extended(facts.derived.recipe(needed))
-        seconds = lambda number: 1.0 if facts.is_minimal else facts.seconds(listing.eqns[number]) * self.run_price
+        seconds = lambda number: (
+            1.0 if facts.is_minimal else facts.seconds(listing.eqns[number]) * self.run_price
+        )
         frontier = choose_frontier(listing, needed, must_run, self.load_seconds, seconds)
         ran = (*(listing.eqns[number] for number in frontier.run), *eqns)
         if facts.effects:
@@ -253,9 +278,23 @@ class _Search(NamedTuple):
         if self.dirty and not facts.is_minimal and not facts.is_explicit:
             ran, loads = stack_rows(ran, loads, wanted, facts.derived)
         seconds_in_all = self._seconds(ran, loads)
-        return Plan(self.dirty, loads, ran, self.saves, self.outputs, seconds_in_all, base_loads, guard, statistics)
+        return Plan(
+            self.dirty,
+            loads,
+            ran,
+            self.saves,
+            self.outputs,
+            seconds_in_all,
+            base_loads,
+            guard,
+            statistics,
+        )
 
     def _seconds(self, eqns: Iterable[Equation], loads: Iterable[Var]) -> float:
         facts = self.facts
-        seconds = sum(map(facts.seconds, eqns)) * self.run_price + sum(map(facts.load_seconds, loads))
-        return seconds + sum(facts.calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in self.saves)
+        seconds = sum(map(facts.seconds, eqns)) * self.run_price + sum(
+            map(facts.load_seconds, loads)
+        )
+        return seconds + sum(
+            facts.calibration.save_seconds(_jax.aval_bytes(var.aval)) for var in self.saves
+        )

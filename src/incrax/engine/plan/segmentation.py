@@ -1,10 +1,13 @@
-"""Segmentation: equations grouped by dependency set, so that few programs serve every dirty set together.
+"""Segmentation: equations grouped by dependency set, so that few programs serve every dirty set
+together.
 
-The wanted values are grouped by what they depend on; a segment computes one group from the inputs and from groups that
-depend on less, and the top computes the outputs from the wanted values. Any change is served by the segments that it
-reaches, then the top: the number of programs is bounded by the number of distinct dependency sets.
+The wanted values are grouped by what they depend on; a segment computes one group from the inputs
+and from groups that depend on less, and the top computes the outputs from the wanted values. Any
+change is served by the segments that it reaches, then the top: the number of programs is bounded by
+the number of distinct dependency sets.
 
-In: `Facts` and wanted variables. Out: groups with plans, and for a dirty set its route. It must not know programs.
+In: `Facts` and wanted variables. Out: groups with plans, and for a dirty set its route. It must not
+know programs.
 """
 
 from __future__ import annotations
@@ -22,17 +25,22 @@ MAX_ROUTES = 4096
 
 
 class Route(NamedTuple):
-    """How segments serve a dirty set: groups to compute, and unchanged saved values that are read."""
+    """How segments serve a dirty set: groups to compute, and unchanged saved values that are
+    read.
+    """
 
     groups: tuple[Group, ...]
     clean: tuple[Var, ...]
 
 
 class Segmentation:
-    """The groups of the wanted values; plans of groups that stay the same survive a change of them."""
+    """The groups of the wanted values; plans of groups that stay the same survive a change of
+    them.
+    """
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
+        self._recipes = facts.derived.recipes
         self.wanted: dict[Var, None] = {}
         self.groups: dict[int, Group] = {}
         self._plans: dict[Group, Plan] = {}
@@ -49,14 +57,17 @@ class Segmentation:
 
     def want(self, variables: Iterable[Var]) -> bool:
         """Add variables of the program to the wanted ones; whether any was new."""
-        new = [var for var in variables if var not in self.wanted and var not in self.facts.derived.recipes]
+        new = [var for var in variables if var not in self.wanted and var not in self._recipes]
         if not new:
             return False
         wanted = {**self.wanted, **dict.fromkeys(new)}
         by_mask: dict[int, list[Var]] = {}
         for var in wanted:
             by_mask.setdefault(self.facts.mask(var), []).append(var)
-        groups = {mask: tuple(by_mask[mask]) for mask in sorted(by_mask, key=lambda mask: (mask.bit_count(), mask))}
+        groups = {
+            mask: tuple(by_mask[mask])
+            for mask in sorted(by_mask, key=lambda mask: (mask.bit_count(), mask))
+        }
         self.wanted = wanted
         self.groups = groups
         for group in [g for g in self._plans if not self.is_current(g)]:
@@ -66,11 +77,15 @@ class Segmentation:
         return True
 
     def is_current(self, group: Group) -> bool:
-        """Whether a group is still one; such groups keep their plans, even where a new value could serve them."""
-        return group[0] in self.facts.derived.recipes or self.groups.get(self.facts.mask(group[0])) == group
+        """Whether a group is still one; such groups keep their plans, even where a new value could
+        serve them.
+        """
+        return group[0] in self._recipes or self.groups.get(self.facts.mask(group[0])) == group
 
     def group_of(self, var: Var) -> Group:
-        """The variables that one segment computes together; a derived variable is alone with its flag."""
+        """The variables that one segment computes together; a derived variable is alone with its
+        flag.
+        """
         derived = self.facts.derived
         if var in derived.recipes:
             return (var, derived.flags[var]) if var in derived.flags else (var,)
@@ -83,7 +98,9 @@ class Segmentation:
             facts = self.facts
             mask = self.facts.mask(group[0])
             is_derived = group[0] in facts.derived.recipes
-            is_below = lambda var: var in self.wanted and self._is_below(facts.mask(var), mask, is_derived)
+            is_below = lambda var: (
+                var in self.wanted and self._is_below(facts.mask(var), mask, is_derived)
+            )
             found = self._plans[group] = plan_fill(facts, group, is_below)
         return found
 

@@ -1,6 +1,7 @@
 """Whether two results agree: types, positions of NaN and infinity, and values up to rounding.
 
-In: two arrays. Out: by how much they differ, if that is too much. It must not know where they come from.
+In: two arrays. Out: by how much they differ, if that is too much. It must not know where they come
+from.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from incrax import _jax
 
 
 def difference(x: Any, y: Any, *, rtol: float | None = None, atol: float = 0.0) -> float | None:
-    """Largest difference relative to the largest element, if it is too large; None where the two agree.
+    """Largest difference relative to the largest element, if it is too large; None where the two
+    agree.
 
     By default the square root of the spacing of numbers at one is allowed.
     """
@@ -40,7 +42,9 @@ def difference(x: Any, y: Any, *, rtol: float | None = None, atol: float = 0.0) 
 
 
 def _compared(a: Any, b: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """Whether NaNs and infinities are in the same places; the largest difference and element where all is finite."""
+    """Whether NaNs and infinities are in the same places; the largest difference and element where
+    all is finite.
+    """
     is_finite = xp.isfinite(b)
     is_alike = (xp.isnan(a) == xp.isnan(b)).all() & (xp.isfinite(a) == is_finite).all()
     with np.errstate(invalid="ignore", over="ignore"):
@@ -50,7 +54,9 @@ def _compared(a: Any, b: Any, xp: Any) -> tuple[Any, Any, Any]:
 
 @jax.jit
 def _compared_in_place(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The same where several devices hold the values: nothing is gathered, and all processes find the same."""
+    """The same where several devices hold the values: nothing is gathered, and all processes find
+    the same.
+    """
     if not jax.numpy.issubdtype(y.dtype, jax.numpy.inexact):
         return _compared(x, y, jax.numpy)
     wide = jax.numpy.promote_types(y.dtype, jax.numpy.float32)

@@ -1,7 +1,7 @@
 """Racing: which candidate of a dirty set is fastest, and which is to be timed next.
 
-In: programs with their measured seconds, estimates where there are none. Out: the choice, in the entry. It must not
-know how programs are made.
+In: programs with their measured seconds, estimates where there are none. Out: the choice, in the
+entry. It must not know how programs are made.
 """
 
 from __future__ import annotations
@@ -40,12 +40,19 @@ class Race:
 
     @property
     def whole_s(self) -> float:
-        """Seconds of the whole program, measured if it was timed."""
-        return self.facts.total_seconds if self.whole.seconds is None else self.whole.seconds
+        """Seconds of the whole program, measured if it was timed; the machine is not measured for
+        this.
+        """
+        if self.whole.seconds is not None:
+            return self.whole.seconds
+        facts = self.facts
+        return facts.total_seconds if facts.is_calibrated else sum(facts.rough_seconds)
 
     @property
     def run_price(self) -> float:
-        """How much slower this program is than its equations add up to (what XLA does not fuse well), measured."""
+        """How much slower this program is than its equations add up to (what XLA does not fuse
+        well), measured.
+        """
         factor = self.whole_s / max(self.facts.total_seconds, 1e-12)
         return min(max(factor, 1.0 / MAX_RUN_PRICE), MAX_RUN_PRICE)
 
@@ -57,7 +64,9 @@ class Race:
         )
 
     def _segments_s(self, dirty: int) -> float:
-        """Seconds of the segments for a change; optimistic where not measured, so that each is tried once."""
+        """Seconds of the segments for a change; optimistic where not measured, so that each is
+        tried once.
+        """
         price = min(self.run_price, 1.0) if self.is_exploring else self.run_price
         return self.segments.seconds(dirty, price)
 
@@ -67,7 +76,9 @@ class Race:
             return
         segments = self.segments
         dirty = entry.dirty
-        serve = bool(segments.wanted) and (entry.is_planned or self.has_marked or segments.is_compiled(dirty))
+        serve = bool(segments.wanted) and (
+            entry.is_planned or self.has_marked or segments.is_compiled(dirty)
+        )
         seconds: dict[Candidate, float] = {"whole": self.whole_s}
         if serve:
             seconds["segments"] = self._segments_s(dirty)
@@ -96,7 +107,9 @@ class Race:
         return "segments" if is_open else None
 
     def retry(self, entry: Entry) -> None:
-        """Time the contenders again: they may have been timed while the process or the machine was busy otherwise."""
+        """Time the contenders again: they may have been timed while the process or the machine was
+        busy otherwise.
+        """
         contenders = entry.contenders()
         if len(contenders) < 2:
             return

@@ -1,7 +1,8 @@
 """Does saving pay over many calls? If not, the engine rests: it runs the whole program for a while.
 
-Each choice may be right by itself and their sequence wrong, where values that are saved become stale before they are
-used; and choosing costs time, too. The ledger compares what was spent with what the whole program would have taken.
+Each choice may be right by itself and their sequence wrong, where values that are saved become
+stale before they are used; and choosing costs time, too. The ledger compares what was spent with
+what the whole program would have taken.
 
 In: seconds, and how many inputs changed. Out: whether to rest. It must not know candidates.
 """
@@ -15,11 +16,20 @@ WINDOW = 32
 """Calls over which the ledger is kept: at first, and after a rest."""
 
 MAX_LOSS = 1.02
-"""Seconds spent relative to the whole program's from which on the engine rests; after a gain, only if the next window,
-with all programs timed anew, says so too: the machine may have become busier between the times that are compared."""
+"""Seconds spent relative to the whole program's from which on the engine rests; after a gain, only
+if the next window, with all programs timed anew, says so too: the machine may have become busier
+between the times that are compared.
+"""
+
+HOPE_SHARE = 0.1
+"""Of the seconds that plans may save which are not made yet: a smaller loss is the price of finding
+out.
+"""
 
 IDLE = 16
-"""Calls in a row that the whole program serves by choice from which on the engine rests: it compares less."""
+"""Calls in a row that the whole program serves by choice from which on the engine rests: it
+compares less.
+"""
 
 FIRST_REST = 128
 MAX_REST = 2048
@@ -36,7 +46,8 @@ UNCHANGED_S = 1e-5
 """Seconds that a call with nothing changed is taken to need."""
 
 ADVICE = (
-    "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` instead, or change "
+    "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` "
+    "instead, or change "
     "fewer inputs at a time"
 )
 
@@ -44,9 +55,9 @@ ADVICE = (
 class Worth(NamedTuple):
     """What saving has been worth so far.
 
-    Fields: calls in the ledger; their seconds, in programs and of the overhead (not of making choices or compiling);
-    seconds of the whole program for them; calls with nothing changed, beside them. Calls of a rest, which the whole
-    program serves, are not in it.
+    Fields: calls in the ledger; their seconds, in programs and of the overhead (not of making
+    choices or compiling); seconds of the whole program for them; calls with nothing changed, beside
+    them. Calls of a rest, which the whole program serves, are not in it.
     """
 
     calls: int
@@ -67,7 +78,10 @@ class Worth(NamedTuple):
         """Whether it is worth it, in words."""
         if self.gain is None:
             return "not known yet: no call has been weighed"
-        each = f"{_time(self.spent_s / self.calls)} a call, the whole function {_time(self.whole_s / self.calls)}"
+        each = (
+            f"{_time(self.spent_s / self.calls)} a call, the whole function "
+            f"{_time(self.whole_s / self.calls)}"
+        )
         calls = f"{self.calls} calls ({each})"
         if self.unchanged:
             calls += f" and {self.unchanged} with nothing changed"
@@ -81,13 +95,16 @@ def _time(seconds: float) -> str:
 
 
 class Watch:
-    """The ledger of one engine; `rest` is the number of calls for which the whole program still serves all."""
+    """The ledger of one engine; `rest` is the number of calls for which the whole program still
+    serves all.
+    """
 
     __slots__ = (
         "baseline_s",
         "calls",
         "changes",
         "has_gained",
+        "hoped_s",
         "idle",
         "length",
         "looks",
@@ -105,6 +122,7 @@ class Watch:
         self.calls = 0
         self.baseline_s = 0.0
         self.spent_s = 0.0
+        self.hoped_s = 0.0
         self.changes = 0
         self.usual = 0.0
         self.rest = 0
@@ -114,13 +132,23 @@ class Watch:
         self.has_gained = False
         self.idle = 0
 
-    def note(self, spent_s: float, whole_s: float, num_changed: int, *, is_idle: bool = False) -> bool:
-        """Count a call that took so many seconds, with so many changed inputs; the whole program takes `whole_s`.
+    def note(
+        self,
+        spent_s: float,
+        whole_s: float,
+        num_changed: int,
+        hoped_s: float = 0.0,
+        *,
+        is_idle: bool = False,
+    ) -> bool:
+        """Count a call that took so many seconds, with so many changed inputs; the whole program
+        takes `whole_s`.
 
         Args:
             spent_s: seconds in programs and of the overhead.
             whole_s: seconds of the whole program.
             num_changed: changed inputs.
+            hoped_s: seconds that a plan may save which is not made yet.
             is_idle: whether the whole program served the call by choice.
 
         Returns:
@@ -130,17 +158,23 @@ class Watch:
         self.spent_s += spent_s
         self.baseline_s += whole_s
         self.changes += num_changed
+        self.hoped_s += hoped_s
         self.idle = self.idle + 1 if is_idle else 0
         if self.idle >= IDLE:
             return self._settle(has_lost=True, is_doubtful=False)
-        has_lost = self.spent_s > MAX_LOSS * self.baseline_s
-        return self.calls >= self.window and self._settle(has_lost=has_lost, is_doubtful=has_lost and self.has_gained)
+        lost_s = self.spent_s - self.baseline_s
+        has_lost = lost_s > max((MAX_LOSS - 1) * self.baseline_s, HOPE_SHARE * self.hoped_s)
+        return self.calls >= self.window and self._settle(
+            has_lost=has_lost, is_doubtful=has_lost and self.has_gained
+        )
 
     @property
     def worth(self) -> Worth:
         """What saving has been worth since the start."""
         calls, spent_s, whole_s, _ = self.total
-        return Worth(calls + self.calls, spent_s + self.spent_s, whole_s + self.baseline_s, self.unchanged)
+        return Worth(
+            calls + self.calls, spent_s + self.spent_s, whole_s + self.baseline_s, self.unchanged
+        )
 
     def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
         if has_lost and not is_doubtful:
@@ -158,6 +192,7 @@ class Watch:
         self.idle = 0
         self.baseline_s = 0.0
         self.spent_s = 0.0
+        self.hoped_s = 0.0
         return is_doubtful
 
     def wants_look(self) -> bool:
@@ -165,9 +200,20 @@ class Watch:
         self.rest -= 1
         return self.rest % LOOK_EVERY == 0
 
-    def look(self, num_changed: int) -> None:
-        """A call during a rest was compared: end the rest if fewer inputs change than used to."""
-        self.looks = self.looks + 1 if 2 * num_changed <= self.usual else 0
+    @property
+    def until_look(self) -> int:
+        """Calls of the rest before the next one that wants a look."""
+        return max((self.rest - 1) % LOOK_EVERY, 0) if self.rest else 0
+
+    def skip(self, num_calls: int) -> None:
+        """Count calls of a rest that nothing looked at."""
+        self.rest -= num_calls
+
+    def look(self, num_changed: int, *, is_idle: bool = False) -> None:
+        """A call during a rest was compared: end the rest if fewer inputs change than used to; not
+        for a change that the whole program served by choice before: it is no new habit.
+        """
+        self.looks = self.looks + 1 if 2 * num_changed <= self.usual and not is_idle else 0
         if self.looks >= NUM_LOOKS:
             self.rest = 0
             self.length = FIRST_REST

@@ -1,6 +1,7 @@
 """Which candidate serves a dirty set: its own plan, the segments, or the whole program.
 
-In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. It must not know values.
+In: measured and estimated seconds. Out: `Entry`, the record of one dirty set. It must not know
+values.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""
 
 UPKEEP_S = 5e-6
-"""Seconds per call that it costs to look after saved values, beyond what the whole program needs."""
+"""Seconds per call that it costs to look after saved values, beyond what the whole program
+needs.
+"""
 
 MIN_BLAMED_USES = 3
 """Uses of a dirty set over which their cost to later calls is spread at least."""
 
 RETRY_USES = (16, 64, 256)
-"""Uses after which contenders are timed again; after the last, every so many, when blame is forgotten too."""
+"""Uses after which contenders are timed again; after the last, every so many, when blame is
+forgotten too.
+"""
 
 
 BARRED = "no plan: values derived for it left the range of numbers in which they may be used"
@@ -35,11 +40,13 @@ BARRED = "no plan: values derived for it left the range of numbers in which they
 class Entry:
     """What is known of one dirty set.
 
-    Fields: how often it was seen; whether its needs are among the wanted values; whether it gets no plan any more; how
-    often results of its plan could not be used; whether algebra in it was compared with the direct form; its own plan,
-    compiled; the present candidate and why; seconds estimated for a program of its own; seconds by candidate; whether
-    they were measured, up to which tick of the clock; uses; how many left saved values stale by choice; seconds that
-    these cost later calls, and what is assumed of these at first.
+    Fields: how often it was seen; whether its needs are among the wanted values; whether it gets no
+    plan any more; how often results of its plan could not be used; whether algebra in it was
+    compared with the direct form; its own plan, compiled; the present candidate and why; the share
+    of the program's work, roughly, that the change does not reach; seconds estimated for a program
+    of its own; seconds by candidate; whether they were measured, up to which tick of the clock;
+    uses; how many left saved values stale by choice; seconds that these cost later calls, and what
+    is assumed of these at first.
     """
 
     dirty: int
@@ -51,6 +58,7 @@ class Entry:
     program: TimedProgram | None = None
     candidate: Candidate = "whole"
     reason: str = "seen for the first time"
+    clean_share: float = 1.0
     promise_s: float = math.inf
     seconds: dict[Candidate, float] = field(default_factory=dict)
     is_final: bool = False
@@ -77,16 +85,21 @@ class Entry:
 
     def leaves_stale(self, candidate: Candidate) -> bool:
         """Whether a candidate does not save anew the wanted values that the change makes stale."""
-        if candidate == "plan" and self.program is not None and self.program.plan is not None:
-            return not self.program.plan.saves
+        plan = None if self.program is None else self.program.plan
+        if candidate == "plan" and plan is not None:
+            return not plan.saves
         return candidate == "whole"
 
     def choose(self, seconds: Mapping[Candidate, float]) -> None:
-        """Take the fastest candidate; what leaves values stale bears their cost, and the whole program wins ties."""
+        """Take the fastest candidate; what leaves values stale bears their cost, and the whole
+        program wins ties.
+        """
         self.seconds = dict(seconds)
         blame_s = self.blame_per_use_s
         total: dict[Candidate, float] = {
-            name: s + (MIN_GAIN * s + UPKEEP_S) * (name != "whole") + blame_s * self.leaves_stale(name)
+            name: s
+            + (MIN_GAIN * s + UPKEEP_S) * (name != "whole")
+            + blame_s * self.leaves_stale(name)
             for name, s in seconds.items()
         }
         shown = ", ".join(f"{name} {s * 1e3:.3g} ms" for name, s in seconds.items())
@@ -97,7 +110,9 @@ class Entry:
         self.settle(min(total, key=lambda name: total[name]), shown)
 
     def contenders(self) -> list[Candidate]:
-        """The candidates that are not slower than the best by more than the square root of the uses."""
+        """The candidates that are not slower than the best by more than the square root of the
+        uses.
+        """
         limit_s = math.sqrt(self.uses) * min(self.seconds.values(), default=0.0)
         return [name for name, s in self.seconds.items() if s <= limit_s]
 

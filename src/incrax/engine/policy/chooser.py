@@ -1,6 +1,7 @@
 """Which candidates serve a dirty set, in a bounded table.
 
-In: `Facts`, dirty sets as they come, measured seconds. Out: entries with programs. It must not know values.
+In: `Facts`, dirty sets as they come, measured seconds. Out: entries with programs. It must not know
+values.
 """
 
 from __future__ import annotations
@@ -8,15 +9,14 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._program import Program
 from incrax._stats import Stats
 from incrax._tables import make_room
 from incrax._tuning import Tuning
-from incrax.engine.compile.executables import Compiler
+from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
@@ -26,17 +26,26 @@ from incrax.engine.policy.bypass import Watch
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.log import Journal
-from incrax.engine.policy.materialize import affordable_plan, first_wanted, lasting_needs, needs_of_companions
+from incrax.engine.policy.materialize import (
+    affordable_plan,
+    first_wanted,
+    lasting_needs,
+    needs_of_companions,
+)
 from incrax.engine.policy.segments import Segments
 
 MAX_ENTRIES = 1024
 """Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
 
 FREE_PLANS = 12
-"""Dirty sets whose needs are planned as soon as they are hot and there is credit; later ones must earn it."""
+"""Dirty sets whose needs are planned as soon as they are hot and there is credit; later ones must
+earn it.
+"""
 
 FREE_PROGRAMS = 12
-"""Dirty sets that get a program of their own as soon as they are hot and there is credit; later ones must earn it."""
+"""Dirty sets that get a program of their own as soon as they are hot and there is credit; later
+ones must earn it.
+"""
 
 MAX_UNUSABLE = 4
 """Calls whose results left the range of numbers before a dirty set gets no plan any more."""
@@ -45,7 +54,9 @@ USES_PER_CENTRE = 16
 """Uses of a plan that statistics about another point must serve on the average."""
 
 SMALL_GAIN_S = 5e-5
-"""Seconds per call that a plan must promise for the engine not to rest while its compilation is being earned."""
+"""Seconds per call that a plan must promise for the engine not to rest while its compilation is
+being earned.
+"""
 
 
 class Chooser:
@@ -54,7 +65,7 @@ class Chooser:
     def __init__(
         self,
         facts: Facts,
-        traced: Program,
+        whole: Executable,
         compiler: Compiler,
         tuning: Tuning,
         stats: Stats,
@@ -73,17 +84,20 @@ class Chooser:
         self.pool = pool
         self.is_timed = not facts.is_minimal and not is_exact
         is_raced = tuning.race and tuning.timed and self.is_timed
-        self.clock = Clock(tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed)
+        self.clock = Clock(
+            tuning.race_rounds if is_raced else 0, compiler.now, is_running=tuning.timed
+        )
         self.compiler = compiler
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
-        self.whole = TimedProgram(None, compiler.compile_whole(traced), self.clock, pool)
+        self.whole = TimedProgram(None, whole, self.clock, pool)
         self.race = Race(facts, self.whole, self.segments, stats)
-        self.credit = Credit(self.clock, self.whole, tuning)
+        self.credit = Credit(facts, self.clock, self.whole, tuning)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
-        # A saved NaN is an output to JAX, which raises on it where a value inside a program may be NaN.
+        # A saved NaN is an output to JAX, which raises on it where a value inside a program may be
+        # NaN.
         self.only_whole = _jax.checks_values()
         self.num_planned = 0
         self.num_programs = 0
@@ -97,18 +111,22 @@ class Chooser:
         other.stats = stats
         other.pool = pool
         other.clock = clock = self.clock.copy()
-        other.entries = OrderedDict((dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items())
+        other.entries = OrderedDict(
+            (dirty, entry.copy(clock, pool)) for dirty, entry in self.entries.items()
+        )
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
         other.race = Race(self.facts, other.whole, other.segments, stats)
-        other.credit = Credit(clock, other.whole, self.tuning)
+        other.credit = Credit(self.facts, clock, other.whole, self.tuning)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
 
     @property
     def savable(self) -> dict[Var, None]:
-        """All values that some candidate loads or saves; the same object while nothing was added."""
+        """All values that some candidate loads or saves; the same object while nothing was
+        added.
+        """
         if self._num_savable != len(self.segments.wanted):
             self._num_savable = len(self.segments.wanted)
             top = dict.fromkeys(self.segments.top_plan().loads) if self.segments.wanted else {}
@@ -129,19 +147,32 @@ class Chooser:
             return min(self.whole_s, self.segments.seconds(dirty, self.race.run_price))
         return self.whole_s
 
-    # --- entries -------------------------------------------------------------------------------------------------
+    def loads(self, dirty: int) -> Sequence[Var]:
+        """The saved values that serve a change, as far as is known."""
+        entry = self.entries.get(dirty)
+        if entry is not None and entry.candidate == "plan" and entry.program is not None:
+            return entry.program.loads
+        segments = self.segments
+        return segments.route(dirty).clean if segments.wanted else ()
+
+    # --- entries ----------------------------------------------------------------------------------
 
     def entry(self, dirty: int) -> Entry:
         """The record of a dirty set that is used now, with its candidate chosen."""
         entry = self.entries.get(dirty)
         if entry is None:
-            entry = self.entries[dirty] = Entry(dirty, blame_s=self.race.callback_s, prior_s=self.race.callback_s)
+            cost_s = self.race.callback_s
+            share = self.facts.clean_share(dirty)
+            entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
+            self.entries[dirty] = entry
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
         if self.is_exact:
             entry.is_planned = entry.is_final = True
-            entry.settle("whole" if self.only_whole else "segments", "exact policy: the same programs always")
+            entry.settle(
+                "whole" if self.only_whole else "segments", "exact policy: the same programs always"
+            )
             return entry
         if entry.program is None:
             self._plan_if_due(entry)
@@ -169,16 +200,20 @@ class Chooser:
                 del self.entries[dirty]
                 return
 
-    # --- plans ---------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------
 
     def _plan_if_due(self, entry: Entry) -> None:
-        """Plan what a hot dirty set needs, then compile a program of its own, each when free or earned."""
+        """Plan what a hot dirty set needs, then compile a program of its own, each when free or
+        earned.
+        """
         if self.only_whole or entry.is_barred:
             return
         if self.facts.is_minimal:
             if not entry.is_planned and self._has_room(entry):
                 entry.is_planned = True
-                self._compile(entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted))
+                self._compile(
+                    entry, plan_dirty(self.facts, entry.dirty, saves=self.segments.wanted)
+                )
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
             if entry.count >= self.tuning.hot_after and self._may_plan(entry):
@@ -189,7 +224,8 @@ class Chooser:
                 self._compile_for_wanted(entry)
 
     def plan(self, entry: Entry, *, is_asked: bool = False) -> None:
-        """Add what a dirty set needs to the wanted values, and a program, if that promises a gain and there is credit.
+        """Add what a dirty set needs to the wanted values, and a program, if that promises a gain
+        and there is credit.
 
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
@@ -199,7 +235,9 @@ class Chooser:
         run_price = self.race.run_price
         budget_bytes = self.budget_bytes
         wanted = self.segments.wanted
-        plan = affordable_plan(self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
+        plan = affordable_plan(
+            self.facts, entry.dirty, wanted, run_price=run_price, budget_bytes=budget_bytes
+        )
         if plan is None:
             entry.settle("whole", f"its saved values do not fit the budget of {budget_bytes} bytes")
             return
@@ -213,37 +251,53 @@ class Chooser:
         needs = list(plan.base_loads)
         if not wanted:
             others = [dirty for dirty in self.entries if dirty != entry.dirty]
-            needs = needs_of_companions(self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes)
+            needs = needs_of_companions(
+                self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes
+            )
         self.segments.want(needs)
         if (is_asked or self.num_programs < FREE_PROGRAMS) and self._has_room(entry):
             self._compile_for_wanted(entry)
 
     def _may_plan(self, entry: Entry) -> bool:
-        """Whether to plan for a dirty set; once more, if it was found promising, only when it may be compiled for."""
+        """Whether to plan for a dirty set; once more, if it was found promising, only when it may
+        be compiled for.
+        """
         if entry.promise_s < math.inf:
             return self.credit.allows(entry, self.whole_s, is_early=True)
-        return self.num_planned < FREE_PLANS or self.credit.has_earned(entry, self.whole_s)
+        if self.num_planned < FREE_PLANS:
+            return self.credit.allows_planning(entry, self.whole_s)
+        return self.credit.has_earned(entry, self.whole_s)
 
     def _compile_for_wanted(self, entry: Entry) -> None:
-        """A program for the wanted values as they are; it saves those that become stale where that was missed."""
+        """A program for the wanted values as they are; it saves those that become stale where that
+        was missed.
+        """
         prices = Prices(1.0, self.race.run_price)
         wanted = self.segments.wanted
         saves = wanted if entry.blame_s else ()
-        plan = plan_dirty(self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True)
+        plan = plan_dirty(
+            self.facts, entry.dirty, wanted=wanted, saves=saves, prices=prices, only_wanted=True
+        )
         self._compile(entry, plan)
 
+    def compile_plan(self, plan: Plan) -> Executable:
+        """Compile a plan, and count it."""
+        self.stats.compiles += 1
+        return self.compiler.compile_plan(plan)
+
     def _compile(self, entry: Entry, plan: Plan) -> None:
-        entry.program = TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
+        entry.program = TimedProgram(plan, self.compile_plan(plan), self.clock, self.pool)
         entry.is_final = entry.is_compared = False
         self.num_programs += 1
-        self.stats.compiles += 1
         self.loaded.update(dict.fromkeys(plan.loads))
         self._num_savable = -1
-        self.journal.planned(entry, plan, len(self.facts.program.eqns), self.whole.seconds)
+        self.journal.planned(entry, plan, len(self.facts.eqns), self.whole.seconds)
         make_room()
 
     def _has_room(self, entry: Entry) -> bool:
-        """Whether a program can be added; one that is used less often than this entry makes room."""
+        """Whether a program can be added; one that is used less often than this entry makes
+        room.
+        """
         if self.num_programs < self.tuning.max_plans:
             return True
         programs = [e for e in self.entries.values() if e.program is not None]
@@ -255,14 +309,18 @@ class Chooser:
         return True
 
     def note_unusable(self, entry: Entry) -> None:
-        """Results of a dirty set's plan could not be used; after several times it gets none any more.
+        """Results of a dirty set's plan could not be used; after several times it gets none any
+        more.
 
-        Statistics are made anew about the present point, so that now and then one may be too far from it.
+        Statistics are made anew about the present point, so that now and then one may be too far
+        from it.
         """
         entry.num_unusable += 1
         plan = entry.program.plan if entry.program is not None else None
         is_centred = plan is not None and plan.statistics is not None
-        if entry.num_unusable >= MAX_UNUSABLE + (entry.uses // USES_PER_CENTRE if is_centred else 0):
+        if entry.num_unusable >= MAX_UNUSABLE + (
+            entry.uses // USES_PER_CENTRE if is_centred else 0
+        ):
             self.bar(entry)
 
     def give_up_algebra(self, entry: Entry, reason: str) -> None:
@@ -293,14 +351,15 @@ class Chooser:
         self.loaded = {var: None for plan in plans if plan is not None for var in plan.loads}
         self._num_savable = -1
 
-    # --- stale values --------------------------------------------------------------------------------------------
+    # --- stale values -----------------------------------------------------------------------------
 
     def pays_to_fill(self, entry: Entry, missing: Iterable[Var], culprit: Entry | None) -> bool:
-        """Whether to compute missing values now; the culprit, whose use left them stale, bears the cost either way.
+        """Whether to compute missing values now; the culprit, whose use left them stale, bears the
+        cost either way.
 
-        At once where the user marked them all, where even with them the candidate beats the whole program, or to time
-        it; else after as many seconds were lost for want of them as they cost (ski rental: never worse than twice the
-        best).
+        At once where the user marked them all, where even with them the candidate beats the whole
+        program, or to time it; else after as many seconds were lost for want of them as they cost
+        (ski rental: never worse than twice the best).
         """
         missing = tuple(missing)
         fill_s = self.segments.fill_seconds(missing, self.race.run_price)
@@ -316,7 +375,9 @@ class Chooser:
         return pays
 
     def note_use(self, entry: Entry, candidate: Candidate, elapsed_s: float | None) -> None:
-        """Count a use; what a try of another candidate lost against the whole program counts against more tries."""
+        """Count a use; what a try of another candidate lost against the whole program counts
+        against more tries.
+        """
         entry.note_use(candidate)
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
@@ -327,17 +388,38 @@ class Chooser:
         entry.note_use("plan")
         self.note_call(entry, "plan", spent_s)
 
+    def _hoped_s(self, entry: Entry) -> float:
+        """Seconds per call that a plan may save which waits for credit: what was promised, before
+        that what is known roughly.
+        """
+        if entry.is_planned or entry.is_final:
+            return 0.0
+        if entry.promise_s < math.inf:
+            return self.whole_s - entry.promise_s
+        return entry.clean_share * self.whole_s
+
     def _is_settled(self, entry: Entry) -> bool:
-        """Whether what serves a dirty set is known; a small gain that waits for credit counts as none."""
-        is_waiting = not entry.is_planned and entry.promise_s < math.inf
-        return entry.is_final or (is_waiting and self.whole_s - entry.promise_s < SMALL_GAIN_S)
+        """Whether what serves a dirty set is known; a small gain that waits for credit counts as
+        none.
+        """
+        return entry.is_final or (not entry.is_planned and self._hoped_s(entry) < SMALL_GAIN_S)
+
+    def is_idle(self, entry: Entry | None) -> bool:
+        """Whether the whole program serves a dirty set by choice."""
+        return entry is not None and entry.candidate == "whole" and self._is_settled(entry)
 
     def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
-        if self.whole.is_settled and not self.race.callback_s and self.is_timed and self.clock.is_running:
+        if (
+            self.whole.is_settled
+            and not self.race.callback_s
+            and self.is_timed
+            and self.clock.is_running
+        ):
             whole_s = self.whole_s if self.whole.seconds is None else self.whole.seconds
-            is_idle = self._is_settled(entry) and entry.candidate == candidate == "whole"
-            if self.watch.note(spent_s, whole_s, entry.dirty.bit_count(), is_idle=is_idle):
+            is_idle = candidate == "whole" and self.is_idle(entry)
+            hoped_s = self._hoped_s(entry)
+            if self.watch.note(spent_s, whole_s, entry.dirty.bit_count(), hoped_s, is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())
             if self.watch.rest:
                 self.journal.rested(self.watch)

@@ -29,7 +29,9 @@ NUM_CHARACTERS = 40
 
 
 class Journal(NamedTuple):
-    """Lines about one engine: the function's name, the names of its inputs, and where their bits are."""
+    """Lines about one engine: the function's name, the names of its inputs, and where their bits
+    are.
+    """
 
     name: str
     paths: Sequence[str]
@@ -38,9 +40,14 @@ class Journal(NamedTuple):
     def planned(self, entry: Entry, plan: Plan, num_equations: int, whole_s: float | None) -> None:
         """A program was made for a dirty set; the whole program needs so long, if it was timed."""
         logger.info(
-            "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of %d, loads %d saved "
+            "%s: new plan for changes of %s, which came up %s: runs %d equations of a function of "
+            "%d, loads %d saved "
             "values%s",
-            *(self.name, self._inputs(entry.dirty), "once" if entry.count == 1 else f"{entry.count} times"),
+            *(
+                self.name,
+                self._inputs(entry.dirty),
+                "once" if entry.count == 1 else f"{entry.count} times",
+            ),
             *(len(plan.eqns), num_equations, len(plan.loads), _promise(plan.seconds, whole_s)),
         )
 
@@ -54,7 +61,8 @@ class Journal(NamedTuple):
     def dropped_program(self, entry: Entry, max_plans: int) -> None:
         """A dirty set's program made room for another."""
         logger.info(
-            "%s: the plan for changes of %s made room for another, used more often: Tuning(max_plans) is %d",
+            "%s: the plan for changes of %s made room for another, used more often: "
+            "Tuning(max_plans) is %d",
             *(self.name, self._inputs(entry.dirty), max_plans),
         )
 
@@ -64,27 +72,42 @@ class Journal(NamedTuple):
             return 0
         total = sum(aval_bytes(var.aval) for var in variables)
         logger.info(
-            "%s: dropped %d saved values, %.3g MB (%s): more than the budget of %.3g MB had to be kept",
-            *(self.name, len(variables), total / 1e6, _shown([_type(var) for var in variables]), budget_bytes / 1e6),
+            "%s: dropped %d saved values, %.3g MB (%s): more than the budget of %.3g MB had to be "
+            "kept",
+            *(
+                self.name,
+                len(variables),
+                total / 1e6,
+                _shown([_type(var) for var in variables]),
+                budget_bytes / 1e6,
+            ),
         )
         return len(variables)
 
     def rested(self, watch: Watch) -> None:
         """Saving did not pay of late."""
         logger.info(
-            "%s: the whole function serves the next %d calls, as saving did not pay of late; is it worth it so far: %s",
+            "%s: the whole function serves the next %d calls, as saving did not pay of late; is it "
+            "worth it so far: %s",
             *(self.name, watch.rest, watch.worth.sentence),
         )
 
     def _inputs(self, dirty: int) -> str:
-        return _shown([f"`{path}`" for path in mask_paths(self.paths, self.layout, dirty)]) or "nothing"
+        return (
+            _shown([f"`{path}`" for path in mask_paths(self.paths, self.layout, dirty)])
+            or "nothing"
+        )
 
 
-def note_trace(name: str, signature: Signature, known: Iterable[Signature], max_signatures: int) -> None:
+def note_trace(
+    name: str, signature: Signature, known: Iterable[Signature], max_signatures: int
+) -> None:
     """A function was traced for a new signature; why, if it was traced before."""
     others = [other for other in known if other is not signature]
     if not others:
-        logger.info("%s: traced for the first time, with %d inputs", name, len(signature.dynamic_paths))
+        logger.info(
+            "%s: traced for the first time, with %d inputs", name, len(signature.dynamic_paths)
+        )
         return
     if logger.isEnabledFor(logging.INFO):
         nearest = min((differences(signature, other) for other in reversed(others)), key=len)
@@ -97,7 +120,8 @@ def note_trace(name: str, signature: Signature, known: Iterable[Signature], max_
 def note_forgotten(name: str, max_signatures: int) -> None:
     """A signature made room for another."""
     logger.info(
-        "%s: the trace used least recently, with its saved values and plans, made room for another: "
+        "%s: the trace used least recently, with its saved values and plans, made room for "
+        "another: "
         "Tuning(max_signatures) is %d",
         *(name, max_signatures),
     )
@@ -114,10 +138,17 @@ def differences(signature: Signature, other: Signature) -> list[str]:
     statics = {path: x for path, x in zip(signature.static_paths, signature.statics, strict=True)}
     other_statics = {path: x for path, x in zip(other.static_paths, other.statics, strict=True)}
     found = []
-    for path, new, old in zip(signature.paths, signature.descriptors, other.descriptors, strict=True):
+    for path, new, old in zip(
+        signature.paths, signature.descriptors, other.descriptors, strict=True
+    ):
         shown = _leaf(new, statics.get(path)), _leaf(old, other_statics.get(path))
-        if new != old or (path in statics and not same_static(statics[path], other_statics.get(path))):
-            found.append(f"`{path}` is {shown[0]}, was {shown[1]}{_kind(new, old) if shown[0] == shown[1] else ''}")
+        if new != old or (
+            path in statics and not same_static(statics[path], other_statics.get(path))
+        ):
+            found.append(
+                f"`{path}` is {shown[0]}, was "
+                f"{shown[1]}{_kind(new, old) if shown[0] == shown[1] else ''}"
+            )
     return found or ["JAX's configuration or a switch of incrax is another"]
 
 
@@ -134,12 +165,16 @@ def _leaf(descriptor: Any, static: Any) -> str:
 
 def _promise(plan_s: float, whole_s: float | None) -> str:
     return (
-        "" if whole_s is None else f"; estimated {plan_s * 1e3:.3g} ms, the whole function takes {whole_s * 1e3:.3g} ms"
+        ""
+        if whole_s is None
+        else f"; estimated {plan_s * 1e3:.3g} ms, the whole function takes {whole_s * 1e3:.3g} ms"
     )
 
 
 def _kind(new: Any, old: Any) -> str:
-    """How descriptors differ that have one text: in their third element, whether the type is weak, or in the fourth."""
+    """How descriptors differ that have one text: in their third element, whether the type is weak,
+    or in the fourth.
+    """
     if not isinstance(new, tuple) or not isinstance(old, tuple):
         return " (another object)"
     is_weak, was_weak = (len(known) > 2 and bool(known[2]) for known in (new, old))

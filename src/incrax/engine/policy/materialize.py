@@ -1,4 +1,5 @@
-"""Which values are worth saving: what the plans of hot dirty sets load, as far as the budget allows.
+"""Which values are worth saving: what the plans of hot dirty sets load, as far as the budget
+allows.
 
 In: `Facts`, dirty sets, prices. Out: plans that fit. It must not know which programs are compiled.
 """
@@ -20,7 +21,9 @@ NUM_COMPANIONS = 16
 
 NUM_TYPICAL = 48
 TYPICAL_EQNS = 100_000
-"""Typical changes that are planned for in advance at most, and equations to be planned in all of them together."""
+"""Typical changes that are planned for in advance at most, and equations to be planned in all of
+them together.
+"""
 
 LARGE_SIZE = 4096
 """Elements of an input from which on it is taken for data, that stay while all others change."""
@@ -38,23 +41,34 @@ LOAD_PRICES = (1.0, 8.0, 64.0)
 def affordable_plan(
     facts: Facts, dirty: int, wanted: Iterable[Var], *, run_price: float, budget_bytes: int
 ) -> Plan | None:
-    """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the budget."""
+    """A plan for a dirty set whose loads, with the wanted values and in all their copies, fit the
+    budget.
+    """
     known = tuple(wanted)
     for may_factor, load_price in product((True, False), LOAD_PRICES):
-        plan = plan_dirty(facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor)
+        plan = plan_dirty(
+            facts, dirty, wanted=known, prices=Prices(load_price, run_price), may_factor=may_factor
+        )
         if NUM_COPIES * _bytes({*known, *plan.loads}) <= budget_bytes:
             return plan
     return None
 
 
 def needs_of_companions(
-    facts: Facts, dirty_sets: Iterable[int], wanted: Iterable[Var], *, run_price: float, budget_bytes: int
+    facts: Facts,
+    dirty_sets: Iterable[int],
+    wanted: Iterable[Var],
+    *,
+    run_price: float,
+    budget_bytes: int,
 ) -> list[Var]:
-    """What other dirty sets, planned one after the other, would load; so that all share values from the start."""
+    """What other dirty sets, planned one after the other, would load; so that all share values from
+    the start.
+    """
     wanted = dict.fromkeys(wanted)
-    if len(facts.program.eqns) > COMPANION_EQNS:
+    if len(facts.eqns) > COMPANION_EQNS:
         return list(wanted)
-    full = facts.dependence.layout.full
+    full = facts.layout.full
     for dirty in [d for d in dirty_sets if d & full != full][-NUM_COMPANIONS:]:
         plan = affordable_plan(facts, dirty, wanted, run_price=run_price, budget_bytes=budget_bytes)
         wanted.update(dict.fromkeys(() if plan is None else plan.base_loads))
@@ -62,22 +76,25 @@ def needs_of_companions(
 
 
 def first_wanted(facts: Facts) -> list[Var]:
-    """What is wanted before anything was planned: marked values and results of the host, or all for minimal plans."""
+    """What is wanted before anything was planned: marked values and results of the host, or all for
+    minimal plans.
+    """
     marked = [*facts.kept, *(var for var in facts.called_back if var in facts.saveable)]
     return list(dict.fromkeys([*marked, *facts.cut_set])) if facts.is_minimal else marked
 
 
 def lasting_needs(facts: Facts, budget_bytes: int) -> list[Var]:
-    """What is worth saving whatever changes: a function of the program alone, the same in every engine.
+    """What is worth saving whatever changes: a function of the program alone, the same in every
+    engine.
 
-    Planned for each input by itself, and for all others of each large one (data that stay), one after the other so that
-    they share values.
+    Planned for each input by itself, and for all others of each large one (data that stay), one
+    after the other so that they share values.
     """
     wanted = dict.fromkeys([*first_wanted(facts), *_partial_outputs(facts)])
     if facts.is_minimal:
         return list(wanted)
     wanted_bytes = _bytes(wanted)
-    for dirty in typical_changes(facts.dependence.layout, facts.program.invars, len(facts.program.eqns)):
+    for dirty in typical_changes(facts.layout, facts.invars, len(facts.eqns)):
         plan = plan_dirty(facts, dirty, wanted=wanted, may_derive=False)
         is_worth = facts.total_seconds - plan.seconds >= MIN_GAIN * facts.total_seconds + UPKEEP_S
         new = [var for var in plan.base_loads if var not in wanted] if is_worth else []
@@ -92,8 +109,10 @@ def _bytes(variables: Iterable[Var]) -> int:
 
 
 def _partial_outputs(facts: Facts) -> list[Var]:
-    """Outputs that some changes do not reach: each is computed by itself, as the top computes all that are left."""
-    outputs = [atom for atom in facts.program.outvars if isinstance(atom, Var) and atom in facts.saveable]
+    """Outputs that some changes do not reach: each is computed by itself, as the top computes all
+    that are left.
+    """
+    outputs = [atom for atom in facts.outvars if isinstance(atom, Var) and atom in facts.saveable]
     reached = 0
     for var in outputs:
         reached |= facts.mask(var)
@@ -101,7 +120,9 @@ def _partial_outputs(facts: Facts) -> list[Var]:
 
 
 def typical_changes(layout: Layout, inputs: Sequence[Var], num_eqns: int) -> list[int]:
-    """Dirty sets to plan for: all but one large input, for each; each input or element alone; evenly chosen if many."""
+    """Dirty sets to plan for: all but one large input, for each; each input or element alone;
+    evenly chosen if many.
+    """
     large = [i for i, var in enumerate(inputs) if _jax.aval_size(var.aval) >= LARGE_SIZE]
     others = [layout.full & ~layout.leaf_mask(i) for i in large]
     singles = [1 << bit for bit in range(layout.full.bit_length()) if layout.full >> bit & 1]

@@ -1,6 +1,7 @@
 """Segments: the programs of a segmentation.
 
-In: `Facts`, a compiler, wanted variables. Out: programs with their seconds. It must not know values.
+In: `Facts`, a compiler, wanted variables. Out: programs with their seconds. It must not know
+values.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from incrax.engine.plan.segmentation import Group, Segmentation
 
 
 class Segments(Segmentation):
-    """Compiled segments for the wanted values; programs of groups that stay the same survive a change of them."""
+    """Compiled segments for the wanted values; programs of groups that stay the same survive a
+    change of them.
+    """
 
-    def __init__(self, facts: Facts, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool) -> None:
+    def __init__(
+        self, facts: Facts, compiler: Compiler, stats: Stats, clock: Clock, pool: Pool
+    ) -> None:
         super().__init__(facts)
         self.compiler = compiler
         self.stats = stats
@@ -33,7 +38,9 @@ class Segments(Segmentation):
         """An independent table with the same compiled programs."""
         other = Segments(self.facts, self.compiler, stats, clock, pool)
         other.copy_plans(self)
-        other._programs = {group: program.copy(clock, pool) for group, program in self._programs.items()}
+        other._programs = {
+            group: program.copy(clock, pool) for group, program in self._programs.items()
+        }
         other._top = None if self._top is None else self._top.copy(clock, pool)
         return other
 
@@ -47,7 +54,7 @@ class Segments(Segmentation):
         self._top = None
         return True
 
-    # --- programs ------------------------------------------------------------------------------------------------
+    # --- programs ---------------------------------------------------------------------------------
 
     def program(self, group: Group) -> TimedProgram:
         """The program of one group."""
@@ -68,7 +75,9 @@ class Segments(Segmentation):
 
     def is_compiled(self, dirty: int) -> bool:
         """Whether a change is served without compiling anything."""
-        return self._top is not None and all(group in self._programs for group in self.route(dirty).groups)
+        return self._top is not None and all(
+            group in self._programs for group in self.route(dirty).groups
+        )
 
     def is_settled(self, dirty: int) -> bool:
         """Whether all programs of a route were timed."""
@@ -87,7 +96,9 @@ class Segments(Segmentation):
                 program.retime()
 
     def seconds(self, dirty: int, price: float) -> float:
-        """Seconds of the segments that a change reaches, and of the top; estimates times `price` if not measured."""
+        """Seconds of the segments that a change reaches, and of the top; estimates times `price` if
+        not measured.
+        """
         top = self._top.seconds if self._top is not None else None
         top_s = self.top_plan().seconds * price if top is None else top
         return top_s + sum(self.group_seconds(group, price) for group in self.route(dirty).groups)
@@ -104,4 +115,6 @@ class Segments(Segmentation):
 
     def fill_seconds(self, missing: Iterable[Var], price: float) -> float:
         """Seconds to compute missing values."""
-        return sum(self.group_seconds(group, price) for group in dict.fromkeys(map(self.group_of, missing)))
+        return sum(
+            self.group_seconds(group, price) for group in dict.fromkeys(map(self.group_of, missing))
+        )

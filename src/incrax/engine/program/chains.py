@@ -1,4 +1,5 @@
-"""Sums of many terms: maximal chains of elementwise additions whose intermediate sums nothing else reads.
+"""Sums of many terms: maximal chains of elementwise additions whose intermediate sums nothing else
+reads.
 
 In: equations and outputs. Out: `SumChain`s. It must not know which terms are dirty.
 """
@@ -72,4 +73,8 @@ def _is_addition(eqn: Equation) -> bool:
         return False
     aval = eqn.outvars[0].aval
     is_float = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in "fc"
-    return is_float and _jax.aval_size(aval) >= MIN_SIZE and all(a.aval.shape == aval.shape for a in eqn.invars)
+    return (
+        is_float
+        and _jax.aval_size(aval) >= MIN_SIZE
+        and all(a.aval.shape == aval.shape for a in eqn.invars)
+    )

@@ -1,9 +1,10 @@
 """Values known before any input is.
 
-In: a `Program`, or its equations one by one. Out: the values of variables that depend on no input. Small ones are
-evaluated at once with NumPy, without a compiler, for primitives on which NumPy and XLA agree bit for bit (moves of
-data, integer, boolean and correctly rounded arithmetic); others, of any size and primitive, by JAX when somebody who
-defers asks for one. It must not know what uses them.
+In: a `Program`, or its equations one by one. Out: the values of variables that depend on no input.
+Small ones are evaluated at once with NumPy, without a compiler, for primitives on which NumPy and
+XLA agree bit for bit (moves of data, integer, boolean and correctly rounded arithmetic); others, of
+any size and primitive, by JAX when somebody who defers asks for one. It must not know what uses
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ MAX_DEPTH = 64
 
 @dataclass
 class Deferred:
-    """A constant that is evaluated at the first request; `depth` counts the equations in a row that wait."""
+    """A constant that is evaluated at the first request; `depth` counts the equations in a row that
+    wait.
+    """
 
     make: Callable[[], Any]
     depth: int
@@ -68,7 +71,9 @@ def known_constants(program: Program, *, defers: bool = False) -> Known:
 
 
 def is_at_hand(const: Any) -> bool:
-    """Whether a value can be read, and stays; what is hidden in an equation's parameters may be traced."""
+    """Whether a value can be read, and stays; what is hidden in an equation's parameters may be
+    traced.
+    """
     if isinstance(const, _jax.Tracer) or _jax.is_mutable_array(const):
         return False
     return not isinstance(const, jax.Array) or _jax.is_held_whole(const)
@@ -93,7 +98,9 @@ def value_at(found: Any) -> Any:
 
 
 def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
-    """Add an equation's outputs if all its inputs are known: at once where NumPy can, else if it `defers`."""
+    """Add an equation's outputs if all its inputs are known: at once where NumPy can, else if it
+    `defers`.
+    """
     for atom in eqn.invars:
         if not isinstance(atom, Literal) and atom not in known:
             return
@@ -112,7 +119,9 @@ def learn(eqn: Equation, known: Known, *, defers: bool = False) -> None:
 
 
 def numpy_value(eqn: Equation, values: Sequence[Any]) -> np.ndarray | None:
-    """The output of an equation on these values, of any shape; None where NumPy may give other bits than XLA."""
+    """The output of an equation on these values, of any shape; None where NumPy may give other bits
+    than XLA.
+    """
     rule = entry_of(eqn).constant
     dtype = eqn.outvars[0].aval.dtype
     if rule is None or not _is_numeric(dtype):
@@ -141,7 +150,11 @@ def _has_subnormal(x: Any) -> bool:
 
 def _is_numeric(dtype: Any) -> bool:
     """Whether it is one of the types that NumPy and XLA treat alike."""
-    return not _jax.is_key_dtype(dtype) and np.dtype(dtype).kind in "biuf" and np.dtype(dtype).itemsize in (1, 4, 8)
+    return (
+        not _jax.is_key_dtype(dtype)
+        and np.dtype(dtype).kind in "biuf"
+        and np.dtype(dtype).itemsize in (1, 4, 8)
+    )
 
 
 def _is_small(aval: Any) -> bool:

@@ -1,7 +1,7 @@
 """Stage 4, cost: FLOPs and bytes of an equation, and the seconds that a machine needs for them.
 
-In: equations. Out: `Cost` per equation and estimated seconds under a `Calibration`. Estimates only rank plans; the
-race between compiled plans has the last word. It must not know what is dirty.
+In: equations. Out: `Cost` per equation and estimated seconds under a `Calibration`. Estimates only
+rank plans; the race between compiled plans has the last word. It must not know what is dirty.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from incrax.primitives.table import entry_of, work_of
 
 
 class Cost(NamedTuple):
-    """What is computed and moved: FLOPs, transcendentals in exponentials, bytes, those written, integer operations.
+    """What is computed and moved: FLOPs, transcendentals in exponentials, bytes, those written,
+    integer operations.
 
-    By the conventions of `primitives`; bytes are those of each equation on its own, as if nothing were fused.
+    By the conventions of `primitives`; bytes are those of each equation on its own, as if nothing
+    were fused.
     """
 
     flops: float
@@ -81,8 +83,8 @@ CALLBACK_S = 1e-3
 class Calibration:
     """Seconds per unit of work on one machine and backend.
 
-    Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per byte written, per
-    extra argument of an executable, and per matrix-product FLOP.
+    Fields: seconds per cheap arithmetic element, per transcendental element, per byte read, per
+    byte written, per extra argument of an executable, and per matrix-product FLOP.
     """
 
     flop_s: float = 5e-11
@@ -121,7 +123,7 @@ def assumed_prices(num_devices: int) -> Calibration:
     return replace(prices, **{name: getattr(prices, name) / num_devices for name in work})
 
 
-# --- calls to the host --------------------------------------------------------------------------------------------
+# --- calls to the host ----------------------------------------------------------------------------
 
 
 def num_host_calls(eqn: Equation) -> int:
@@ -138,7 +140,7 @@ def num_host_calls(eqn: Equation) -> int:
     return trips * sum(inner)
 
 
-# --- cost of one equation -----------------------------------------------------------------------------------------
+# --- cost of one equation -------------------------------------------------------------------------
 
 
 def equation_cost(eqn: Equation) -> Cost:
@@ -156,7 +158,9 @@ def equation_cost(eqn: Equation) -> Cost:
 
 
 def leaf_cost(eqn: Equation) -> Cost:
-    """The same of an equation that holds no others; no work, but bytes, where its primitive is not registered."""
+    """The same of an equation that holds no others; no work, but bytes, where its primitive is not
+    registered.
+    """
     work = work_of(eqn) or NOTHING
     written = float(sum(_jax.aval_bytes(var.aval) for var in written_vars(eqn)))
     return Cost(work.flops, work.transcendentals, _bytes_read(eqn) + written, written, work.int_ops)
@@ -189,7 +193,7 @@ def _bytes_read(eqn: Equation) -> float:
     return float(sum(sizes))
 
 
-# --- price of one equation ----------------------------------------------------------------------------------------
+# --- price of one equation ------------------------------------------------------------------------
 
 
 def is_free(eqn: Equation) -> bool:
@@ -198,7 +202,9 @@ def is_free(eqn: Equation) -> bool:
 
 
 def _price(eqn: Equation) -> tuple[float, float]:
-    """(additions that take as long, transcendentals): work weighed by its time, and a step per result of a move."""
+    """(additions that take as long, transcendentals): work weighed by its time, and a step per
+    result of a move.
+    """
     inner = inner_bodies(eqn)
     if inner:
         prices = [_total_price(each.body.eqns) for each in inner]
@@ -219,9 +225,9 @@ def _total_price(eqns: Iterable[Equation]) -> tuple[float, float]:
     return sum(steps for steps, _ in prices), sum(heavy for _, heavy in prices)
 
 
-# --- calibration --------------------------------------------------------------------------------------------------
+# --- calibration ----------------------------------------------------------------------------------
 
-_calibrations: dict[tuple[str, str], Calibration] = {}
+_calibrations: dict[tuple[str, bool], Calibration] = {}
 
 _SIZE = 250_000
 _REPEATS = 15
@@ -231,16 +237,28 @@ _MAX_WRITE = 2.5
 
 
 def calibrate() -> Calibration:
-    """Measure this machine's default backend once (a few tenths of a second) and remember the result."""
-    dtype = jax.dtypes.canonicalize_dtype(np.float64)
-    key = (jax.default_backend(), dtype.name)
+    """Measure this machine's default backend once (a few tenths of a second) and remember the
+    result.
+    """
+    key = _setting()
     if key not in _calibrations:
-        _calibrations[key] = _measure(dtype)
+        _calibrations[key] = _measure(np.dtype(np.float64 if key[1] else np.float32))
     return _calibrations[key]
 
 
+def is_calibrated() -> bool:
+    """Whether that was done."""
+    return _setting() in _calibrations
+
+
+def _setting() -> tuple[str, bool]:
+    return jax.default_backend(), jax.dtypes.canonicalize_dtype(float) == np.float64
+
+
 def _measure(dtype: np.dtype) -> Calibration:
-    """Time one-loop programs that differ in one kind of work; each figure is a difference of two of them."""
+    """Time one-loop programs that differ in one kind of work; each figure is a difference of two of
+    them.
+    """
     x = jnp.linspace(0.5, 1.0, _SIZE, dtype=dtype)
     arrays = (x, x + 0.25, x + 0.5, x + 0.75)
     base_s, reads_s, flops_s, exps_s, writes_s = _best_seconds(_PROBES, arrays)
@@ -264,7 +282,9 @@ _PROBES: tuple[Callable[..., object], ...] = (
 )
 
 
-def _best_seconds(functions: Sequence[Callable[..., object]], args: Sequence[object]) -> list[float]:
+def _best_seconds(
+    functions: Sequence[Callable[..., object]], args: Sequence[object]
+) -> list[float]:
     """Least seconds of each function over alternating runs."""
     compiled = [jax.jit(fun) for fun in functions]
     jax.block_until_ready([fun(*args) for fun in compiled])

@@ -1,7 +1,8 @@
 """Stage 3, depend: which inputs each value depends on, element by element for small arrays.
 
-In: a `Program` and, per input, how many bits stand for it. Out: `Dependence`, one bit mask per variable. A bit is an
-input leaf or one element of a small input leaf. It must not know which bits are dirty.
+In: a `Program` and, per input, how many bits stand for it. Out: `Dependence`, one bit mask per
+variable. A bit is an input leaf or one element of a small input leaf. It must not know which bits
+are dirty.
 
 Law: if two inputs agree on all bits of a variable's mask, the variable has the same value for both.
 """
@@ -51,12 +52,16 @@ class Layout:
         return ((1 << self.widths[index]) - 1) << self.offsets[index]
 
     def leaves_of(self, mask: int) -> list[tuple[int, list[int] | None]]:
-        """The leaves that a mask touches, each with its element numbers (None: the whole leaf is one bit)."""
+        """The leaves that a mask touches, each with its element numbers (None: the whole leaf is
+        one bit).
+        """
         found: list[tuple[int, list[int] | None]] = []
         for index, (offset, width) in enumerate(zip(self.offsets, self.widths, strict=True)):
             bits = mask >> offset & ((1 << width) - 1)
             if bits:
-                found.append((index, [k for k in range(width) if bits >> k & 1] if width > 1 else None))
+                found.append(
+                    (index, [k for k in range(width) if bits >> k & 1] if width > 1 else None)
+                )
         return found
 
 
@@ -67,7 +72,9 @@ def make_layout(avals: Sequence[object], max_elements: int) -> Layout:
     offset = 1
     for aval in avals:
         size = _jax.aval_size(aval)
-        is_tracked = 1 < size <= max_elements and not _jax.is_key_dtype(getattr(aval, "dtype", np.float32))
+        is_tracked = 1 < size <= max_elements and not _jax.is_key_dtype(
+            getattr(aval, "dtype", np.float32)
+        )
         width = size if is_tracked else 1
         offsets.append(offset)
         widths.append(width)
@@ -113,7 +120,9 @@ def _input_masks(var: Var, index: int, layout: Layout) -> Masks:
 
 
 def walk(program: Program, inputs: Sequence[Masks]) -> dict[Var, Masks]:
-    """Masks of every variable, given those of the inputs; of what is not an output, joined once nothing reads it."""
+    """Masks of every variable, given those of the inputs; of what is not an output, joined once
+    nothing reads it.
+    """
     return _DOMAIN.walk(program, inputs).env
 
 
@@ -124,7 +133,7 @@ def join(masks: Masks) -> int:
     return np.bitwise_or.reduce(masks, axis=None, initial=0)
 
 
-# --- the domain -----------------------------------------------------------------------------------------------------
+# --- the domain -----------------------------------------------------------------------------------
 
 
 class _KnownView(View):
@@ -138,7 +147,9 @@ class _KnownView(View):
 
 
 class _Bits(Domain):
-    """Sets as the bits of integers of any length; a value of many elements, and what is in a loop, has one for all."""
+    """Sets as the bits of integers of any length; a value of many elements, and what is in a loop,
+    has one for all.
+    """
 
     NOTHING = 0
 
@@ -169,7 +180,9 @@ class _Bits(Domain):
     def grouped(self, value: Masks, shape: Sequence[int], axes: Sequence[int]) -> Masks:
         del shape
         if isinstance(value, np.ndarray):
-            for axis in axes:  # one by one: NumPy takes a union of objects for an operation that minds the order
+            for axis in (
+                axes
+            ):  # one by one: NumPy takes a union of objects for an operation that minds the order
                 value = np.bitwise_or.reduce(value, axis=axis, keepdims=True, initial=0)
         return value
 
@@ -177,7 +190,9 @@ class _Bits(Domain):
         del shape
         if isinstance(value, int):
             return value
-        result = np.bitwise_or.accumulate(np.flip(value, axis) if direction < 0 else value, axis=axis)
+        result = np.bitwise_or.accumulate(
+            np.flip(value, axis) if direction < 0 else value, axis=axis
+        )
         return np.flip(result, axis) if direction < 0 else result
 
     def union(self, values: Sequence[Masks]) -> Masks:
@@ -198,7 +213,9 @@ class _Bits(Domain):
 
     def known(self, program: Program, constants: Sequence[np.ndarray | None]) -> Known:
         known = known_constants(program)
-        known.update({var: x for var, x in zip(program.invars, constants, strict=True) if x is not None})
+        known.update(
+            {var: x for var, x in zip(program.invars, constants, strict=True) if x is not None}
+        )
         return known
 
     def view(self, known: Known) -> View:
@@ -232,7 +249,9 @@ def _as_masks(mask: Any) -> Masks:
 
 
 def _is_split(eqn: Equation, operands: Sequence[Masks]) -> bool:
-    """Whether a rule can tell elements apart: some operand is split, or may be put beside another; arrays are small."""
+    """Whether a rule can tell elements apart: some operand is split, or may be put beside another;
+    arrays are small.
+    """
     entry = entry_of(eqn)
     if eqn.effects or (entry.index is None and entry.inside is None):
         return False

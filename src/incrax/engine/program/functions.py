@@ -26,7 +26,8 @@ class Identity:
 
 
 def function_key(function: Any) -> Hashable:
-    """What tells functions apart, whatever they themselves call equal: callables with other data may be equal.
+    """What tells functions apart, whatever they themselves call equal: callables with other data
+    may be equal.
 
     JAX makes a new wrapper, and Python a new bound method, for each call of the same function.
     """

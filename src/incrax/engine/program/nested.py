@@ -26,11 +26,21 @@ _CALLS = frozenset(
     """call closed_call composite core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr custom_vmap_call
     eval_jaxpr jit pjit checkpoint remat remat2 remat_opt run_state shard_map xla_pmap""".split()
 )
-_OPENED = _CALLS | {"scan", "while", "cond", _jax.LOOP, "custom_linear_solve", "call_hi_primitive", "linear_call"}
+_OPENED = _CALLS | {
+    "scan",
+    "while",
+    "cond",
+    _jax.LOOP,
+    "custom_linear_solve",
+    "call_hi_primitive",
+    "linear_call",
+}
 
 
 def inner_bodies(eqn: Equation) -> list[Inner]:
-    """What an equation evaluates inside, as often as `num_turns` says; nothing for one with a rule."""
+    """What an equation evaluates inside, as often as `num_turns` says; nothing for one with a
+    rule.
+    """
     name = eqn.primitive.name
     if is_registered(eqn):
         return []
@@ -38,7 +48,10 @@ def inner_bodies(eqn: Equation) -> list[Inner]:
         return [Inner("call", _jax.open_jaxpr(opened[0]))]
     bodies = _jax.sub_bodies(eqn)
     if name == "while":
-        return [Inner("turn", _jax.open_jaxpr(eqn.params["body_jaxpr"])), Inner("condition", _condition(eqn))]
+        return [
+            Inner("turn", _jax.open_jaxpr(eqn.params["body_jaxpr"])),
+            Inner("condition", _condition(eqn)),
+        ]
     if name in ("scan", _jax.LOOP):
         return [Inner("turn", body) for body in bodies]
     if name == "cond":
@@ -53,7 +66,9 @@ def _condition(eqn: Equation) -> Body:
 
 
 def num_turns(eqn: Equation) -> float | None:
-    """How often the inner equations run that are neither a condition nor a branch; None where nobody knows."""
+    """How often the inner equations run that are neither a condition nor a branch; None where
+    nobody knows.
+    """
     name = eqn.primitive.name
     if name == "scan":
         return eqn.params["length"]
@@ -66,7 +81,9 @@ def num_turns(eqn: Equation) -> float | None:
 
 
 def _num_shards(eqn: Equation) -> int:
-    """Devices along the axes that the body is written for; along others one evaluation is that of all devices."""
+    """Devices along the axes that the body is written for; along others one evaluation is that of
+    all devices.
+    """
     sizes = eqn.params["mesh"].shape
     manual = eqn.params.get("newly_manual_axes", eqn.params.get("manual_axes", sizes))
     return math.prod(sizes[axis] for axis in manual)

@@ -1,9 +1,11 @@
-"""The marker of a pass through a bijection: what some values are, in a form that stays visible in a jaxpr.
+"""The marker of a pass through a bijection: what some values are, in a form that stays visible in a
+jaxpr.
 
-In: results of a pass, and what it was given. Out: the same results, through an equation of the primitive `incrax_pass`.
-The equation claims: these values are what this pass gives for those inputs. Invariant: it holds wherever the equation
-is found, since every transformation that would make it false (vmap, derivatives) leaves the equation out; the name of a
-`jit` says less, because vmapped, differentiated and transposed calls keep it.
+In: results of a pass, and what it was given. Out: the same results, through an equation of the
+primitive `incrax_pass`. The equation claims: these values are what this pass gives for those
+inputs. Invariant: it holds wherever the equation is found, since every transformation that would
+make it false (vmap, derivatives) leaves the equation out; the name of a `jit` says less, because
+vmapped, differentiated and transposed calls keep it.
 """
 
 from __future__ import annotations
@@ -44,10 +46,19 @@ class Key:
 
 
 def claim(
-    key: Key, direction: str, results: Sequence[Any], kinds: Sequence[str], inputs: Sequence[Any], num_context: int
+    key: Key,
+    direction: str,
+    results: Sequence[Any],
+    kinds: Sequence[str],
+    inputs: Sequence[Any],
+    num_context: int,
 ) -> list[Any]:
-    """The results, marked; `inputs` are the arrays, the value, for "ladj" the output, and `num_context` contexts."""
-    return _pass_p.bind(*results, *inputs, key=key, direction=direction, kinds=tuple(kinds), num_context=num_context)
+    """The results, marked; `inputs` are the arrays, the value, for "ladj" the output, and
+    `num_context` contexts.
+    """
+    return _pass_p.bind(
+        *results, *inputs, key=key, direction=direction, kinds=tuple(kinds), num_context=num_context
+    )
 
 
 def claim_of(eqn: Equation) -> Claim | None:
@@ -68,7 +79,10 @@ def has_claim(eqns: Iterable[Equation]) -> bool:
     """Whether an equation, or one in an inner jaxpr, is a marker."""
     if not _has_bound:
         return False
-    return any(eqn.primitive is _pass_p or any(has_claim(body.eqns) for body in _jax.sub_bodies(eqn)) for eqn in eqns)
+    return any(
+        eqn.primitive is _pass_p or any(has_claim(body.eqns) for body in _jax.sub_bodies(eqn))
+        for eqn in eqns
+    )
 
 
 _has_bound: list[Hashable] = []
@@ -85,7 +99,9 @@ def _run(*values: Any, kinds: tuple[str, ...], **_: Any) -> list[Any]:
     return list(values[: len(kinds)])
 
 
-def _push(values: Any, tangents: Any, *, kinds: tuple[str, ...], **_: Any) -> tuple[list[Any], list[Any]]:
+def _push(
+    values: Any, tangents: Any, *, kinds: tuple[str, ...], **_: Any
+) -> tuple[list[Any], list[Any]]:
     return list(values[: len(kinds)]), list(tangents[: len(kinds)])
 
 
@@ -94,7 +110,9 @@ def _pull(cotangents: Any, values: Any, **_: Any) -> list[Any]:
     return [ct if isinstance(x, _jax.Linear) else None for ct, x in zip(given, values, strict=True)]
 
 
-def _batch(_mapped: Any, values: Any, axes: Any, *, kinds: tuple[str, ...], **_: Any) -> tuple[list[Any], list[Any]]:
+def _batch(
+    _mapped: Any, values: Any, axes: Any, *, kinds: tuple[str, ...], **_: Any
+) -> tuple[list[Any], list[Any]]:
     return list(values[: len(kinds)]), list(axes[: len(kinds)])
 
 
@@ -104,7 +122,9 @@ def _prune(is_used: Sequence[bool], eqn: Equation) -> Equation:
     invars = [atom for atom, used in zip(eqn.invars, is_used, strict=False) if used]
     outvars = [var for var, used in zip(eqn.outvars, is_used, strict=True) if used]
     kept = tuple(kind for kind, used in zip(kinds, is_used, strict=True) if used)
-    return eqn.replace(invars=[*invars, *rest], outvars=outvars, params={**eqn.params, "kinds": kept})
+    return eqn.replace(
+        invars=[*invars, *rest], outvars=outvars, params={**eqn.params, "kinds": kept}
+    )
 
 
 _pass_p = _jax.new_primitive(_jax.PASS, _jax.Rules(_run, _types, _push, _pull, _batch, _prune))

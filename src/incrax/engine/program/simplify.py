@@ -1,8 +1,9 @@
 """Stage 2, simplify: passes `Program -> Program` that keep its meaning.
 
-`inline` opens calls (`inline_but_rules` all but those with a derivative rule), `fold_constants` evaluates small
-equations that read no input, `merge_equal` keeps one of equal equations, `drop_dead` removes what no output needs. Loop
-hoisting and merged reductions have modules of their own.
+`inline` opens calls (`inline_but_rules` all but those with a derivative rule), `fold_constants`
+evaluates small equations that read no input, `merge_equal` keeps one of equal equations,
+`drop_dead` removes what no output needs. Loop hoisting and merged reductions have modules of their
+own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def show(program: Program, simplify: Pass) -> str:
     return f"{counts}\n--- before\n{program}\n--- after\n{after}"
 
 
-# --- inline -------------------------------------------------------------------------------------------------------
+# --- inline ---------------------------------------------------------------------------------------
 
 
 RULED = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -49,7 +50,9 @@ def inline(program: Program) -> Program:
 
 
 def inline_but_rules(program: Program) -> Program:
-    """Open jit, remat and closed calls; calls with derivative rules stay, for a program that is differentiated."""
+    """Open jit, remat and closed calls; calls with derivative rules stay, for a program that is
+    differentiated.
+    """
     return _inline(program, RULED)
 
 
@@ -58,12 +61,15 @@ _DIFFERENTIATED = RULED | _REMATERIALIZED | {_jax.PASS}
 
 
 def inline_jits(program: Program) -> Program:
-    """Open jit and closed calls only: what stays says how to differentiate, or is the marker of a pass."""
+    """Open jit and closed calls only: what stays says how to differentiate, or is the marker of a
+    pass.
+    """
     return _inline(program, _DIFFERENTIATED)
 
 
 def inline_with_lines(program: Program) -> Program:
-    """As `inline`; an equation of a function of JAX gets the line where the user called that function.
+    """As `inline`; an equation of a function of JAX gets the line where the user called that
+    function.
 
     What is a primitive for its derivative rule only (linear solves) is opened as well.
     """
@@ -71,7 +77,9 @@ def inline_with_lines(program: Program) -> Program:
 
 
 def inline_with_lines_but_remat(program: Program) -> Program:
-    """The same, but what is computed again for a derivative stays apart from where it was computed first."""
+    """The same, but what is computed again for a derivative stays apart from where it was computed
+    first.
+    """
     return _inline(program, _REMATERIALIZED, has_lines=True)
 
 
@@ -104,7 +112,9 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         for inner in body.eqns:
             outputs = [_fresh(var) for var in inner.outvars]
             names.update(zip(inner.outvars, outputs, strict=True))
-            source = eqn.source_info if has_lines and not _jax.source_line(inner) else inner.source_info
+            source = (
+                eqn.source_info if has_lines and not _jax.source_line(inner) else inner.source_info
+            )
             visit(inner.replace(outvars=outputs, source_info=source))
         names.update(zip(eqn.outvars, [resolve(atom) for atom in body.outvars], strict=True))
 
@@ -126,15 +136,25 @@ def _fresh(var: Var) -> Var:
     return var if isinstance(var, _jax.DropVar) else _jax.new_var(var.aval)
 
 
-# --- fold ---------------------------------------------------------------------------------------------------------
+# --- fold -----------------------------------------------------------------------------------------
 
 
 def fold_constants(program: Program) -> Program:
-    """Replace small values that depend on no input, and whose arithmetic NumPy does exactly, by constants."""
+    """Replace small values that depend on no input, and whose arithmetic NumPy does exactly, by
+    constants.
+    """
     known = {var: value for var, value in known_values(program).items() if _is_foldable(var, value)}
-    kept = [eqn for eqn in program.eqns if eqn.effects or not all(var in known for var in written_vars(eqn))]
-    used = {var for eqn in kept for var in read_vars(eqn)} | {a for a in program.outvars if isinstance(a, Var)}
-    literals = {v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()}
+    kept = [
+        eqn
+        for eqn in program.eqns
+        if eqn.effects or not all(var in known for var in written_vars(eqn))
+    ]
+    used = {var for eqn in kept for var in read_vars(eqn)} | {
+        a for a in program.outvars if isinstance(a, Var)
+    }
+    literals = {
+        v: _jax.literal(known[v], v.aval) for v in used if v in known and v.aval.shape == ()
+    }
     constants = frozenset(program.constvars)
     arrays = [v for v in known if v in used and v not in literals and v not in constants]
     kept = [reading(eqn, lambda a: literals.get(a, a) if isinstance(a, Var) else a) for eqn in kept]
@@ -151,11 +171,13 @@ def _is_foldable(var: Var, value: np.ndarray) -> bool:
     return var.aval.shape == () and _jax.literal(value, var.aval) is not None
 
 
-# --- merge --------------------------------------------------------------------------------------------------------
+# --- merge ----------------------------------------------------------------------------------------
 
 
 def merge_equal(program: Program) -> Program:
-    """Common subexpressions: equations of one primitive, parameters and inputs are evaluated once."""
+    """Common subexpressions: equations of one primitive, parameters and inputs are evaluated
+    once.
+    """
     names: dict[Var, Var] = {}
     seen: dict[Hashable, list[Var]] = {}
     eqns = []
@@ -172,8 +194,11 @@ def merge_equal(program: Program) -> Program:
     return program.with_eqns(eqns, outvars)
 
 
-def equation_key(eqn: Equation, number: Callable[[Atom], Hashable] | None = None) -> Hashable | None:
-    """What equations have in common that give the same results; None for one that may give another each time.
+def equation_key(
+    eqn: Equation, number: Callable[[Atom], Hashable] | None = None
+) -> Hashable | None:
+    """What equations have in common that give the same results; None for one that may give another
+    each time.
 
     `number` is what stands for an input; the atom itself by default.
     """
@@ -189,7 +214,9 @@ def equation_key(eqn: Equation, number: Callable[[Atom], Hashable] | None = None
 
 
 def _param_key(value: Any) -> Hashable:
-    """Parameters that compare by value; anything holding a jaxpr, and functions, compare by identity."""
+    """Parameters that compare by value; anything holding a jaxpr, and functions, compare by
+    identity.
+    """
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     if isinstance(value, bool | int | float | complex | str | type(None)):
@@ -205,25 +232,33 @@ def atom_key(atom: Atom) -> Hashable:
     return atom
 
 
-# --- dead code ----------------------------------------------------------------------------------------------------
+# --- dead code ------------------------------------------------------------------------------------
 
 
 def drop_dead(program: Program) -> Program:
     """Remove equations that no output and no effect needs, and constants that no equation reads."""
     kept = needed_equations(program.eqns, program.outvars)
-    used = {var for eqn in kept for var in read_vars(eqn)} | {a for a in program.outvars if isinstance(a, Var)}
-    pairs = [(var, const) for var, const in zip(program.constvars, program.consts, strict=True) if var in used]
+    used = {var for eqn in kept for var in read_vars(eqn)} | {
+        a for a in program.outvars if isinstance(a, Var)
+    }
+    pairs = [
+        (var, const)
+        for var, const in zip(program.constvars, program.consts, strict=True)
+        if var in used
+    ]
     constvars = tuple(v for v, _ in pairs)
     consts = tuple(c for _, c in pairs)
     return Program(program.invars, constvars, consts, tuple(kept), program.outvars)
 
 
-def needed_equations(eqns: Iterable[Equation], outvars: Iterable[Atom]) -> list[Equation]:
-    """The equations that the outputs or an effect need, in program order."""
+def needed_equations(
+    eqns: Iterable[Equation], outvars: Iterable[Atom], *, has_effects: bool = True
+) -> list[Equation]:
+    """The equations that the outputs, or an effect if it is to happen, need, in program order."""
     needed = {atom for atom in outvars if isinstance(atom, Var)}
     kept: list[Equation] = []
     for eqn in reversed(list(eqns)):
-        if eqn.effects or any(var in needed for var in written_vars(eqn)):
+        if (has_effects and eqn.effects) or any(var in needed for var in written_vars(eqn)):
             needed.update(read_vars(eqn))
             kept.append(eqn)
     return kept[::-1]

@@ -1,1 +1,3 @@
-"""Program to program, each optional: partial sums, sibling reductions, algebra, loop-invariant code."""
+"""Program to program, each optional: partial sums, sibling reductions, algebra, loop-invariant
+code.
+"""

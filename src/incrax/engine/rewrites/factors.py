@@ -1,14 +1,15 @@
-"""Sibling reductions as one matrix product, where factors that do not depend on the row hide what they share.
+"""Sibling reductions as one matrix product, where factors that do not depend on the row hide what
+they share.
 
-A reverse pass over k scalar parameters ends in reductions R_t = sum_n s_t u[n] r_t[n]: u is dirty and shared, r_t is
-clean, s_t are scalars such as a yield or 1/sigma**2; the operand may be a sum of such products
-(`engine.rewrites.operands`).
-Each derivative is a sum of some of them, sum_t c_t R_t. With the clean factors of c_t s_t put into the rows and the
-dirty ones d outside, it is d (M u)_k, with M saved: one row for each derivative and dirty factor, not one for each
-place where a parameter occurs.
+A reverse pass over k scalar parameters ends in reductions R_t = sum_n s_t u[n] r_t[n]: u is dirty
+and shared, r_t is clean, s_t are scalars such as a yield or 1/sigma**2; the operand may be a sum of
+such products (`engine.rewrites.operands`). Each derivative is a sum of some of them, sum_t c_t R_t.
+With the clean factors of c_t s_t put into the rows and the dirty ones d outside, it is d (M u)_k,
+with M saved: one row for each derivative and dirty factor, not one for each place where a parameter
+occurs.
 
-In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It must not know how the
-product is computed (`engine.rewrites.products`).
+In: equations and what is dirty. Out: equations, and matrices in the table of derived values. It
+must not know how the product is computed (`engine.rewrites.products`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,20 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._jax import Equation, Literal, Var
 from incrax.engine.rewrites.linear import Factor, LinearTerm, Terms, linear_sums
-from incrax.engine.rewrites.operands import EquationOf, IsDirty, Product, SiblingReduction, reductions
-from incrax.engine.rewrites.partial_sums import MIN_ROWS, DerivedTable, in_order, live, traced_equations
+from incrax.engine.rewrites.operands import (
+    EquationOf,
+    IsDirty,
+    Product,
+    SiblingReduction,
+    reductions,
+)
+from incrax.engine.rewrites.partial_sums import (
+    MIN_ROWS,
+    DerivedTable,
+    in_order,
+    live,
+    traced_equations,
+)
 from incrax.engine.rewrites.products import (
     Key,
     Piece,
@@ -38,11 +51,15 @@ from incrax.engine.rewrites.products import (
 )
 
 MAX_ENTRIES = 1024
-"""Terms in the rows of matrices up to which they are made: each has some ten equations to be traced and compiled."""
+"""Terms in the rows of matrices up to which they are made: each has some ten equations to be traced
+and compiled.
+"""
 
 
 class Factored(NamedTuple):
-    """Equations with merged reductions, and the boolean variable that must be true for the results to be used."""
+    """Equations with merged reductions, and the boolean variable that must be true for the results
+    to be used.
+    """
 
     eqns: tuple[Equation, ...]
     guard: Var
@@ -57,8 +74,8 @@ def factor_reductions(
 ) -> Factored | None:
     """The equations with reductions over one dirty product merged; None where there are none.
 
-    They read matrices of the table, to be loaded or computed before; `equation_of` knows what else writes what they
-    read.
+    They read matrices of the table, to be loaded or computed before; `equation_of` knows what else
+    writes what they read.
     """
     if any(eqn.effects for eqn in eqns):
         return None
@@ -80,7 +97,11 @@ def _merged(sources: Iterable[SiblingReduction]) -> dict[Key, list[SiblingReduct
     groups: dict[Key, list[SiblingReduction]] = {}
     for reduction in sources:
         groups.setdefault(factor_key(reduction.dirty), []).append(reduction)
-    return {key: group for key, group in groups.items() if len({reduction.row for reduction in group}) >= MIN_ROWS}
+    return {
+        key: group
+        for key, group in groups.items()
+        if len({reduction.row for reduction in group}) >= MIN_ROWS
+    }
 
 
 def _rewritten(
@@ -92,9 +113,15 @@ def _rewritten(
     is_dirty: IsDirty,
     targets: Collection[Var],
 ) -> Factored | None:
-    """The equations with each sink as a sum of weighted rows; None where that gains nothing or they become cyclic."""
+    """The equations with each sink as a sum of weighted rows; None where that gains nothing or they
+    become cyclic.
+    """
     pieces, others = _pieces(sources, sinks, merged, is_dirty)
-    if not 0 < sum(len(piece.row) for of_group in pieces.values() for piece in of_group) <= MAX_ENTRIES:
+    if (
+        not 0
+        < sum(len(piece.row) for of_group in pieces.values() for piece in of_group)
+        <= MAX_ENTRIES
+    ):
         return None
     new: list[Equation] = []
     guards: list[Var] = []
@@ -103,8 +130,14 @@ def _rewritten(
     for key, of_group in pieces.items():
         if of_group:
             aval = eqns[merged[key][0].number].outvars[0].aval
-            alone = [counts[p.sink] == 1 and p.sink not in others and not p.sink.aval.weak_type for p in of_group]
-            outputs = [p.sink if is_all else _jax.new_var(aval) for p, is_all in zip(of_group, alone, strict=True)]
+            alone = [
+                counts[p.sink] == 1 and p.sink not in others and not p.sink.aval.weak_type
+                for p in of_group
+            ]
+            outputs = [
+                p.sink if is_all else _jax.new_var(aval)
+                for p, is_all in zip(of_group, alone, strict=True)
+            ]
             written, guard = weighted_products(of_group, merged[key][0].dirty, outputs, table)
             new += written
             guards.append(guard)
@@ -122,11 +155,14 @@ def _rewritten(
     return None if ordered is None else Factored(tuple(live(ordered, {*targets, guard})), guard)
 
 
-# --- collecting terms ---------------------------------------------------------------------------------------------
+# --- collecting terms -----------------------------------------------------------------------------
 
 
 def _pieces(
-    sources: dict[Var, SiblingReduction], sinks: dict[Var, Terms], merged: Collection[Key], is_dirty: IsDirty
+    sources: dict[Var, SiblingReduction],
+    sinks: dict[Var, Terms],
+    merged: Collection[Key],
+    is_dirty: IsDirty,
 ) -> tuple[dict[Key, list[Piece]], dict[Var, list[LinearTerm]]]:
     """The weighted rows of each group that is merged, and the other terms of each sink."""
     pieces: dict[Key, list[Piece]] = {key: [] for key in merged}
@@ -136,7 +172,11 @@ def _pieces(
         for term in terms:
             reduction = None if term.source is None else sources[term.source]
             group = None if reduction is None else factor_key(reduction.dirty)
-            weighted = None if reduction is None or group not in pieces else _weighted(term, reduction, is_dirty)
+            weighted = (
+                None
+                if reduction is None or group not in pieces
+                else _weighted(term, reduction, is_dirty)
+            )
             if group is None or weighted is None:
                 others.setdefault(sink, []).append(term)
                 continue
@@ -150,7 +190,9 @@ def _pieces(
 def _weighted(
     term: LinearTerm, reduction: SiblingReduction, is_dirty: IsDirty
 ) -> list[tuple[list[Factor], ProductEntry]] | None:
-    """The dirty scalars of each product of a term, with the rest of it; None where a number is zero or infinite."""
+    """The dirty scalars of each product of a term, with the rest of it; None where a number is zero
+    or infinite.
+    """
     weighted = []
     for product in reduction.products:
         number = _number(term, product)
@@ -158,7 +200,12 @@ def _weighted(
             return None
         scalars = [f for f in (*term.factors, *product.scalars) if isinstance(f[0], Var)]
         moving = [f for f in scalars if is_dirty(f[0])]
-        weighted.append((moving, ProductEntry(tuple(f for f in scalars if f not in moving), product.clean, number)))
+        weighted.append(
+            (
+                moving,
+                ProductEntry(tuple(f for f in scalars if f not in moving), product.clean, number),
+            )
+        )
     return weighted
 
 
@@ -173,7 +220,9 @@ def _number(term: LinearTerm, product: Product) -> float:
 
 
 def _piece(sink: Var, moving: Sequence[Factor], entries: Sequence[ProductEntry]) -> Piece:
-    """One row of terms with the same dirty factors; what all of them share stays outside of the row."""
+    """One row of terms with the same dirty factors; what all of them share stays outside of the
+    row.
+    """
     common = Counter(entries[0].scalars)
     for entry in entries[1:]:
         common &= Counter(entry.scalars)
@@ -193,7 +242,7 @@ def _without(factors: Sequence[Factor], common: Counter[Factor]) -> tuple[Factor
     return tuple(kept)
 
 
-# --- writing ------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def _is_product(term: LinearTerm) -> bool:
@@ -203,7 +252,9 @@ def _is_product(term: LinearTerm) -> bool:
 def _sum_of(
     sink: Var, parts: Sequence[Var], others: Sequence[LinearTerm], guards: Sequence[Var]
 ) -> tuple[Equation, ...]:
-    """Equations that write a sink as the sum of its parts and of its other terms, and a guard for each product."""
+    """Equations that write a sink as the sum of its parts and of its other terms, and a guard for
+    each product.
+    """
     atoms = [atom for term in others for atom, _ in term.factors] + [term.source for term in others]
     inputs = list(dict.fromkeys([*parts, *(atom for atom in atoms if isinstance(atom, Var))]))
     dtype = sink.aval.dtype

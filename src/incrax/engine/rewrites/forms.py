@@ -1,12 +1,13 @@
 """Which reductions over rows are polynomials of a few numbers.
 
-While some inputs are dirty, an array of many elements may have the form  sum_t f_t w_t(z):  f_t is a product of dirty
-real scalars and inverses of them, and w_t is a polynomial of degree two at most in the small dirty values z
-(parameters, couplings, small values computed from them), with clean arrays as coefficients. Sums, products, matrix
-products, moves of data and complex arithmetic keep the form; a reduction gives few numbers, sum_t f_t P_t(z), where
-P_t is known once and for all.
+While some inputs are dirty, an array of many elements may have the form  sum_t f_t w_t(z):  f_t is
+a product of dirty real scalars and inverses of them, and w_t is a polynomial of degree two at most
+in the small dirty values z (parameters, couplings, small values computed from them), with clean
+arrays as coefficients. Sums, products, matrix products, moves of data and complex arithmetic keep
+the form; a reduction gives few numbers, sum_t f_t P_t(z), where P_t is known once and for all.
 
-In: equations, and what is dirty. Out: `Forms`. It must not know how a polynomial is stored or evaluated.
+In: equations, and what is dirty. Out: `Forms`. It must not know how a polynomial is stored or
+evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ CLEAN: Form = (FormTerm((), 0),)
 
 
 class FormRead(NamedTuple):
-    """The polynomial of one term of an input, times factors that are part of the polynomial from there on."""
+    """The polynomial of one term of an input, times factors that are part of the polynomial from
+    there on.
+    """
 
     term: int
     extras: tuple[Factor, ...] = ()
@@ -68,7 +71,9 @@ class FormStep(NamedTuple):
 
 
 class Cone(NamedTuple):
-    """How a reduction is computed: steps in order, clean inputs, and the dirty values that the polynomial is of."""
+    """How a reduction is computed: steps in order, clean inputs, and the dirty values that the
+    polynomial is of.
+    """
 
     steps: tuple[FormStep, ...]
     clean: tuple[Var, ...]
@@ -76,7 +81,8 @@ class Cone(NamedTuple):
 
 
 class Forms:
-    """The arrays of a program that have a form; `reductions` are the small ones, made from large ones.
+    """The arrays of a program that have a form; `reductions` are the small ones, made from large
+    ones.
 
     `level` counts the reductions, one after the other, that a value depends on.
     """
@@ -95,17 +101,28 @@ class Forms:
                 self.level.update((var, level + (var in self.reductions)) for var in eqn.outvars)
 
     def _add(self, eqn: Equation, *, has_rows: bool) -> None:
-        """Note the form of what is written: large arrays, reductions, and small arrays that are scaled clean ones."""
+        """Note the form of what is written: large arrays, reductions, and small arrays that are
+        scaled clean ones.
+        """
         if not has_rows and all(var.aval.shape == () for var in eqn.outvars):
             return
         eqn = _as_product(eqn)
         algebra = algebra_of(eqn)
         rule = None if algebra is None else _rules.get(algebra.form)
         forms = [self._form(atom) for atom in eqn.invars]
-        if rule is None or None in forms or _is_rounded(eqn) or not all(_is_inexact(var) for var in eqn.outvars):
+        if (
+            rule is None
+            or None in forms
+            or _is_rounded(eqn)
+            or not all(_is_inexact(var) for var in eqn.outvars)
+        ):
             return
         found = rule(eqn, [form for form in forms if form is not None])
-        if found is None or len(found) > MAX_TERMS or any(term.degree > MAX_DEGREE for term in found):
+        if (
+            found is None
+            or len(found) > MAX_TERMS
+            or any(term.degree > MAX_DEGREE for term in found)
+        ):
             return
         if not has_rows and any(term.degree for term in found):
             return
@@ -116,7 +133,9 @@ class Forms:
                 self.reductions[var] = None
 
     def _form(self, atom: Atom) -> Form | None:
-        """The form of an input: clean, a scalar factor, a small array, or a large one, which may have none."""
+        """The form of an input: clean, a scalar factor, a small array, or a large one, which may
+        have none.
+        """
         if isinstance(atom, Literal) or not self.is_dirty(atom):
             return CLEAN
         if not self.is_number(atom):
@@ -126,7 +145,9 @@ class Forms:
         return (FormTerm(((atom, False),), 0),) if self.is_factor(atom) else (FormTerm((), 1),)
 
     def is_number(self, atom: Var) -> bool:
-        """Whether a dirty value is one that polynomials are of: small, and no clean array times scalars."""
+        """Whether a dirty value is one that polynomials are of: small, and no clean array times
+        scalars.
+        """
         return is_small(atom) and (atom not in self.of or atom in self.reductions)
 
     @staticmethod
@@ -143,7 +164,13 @@ class Forms:
         def visit(step: FormStep) -> None:
             if id(step.eqn) in steps:
                 return
-            reads = (read for term in step.terms for application in term for own in application for read in own)
+            reads = (
+                read
+                for term in step.terms
+                for application in term
+                for own in application
+                for read in own
+            )
             symbols.update((factor, None) for read in reads for factor in read.extras)
             for atom in step.eqn.invars:
                 if isinstance(atom, Literal):
@@ -168,7 +195,9 @@ def is_small(var: Any) -> bool:
 
 def _is_rounded(eqn: Equation) -> bool:
     """Whether numbers lose digits and range: what overflows there is no multiple of anything."""
-    read, written = ([_bits(atom) for atom in atoms if _is_inexact(atom)] for atoms in (eqn.invars, eqn.outvars))
+    read, written = (
+        [_bits(atom) for atom in atoms if _is_inexact(atom)] for atoms in (eqn.invars, eqn.outvars)
+    )
     return min(written, default=0) < max(read, default=0)
 
 
@@ -181,7 +210,7 @@ def _is_inexact(var: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "fc"
 
 
-# --- rules --------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 Found: TypeAlias = dict[FormTerm, list[Application]] | None
 FIRST = (FormRead(0),)
@@ -193,12 +222,16 @@ def _collected(options: Iterable[tuple[FormTerm, Application]]) -> Found:
     for term, application in options:
         degree, applications = found.get(term.factors, (0, []))
         found[term.factors] = max(degree, term.degree), [*applications, application]
-    return {FormTerm(factors, degree): applications for factors, (degree, applications) in found.items()}
+    return {
+        FormTerm(factors, degree): applications for factors, (degree, applications) in found.items()
+    }
 
 
 def _as_product(eqn: Equation) -> Equation:
     """A square as the product that it is."""
-    if eqn.primitive.name == "square" or (eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2):
+    if eqn.primitive.name == "square" or (
+        eqn.primitive.name == "integer_pow" and eqn.params["y"] == 2
+    ):
         return _jax.as_product(eqn)
     return eqn
 
@@ -214,8 +247,8 @@ def _linear(eqn: Equation, forms: Sequence[Form]) -> Found:
 def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
     """Additive in the operands that have a sign; the others must be clean.
 
-    One polynomial, with what all terms share as a factor, unless that raises the degree beyond one; else a term for
-    each product of factors.
+    One polynomial, with what all terms share as a factor, unless that raises the degree beyond one;
+    else a term for each product of factors.
     """
 
     algebra = algebra_of(eqn)
@@ -236,7 +269,9 @@ def _sum(eqn: Equation, forms: Sequence[Form]) -> Found:
         return {FormTerm(_sorted(common.elements()), degree): [_chosen(reads, added)]}
     options = []
     for factors in dict.fromkeys(term.factors for term in terms):
-        reads = [tuple(FormRead(k) for k, t in enumerate(form) if t.factors == factors) for form in forms]
+        reads = [
+            tuple(FormRead(k) for k, t in enumerate(form) if t.factors == factors) for form in forms
+        ]
         degree = max(term.degree for term in terms if term.factors == factors)
         options.append((FormTerm(factors, degree), _chosen(reads, added)))
     return _collected(options)
@@ -255,7 +290,10 @@ def _product(eqn: Equation, forms: Sequence[Form]) -> Found:
     del eqn
     left, right = forms
     return _collected(
-        (FormTerm(_sorted([*a.factors, *b.factors]), a.degree + b.degree), ((FormRead(i),), (FormRead(j),)))
+        (
+            FormTerm(_sorted([*a.factors, *b.factors]), a.degree + b.degree),
+            ((FormRead(i),), (FormRead(j),)),
+        )
         for (i, a), (j, b) in product(enumerate(left), enumerate(right))
     )
 
@@ -269,7 +307,8 @@ def _division(eqn: Equation, forms: Sequence[Form]) -> Found:
         return None
     inverse = _inverted(divisor.factors)
     options = (
-        (FormTerm(_sorted([*a.factors, *inverse]), a.degree), ((FormRead(k),), FIRST)) for k, a in enumerate(above)
+        (FormTerm(_sorted([*a.factors, *inverse]), a.degree), ((FormRead(k),), FIRST))
+        for k, a in enumerate(above)
     )
     return _collected(options)
 
@@ -289,7 +328,9 @@ def _inverted(factors: Iterable[Factor]) -> tuple[Factor, ...]:
 
 
 def _sorted(factors: Iterable[Factor]) -> tuple[Factor, ...]:
-    """One order for equal products; a scalar and its inverse do not cancel, as they may be zero or infinite."""
+    """One order for equal products; a scalar and its inverse do not cancel, as they may be zero or
+    infinite.
+    """
     return tuple(sorted(factors, key=lambda factor: (id(factor[0]), factor[1])))
 
 

@@ -1,9 +1,10 @@
 """Passes through bijections that undo each other: the inverse of an output is its input.
 
-In: a `Program` with markers (`engine.program.passes`). Out: the same without the passes that are not needed. Values
-count as the same by value number only: equal equations of equal inputs have one number, so that parameters which are
-computed twice from the same inputs are the same, and everything else (arithmetic, stop_gradient, other parameters,
-another context) stands between. It is for programs before differentiation and vmap: both take the markers out.
+In: a `Program` with markers (`engine.program.passes`). Out: the same without the passes that are
+not needed. Values count as the same by value number only: equal equations of equal inputs have one
+number, so that parameters which are computed twice from the same inputs are the same, and
+everything else (arithmetic, stop_gradient, other parameters, another context) stands between. It is
+for programs before differentiation and vmap: both take the markers out.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ _WITH_BODIES = frozenset(
 
 
 def cancel_inverses(program: Program) -> Program:
-    """Leave out inverses of outputs and log-determinants that are known; the very program where nothing is marked."""
+    """Leave out inverses of outputs and log-determinants that are known; the very program where
+    nothing is marked.
+    """
     return cancel_all(program) if has_claim(program.eqns) else program
 
 
 def cancel_all(program: Program) -> Program:
-    """The same, and permutations after their inverses, marked or not; bodies of loops and branches by themselves."""
+    """The same, and permutations after their inverses, marked or not; bodies of loops and branches
+    by themselves.
+    """
     opened = inline_jits(program)
     rewriting = _Rewriting(opened)
     for eqn in opened.eqns:
@@ -79,7 +84,13 @@ class _Rewriting:
         """What was visited, with the inputs and outputs of the program that it was."""
         constvars = (*opened.constvars, *self.constants)
         consts = (*opened.consts, *self.constants.values())
-        return Program(opened.invars, constvars, consts, tuple(self.eqns), tuple(map(self._resolve, opened.outvars)))
+        return Program(
+            opened.invars,
+            constvars,
+            consts,
+            tuple(self.eqns),
+            tuple(map(self._resolve, opened.outvars)),
+        )
 
     def visit(self, eqn: Equation) -> None:
         """Add an equation, or what stands for its results."""
@@ -88,7 +99,11 @@ class _Rewriting:
         if claim is not None:
             self._visit_pass(eqn, claim)
         elif not (eqn.primitive.name == "gather" and self._is_permuted_back(eqn)):
-            eqn = _jax.with_bodies(eqn, _body_without_inverses) if eqn.primitive.name in _WITH_BODIES else eqn
+            eqn = (
+                _jax.with_bodies(eqn, _body_without_inverses)
+                if eqn.primitive.name in _WITH_BODIES
+                else eqn
+            )
             self._add(eqn, equation_key(eqn, self._number))
 
     def _resolve(self, atom: Atom) -> Atom:
@@ -108,7 +123,7 @@ class _Rewriting:
             number = self._seen.setdefault(key, len(self._seen))
             self._numbers.update({var: ("result", number, k) for k, var in enumerate(eqn.outvars)})
 
-    # --- passes -------------------------------------------------------------------------------------------------------
+    # --- passes -----------------------------------------------------------------------------------
 
     def _visit_pass(self, eqn: Equation, claim: Claim) -> None:
         base = claim.key.number, self._all(claim.arrays), self._all(claim.context)
@@ -118,7 +133,9 @@ class _Rewriting:
             made = self._ladjs.get((base, value, self._number(claim.output[0])))
             if made is not None and made.ladj is not None:
                 is_forward = made.claim.direction == "forward"
-                self._replace(claim.results[LADJ], made.ladj if is_forward else self._negated(made.ladj))
+                self._replace(
+                    claim.results[LADJ], made.ladj if is_forward else self._negated(made.ladj)
+                )
             return
         made = self._made.get((base, _OTHER[claim.direction], value))
         if made is not None:
@@ -128,7 +145,9 @@ class _Rewriting:
 
     def _note(self, base: Hashable, claim: Claim) -> None:
         output = self._resolve(claim.results[OUTPUT])
-        made = _Made(claim, output, self._resolve(claim.results[LADJ]) if LADJ in claim.results else None)
+        made = _Made(
+            claim, output, self._resolve(claim.results[LADJ]) if LADJ in claim.results else None
+        )
         ends = self._number(claim.value), self._number(output)
         self._made.setdefault((base, claim.direction, ends[1]), made)
         if made.ladj is not None:
@@ -162,7 +181,9 @@ class _Rewriting:
         num = len(claim.arrays)
 
         def ladj(*atoms: Any) -> Any:
-            found = claim.key.ladj(tuple(atoms[:num]), *atoms[num : num + 2], *(atoms[num + 2 :] or (None,)))
+            found = claim.key.ladj(
+                tuple(atoms[:num]), *atoms[num : num + 2], *(atoms[num + 2 :] or (None,))
+            )
             return -found if is_forward else found
 
         try:
@@ -179,7 +200,7 @@ class _Rewriting:
             self.visit(eqn)
         return self._resolve(body.outvars[0])
 
-    # --- permutations -------------------------------------------------------------------------------------------------
+    # --- permutations -----------------------------------------------------------------------------
 
     def _is_permuted_back(self, eqn: Equation) -> bool:
         """Whether a gather undoes another one, so that its result is the operand of that one."""
@@ -191,11 +212,15 @@ class _Rewriting:
         before = self._orders.get(self._number(operand))
         if before is not None:
             composed = before.numbers.reshape(-1)[numbers].reshape(-1)
-            if np.array_equal(composed, np.arange(composed.size)) and self._replace(out, before.source):
+            if np.array_equal(composed, np.arange(composed.size)) and self._replace(
+                out, before.source
+            ):
                 return True
         key = equation_key(eqn, self._number)
         if key is not None:
-            self._orders[("result", self._seen.setdefault(key, len(self._seen)), 0)] = _Order(operand, numbers)
+            self._orders[("result", self._seen.setdefault(key, len(self._seen)), 0)] = _Order(
+                operand, numbers
+            )
         return False
 
     def _permutation(self, eqn: Equation) -> np.ndarray | None:
@@ -211,7 +236,9 @@ class _Rewriting:
 
 
 def _body_without_inverses(body: Body) -> Body:
-    """The body of a loop, a branch or a rule, by itself; the very body where nothing is there to be left out."""
+    """The body of a loop, a branch or a rule, by itself; the very body where nothing is there to be
+    left out.
+    """
     if not (has_claim(body.eqns) or _has_gather(body)):
         return body
     program = cancel_all(from_jaxpr(body))
@@ -222,5 +249,6 @@ def _body_without_inverses(body: Body) -> Body:
 
 def _has_gather(body: Body) -> bool:
     return any(
-        eqn.primitive.name == "gather" or any(_has_gather(inner) for inner in _jax.sub_bodies(eqn)) for eqn in body.eqns
+        eqn.primitive.name == "gather" or any(_has_gather(inner) for inner in _jax.sub_bodies(eqn))
+        for eqn in body.eqns
     )

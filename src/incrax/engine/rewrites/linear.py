@@ -1,9 +1,11 @@
-"""Scalars that are linear in some sums: v = sum_t c_t R_t, with coefficients that are products of other scalars.
+"""Scalars that are linear in some sums: v = sum_t c_t R_t, with coefficients that are products of
+other scalars.
 
-A reverse pass adds up, for each scalar parameter, the sums over data of every place where it occurs.
+A reverse pass adds up, for each scalar parameter, the sums over data of every place where it
+occurs.
 
-In: equations and the sums R. Out: for each value that something else reads, its terms. It must not know what the sums
-are of.
+In: equations and the sums R. Out: for each value that something else reads, its terms. It must not
+know what the sums are of.
 """
 
 from __future__ import annotations
@@ -42,16 +44,24 @@ class LinearTerm(NamedTuple):
 Terms: TypeAlias = tuple[LinearTerm, ...]
 
 
-def linear_sums(eqns: Sequence[Equation], sources: Collection[Var], targets: Collection[Var]) -> dict[Var, Terms]:
-    """The terms of each value, linear in the sources, that is a target or that a nonlinear equation reads."""
+def linear_sums(
+    eqns: Sequence[Equation], sources: Collection[Var], targets: Collection[Var]
+) -> dict[Var, Terms]:
+    """The terms of each value, linear in the sources, that is a target or that a nonlinear equation
+    reads.
+    """
     first = _forms(eqns, sources, frozenset())
     ends = frozenset(var for var in first if var in targets) | _read_otherwise(eqns, first)
     forms = _forms(eqns, sources, ends)
     return {var: forms[var] for var in forms if var in ends}
 
 
-def _forms(eqns: Sequence[Equation], sources: Collection[Var], ends: frozenset[Var]) -> dict[Var, Terms]:
-    """Terms of every value that is linear in the sources; `ends` count as other scalars where they are read."""
+def _forms(
+    eqns: Sequence[Equation], sources: Collection[Var], ends: frozenset[Var]
+) -> dict[Var, Terms]:
+    """Terms of every value that is linear in the sources; `ends` count as other scalars where they
+    are read.
+    """
     forms: dict[Var, Terms] = {}
     for eqn in eqns:
         if len(eqn.outvars) != 1:
@@ -74,7 +84,9 @@ def _read_otherwise(eqns: Sequence[Equation], forms: dict[Var, Terms]) -> frozen
 
 
 def _terms(eqn: Equation, forms: dict[Var, Terms]) -> Terms | None:
-    """The terms of an equation's result; None where it is not linear, too long, or of another type."""
+    """The terms of an equation's result; None where it is not linear, too long, or of another
+    type.
+    """
     known = [None if isinstance(atom, Literal) else forms.get(atom) for atom in eqn.invars]
     if not _keeps_type(eqn):
         return None
@@ -89,7 +101,9 @@ def _keeps_type(eqn: Equation) -> bool:
     return all(a.shape == out.shape == () and a.dtype == out.dtype for a in avals)
 
 
-def _combined(algebra: Algebra, atoms: Sequence[Atom], known: Sequence[Terms | None]) -> Terms | None:
+def _combined(
+    algebra: Algebra, atoms: Sequence[Atom], known: Sequence[Terms | None]
+) -> Terms | None:
     first = known[0]
     if algebra.form == "linear" and len(atoms) == 1:
         return first if first is None or not algebra.is_negative(0) else _negated(first)
@@ -97,7 +111,11 @@ def _combined(algebra: Algebra, atoms: Sequence[Atom], known: Sequence[Terms | N
         parts = [_as_terms(atom, terms) for atom, terms in zip(atoms, known, strict=True)]
         return sum((_negated(t) if algebra.is_negative(n) else t for n, t in enumerate(parts)), ())
     if algebra.form == "quotient":
-        return None if first is None or known[1] is not None else tuple(term.times(atoms[1], True) for term in first)
+        return (
+            None
+            if first is None or known[1] is not None
+            else tuple(term.times(atoms[1], True) for term in first)
+        )
     if algebra.form == "product" and (first is None) != (known[1] is None):
         terms, factor = (known[1], atoms[0]) if first is None else (first, atoms[1])
         return tuple(term.times(factor, False) for term in terms or ())

@@ -1,7 +1,7 @@
 """Loop-invariant equations leave scan and while bodies, so that they run once and can be saved.
 
-In: a `Program`. Out: a `Program` in which the bodies of loops keep only what changes from iteration to iteration. It
-must not know which inputs are dirty.
+In: a `Program`. Out: a `Program` in which the bodies of loops keep only what changes from iteration
+to iteration. It must not know which inputs are dirty.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def hoist_invariants(program: Program) -> Program:
 
 
 class _Split(NamedTuple):
-    """A body in two: equations that run once, variables that they hand over, equations of each iteration."""
+    """A body in two: equations that run once, variables that they hand over, equations of each
+    iteration.
+    """
 
     hoisted: list[Equation]
     handed: list[Var]
@@ -46,7 +48,8 @@ def _simplified(jaxpr: Any) -> Program:
 
 
 def _split(body: Program, invariants: Iterable[Var], *, may_run: bool = True) -> _Split | None:
-    """Split a body by what depends on invariant inputs alone; None where nothing worth its while does.
+    """Split a body by what depends on invariant inputs alone; None where nothing worth its while
+    does.
 
     A body that may never run (`may_run=False`) keeps its calls to the host.
     """
@@ -62,13 +65,17 @@ def _split(body: Program, invariants: Iterable[Var], *, may_run: bool = True) ->
         return None
     chosen = set(map(id, hoisted))
     kept = [eqn for eqn in body.eqns if id(eqn) not in chosen]
-    read = {var for eqn in kept for var in read_vars(eqn)} | {a for a in body.outvars if isinstance(a, Var)}
+    read = {var for eqn in kept for var in read_vars(eqn)} | {
+        a for a in body.outvars if isinstance(a, Var)
+    }
     handed = [var for eqn in hoisted for var in written_vars(eqn) if var in read]
     return _Split(hoisted, handed, kept)
 
 
 def _without_free_ends(eqns: Sequence[Equation]) -> list[Equation]:
-    """Leave moves of data that only the iterations read inside the loop: handing them over would cost more."""
+    """Leave moves of data that only the iterations read inside the loop: handing them over would
+    cost more.
+    """
     read: set[Var] = set()
     kept = []
     for eqn in reversed(eqns):
@@ -84,7 +91,9 @@ def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
     split = _split(body, body.invars[:num_consts], may_run=eqn.params["length"] > 0)
     if split is None:
         return None
-    params = {name: eqn.params[name] for name in ("length", "reverse", "unroll") if name in eqn.params}
+    params = {
+        name: eqn.params[name] for name in ("length", "reverse", "unroll") if name in eqn.params
+    }
 
     def loop(*values: Any) -> list[Any]:
         consts = values[:num_consts]
@@ -93,7 +102,9 @@ def _rewrite_scan(eqn: Equation) -> list[Equation] | None:
         outer = _bind(body, body.invars[:num_consts], consts)
         _jax.evaluate(split.hoisted, outer)
 
-        def step(carry: tuple[Any, ...], xs: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        def step(
+            carry: tuple[Any, ...], xs: tuple[Any, ...]
+        ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             env = {**outer, **dict(zip(body.invars[num_consts:], [*carry, *xs], strict=True))}
             _jax.evaluate(split.kept, env)
             outputs = [_jax.read(atom, env) for atom in body.outvars]
@@ -136,19 +147,34 @@ def _rewrite_while(eqn: Equation) -> list[Equation] | None:
 
 
 def _bind(program: Program, variables: Sequence[Var], values: Sequence[Any]) -> dict[Var, Any]:
-    return {**dict(zip(program.constvars, program.consts, strict=True)), **dict(zip(variables, values, strict=True))}
+    return {
+        **dict(zip(program.constvars, program.consts, strict=True)),
+        **dict(zip(variables, values, strict=True)),
+    }
 
 
 def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None:
-    """The equations of `fun` on an equation's inputs, writing its outputs; None if a type would change."""
-    body = _jax.trace_body(fun, *[atom.val if isinstance(atom, Literal) else type_of(atom) for atom in eqn.invars])
-    if body.constvars or any(a.aval.dtype != v.aval.dtype for a, v in zip(body.outvars, eqn.outvars, strict=True)):
+    """The equations of `fun` on an equation's inputs, writing its outputs; None if a type would
+    change.
+    """
+    body = _jax.trace_body(
+        fun, *[atom.val if isinstance(atom, Literal) else type_of(atom) for atom in eqn.invars]
+    )
+    if body.constvars or any(
+        a.aval.dtype != v.aval.dtype for a, v in zip(body.outvars, eqn.outvars, strict=True)
+    ):
         return None
     outputs = [atom for atom in body.outvars if isinstance(atom, Var)]
     if len(set(outputs)) < len(eqn.outvars) or any(var in body.invars for var in outputs):
         return None
     names: dict[Var, Atom] = dict(zip(body.invars, eqn.invars, strict=True))
-    names.update({var: new for var, new in zip(outputs, eqn.outvars, strict=True) if not isinstance(new, _jax.DropVar)})
+    names.update(
+        {
+            var: new
+            for var, new in zip(outputs, eqn.outvars, strict=True)
+            if not isinstance(new, _jax.DropVar)
+        }
+    )
     eqns = []
     for inner in body.eqns:
         for var in written_vars(inner):
@@ -159,4 +185,7 @@ def _substitute(eqn: Equation, fun: Callable[..., Any]) -> list[Equation] | None
     return eqns
 
 
-_rewrites: dict[str, Callable[[Equation], list[Equation] | None]] = {"scan": _rewrite_scan, "while": _rewrite_while}
+_rewrites: dict[str, Callable[[Equation], list[Equation] | None]] = {
+    "scan": _rewrite_scan,
+    "while": _rewrite_while,
+}

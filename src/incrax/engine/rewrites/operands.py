@@ -1,9 +1,12 @@
-"""Operands of reductions as sums of products: sum_n (sum_t s_t c_t[n]) u[n], with u dirty and the same in each term.
+"""Operands of reductions as sums of products: sum_n (sum_t s_t c_t[n]) u[n], with u dirty and the
+same in each term.
 
-A reverse pass adds what every place where a value occurs contributes, before it is reduced: that of -z z / 2 is
-u (-z / 2) + (u z) (-1 / 2). Arrays that are clean stay whole, so that they are saved as they are.
+A reverse pass adds what every place where a value occurs contributes, before it is reduced: that of
+-z z / 2 is u (-z / 2) + (u z) (-1 / 2). Arrays that are clean stay whole, so that they are saved as
+they are.
 
-In: equations and what is dirty. Out: the reductions of such operands. It must not know what is made of them.
+In: equations and what is dirty. Out: the reductions of such operands. It must not know what is made
+of them.
 """
 
 from __future__ import annotations
@@ -48,13 +51,18 @@ class Product(NamedTuple):
 
     def inverse(self) -> Product:
         """One divided by it."""
-        return Product(_inverse(self.scalars), _inverse(self.clean), _inverse(self.dirty), self.is_negative)
+        return Product(
+            _inverse(self.scalars), _inverse(self.clean), _inverse(self.dirty), self.is_negative
+        )
 
     def times(self, other: Product) -> Product:
         """The product of both."""
         is_negative = self.is_negative ^ other.is_negative
         return Product(
-            self.scalars + other.scalars, self.clean + other.clean, self.dirty + other.dirty, is_negative=is_negative
+            self.scalars + other.scalars,
+            self.clean + other.clean,
+            self.dirty + other.dirty,
+            is_negative=is_negative,
         )
 
 
@@ -63,7 +71,9 @@ def _inverse(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
 
 
 class SiblingReduction(NamedTuple):
-    """The number of an equation that sums an operand, and the products that the operand is the sum of."""
+    """The number of an equation that sums an operand, and the products that the operand is the sum
+    of.
+    """
 
     number: int
     products: tuple[Product, ...]
@@ -82,8 +92,12 @@ class SiblingReduction(NamedTuple):
 Products: TypeAlias = tuple[Product, ...]
 
 
-def reductions(eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: EquationOf) -> list[SiblingReduction]:
-    """The sums over large arrays whose operand has dirty factors; `equation_of` knows what else writes what is read."""
+def reductions(
+    eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: EquationOf
+) -> list[SiblingReduction]:
+    """The sums over large arrays whose operand has dirty factors; `equation_of` knows what else
+    writes what is read.
+    """
     reader = _Reader(is_dirty, equation_of)
     found = []
     for number, eqn in enumerate(eqns):
@@ -98,7 +112,9 @@ def reductions(eqns: Sequence[Equation], is_dirty: IsDirty, equation_of: Equatio
 
 
 def _is_complete(reduction: SiblingReduction, shape: tuple[int, ...]) -> bool:
-    vectors = [atom for product in reduction.products for atom, _ in (*product.clean, *product.dirty)]
+    vectors = [
+        atom for product in reduction.products for atom, _ in (*product.clean, *product.dirty)
+    ]
     return bool(reduction.dirty) and all(atom.aval.shape == shape for atom in vectors)
 
 
@@ -131,7 +147,9 @@ class _Reader:
         self.known[var] = _whole(var) if products is None or not _is_short(products) else products
 
     def _products(self, eqn: Equation, operands: list[Products]) -> Products | None:
-        """The products of a result; sums among its operands stay whole where they cannot be taken apart in it."""
+        """The products of a result; sums among its operands stay whole where they cannot be taken
+        apart in it.
+        """
         algebra = algebra_of(eqn)
         if _is_filled(eqn):
             return operands[0]
@@ -141,7 +159,12 @@ class _Reader:
         products = rule(operands)
         if products is not None or all(len(operand) == 1 for operand in operands):
             return products
-        return rule([p if len(p) == 1 else _whole(atom) for p, atom in zip(operands, eqn.invars, strict=True)])
+        return rule(
+            [
+                p if len(p) == 1 else _whole(atom)
+                for p, atom in zip(operands, eqn.invars, strict=True)
+            ]
+        )
 
 
 def _is_filled(eqn: Equation) -> bool:

@@ -1,12 +1,13 @@
 """Values that plans save although the program does not name them: partial sums and stacked rows.
 
-A derived variable has a recipe, equations that compute it from variables of the program. It is made once per set of
-inputs, so that plans for different dirty sets share it.
+A derived variable has a recipe, equations that compute it from variables of the program. It is made
+once per set of inputs, so that plans for different dirty sets share it.
 
-`regroup`: in a sum with clean and dirty terms, the clean ones become one value, sum_i t_i = R + sum_dirty t_i.
-`stack_rows`: reductions sum_n u[n] r_k[n] over one dirty u and loaded rows r_k become one product M u (a reverse pass
-over k scalars ends in k such reductions, which XLA on CPU runs one by one).
-Both change the order of summation, by a few units in the last place of the largest term.
+`regroup`: in a sum with clean and dirty terms, the clean ones become one value, sum_i t_i = R +
+sum_dirty t_i. `stack_rows`: reductions sum_n u[n] r_k[n] over one dirty u and loaded rows r_k
+become one product M u (a reverse pass over k scalars ends in k such reductions, which XLA on CPU
+runs one by one). Both change the order of summation, by a few units in the last place of the
+largest term.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Equation, Var
@@ -25,7 +27,9 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.program.chains import SumChain
 
 MIN_CLEAN_TERMS = 4
-"""Clean terms from which on a partial sum is worth a value of its own; a change of any of them makes it stale."""
+"""Clean terms from which on a partial sum is worth a value of its own; a change of any of them
+makes it stale.
+"""
 
 MIN_ROWS = 2
 MIN_ROW_SIZE = 1024
@@ -35,8 +39,8 @@ MIN_ROW_SIZE = 1024
 class DerivedTable:
     """Recipes of derived variables, interned by what they are made of.
 
-    `matrices` are those variables that only a matrix product reads; `flags` has for some of them a variable that is
-    computed with it and says whether it may be used.
+    `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
+    variable that is computed with it and says whether it may be used.
     """
 
     def __init__(self) -> None:
@@ -46,7 +50,9 @@ class DerivedTable:
         self._made: dict[Hashable, Var] = {}
 
     def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
-        """The variable that `fun` of the inputs computes; the same one for the same kind and inputs."""
+        """The variable that `fun` of the inputs computes; the same one for the same kind and
+        inputs.
+        """
         key = (kind, tuple(inputs))
         if key not in self._made:
             outputs, eqns = traced_equations(fun, inputs)
@@ -54,7 +60,9 @@ class DerivedTable:
             self._made[key] = outputs[0]
         return self._made[key]
 
-    def make_matrix(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., tuple[Any, Any]]) -> Var:
+    def make_matrix(
+        self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., tuple[Any, Any]]
+    ) -> Var:
         """The matrix that `fun` computes together with a flag."""
         key = (kind, tuple(inputs))
         if key not in self._made:
@@ -80,7 +88,9 @@ def traced_equations(
     fun: Callable[..., Any], inputs: Sequence[Var], outputs: Sequence[Var] | None = None
 ) -> tuple[list[Var], tuple[Equation, ...]]:
     """The equations of a function applied to variables; it may write to given output variables."""
-    body = _jax.trace_body(fun, *[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs])
+    body = _jax.trace_body(
+        fun, *[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in inputs]
+    )
     assert not body.consts
     names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
     if outputs is not None:
@@ -95,7 +105,9 @@ def traced_equations(
 
 
 def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
-    """The equations sorted so that each reads what was written before; None where they depend on each other."""
+    """The equations sorted so that each reads what was written before; None where they depend on
+    each other.
+    """
     writer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
     needs = [{writer[var] for var in read_vars(eqn) if var in writer} for eqn in eqns]
     readers: list[list[int]] = [[] for _ in eqns]
@@ -116,7 +128,7 @@ def in_order(eqns: Sequence[Equation]) -> tuple[Equation, ...] | None:
     return tuple(order) if len(order) == len(eqns) else None
 
 
-# --- partial sums -------------------------------------------------------------------------------------------------
+# --- partial sums ---------------------------------------------------------------------------------
 
 
 def regroup(
@@ -126,9 +138,11 @@ def regroup(
     is_clean: Callable[[Var], bool],
     kept: Iterable[Var] = (),
 ) -> dict[int, tuple[Equation, ...]]:
-    """What takes the place of equations, by number, where the clean terms of partly dirty sums are added up first.
+    """What takes the place of equations, by number, where the clean terms of partly dirty sums are
+    added up first.
 
-    The partial sums are derived variables, to be loaded or computed before; `kept` sums stay as they are.
+    The partial sums are derived variables, to be loaded or computed before; `kept` sums stay as
+    they are.
     """
     replaced: dict[int, tuple[Equation, ...]] = {}
     kept = frozenset(kept)
@@ -147,7 +161,9 @@ def regroup(
 
 
 def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equation, ...]:
-    """The sum of two or more terms from the left, by additions like another one, written to a variable."""
+    """The sum of two or more terms from the left, by additions like another one, written to a
+    variable.
+    """
     eqns = []
     left = terms[0]
     for term in terms[1:-1]:
@@ -157,7 +173,7 @@ def additions(terms: Sequence[Var], like: Equation, total: Var) -> tuple[Equatio
     return (*eqns, like.replace(invars=[left, terms[-1]], outvars=[total]))
 
 
-# --- stacked rows -------------------------------------------------------------------------------------------------
+# --- stacked rows ---------------------------------------------------------------------------------
 
 
 class _Group(NamedTuple):
@@ -168,10 +184,14 @@ class _Group(NamedTuple):
 def stack_rows(
     eqns: Sequence[Equation], loads: Sequence[Var], kept: Iterable[Var], table: DerivedTable
 ) -> tuple[tuple[Equation, ...], tuple[Var, ...]]:
-    """Merge reductions over loaded rows into matrix products; returns the new equations and loads."""
+    """Merge reductions over loaded rows into matrix products; returns the new equations and
+    loads.
+    """
     producer = {var: number for number, eqn in enumerate(eqns) for var in written_vars(eqn)}
     kept = frozenset(kept)
-    groups = {u: g for u, g in _groups(eqns, set(loads), producer).items() if len(set(g.rows)) >= MIN_ROWS}
+    groups = {
+        u: g for u, g in _groups(eqns, set(loads), producer).items() if len(set(g.rows)) >= MIN_ROWS
+    }
     if not groups:
         return tuple(eqns), tuple(loads)
     inserted: dict[int, list[Equation]] = {}
@@ -188,21 +208,36 @@ def stack_rows(
             places.setdefault(row, (matrix, number))
         outputs = [eqns[number].outvars[0] for number in group.reductions]
         order = [numbers[row] for row in group.rows]
-        inserted[group.reductions[0]] = list(traced_equations(_products(order), [matrix, shared], outputs)[1])
+        inserted[group.reductions[0]] = list(
+            traced_equations(_products(order), [matrix, shared], outputs)[1]
+        )
         removed.update(group.reductions)
-    body = live([new for n, eqn in enumerate(eqns) for new in inserted.get(n, () if n in removed else (eqn,))], {*kept})
+    body = live(
+        [
+            new
+            for n, eqn in enumerate(eqns)
+            for new in inserted.get(n, () if n in removed else (eqn,))
+        ],
+        {*kept},
+    )
     used = {var for eqn in body for var in read_vars(eqn)}
     read: dict[Var, dict[Var, int]] = {}
     for row, (matrix, number) in places.items():
         if row in used or row in kept:
             read.setdefault(matrix, {})[row] = number
-    slices = [traced_equations(_slices(rows), [matrix], list(rows))[1] for matrix, rows in read.items()]
+    slices = [
+        traced_equations(_slices(rows), [matrix], list(rows))[1] for matrix, rows in read.items()
+    ]
     body = [*(eqn for part in slices for eqn in part), *body]
     written = {var for eqn in body for var in written_vars(eqn)}
-    return tuple(body), tuple(v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written)
+    return tuple(body), tuple(
+        v for v in [*loads, *matrices] if (v in used or v in kept) and v not in written
+    )
 
 
-def _groups(eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int]) -> dict[Var, _Group]:
+def _groups(
+    eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int]
+) -> dict[Var, _Group]:
     """Full reductions of a product of one computed and one loaded array, by the computed one."""
     groups: dict[Var, _Group] = {}
     for number, eqn in enumerate(eqns):
@@ -222,12 +257,22 @@ def _groups(eqns: Sequence[Equation], loads: set[Var], producer: dict[Var, int])
 
 
 def is_full_sum(eqn: Equation, kinds: str = "fc") -> bool:
-    """Whether an equation sums all of a large array of numbers of these kinds, complex ones included or not."""
+    """Whether an equation sums all of a large array of numbers of these kinds, complex ones
+    included or not.
+    """
     if eqn.primitive.name != "reduce_sum" or not isinstance(eqn.invars[0], Var):
         return False
     aval = eqn.invars[0].aval
-    is_wide = not _jax.is_key_dtype(aval.dtype) and np.dtype(aval.dtype).kind in kinds and aval.dtype.itemsize >= 4
-    return is_wide and len(eqn.params["axes"]) == len(aval.shape) and _jax.aval_size(aval) >= MIN_ROW_SIZE
+    is_wide = (
+        not _jax.is_key_dtype(aval.dtype)
+        and np.dtype(aval.dtype).kind in kinds
+        and aval.dtype.itemsize >= 4
+    )
+    return (
+        is_wide
+        and len(eqn.params["axes"]) == len(aval.shape)
+        and _jax.aval_size(aval) >= MIN_ROW_SIZE
+    )
 
 
 def live(eqns: Sequence[Equation], kept: set[Var]) -> list[Equation]:
@@ -255,7 +300,9 @@ def _slices(rows: Mapping[Var, int]) -> Callable[..., Any]:
 
 def _products(order: Sequence[int]) -> Callable[..., Any]:
     def products(matrix: Any, shared: Any) -> list[Any]:
-        sums = jnp.matmul(matrix, shared.ravel(), precision=jax.lax.Precision.HIGHEST)
-        return [jax.lax.reshape(jax.lax.slice_in_dim(sums, index, index + 1), ()) for index in order]
+        sums = jnp.matmul(matrix, shared.ravel(), precision=Precision.HIGHEST)
+        return [
+            jax.lax.reshape(jax.lax.slice_in_dim(sums, index, index + 1), ()) for index in order
+        ]
 
     return products

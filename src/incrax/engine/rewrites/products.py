@@ -1,14 +1,17 @@
-"""Weighted products of a matrix of clean rows with one dirty vector: d_k (M u)_k, guarded against leaving the range.
+"""Weighted products of a matrix of clean rows with one dirty vector: d_k (M u)_k, guarded against
+leaving the range.
 
 A row of M is a sum of terms, each a product of clean scalars and clean arrays.
 
-Law: where a guard is true, each result differs from that of the reductions it stands for by rounding of single terms
-and of their sums, in whatever order a term's factors are multiplied. Let B be the product, over a term's factors, of
-max(1, |factor|): no product of some of them exceeds B, so none overflows where B is bounded; and where one underflows,
-what is lost is at most `tiny` times B. Guards bound parts of B:
-- of M and the scalars put into it: the flag that comes with M; M is not to be used where it is false;
-- of u, and of the scalars d_k: the guard of the equations, which also asks that what N terms may lose is small against
-  each result. Where it is false, the results are not to be used.
+Law: where a guard is true, each result differs from that of the reductions it stands for by
+rounding of single terms and of their sums, in whatever order a term's factors are multiplied. Let B
+be the product, over a term's factors, of max(1, |factor|): no product of some of them exceeds B, so
+none overflows where B is bounded; and where one underflows, what is lost is at most `tiny` times B.
+Guards bound parts of B:
+- of M and the scalars put into it: the flag that comes with M; M is not to be used where it is
+  false;
+- of u, and of the scalars d_k: the guard of the equations, which also asks that what N terms may
+  lose is small against each result. Where it is false, the results are not to be used.
 
 In: rows, dirty factors. Out: equations with a guard, and the matrix in the table of derived values.
 """
@@ -24,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.lax import Precision
 
 from incrax import _jax
 from incrax._jax import Equation, Var
@@ -35,8 +39,9 @@ Key: TypeAlias = tuple[tuple[int, bool], ...]
 _MATRIX_RANGE = 0.35
 _SHARED_RANGE = 0.25
 _SCALAR_RANGE = 0.15
-"""Exponents of the least normal number: B is below tiny**-0.35 for M, tiny**-0.25 for u, tiny**-0.15 for d_k, and
-tiny**-0.75 leaves room for sums of 1e9 terms in single precision."""
+"""Exponents of the least normal number: B is below tiny**-0.35 for M, tiny**-0.25 for u,
+tiny**-0.15 for d_k, and tiny**-0.75 leaves room for sums of 1e9 terms in single precision.
+"""
 
 _MAX_LOSSES = 16.0
 """Products in a term, and so losses by underflow, that are reckoned with."""
@@ -56,7 +61,9 @@ class ProductEntry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A row's product with the shared vector, times scalars and a number: a part of the value of `sink`."""
+    """A row's product with the shared vector, times scalars and a number: a part of the value of
+    `sink`.
+    """
 
     sink: Var
     row: tuple[ProductEntry, ...]
@@ -66,13 +73,17 @@ class Piece(NamedTuple):
     @property
     def key(self) -> tuple[tuple[Key, Key, float], ...]:
         """Equal for pieces of the same row; a term may occur twice in it."""
-        return tuple(sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row))
+        return tuple(
+            sorted((factor_key(e.scalars), factor_key(e.arrays), e.number) for e in self.row)
+        )
 
 
 def weighted_products(
     pieces: Sequence[Piece], dirty: Sequence[Factor], outputs: Sequence[Var], table: DerivedTable
 ) -> tuple[tuple[Equation, ...], Var]:
-    """Equations that read M, write each piece to an output, and a guard; u is the product of the dirty arrays."""
+    """Equations that read M, write each piece to an output, and a guard; u is the product of the
+    dirty arrays.
+    """
     keys = [piece.key for piece in pieces]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     rows = {key: piece.row for key, piece in zip(keys, pieces, strict=True)}
@@ -80,14 +91,18 @@ def weighted_products(
     inputs = list(dict.fromkeys(a for f in (dirty, *(p.scalars for p in pieces)) for a, _ in f))
     guard = _jax.new_var(_jax.bool_aval())
     order = [numbers[key] for key in keys]
-    return traced_equations(_products(pieces, dirty, order, inputs), [matrix, *inputs], [*outputs, guard])[1], guard
+    return traced_equations(
+        _products(pieces, dirty, order, inputs), [matrix, *inputs], [*outputs, guard]
+    )[1], guard
 
 
-# --- the matrix ---------------------------------------------------------------------------------------------------
+# --- the matrix -----------------------------------------------------------------------------------
 
 
 class _Term(NamedTuple):
-    """A term of a row with its factors by number among the inputs, so that equal matrices are recognised."""
+    """A term of a row with its factors by number among the inputs, so that equal matrices are
+    recognised.
+    """
 
     scalars: tuple[tuple[int, bool], ...]
     arrays: tuple[tuple[int, bool], ...]
@@ -104,13 +119,17 @@ def _matrix(rows: Sequence[Sequence[ProductEntry]], aval: Any, table: DerivedTab
     def numbered(factors: Iterable[Factor]) -> tuple[tuple[int, bool], ...]:
         return tuple((numbers[atom], inverse) for atom, inverse in factors)
 
-    spec = tuple(tuple(_Term(numbered(e.scalars), numbered(e.arrays), e.number) for e in row) for row in rows)
+    spec = tuple(
+        tuple(_Term(numbered(e.scalars), numbered(e.arrays), e.number) for e in row) for row in rows
+    )
 
     def stack(*values: Any) -> tuple[Any, Any]:
         flat = [lax.reshape(value, (value.size,)) if value.ndim > 1 else value for value in values]
 
         def entry(term: _Term) -> Any:
-            scalar = multiply(_number(term.number, dtype), [(flat[k], inverse) for k, inverse in term.scalars])
+            scalar = multiply(
+                _number(term.number, dtype), [(flat[k], inverse) for k, inverse in term.scalars]
+            )
             arrays = [(flat[k], inverse) for k, inverse in term.arrays]
             return multiply(lax.broadcast(scalar, (size,)), arrays)
 
@@ -129,7 +148,11 @@ def _bounds(terms: Sequence[_Term], values: Sequence[Any], dtype: Any) -> Any:
     bounds = []
     for term in terms:
         size = _number(min(max(1.0, abs(term.number)), largest), dtype)
-        bounds.append(functools.reduce(lax.mul, [parts[factor] for factor in (*term.scalars, *term.arrays)], size))
+        bounds.append(
+            functools.reduce(
+                lax.mul, [parts[factor] for factor in (*term.scalars, *term.arrays)], size
+            )
+        )
     return jnp.stack(bounds)
 
 
@@ -141,11 +164,15 @@ def _number(value: float, dtype: Any) -> Any:
 
 def _bound(factors: Iterable[tuple[Any, bool]]) -> Any:
     """B, the product of max(1, |factor|) over the factors."""
-    return functools.reduce(operator.mul, [_bound_of(factor, inverse) for factor, inverse in factors])
+    return functools.reduce(
+        operator.mul, [_bound_of(factor, inverse) for factor, inverse in factors]
+    )
 
 
 def _bound_of(factor: Any, inverse: bool) -> Any:
-    """max(1, |factor|), of an array for the largest element; not a number stays one, so that guards are false."""
+    """max(1, |factor|), of an array for the largest element; not a number stays one, so that guards
+    are false.
+    """
     size = lax.abs(factor)
     axes = tuple(range(factor.ndim))
     one = lax.full_like(size, 1, shape=())
@@ -165,7 +192,7 @@ def multiply(start: Any, factors: Iterable[tuple[Any, bool]]) -> Any:
     return value
 
 
-# --- its product with u -------------------------------------------------------------------------------------------
+# --- its product with u ---------------------------------------------------------------------------
 
 
 def _products(
@@ -175,7 +202,10 @@ def _products(
 
     def products(matrix: Any, *values: Any) -> list[Any]:
         dtype = matrix.dtype
-        names = {var: value.ravel() if value.ndim else value for var, value in zip(inputs, values, strict=True)}
+        names = {
+            var: value.ravel() if value.ndim else value
+            for var, value in zip(inputs, values, strict=True)
+        }
 
         def read(factors: Iterable[Factor]) -> list[tuple[Any, bool]]:
             return [(names[atom], inverse) for atom, inverse in factors]
@@ -185,7 +215,7 @@ def _products(
         # One bound per array, so that products of other groups share it.
         shared = _bound([(names[atom], inverse) for atom, inverse in dict.fromkeys(dirty)])
         shared = shared ** max(map(dirty.count, dirty))
-        dots = jnp.matmul(matrix, u, precision=jax.lax.Precision.HIGHEST)
+        dots = jnp.matmul(matrix, u, precision=Precision.HIGHEST)
         numbers = jnp.stack([_number(piece.number, dtype) for piece in pieces])
         tables = _tables([read(piece.scalars) for piece in pieces], dtype)
         results = jnp.stack([_at(dots, k) for k in order]) * _scales(numbers, *tables)
@@ -197,12 +227,17 @@ def _products(
 
 
 def _tables(products: Sequence[Sequence[tuple[Any, bool]]], dtype: Any) -> tuple[Any, Any]:
-    """Scalar factors of each product as rows of multipliers and divisors, padded with ones: the order is kept."""
+    """Scalar factors of each product as rows of multipliers and divisors, padded with ones: the
+    order is kept.
+    """
     length = max(1, *map(len, products))
     one = jnp.ones((), dtype)
 
     def table(is_kept: Callable[[bool], bool]) -> Any:
-        rows = [[x if is_kept(inverse) else one for x, inverse in p] + [one] * (length - len(p)) for p in products]
+        rows = [
+            [x if is_kept(inverse) else one for x, inverse in p] + [one] * (length - len(p))
+            for p in products
+        ]
         return jnp.array(rows, dtype).reshape(len(products), length)
 
     return table(lambda inverse: not inverse), table(lambda inverse: inverse)
@@ -216,8 +251,12 @@ def _scales(numbers: Any, multipliers: Any, divisors: Any) -> Any:
     return scale
 
 
-def _is_safe(results: Any, shared: Any, numbers: Any, multipliers: Any, divisors: Any, num_terms: int) -> Any:
-    """Whether B is bounded, and each result is zero for a zero factor or large against what its terms may lose."""
+def _is_safe(
+    results: Any, shared: Any, numbers: Any, multipliers: Any, divisors: Any, num_terms: int
+) -> Any:
+    """Whether B is bounded, and each result is zero for a zero factor or large against what its
+    terms may lose.
+    """
     tiny = _tiny(results.dtype)
     eps = float(jnp.finfo(results.dtype).eps)
     sizes = jnp.abs(jnp.concatenate([numbers[:, None], multipliers, 1 / divisors], axis=1))

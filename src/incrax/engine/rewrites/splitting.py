@@ -1,9 +1,10 @@
-"""A function of two results in two: what the first needs now, and what only the second needs, later.
+"""A function of two results in two: what the first needs now, and what only the second needs,
+later.
 
-In: a function that returns two values, as a pass through a bijection and its log-determinant. Out: equations for the
-first, the values that they hand over, and equations for the second, which run nothing again: a conditioner runs once. A
-scan is split into two. The values are those that the first needs anyway, so that keeping them costs memory only; no
-prices are weighed.
+In: a function that returns two values, as a pass through a bijection and its log-determinant. Out:
+equations for the first, the values that they hand over, and equations for the second, which run
+nothing again: a conditioner runs once. A scan is split into two. The values are those that the
+first needs anyway, so that keeping them costs memory only; no prices are weighed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class _Division(NamedTuple):
 
 
 def _split(eqns: Equations, first: Atoms, second: Atoms, given: Sequence[Var]) -> _Division:
-    """What `first` needs, what only `second` needs, and what the former hands over, of `given` too."""
+    """What `first` needs, what only `second` needs, and what the former hands over, of `given`
+    too.
+    """
     now = needed_equations(eqns, first)
     is_now = set(map(id, now))
     later = [eqn for eqn in needed_equations(eqns, second) if id(eqn) not in is_now]
@@ -69,7 +72,9 @@ class InTwo:
     def first(self) -> tuple[Any, list[Any]]:
         """The first result, and what the second needs of what it was computed from."""
         outputs = (self._first, *self._split.handed)
-        result, *kept = _evaluated(self._split.now, outputs, _variables(self._program), self._values)
+        result, *kept = _evaluated(
+            self._split.now, outputs, _variables(self._program), self._values
+        )
         return result, kept
 
     def second(self, kept: Values | None) -> Any:
@@ -84,7 +89,7 @@ class InTwo:
         return _evaluated(eqns, [self._second], variables, (*self._values, *kept))[0]
 
 
-# --- scans ------------------------------------------------------------------------------------------------------------
+# --- scans ----------------------------------------------------------------------------------------
 
 
 def _with_scans_in_two(program: Program, operands: Values) -> Program:
@@ -107,9 +112,11 @@ def _with_scans_in_two(program: Program, operands: Values) -> Program:
 
 
 def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any]] | None:
-    """A scan as one for the outputs that are wanted, and one for the others, which reads what each turn handed over.
+    """A scan as one for the outputs that are wanted, and one for the others, which reads what each
+    turn handed over.
 
-    None if all outputs are wanted. A scan inside the body is not split: it is of the first if that needs an output.
+    None if all outputs are wanted. A scan inside the body is not split: it is of the first if that
+    needs an output.
     """
     num_consts, num_carry = _jax.scan_counts(eqn)
     options = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
@@ -119,13 +126,17 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
     is_first = _needed_outputs(body, carried, [var in wanted for var in eqn.outvars])
     if all(is_first):
         return None
-    chosen = {half: [k for k, flag in enumerate(is_first) if flag == half] for half in (True, False)}
+    chosen = {
+        half: [k for k, flag in enumerate(is_first) if flag == half] for half in (True, False)
+    }
     outputs = {half: [body.outvars[k] for k in numbers] for half, numbers in chosen.items()}
     own = {half: [k for k in numbers if k < num_carry] for half, numbers in chosen.items()}
     split = _split(body.eqns, outputs[True], outputs[False], [carried[k] for k in own[True]])
 
     def scanned(half: bool, values: Values, stacks: Values) -> list[Any]:
-        eqns, given, handed = (split.now, [], split.handed) if half else (split.later, split.handed, [])
+        eqns, given, handed = (
+            (split.now, [], split.handed) if half else (split.later, split.handed, [])
+        )
         wanted = (*outputs[half], *handed)
         read = _read(eqns, wanted)
         x_numbers = [k for k, var in enumerate(xs) if var in read]
@@ -133,7 +144,9 @@ def _scan_in_two(eqn: Equation, wanted: set[Var]) -> Callable[[Values], list[Any
         variables = (*body.constvars, *body.invars[:num_consts], *moving)
 
         def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-            found = _evaluated(eqns, wanted, variables, (*body.consts, *values[:num_consts], *carry, *xs))
+            found = _evaluated(
+                eqns, wanted, variables, (*body.consts, *values[:num_consts], *carry, *xs)
+            )
             return found[: len(carry)], found[len(carry) :]
 
         start = [values[num_consts + k] for k in own[half]]

@@ -1,13 +1,15 @@
-"""Statistics of polynomial reductions: one vector (z0, P(z0), J, H), and the polynomial it stands for.
+"""Statistics of polynomial reductions: one vector (z0, P(z0), J, H), and the polynomial it stands
+for.
 
-With each reduction goes a second polynomial, its *scale*: the sum of its terms w_n(z), each with the sign that it has
-at z0,
+With each reduction goes a second polynomial, its *scale*: the sum of its terms w_n(z), each with
+the sign that it has at z0,
     B(z) = sum_n sign(w_n(z0)) w_n(z).
-At z0 it is the sum of their sizes, elsewhere never more: |B(z)| <= sum_n |w_n(z)|. So it says at z, without the rows,
-how large the terms are to which the rounding of a direct evaluation is proportional.
+At z0 it is the sum of their sizes, elsewhere never more: |B(z)| <= sum_n |w_n(z)|. So it says at z,
+without the rows, how large the terms are to which the rounding of a direct evaluation is
+proportional.
 
-In: a group of reductions with their forms. Out: the saved variable with its recipe, and P(z) in a graph. It must not
-know which equations it replaces.
+In: a group of reductions with their forms. Out: the saved variable with its recipe, and P(z) in a
+graph. It must not know which equations it replaces.
 """
 
 from __future__ import annotations
@@ -30,11 +32,15 @@ BATCH = 8
 """Directions that are differentiated at once, while statistics are made."""
 
 MAX_GROWTH = {8: 1e4, 4: 64.0}
-"""How much larger than a result its terms may be, by bytes of the number: 2e-12 in double, 8e-6 in single precision."""
+"""How much larger than a result its terms may be, by bytes of the number: 2e-12 in double, 8e-6 in
+single precision.
+"""
 
 
 MAX_TERM = 0.6
-"""Exponent of the least normal number that bounds terms either way: times factors they are numbers still."""
+"""Exponent of the least normal number that bounds terms either way: times factors they are numbers
+still.
+"""
 
 MAX_STEP = 0.5
 """The same for z - z0, whose squares enter."""
@@ -53,7 +59,9 @@ class Output(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Terms of reductions whose statistics depend on the same clean inputs, by degree, and how they are computed."""
+    """Terms of reductions whose statistics depend on the same clean inputs, by degree, and how they
+    are computed.
+    """
 
     straight: tuple[Output, ...]
     curved: tuple[Output, ...]
@@ -77,7 +85,7 @@ class Group(NamedTuple):
         return tuple(dict.fromkeys(output.var for output in self.outputs))
 
 
-# --- numbers ----------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def num_real(aval: Any) -> int:
@@ -87,7 +95,9 @@ def num_real(aval: Any) -> int:
 
 def pack(values: Sequence[Any], dtype: Any) -> Any:
     """Values as one vector of real numbers."""
-    parts = [part.ravel() for x in values for part in ((x.real, x.imag) if jnp.iscomplexobj(x) else (x,))]
+    parts = [
+        part.ravel() for x in values for part in ((x.real, x.imag) if jnp.iscomplexobj(x) else (x,))
+    ]
     return jnp.concatenate(parts).astype(dtype) if parts else jnp.zeros(0, dtype)
 
 
@@ -111,11 +121,13 @@ def number_of(value: Any, inverse: bool) -> Any:
     return 1 / value if inverse else value
 
 
-# --- statistics -------------------------------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------
 
 
 class _Evaluation:
-    """The polynomials w of a group's steps at one z, a list for each variable: one for each of its terms."""
+    """The polynomials w of a group's steps at one z, a list for each variable: one for each of its
+    terms.
+    """
 
     def __init__(self, group: Group, forms: Forms, known: Mapping[Var, Any], z: Any) -> None:
         symbols = group.cone.symbols
@@ -133,7 +145,9 @@ class _Evaluation:
         total: list[Any] = []
         for application in step.terms[term]:
             pairs = zip(step.eqn.invars, application, strict=True)
-            outputs = _jax.apply(step.eqn, [change(self._input(atom, reads)) for atom, reads in pairs])
+            outputs = _jax.apply(
+                step.eqn, [change(self._input(atom, reads)) for atom, reads in pairs]
+            )
             total = [a + b for a, b in zip(total, outputs, strict=True)] if total else list(outputs)
         return total
 
@@ -167,12 +181,17 @@ def make_statistics(group: Group, forms: Forms, table: DerivedTable) -> Var:
 
     def make(*values: Any) -> Any:
         known = dict(zip(clean, values, strict=False))
-        at = {var: _jax.as_constant(x, None) for var, x in zip(numbers, values[len(clean) :], strict=True)}
+        at = {
+            var: _jax.as_constant(x, None)
+            for var, x in zip(numbers, values[len(clean) :], strict=True)
+        }
         centre = pack([number_of(at[var], inverse) for var, inverse in symbols], group.dtype)
 
         def polynomials(z: Any) -> tuple[Any, Any]:
             evaluation = _Evaluation(group, forms, known, z)
-            straight, curved = (_with_scales(evaluation, part) for part in (group.straight, group.curved))
+            straight, curved = (
+                _with_scales(evaluation, part) for part in (group.straight, group.curved)
+            )
             return pack(straight, group.dtype), pack(curved, group.dtype)
 
         return jnp.concatenate([centre, *_derivatives(polynomials, centre)])
@@ -192,7 +211,9 @@ def _with_scales(evaluation: _Evaluation, outputs: Sequence[Output]) -> list[Any
 
 
 def _turned(x: Any) -> Any:
-    """Each element times the sign, or phase, that makes it positive at the centre, and has no derivative."""
+    """Each element times the sign, or phase, that makes it positive at the centre, and has no
+    derivative.
+    """
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     if jnp.iscomplexobj(x):
@@ -204,7 +225,9 @@ def _turned(x: Any) -> Any:
 
 
 def _derivatives(polynomials: Callable[[Any], tuple[Any, Any]], centre: Any) -> list[Any]:
-    """P, J (p, m) and H (p, m2, p) at the centre, a few directions at a time so that memory stays bounded."""
+    """P, J (p, m) and H (p, m2, p) at the centre, a few directions at a time so that memory stays
+    bounded.
+    """
 
     def together(z: Any) -> Any:
         return jnp.concatenate(polynomials(z))
@@ -216,7 +239,9 @@ def _derivatives(polynomials: Callable[[Any], tuple[Any, Any]], centre: Any) -> 
     found = [values, _slopes(together, centre, directions).ravel()]
     num_curved = jax.eval_shape(polynomials, centre)[1].size
     if num_curved:
-        found.append(_curvatures(lambda z: polynomials(z)[1], centre, directions, num_curved).ravel())
+        found.append(
+            _curvatures(lambda z: polynomials(z)[1], centre, directions, num_curved).ravel()
+        )
     return found
 
 
@@ -226,7 +251,9 @@ def _slopes(fun: Callable[[Any], Any], centre: Any, directions: Any) -> Any:
 
 
 def _curvatures(fun: Callable[[Any], Any], centre: Any, directions: Any, num_outputs: int) -> Any:
-    """Second derivatives, (p, m, p): gradients along each direction, or pairs of directions where outputs are many."""
+    """Second derivatives, (p, m, p): gradients along each direction, or pairs of directions where
+    outputs are many.
+    """
     if 2 * num_outputs <= len(directions):
         return _slopes(jax.jacrev(fun), centre, directions)
 
@@ -236,13 +263,17 @@ def _curvatures(fun: Callable[[Any], Any], centre: Any, directions: Any, num_out
     return jax.lax.map(along, directions)
 
 
-# --- the polynomial ---------------------------------------------------------------------------------------------------
+# --- the polynomial -------------------------------------------------------------------------------
 
 
 def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
-    """P(z), and whether no term is much larger than it, or than the terms of the direct form are at z."""
+    """P(z), and whether no term is much larger than it, or than the terms of the direct form are at
+    z.
+    """
     p = group.num_numbers
-    num_straight, num_curved = (2 * sum(num_real(x.aval) for x in part) for part in (group.straight, group.curved))
+    num_straight, num_curved = (
+        2 * sum(num_real(x.aval) for x in part) for part in (group.straight, group.curved)
+    )
     m = num_straight + num_curved
     centre, values, slopes, curvatures = _split(known, [p, m, p * m, p * num_curved * p])
     slopes = slopes.reshape(p, m)
@@ -258,7 +289,9 @@ def taylor(group: Group, known: Any, z: Any) -> tuple[Any, Any]:
     terms = jnp.maximum(*_halves(jnp.abs(values) + bound + jnp.pad(bent, pad), num_straight))
     size = jnp.maximum(jnp.abs(total), jnp.abs(scale))
     growth = MAX_GROWTH[np.dtype(group.dtype).itemsize]
-    return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(_are_within(terms, MAX_TERM) & (terms <= growth * size))
+    return total, jnp.all(_are_within(d, MAX_STEP)) & jnp.all(
+        _are_within(terms, MAX_TERM) & (terms <= growth * size)
+    )
 
 
 def _are_within(x: Any, exponent: float) -> Any:

@@ -1,9 +1,11 @@
 """In which order saved values go when the byte budget is short.
 
-Seconds that a byte saves: the segment that computes a group of values has measured or estimated seconds, and all of the
-group must be there to save them. Marked values go last, and before them those that depend on frozen data alone.
+Seconds that a byte saves: the segment that computes a group of values has measured or estimated
+seconds, and all of the group must be there to save them. Marked values go last, and before them
+those that depend on frozen data alone.
 
-In: a state, segments. Out: its variables, the least worth keeping first. It must not know the budget.
+In: a state, segments. Out: its variables, the least worth keeping first. It must not know the
+budget.
 """
 
 from __future__ import annotations
@@ -38,9 +40,13 @@ def _shown(var: Var, name: str | None) -> str:
     return kind if name is None else f"`{name}` {kind}"
 
 
-def cheapest_first(facts: Facts, segments: Segments, values: Iterable[LeafValue], saved: Iterable[Var]) -> list[Var]:
-    """The saved variables of a state with these leaf values, in the order in which they are to go."""
-    layout = facts.dependence.layout
+def cheapest_first(
+    facts: Facts, segments: Segments, values: Iterable[LeafValue], saved: Iterable[Var]
+) -> list[Var]:
+    """The saved variables of a state with these leaf values, in the order in which they are to
+    go.
+    """
+    layout = facts.layout
     frozen = sum(layout.leaf_mask(i) for i, value in enumerate(values) if is_frozen(value.anchor))
 
     def worth(var: Var) -> tuple[bool, bool, float]:
@@ -52,15 +58,22 @@ def cheapest_first(facts: Facts, segments: Segments, values: Iterable[LeafValue]
     return sorted(saved, key=worth)
 
 
-def results_without_saved(store: Store, run: Callable[[], list[Any]] | None, error: Exception) -> list[Any]:
-    """Drop all saved values, those that frames of the failed call hold as well, and run once more, if that is allowed.
+def results_without_saved(
+    store: Store, run: Callable[[], list[Any]] | None, error: Exception
+) -> list[Any]:
+    """Drop all saved values, those that frames of the failed call hold as well, and run once more,
+    if that is allowed.
 
     Raises:
         MemoryBudgetError: it failed again, or must not be tried.
     """
     sizes = [(var.aval.str_short(short_dtypes=True), size) for var, size in store.sizes().items()]
     num_bytes = sum(size for _, size in sizes)
-    logger.warning("the device has no memory left: %d saved values, %.3g MB, were dropped", len(sizes), num_bytes / 1e6)
+    logger.warning(
+        "the device has no memory left: %d saved values, %.3g MB, were dropped",
+        len(sizes),
+        num_bytes / 1e6,
+    )
     store.clear()
     traceback.clear_frames(error.__traceback__)
     try:

@@ -1,7 +1,8 @@
-"""The saved values that one call reads: found in the store, or computed by their segments on the way.
+"""The saved values that one call reads: found in the store, or computed by their segments on the
+way.
 
-In: the store's states with their dirty sets. Out: values, and what had to be computed, also stored with every state
-for which it is current. It must not know which candidate asks.
+In: the store's states with their dirty sets. Out: values, and what had to be computed, also stored
+with every state for which it is current. It must not know which candidate asks.
 """
 
 from __future__ import annotations
@@ -32,15 +33,26 @@ class UnusableError(Exception):
 
 
 class SavedValues:
-    """Values for one call with these leaf values: `pairs` are states with their dirty sets, the best one `base`.
+    """Values for one call with these leaf values: `pairs` are states with their dirty sets, the
+    best one `base`.
 
     `computed` and `found` is what it read, `plans` what it ran for that.
     """
 
     def __init__(
-        self, owner: Owner, pairs: Pairs, base: State | None, dirty: int, values: tuple[LeafValue, ...]
+        self,
+        owner: Owner,
+        pairs: Pairs,
+        base: State | None,
+        dirty: int,
+        values: tuple[LeafValue, ...],
     ) -> None:
-        self.owner = owner
+        self.facts = owner.facts
+        self.derived = owner.facts.derived
+        self.store = owner.store
+        self.stats = owner.stats
+        self.chooser = owner.chooser
+        self.segments = owner.chooser.segments
         self.pairs = pairs
         self.base = base
         self.dirty = dirty
@@ -52,9 +64,11 @@ class SavedValues:
 
     def has_outputs(self, plan: Plan) -> bool:
         """Whether the outputs that a plan does not compute are at hand."""
-        if len(plan.outputs) == len(self.owner.facts.program.outvars):
+        if len(plan.outputs) == len(self.facts.outvars):
             return True
-        return self.base is not None and not any([getattr(x, "is_deleted", bool)() for x in self.base.outputs])
+        return self.base is not None and not any(
+            [getattr(x, "is_deleted", bool)() for x in self.base.outputs]
+        )
 
     def find(self, var: Var) -> Any | None:
         """A value that is current for this call, or None."""
@@ -62,7 +76,7 @@ class SavedValues:
         if value is None:
             value = self.found.get(var)
         if value is None:
-            value = available_in(self.pairs, var, self.owner.facts.mask(var))
+            value = available_in(self.pairs, var, self.facts.mask(var))
             if value is not None:
                 self.found[var] = value
         return value
@@ -73,7 +87,9 @@ class SavedValues:
 
     def forget(self, dirty: int) -> None:
         """Drop computed values that a dirty set reaches, as if it had changed again."""
-        self.computed = {var: x for var, x in self.computed.items() if not self.owner.facts.mask(var) & dirty}
+        self.computed = {
+            var: x for var, x in self.computed.items() if not self.facts.mask(var) & dirty
+        }
 
     def drop(self, variables: Iterable[Var]) -> None:
         """Drop some values, as if they had not been read."""
@@ -85,13 +101,13 @@ class SavedValues:
         """A current value; computes its segment where there is none."""
         value = self.find(var)
         if value is None:
-            self._compute_in_order(self.owner.chooser.segments.group_of(var))
+            self._compute_in_order(self.segments.group_of(var))
             value = self.computed[var]
         return value
 
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""
-        segments = self.owner.chooser.segments
+        segments = self.segments
         pending = [group]
         while pending:
             missing = self.missing(segments.plan(pending[-1]).loads)
@@ -99,37 +115,40 @@ class SavedValues:
                 pending += dict.fromkeys(map(segments.group_of, missing))
                 continue
             last = pending.pop()
-            if self.missing(last[:1] if last[0] in self.owner.facts.derived.recipes else last):
+            if self.missing(last[:1] if last[0] in self.derived.recipes else last):
                 self._compute(last)
 
     def _compute(self, group: tuple[Var, ...]) -> None:
-        program = self.owner.chooser.segments.program(group)
+        program = self.segments.program(group)
         assert program.plan is not None
-        results = program(self.feeds, [self.get(var) for var in program.executable.loads])
+        results = program(self.feeds, [self.get(var) for var in program.loads])
         self._keep(program.plan, results)
 
     def fill_exactly(self, missing: tuple[Var, ...]) -> None:
         """Compute just these values, by a program of their own (minimal planner)."""
         if not missing:
             return
-        facts = self.owner.facts
-        plan = plan_fill(facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None)
-        executable = self.owner.chooser.compiler.compile_plan(plan)
-        self.owner.stats.compiles += 1
+        facts = self.facts
+        plan = plan_fill(
+            facts, missing, lambda var: var in facts.cut_values and self.find(var) is not None
+        )
+        executable = self.chooser.compile_plan(plan)
         self._keep(plan, executable(self.feeds, [self.find(var) for var in plan.loads]))
 
     def _keep(self, plan: Plan, results: list[Any]) -> None:
-        """Note computed values, for this call and for every state for which they are current too."""
+        """Note computed values, for this call and for every state for which they are current
+        too.
+        """
         filled = dict(zip(plan.saves, results, strict=True))
-        flags = self.owner.facts.derived.flags
+        flags = self.derived.flags
         for var in [var for var in filled if var in flags]:
             if not filled.pop(flags[var]):
                 raise UnusableError
         self.computed.update(filled)
         self.plans.append(plan)
-        self.owner.stats.filled += len(plan.eqns)
-        mask = self.owner.facts.mask
+        self.stats.filled += len(plan.eqns)
+        mask = self.facts.mask
         for state, dirty in self.pairs:
             clean = {var: x for var, x in filled.items() if not mask(var) & dirty}
             if clean:
-                self.owner.store.add(state, clean)
+                self.store.add(state, clean)

@@ -1,7 +1,8 @@
-"""Stage 10, store: saved values, keyed by the input values that they depend on, under a byte budget.
+"""Stage 10, store: saved values, keyed by the input values that they depend on, under a byte
+budget.
 
-A `State` is one version: input values, outputs, and saved values that are current for exactly these inputs. The store
-keeps a few states, most recently used last.
+A `State` is one version: input values, outputs, and saved values that are current for exactly these
+inputs. The store keeps a few states, most recently used last.
 
 Invariants, checked by `check_invariants`:
 - every saved value of a state is current for the state's input values;
@@ -38,9 +39,6 @@ from incrax.engine.inputs.leaves import (
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.program.dependence import ALWAYS, Layout
 
-SETTLE_EVERY = 16
-"""Calls between looks at which host values stayed in use."""
-
 LARGE_BYTES = 2**20
 """NumPy arrays from which on the seconds are counted that it takes to find them unchanged."""
 
@@ -48,9 +46,9 @@ LARGE_BYTES = 2**20
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: entries (leaf values, or leaves whose objects never change) and their anchors; outputs; saved values; the
-    dirty set whose whole evaluation left saved values stale, if any; how often it was a baseline since; a dirty set
-    that reaches none of the saved values (-1: not known).
+    Fields: entries (leaf values, or leaves whose objects never change) and their anchors; outputs;
+    saved values; the dirty set whose whole evaluation left saved values stale, if any; how often it
+    was a baseline since; a dirty set that reaches none of the saved values (-1: not known).
     """
 
     __slots__ = ("_values", "anchors", "culprit", "entries", "harmless", "outputs", "saved", "uses")
@@ -127,7 +125,13 @@ class Store:
 
     def fork(self, order: Callable[[State], list[Var]]) -> Store:
         """A store with the same values; buffers that both hold are never recycled."""
-        other = Store(self.versions, self.budget_bytes, order, Pool(is_active=self.pool.is_active), self.outputs)
+        other = Store(
+            self.versions,
+            self.budget_bytes,
+            order,
+            Pool(is_active=self.pool.is_active),
+            self.outputs,
+        )
         other.states = [state.copy() for state in self.states]
         if self.pinned is not None:
             other.pinned = other.states[self.states.index(self.pinned)]
@@ -139,7 +143,9 @@ class Store:
         return other
 
     def expect(self, saved: Iterable[Var]) -> None:
-        """Announce which variables may be saved, and drop others: while all fit, no account is kept per call."""
+        """Announce which variables may be saved, and drop others: while all fit, no account is kept
+        per call.
+        """
         if saved is self.expected:
             return
         allowed = frozenset(saved)
@@ -172,7 +178,9 @@ class Store:
         self._set([*kept, state])
 
     def replace(self, state: State) -> None:
-        """Add a version without saved values; where none has any, there is nothing to weigh or to give away."""
+        """Add a version without saved values; where none has any, there is nothing to weigh or to
+        give away.
+        """
         if self.pinned is not None or any([s.saved for s in self.states]):
             self.commit(state, None)
         else:
@@ -196,7 +204,9 @@ class Store:
             state.saved = {var: x for var, x in state.saved.items() if var not in dropped}
 
     def drop_broken(self) -> None:
-        """Drop values whose computation failed after they were saved (errors of asynchronous programs come late)."""
+        """Drop values whose computation failed after they were saved (errors of asynchronous
+        programs come late).
+        """
         for state in self.states:
             state.saved = {var: x for var, x in state.saved.items() if _is_sound(x)}
         self.states = [state for state in self.states if all(map(_is_sound, state.outputs))]
@@ -205,7 +215,8 @@ class Store:
     def prove(self, results: list[Any]) -> bool:
         """Whether one of these tells of a failure, in which case what is broken was dropped.
 
-        Results of programs that were not waited for, one of each; those that are ready leave the list.
+        Results of programs that were not waited for, one of each; those that are ready leave the
+        list.
         """
         running = []
         is_broken = False
@@ -231,21 +242,29 @@ class Store:
         kept = states[-self.versions :]
         if self.pinned is not None and self.pinned not in kept:
             kept = [self.pinned, *kept]
-        dropped = [state for state in states if state not in kept] if len(kept) < len(states) else []
+        dropped = (
+            [state for state in states if state not in kept] if len(kept) < len(states) else []
+        )
         self.states = kept
         if dropped:
             self._recycle(dropped)
         self._fit()
 
     def _recycle(self, dropped: list[State]) -> None:
-        """Give away buffers of dropped versions that no version, no other store and no user holds."""
+        """Give away buffers of dropped versions that no version, no other store and no user
+        holds.
+        """
         tables = [state.saved for state in self.states]
-        dropped = [state for state in dropped if not any([state.saved is table for table in tables])]
+        dropped = [
+            state for state in dropped if not any([state.saved is table for table in tables])
+        ]
         if not dropped:
             return
         kept = {id(x) for state in self.states for x in state.saved.values()}
         for state in dropped:
-            free = [x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs]
+            free = [
+                x for var, x in state.saved.items() if id(x) not in kept and var not in self.outputs
+            ]
             self.pool.give([x for x in free if id(x) not in self.shared], state.saved.values())
             kept.update(map(id, free))
             state.saved = {}
@@ -253,7 +272,11 @@ class Store:
     @property
     def saved_bytes(self) -> int:
         """Bytes of the distinct saved buffers."""
-        return sum({id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()}.values())
+        return sum(
+            {
+                id(x): aval_bytes(v.aval) for state in self.states for v, x in state.saved.items()
+            }.values()
+        )
 
     def sizes(self) -> dict[Var, int]:
         """The saved variables with the bytes of all their versions."""
@@ -264,7 +287,8 @@ class Store:
         return {var: sum(sizes.values()) for var, sizes in found.items()}
 
     def _fit(self) -> None:
-        """Evict until the budget holds: spare buffers, then oldest versions first, those least worth keeping first.
+        """Evict until the budget holds: spare buffers, then oldest versions first, those least
+        worth keeping first.
 
         A buffer that a newer version shares goes last, and then from all of them.
         """
@@ -300,26 +324,32 @@ class Store:
 
 
 class Comparison:
-    """Compares leaves with the states of one store; `settles` says whether host values that stay go to the device."""
+    """Compares leaves with the states of one store."""
 
-    def __init__(self, store: Store, layout: Layout, *, settles: bool) -> None:
+    def __init__(self, store: Store, layout: Layout) -> None:
         self.store = store
         self.layout = layout
-        self.settles = settles
-        self.num_resolved = 0
         self.unchanged_s: dict[int, float] = {}
 
     def changed_leaves(self, leaves: Sequence[Any]) -> list[int] | None:
-        """Numbers of the leaves that are not the very objects of the latest state; None without a state."""
+        """Numbers of the leaves that are not the very objects of the latest state; None without a
+        state.
+        """
         states = self.store.states
         if not states:
             return None
-        return [i for i, (x, anchor) in enumerate(zip(leaves, states[-1].anchors, strict=True)) if x is not anchor]
+        return [
+            i
+            for i, (x, anchor) in enumerate(zip(leaves, states[-1].anchors, strict=True))
+            if x is not anchor
+        ]
 
     def awaited(
         self, leaves: Sequence[Any], changed: Sequence[int] | None, now: Callable[[], float]
     ) -> tuple[tuple[LeafValue, ...], float]:
-        """As `resolve`, and the seconds of waiting before for inputs that are still computed: they are no overhead."""
+        """As `resolve`, and the seconds of waiting before for inputs that are still computed: they
+        are no overhead.
+        """
         running = [leaves[i] for i in changed or () if not _is_at_hand(leaves[i])]
         start_s = now()
         for x in running:
@@ -327,7 +357,9 @@ class Comparison:
         waited_s = now() - start_s if running else 0.0
         return self.resolve(leaves, changed), waited_s
 
-    def resolve(self, leaves: Sequence[Any], changed: Sequence[int] | None) -> tuple[LeafValue, ...]:
+    def resolve(
+        self, leaves: Sequence[Any], changed: Sequence[int] | None
+    ) -> tuple[LeafValue, ...]:
         """Each leaf as the stored value that it equals, or as a new one."""
         states = self.store.states
         if changed is None or not states:
@@ -337,18 +369,19 @@ class Comparison:
             return latest
         values = list(latest)
         resolve_leaf = (
-            functools.partial(profiled, "compare", self._resolve_leaf) if is_profiled() else self._resolve_leaf
+            functools.partial(profiled, "compare", self._resolve_leaf)
+            if is_profiled()
+            else self._resolve_leaf
         )
         for index in changed:
             values[index] = resolve_leaf(index, leaves[index])
-        self.num_resolved += 1
-        if self.settles and self.num_resolved % SETTLE_EVERY == 0:
-            for value in values:
-                value.settle(self.num_resolved)
         return tuple(values)
 
-    def entries(self, leaves: Sequence[Any], changed: Sequence[int], state: State) -> tuple[Any, ...] | None:
-        """The leaves as entries of a new state; None if they have the bits of a state, all but `changed` its objects.
+    def entries(
+        self, leaves: Sequence[Any], changed: Sequence[int], state: State
+    ) -> tuple[Any, ...] | None:
+        """The leaves as entries of a new state; None if they have the bits of a state, all but
+        `changed` its objects.
 
         Comparing stops at the first difference.
         """
@@ -368,29 +401,38 @@ class Comparison:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
         for state in self.store.states:
-            if state.anchors[index] is x or (is_numpy and self._has_bits_of(index, x, state.values[index])):
+            if state.anchors[index] is x or (
+                is_numpy and self._has_bits_of(index, x, state.values[index])
+            ):
                 return state.values[index]
         return resolved(x, [state.values[index] for state in reversed(self.store.states)])
 
     def _has_bits_of(self, index: int, x: Any, old: LeafValue) -> bool:
-        """Whether a NumPy array has the bits of a value; seconds are counted for a large one that has."""
+        """Whether a NumPy array has the bits of a value; seconds are counted for a large one that
+        has.
+        """
         if type(x) is not np.ndarray or x.nbytes < LARGE_BYTES:
             return has_bits_of(x, old)
         start_s = time.perf_counter()
         is_same = has_bits_of(x, old)
         if is_same:
-            self.unchanged_s[index] = self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
+            self.unchanged_s[index] = (
+                self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
+            )
         return is_same
 
     def dirty_after_rest(self, changed: Sequence[int]) -> int:
-        """The dirty set of the latest state against the one before it, with which it was not compared in full.
+        """The dirty set of the latest state against the one before it, with which it was not
+        compared in full.
 
         If that one is gone, all of the leaves that were other objects.
         """
         if len(self.store.states) < 2:
             return sum([self.layout.leaf_mask(index) for index in changed])
         before, state = self.store.states[-2:]
-        values = tuple([known_value(new, [old]) for new, old in zip(state.values, before.values, strict=True)])
+        values = tuple(
+            [known_value(new, [old]) for new, old in zip(state.values, before.values, strict=True)]
+        )
         return self.dirty(values, before)
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
@@ -427,7 +469,9 @@ class Baselines:
         return self._ranked(self.comparison.pairs(values))
 
     def after(self, dirty: int) -> Pairs:
-        """The same for values that differ in these inputs from the latest version's, and from those of all others."""
+        """The same for values that differ in these inputs from the latest version's, and from those
+        of all others.
+        """
         *others, latest = self.store.states
         pairs = [(state, dirty | self.comparison.dirty(latest.values, state)) for state in others]
         return self._ranked([*pairs, (latest, dirty)])
@@ -448,7 +492,9 @@ class Baselines:
         return [(latest, self.comparison.dirty(values, latest))]
 
     def _is_better(self, pair: tuple[State, int], other: tuple[State, int]) -> bool:
-        """Whether the first of two baselines with one dirty set has more of its values, or was used more often."""
+        """Whether the first of two baselines with one dirty set has more of its values, or was used
+        more often.
+        """
         state, dirty = pair
         if state.saved is not other[0].saved:
             has = self._has_values(state, dirty)
@@ -458,9 +504,11 @@ class Baselines:
         return state.uses > other[0].uses
 
     def _prefer_fewer_changes(self, pairs: Pairs) -> None:
-        """Move a baseline to the end whose dirty set is part of the best one's, unless values are missing there.
+        """Move a baseline to the end whose dirty set is part of the best one's, unless values are
+        missing there.
 
-        Estimates of the two need not agree on which is cheaper; a new dirty set must be tried to be known.
+        Estimates of the two need not agree on which is cheaper; a new dirty set must be tried to be
+        known.
         """
         for number, (state, dirty) in enumerate(pairs[:-1]):
             best = pairs[-1][1]
@@ -472,7 +520,9 @@ class Baselines:
                 return
 
     def _rank(self, pair: tuple[State, int]) -> tuple[float, int, int]:
-        """Expected seconds, then the number of changed inputs, then how seldom the state was a baseline before."""
+        """Expected seconds, then the number of changed inputs, then how seldom the state was a
+        baseline before.
+        """
         state, dirty = pair
         if not dirty:
             return (-1.0, 0, 0)
@@ -483,12 +533,7 @@ class Baselines:
 
     def _has_values(self, state: State, dirty: int) -> bool:
         """Whether a state holds what serves a change of it."""
-        entry = self.chooser.seen(dirty | self.always)
-        if entry is not None and entry.candidate == "plan" and entry.program is not None:
-            loads: Iterable[Var] = entry.program.executable.loads
-        else:
-            loads = self.chooser.segments.route(dirty | self.always).clean if self.chooser.segments.wanted else ()
-        return all([var in state.saved for var in loads])
+        return all([var in state.saved for var in self.chooser.loads(dirty | self.always)])
 
 
 def _is_at_hand(x: Any) -> bool:
@@ -500,7 +545,9 @@ def _is_at_hand(x: Any) -> bool:
 
 
 def _wait(x: jax.Array) -> None:
-    """Wait for an array whose bits are to be compared; if what computes it failed, it equals nothing."""
+    """Wait for an array whose bits are to be compared; if what computes it failed, it equals
+    nothing.
+    """
     if not is_compared_by_identity(x):
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             x.block_until_ready()
@@ -524,7 +571,9 @@ def is_any_deleted(outputs: Iterable[Any]) -> bool:
 
 
 def available_in(states: Iterable[tuple[State, int]], var: Var, mask: int) -> Any | None:
-    """A saved value that is current under one of the (state, dirty set) pairs and still has its buffer."""
+    """A saved value that is current under one of the (state, dirty set) pairs and still has its
+    buffer.
+    """
     for state, dirty in states:
         if not mask & dirty:
             value = state.saved.get(var)

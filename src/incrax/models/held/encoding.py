@@ -1,6 +1,7 @@
 """An encoder over all rows, chunk by chunk, as one function that JAX can differentiate.
 
-In: an encoder of rows. Out: the same in chunks, and on some rows only. It must not know who reads representations.
+In: an encoder of rows. Out: the same in chunks, and on some rows only. It must not know who reads
+representations.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import numpy as np
 from jax import lax
 
 from incrax.engine.inputs.leaves import check_dynamic
-from incrax.models.held.messages import no_rows_to_hold, not_rows, other_numbers_of_rows, wrong_representations
+from incrax.models.held.messages import (
+    no_rows_to_hold,
+    not_rows,
+    other_numbers_of_rows,
+    wrong_representations,
+)
 
 Encoder = Callable[..., Any]
 
@@ -23,8 +29,8 @@ Encoder = Callable[..., Any]
 class Encoding:
     """(params, rows) -> representations; with keys, one a row, as third argument.
 
-    Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass computes anew, chunk by
-    chunk, what lies between rows and representations.
+    Fields: the encoder; rows that are encoded at once, None for all; whether a backward pass
+    computes anew, chunk by chunk, what lies between rows and representations.
     """
 
     def __init__(self, encoder: Encoder, chunk_rows: int | None, *, is_recomputed: bool) -> None:
@@ -59,7 +65,9 @@ class Encoding:
 
 
 class OnSomeRows:
-    """(params, rows, numbers) -> representations of these rows; the pullback is that of all rows."""
+    """(params, rows, numbers) -> representations of these rows; the pullback is that of all
+    rows.
+    """
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
@@ -88,12 +96,15 @@ def keys_of(key: Any, num_rows: int) -> tuple[Any, ...]:
     return () if key is None else (jax.random.split(key, num_rows),)
 
 
-# --- checks -----------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def checked_rows(rows: Any) -> tuple[Any, int]:
     """The rows as arrays of JAX, which nobody can change, and how many there are."""
-    named = [(f"rows{jax.tree_util.keystr(path)}", leaf) for path, leaf in jax.tree.leaves_with_path(rows)]
+    named = [
+        (f"rows{jax.tree_util.keystr(path)}", leaf)
+        for path, leaf in jax.tree.leaves_with_path(rows)
+    ]
     for path, leaf in named:
         if not isinstance(leaf, (np.ndarray, jax.Array)) or leaf.ndim == 0:
             raise not_rows(path, type(leaf).__name__)
@@ -118,7 +129,7 @@ def _types(leaves: Sequence[Any]) -> str:
     return ", ".join(str(jax.typeof(x)) for x in leaves) or "nothing"
 
 
-# --- which leaves have cotangents -------------------------------------------------------------------------------------
+# --- which leaves have cotangents -----------------------------------------------------------------
 
 
 def is_active(x: Any) -> bool:

@@ -1,7 +1,8 @@
-"""All batches of an epoch as one program: one forward pass, losses batch by batch, one backward pass.
+"""All batches of an epoch as one program: one forward pass, losses batch by batch, one backward
+pass.
 
-In: an encoding and a loss of a batch. Out: the sum of the losses and its gradient. It must not know one batch from
-another.
+In: an encoding and a loss of a batch. Out: the sum of the losses and its gradient. It must not know
+one batch from another.
 """
 
 from __future__ import annotations
@@ -28,23 +29,36 @@ NAME = "value_and_grad"
 
 
 class Batches(NamedTuple):
-    """Row numbers of shape (num_batches, *batch), and what else a batch has, one entry each along the first axis."""
+    """Row numbers of shape (num_batches, *batch), and what else a batch has, one entry each along
+    the first axis.
+    """
 
     numbers: Any
     others: tuple[Any, ...]
 
 
 class EpochGradient:
-    """The sum over batches of a loss of representations, and its gradient. Made by `Held.value_and_grad`."""
+    """The sum over batches of a loss of representations, and its gradient.
 
-    def __init__(self, setting: Setting, loss: Callable[..., Any], wrt: Any, prove: Callable[[Any, Any], None]) -> None:
+    Made by `Held.value_and_grad`.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        loss: Callable[..., Any],
+        wrt: Any,
+        prove: Callable[[Any, Any], None],
+    ) -> None:
         self._setting = setting
         self._loss = loss
         self._wrt = wrt
         self._prove = prove
         self._programs = Programs(self._evaluated)
 
-    def __call__(self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None) -> tuple[Any, Any]:
+    def __call__(
+        self, params: Any, rows: Any, batches: Any, *args: Any, key: Any = None
+    ) -> tuple[Any, Any]:
         """The sum of the losses and its gradient; see `Held.value_and_grad`."""
         own, num_rows = checked_rows(without_marks(rows))
         found = _batches(batches, num_rows)
@@ -59,31 +73,46 @@ class EpochGradient:
     def _count(self, num_rows: int, num_batches: int) -> None:
         stats = self._setting.stats
         stats.rows_encoded += num_rows
-        stats.rows_recomputed += num_rows if self._setting.encoding.is_recomputed else 0
+        stats.rows_recomputed += num_rows if self._setting.is_recomputed else 0
         stats.rows_pulled_back += num_rows
         stats.batches_read += num_batches
         stats.batches_added += num_batches
 
-    def _evaluated(self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]) -> Any:
+    def _evaluated(
+        self, params: Any, data: Any, chosen: Any, batches: Batches, args: tuple[Any, ...]
+    ) -> Any:
         given = (params, data[0], batches, *args)
         selection = select(NAME, _named(self._names(batches, len(args))), self._wrt, given, {})
         return _Epoch(self._setting, self._loss, selection, (data[1:], chosen)).run()
 
     def _names(self, batches: Batches, num_args: int) -> list[str]:
         """Names of the arguments: those of the encoder, and of the loss after what a batch has."""
-        ours = [*self._setting.encoding.__signature__.parameters, "params", "rows"][:2]
+        ours = [*signature_of(self._setting.encoder).parameters, "params", "rows"][:2]
         theirs = list(signature_of(self._loss).parameters)[1 + len(batches.others) :]
-        return [*ours, "batches", *theirs[:num_args], *(f"args[{k}]" for k in range(len(theirs), num_args))]
+        return [
+            *ours,
+            "batches",
+            *theirs[:num_args],
+            *(f"args[{k}]" for k in range(len(theirs), num_args)),
+        ]
 
 
 class _Epoch:
-    """One evaluation: leaves that are differentiated, of the encoder's arguments and of the loss's."""
+    """One evaluation: leaves that are differentiated, of the encoder's arguments and of the
+    loss's.
+    """
 
-    def __init__(self, setting: Setting, loss: Any, selection: Selection, extra: tuple[Any, Any]) -> None:
+    def __init__(
+        self, setting: Setting, loss: Any, selection: Selection, extra: tuple[Any, Any]
+    ) -> None:
         self.encode = setting.encoding if extra[1] is None else setting.on_some
         self.loss, self.selection, (self.keys, self.chosen) = loss, selection, extra
-        params, rows, batches, *_ = jax.tree.unflatten(selection.treedef, range(len(selection.leaves)))[0]
-        self.is_encoded = [number in set(jax.tree.leaves((params, rows))) for number in selection.numbers]
+        params, rows, batches, *_ = jax.tree.unflatten(
+            selection.treedef, range(len(selection.leaves))
+        )[0]
+        self.is_encoded = [
+            number in set(jax.tree.leaves((params, rows))) for number in selection.numbers
+        ]
         inner = set(jax.tree.leaves(batches))
         for number, path in zip(selection.numbers, selection.paths, strict=True):
             if number in inner:
@@ -105,10 +134,14 @@ class _Epoch:
         of_encoded = iter(pull(self._cotangent(found, cotangents)))
         rest = iter(of_others)
         results = [next(of_encoded) if flag else next(rest) for flag in self.is_encoded]
-        return total, self.selection.mirror.tree(results)
+        return total, self.selection.tree(results)
 
-    def _losses(self, found: Any, encoded: Sequence[Any], others: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Batch by batch: the sum of the losses, cotangents of all representations, gradients by the others."""
+    def _losses(
+        self, found: Any, encoded: Sequence[Any], others: Sequence[Any]
+    ) -> tuple[Any, Any, Any]:
+        """Batch by batch: the sum of the losses, cotangents of all representations, gradients by
+        the others.
+        """
         batches: Batches = self._arguments(encoded, others)[2]
         active, _ = split_active(found)
 
@@ -119,7 +152,9 @@ class _Epoch:
         def step(carry: Any, batch: Batches) -> tuple[Any, None]:
             picked = taken(found, batch.numbers)
             own = split_active(picked)[0]
-            value, (parts, moved) = jax.value_and_grad(of_batch, argnums=(0, 1))(own, others, picked, batch.others)
+            value, (parts, moved) = jax.value_and_grad(of_batch, argnums=(0, 1))(
+                own, others, picked, batch.others
+            )
             total, sums, of_others = carry
             sums = [x.at[batch.numbers].add(part) for x, part in zip(sums, parts, strict=True)]
             return (total + value, sums, jax.tree.map(jnp.add, of_others, moved)), None
@@ -128,20 +163,29 @@ class _Epoch:
             picked = taken(found, batch.numbers)
             return of_batch(split_active(picked)[0], others, picked, batch.others)
 
-        first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), jax.tree.map(jnp.asarray, batches))
-        start = jax.tree.map(jnp.zeros_like, (jax.eval_shape(value_of, first), active, list(others)))
+        first = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), jax.tree.map(jnp.asarray, batches)
+        )
+        start = jax.tree.map(
+            jnp.zeros_like, (jax.eval_shape(value_of, first), active, list(others))
+        )
         return lax.scan(step, start, batches)[0] if batches.numbers.shape[0] else start
 
     def _arguments(self, encoded: Sequence[Any], others: Sequence[Any]) -> tuple[Any, ...]:
         first = iter(encoded)
         second = iter(others)
-        return self.selection.merged([next(first) if flag else next(second) for flag in self.is_encoded])[0]
+        return self.selection.merged(
+            [next(first) if flag else next(second) for flag in self.is_encoded]
+        )[0]
 
     def _cotangent(self, found: Any, active: Sequence[Any]) -> Any:
         rest = iter(active)
         zero = jax.dtypes.float0
         return jax.tree.map(
-            lambda x: next(rest) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros(x.shape, zero), found
+            lambda x: (
+                next(rest) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros(x.shape, zero)
+            ),
+            found,
         )
 
 
@@ -152,12 +196,15 @@ def _named(names: Sequence[str]) -> Callable[..., None]:
         """Stands for the epoch."""
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    unique = [name if name.isidentifier() and names.index(name) == k else f"_{k}" for k, name in enumerate(names)]
+    unique = [
+        name if name.isidentifier() and names.index(name) == k else f"_{k}"
+        for k, name in enumerate(names)
+    ]
     function.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in unique])  # type: ignore[attr-defined]
     return function
 
 
-# --- batches ----------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 def _batches(batches: Any, num_rows: int) -> Batches:
@@ -166,13 +213,21 @@ def _batches(batches: Any, num_rows: int) -> Batches:
     found = Batches(_numbers(numbers, num_rows), tuple(others))
     for path, leaf in jax.tree.leaves_with_path(found.others):
         if not is_dynamic(leaf) or jnp.shape(leaf)[:1] != found.numbers.shape[:1]:
-            seen = f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}" if is_dynamic(leaf) else type(leaf).__name__
-            raise other_batches(f"batches[1:]{jax.tree_util.keystr(path)}", seen, found.numbers.shape[0])
+            seen = (
+                f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}"
+                if is_dynamic(leaf)
+                else type(leaf).__name__
+            )
+            raise other_batches(
+                f"batches[1:]{jax.tree_util.keystr(path)}", seen, found.numbers.shape[0]
+            )
     return found
 
 
 def _numbers(numbers: Any, num_rows: int) -> Any:
-    """Row numbers as wide integers, which hold the number of rows; those that have values are checked."""
+    """Row numbers as wide integers, which hold the number of rows; those that have values are
+    checked.
+    """
     try:
         found = numbers if has_tracer([numbers]) else np.asarray(numbers)
     except (TypeError, ValueError):
@@ -188,7 +243,9 @@ def _numbers(numbers: Any, num_rows: int) -> Any:
 
 
 def _touched(batches: Batches, num_rows: int) -> tuple[np.ndarray | None, Batches]:
-    """The rows that batches read, and their numbers among these; None where those are most of all rows."""
+    """The rows that batches read, and their numbers among these; None where those are most of all
+    rows.
+    """
     is_touched = np.zeros(num_rows, bool)
     is_touched[batches.numbers] = True
     touched = np.flatnonzero(is_touched)

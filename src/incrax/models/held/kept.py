@@ -18,7 +18,12 @@ from incrax.derivatives.pullback import Pullback, vjp
 from incrax.engine.inputs.leaves import LeafValue, descriptor, has_tracer, is_dynamic, same_value
 from incrax.engine.inputs.signature import same_static
 from incrax.models.held.encoding import Encoding, OnSomeRows, is_active, taken
-from incrax.models.held.messages import other_parameters, stale_representations, without_values, wrong_row_numbers
+from incrax.models.held.messages import (
+    other_parameters,
+    stale_representations,
+    without_values,
+    wrong_row_numbers,
+)
 
 DENSE_SHARE = 0.75
 """A pass over some rows is worth a program of its own up to this share of all rows."""
@@ -50,7 +55,9 @@ class HoldStats:
 
 
 class Setting(NamedTuple):
-    """What all representations of one `hold` share: two functions, what is differentiated by, staleness, counters."""
+    """What all representations of one `hold` share: two functions, what is differentiated by,
+    staleness, counters.
+    """
 
     encoding: Encoding
     on_some: OnSomeRows
@@ -58,17 +65,31 @@ class Setting(NamedTuple):
     may_be_stale: bool
     stats: HoldStats
 
+    @property
+    def encoder(self) -> Any:
+        """What the user gave."""
+        return self.encoding.encoder
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether backward passes encode once more."""
+        return self.encoding.is_recomputed
+
 
 class Kept:
-    """Representations of rows, to be read batch by batch, and their cotangents so far. Made by calling a `Held`.
+    """Representations of rows, to be read batch by batch, and their cotangents so far.
 
-    Law: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the sum over batches of
-    `vdot(cotangent_i, representations[i])`, that is of any loss that has these cotangents.
+    Made by calling a `Held`.
+
+    Law: after `add(i, cotangent_i)` for some batches, `pullback()` equals the gradient of the sum
+    over batches of `vdot(cotangent_i, representations[i])`, that is of any loss that has these
+    cotangents.
     """
 
     def __init__(self, setting: Setting, params: Any, data: tuple[Any, ...]) -> None:
         params = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, params)
         self._setting = setting
+        self._stats = setting.stats
         self._params = params
         self._data = data
         wrt = 0 if setting.wrt is None else setting.wrt
@@ -76,7 +97,7 @@ class Kept:
         self._representations, self._pullback = vjp(setting.encoding, params, *data, wrt=wrt)
         self._numbers = np.arange(jax.tree.leaves(data)[0].shape[0])
         self._known = [LeafValue(x) if is_dynamic(x) else x for x in jax.tree.leaves(params)]
-        setting.stats.rows_encoded += self.num_rows
+        self._stats.rows_encoded += self.num_rows
         self.reset()
 
     def _captured(self) -> tuple[Any, ...]:
@@ -102,7 +123,9 @@ class Kept:
     def cotangents(self) -> Any:
         """The cotangents so far, like the representations; None where those are integers."""
         rest = iter(self._cotangents)
-        return jax.tree.map(lambda x: jnp.copy(next(rest)) if is_active(x) else None, self._representations)
+        return jax.tree.map(
+            lambda x: jnp.copy(next(rest)) if is_active(x) else None, self._representations
+        )
 
     def reset(self) -> None:
         """Forget the cotangents so far."""
@@ -114,27 +137,30 @@ class Kept:
         """The representations of a batch.
 
         Args:
-            numbers: which rows: integers of any shape (repeated ones and negative ones as in NumPy), a boolean mask
-                over the rows, or a slice.
-            params: the parameters of this batch, if they are to be checked against those of the representations.
+            numbers: which rows: integers of any shape (repeated ones and negative ones as in
+                NumPy), a boolean mask over the rows, or a slice.
+            params: the parameters of this batch, if they are to be checked against those of the
+                representations.
 
         Returns:
             A pytree like the encoder's result; each array of shape (*numbers.shape, *trailing).
 
         Raises:
             RowsError: there are no such rows.
-            StaleRepresentationsError: the parameters are others, and `hold` was not told `stale="allow"`.
+            StaleRepresentationsError: the parameters are others, and `hold` was not told
+                `stale="allow"`.
         """
         self._check_params("rows", params)
         found = _taken(self._representations, self._checked("rows", numbers))
-        self._setting.stats.batches_read += 1
+        self._stats.batches_read += 1
         return found
 
     def add(self, numbers: Any, cotangents: Any, *, params: Any = None) -> None:
         """Add a batch's cotangents: the gradient of its loss by what `rows(numbers)` returned.
 
         Args:
-            numbers: those given to `rows`; cotangents of a row that occurs several times are added up.
+            numbers: those given to `rows`; cotangents of a row that occurs several times are added
+                up.
             cotangents: pytree like what `rows(numbers)` returned; None for integers.
             params: as in `rows`.
 
@@ -148,28 +174,32 @@ class Kept:
         parts = self._parts(cotangents, found.shape)
         self._cotangents = _added(self._cotangents, found, parts)
         self._is_touched[found.ravel()] = True
-        self._setting.stats.batches_added += 1
+        self._stats.batches_added += 1
 
     def pullback(self, *, params: Any = None) -> Any:
-        """The gradient by what `hold(wrt=...)` selects, by one backward pass over the rows that have cotangents.
+        """The gradient by what `hold(wrt=...)` selects, by one backward pass over the rows that
+        have cotangents.
 
         Args:
-            params: None: those of the representations; the gradient is exact. With `stale="allow"` any others: the
-                rows are encoded anew with them, and the cotangents of the older representations are pulled back.
+            params: None: those of the representations; the gradient is exact. With `stale="allow"`
+                any others: the rows are encoded anew with them, and the cotangents of the older
+                representations are pulled back.
 
         Returns:
-            A pytree in the shape of the selection, as from `vjp`; zeros where no batch added anything.
+            A pytree in the shape of the selection, as from `vjp`; zeros where no batch added
+            anything.
 
         Raises:
             StaleRepresentationsError: as in `rows`.
 
-        Cost: a backward pass, of all rows or of those that were touched, whichever is less; the latter, and chunks
-            that are recomputed, with their forward pass. Nothing is forgotten: see `reset`.
+        Cost: a backward pass, of all rows or of those that were touched, whichever is less; the
+            latter, and chunks that are recomputed, with their forward pass. Nothing is forgotten:
+            see `reset`.
         """
         is_current = self._check_params("pullback", params)
-        stats = self._setting.stats
+        stats = self._stats
         touched = np.flatnonzero(self._is_touched)
-        is_kept = is_current and not self._setting.encoding.is_recomputed
+        is_kept = is_current and not self._setting.is_recomputed
         whole = self.num_rows * (2 if is_kept else 3)
         chosen = padded(touched, self.num_rows)
         if is_current and (chosen is None or 3 * len(chosen) >= whole):
@@ -189,7 +219,7 @@ class Kept:
         """How many rows, and how many of them have cotangents."""
         return f"kept representations of {self.num_rows} rows, {self.num_touched} with cotangents"
 
-    # --- inner ---------------------------------------------------------------------------------------------------
+    # --- inner ------------------------------------------------------------------------------------
 
     def _checked(self, method: str, numbers: Any) -> np.ndarray:
         """Numbers from 0, as an array."""
@@ -214,9 +244,16 @@ class Kept:
             leaves = treedef.flatten_up_to(cotangents)
         except ValueError:
             leaves = [cotangents]
-        if len(leaves) != len(expected) or not jax.tree_util.all_leaves(leaves, is_leaf=lambda x: x is None):
+        if len(leaves) != len(expected) or not jax.tree_util.all_leaves(
+            leaves, is_leaf=lambda x: x is None
+        ):
             seen = jax.tree.structure(cotangents)
-            raise wrong_tangent("kept.add", "cotangent", f"of the structure {seen}", f"what `rows` returned, {treedef}")
+            raise wrong_tangent(
+                "kept.add",
+                "cotangent",
+                f"of the structure {seen}",
+                f"what `rows` returned, {treedef}",
+            )
         pairs = zip(leaves, expected, strict=True)
         return [_part(leaf, (*shape, *x.shape[1:]), x.dtype) for leaf, x in pairs if is_active(x)]
 
@@ -230,18 +267,25 @@ class Kept:
             return True
         with_paths, treedef = jax.tree.flatten_with_path(params)
         known = zip(self._known, with_paths, strict=False)
-        if treedef != jax.tree.structure(self._params) or not all(_is_like(old, new) for old, (_, new) in known):
+        if treedef != jax.tree.structure(self._params) or not all(
+            _is_like(old, new) for old, (_, new) in known
+        ):
             raise other_parameters(method)
         named = [(f"params{jax.tree_util.keystr(path)}", leaf) for path, leaf in with_paths]
-        changed = [name for old, (name, new) in zip(self._known, named, strict=True) if not _is_same(old, new)]
+        changed = [
+            name
+            for old, (name, new) in zip(self._known, named, strict=True)
+            if not _is_same(old, new)
+        ]
         if changed and not self._setting.may_be_stale:
             raise stale_representations(method, changed)
-        self._setting.stats.stale_uses += bool(changed)
+        self._stats.stale_uses += bool(changed)
         return not changed
 
 
 def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
-    """Numbers of rows, the last one repeated up to a power of two; None where that is most of all rows.
+    """Numbers of rows, the last one repeated up to a power of two; None where that is most of all
+    rows.
 
     Few lengths, so that few programs serve all batches.
     """
@@ -257,7 +301,9 @@ def padded(touched: np.ndarray, num_rows: int) -> np.ndarray | None:
 def _part(leaf: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     expected = f"what `rows` returned, {dtype}{list(shape)}"
     if leaf is None or not is_dynamic(leaf):
-        raise wrong_tangent("kept.add", "cotangent", "None" if leaf is None else type(leaf).__name__, expected)
+        raise wrong_tangent(
+            "kept.add", "cotangent", "None" if leaf is None else type(leaf).__name__, expected
+        )
     array = jnp.asarray(leaf)
     if array.shape != shape or not jnp.can_cast(array.dtype, dtype, "same_kind"):
         raise wrong_tangent("kept.add", "cotangent", str(jax.typeof(array)), expected)

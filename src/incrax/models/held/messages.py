@@ -20,10 +20,14 @@ def stale_representations(method: str, paths: Sequence[str]) -> StaleRepresentat
     shown = ", ".join(f"`{path}`" for path in paths[:NUM_SHOWN])
     more = f" and {len(paths) - NUM_SHOWN} more" if len(paths) > NUM_SHOWN else ""
     return StaleRepresentationsError(
-        f"`kept.{method}` got parameters of which {shown}{more} are not those of the kept representations. This is "
-        "usually an update after each batch: then the other batches of the epoch see the representations of an older "
-        "encoder, and the gradient is an approximation, that of delayed representations. Nothing was evaluated or "
-        "accumulated. Update once per epoch, or encode anew by `held(params, rows)`, or accept the approximation by "
+        f"`kept.{method}` got parameters of which {shown}{more} are not those of the kept "
+        "representations. This is "
+        "usually an update after each batch: then the other batches of the epoch see the "
+        "representations of an older "
+        "encoder, and the gradient is an approximation, that of delayed representations. Nothing "
+        "was evaluated or "
+        "accumulated. Update once per epoch, or encode anew by `held(params, rows)`, or accept the "
+        "approximation by "
         '`hold(encoder, stale="allow")`.'
     )
 
@@ -31,8 +35,10 @@ def stale_representations(method: str, paths: Sequence[str]) -> StaleRepresentat
 def other_parameters(method: str) -> StaleRepresentationsError:
     """Parameters of another structure."""
     return StaleRepresentationsError(
-        f"`kept.{method}` got parameters of another structure, other shapes or types than those of the kept "
-        "representations. This is usually another encoder's parameters. Nothing was evaluated or accumulated. Encode "
+        f"`kept.{method}` got parameters of another structure, other shapes or types than those of "
+        "the kept "
+        "representations. This is usually another encoder's parameters. Nothing was evaluated or "
+        "accumulated. Encode "
         "with them: `held(params, rows)`."
     )
 
@@ -40,15 +46,18 @@ def other_parameters(method: str) -> StaleRepresentationsError:
 def not_rows(path: str, kind: str) -> UnsupportedLeafError:
     """A leaf of the rows that has no rows."""
     return UnsupportedLeafError(
-        f"`held(params, rows)` got `{path}` of type {kind}; every leaf must be an array with rows along its first "
-        f"axis. This is usually a number or a text that all rows share. {_UNTOUCHED} Put it into the parameters."
+        f"`held(params, rows)` got `{path}` of type {kind}; every leaf must be an array with rows "
+        "along its first "
+        f"axis. This is usually a number or a text that all rows share. {_UNTOUCHED} Put it into "
+        "the parameters."
     )
 
 
 def no_rows_to_hold() -> RowsError:
     """Rows without a row, or no arrays."""
     return RowsError(
-        "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments in another order. "
+        "`held(params, rows)` got no rows. This is usually an empty selection, or the arguments in "
+        "another order. "
         f"{_UNTOUCHED} Pass a pytree of arrays with at least one row each."
     )
 
@@ -57,7 +66,8 @@ def other_numbers_of_rows(lengths: Sequence[tuple[str, int]]) -> RowsError:
     """Leaves of different lengths."""
     shown = ", ".join(f"`{path}` has {length}" for path, length in lengths[:NUM_SHOWN])
     return RowsError(
-        f"`held(params, rows)` got arrays with different numbers of rows: {shown}. This is usually a transposed array, "
+        f"`held(params, rows)` got arrays with different numbers of rows: {shown}. This is usually "
+        "a transposed array, "
         f"or a selection of some columns only. {_UNTOUCHED} Rows are the first axis of every array."
     )
 
@@ -65,8 +75,10 @@ def other_numbers_of_rows(lengths: Sequence[tuple[str, int]]) -> RowsError:
 def wrong_representations(seen: str, num_rows: int) -> RowsError:
     """An encoder whose results are no rows."""
     return RowsError(
-        f"The encoder returned {seen} for {num_rows} rows; every array that it returns must have a row for each of "
-        f"them along its first axis. This is usually a mean over rows, or a missing `jax.vmap`. {_UNTOUCHED} Return "
+        f"The encoder returned {seen} for {num_rows} rows; every array that it returns must have a "
+        "row for each of "
+        "them along its first axis. This is usually a mean over rows, or a missing `jax.vmap`. "
+        f"{_UNTOUCHED} Return "
         "one representation a row; what is common to all rows belongs into the loss."
     )
 
@@ -74,9 +86,12 @@ def wrong_representations(seen: str, num_rows: int) -> RowsError:
 def mixing_encoder(reason: str) -> MixedRowsError:
     """An encoder for which a row's representation depends on other rows."""
     return MixedRowsError(
-        "`hold(encoder)` evaluates the encoder on chunks and on some rows only, and the representation of a row "
-        f"depends on other rows: {reason}. This is usually a normalisation over the batch, or a closed-over array with "
-        f"one entry a row. {_UNTOUCHED} Compute what rows have in common before, and pass it with the parameters; pass "
+        "`hold(encoder)` evaluates the encoder on chunks and on some rows only, and the "
+        "representation of a row "
+        f"depends on other rows: {reason}. This is usually a normalisation over the batch, or a "
+        "closed-over array with "
+        f"one entry a row. {_UNTOUCHED} Compute what rows have in common before, and pass it with "
+        "the parameters; pass "
         "what is of one row among the rows; or normalise within a row."
     )
 
@@ -84,8 +99,10 @@ def mixing_encoder(reason: str) -> MixedRowsError:
 def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
     """Numbers of rows that are not there."""
     return RowsError(
-        f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is usually a batch of "
-        "another data set, or a mask that is no boolean array. Nothing was evaluated or accumulated. Pass integers "
+        f"`{method}` got {seen} as numbers of rows; there are rows 0 to {num_rows - 1}. This is "
+        "usually a batch of "
+        "another data set, or a mask that is no boolean array. Nothing was evaluated or "
+        "accumulated. Pass integers "
         "from 0, or a boolean mask or a slice of the rows."
     )
 
@@ -93,21 +110,28 @@ def wrong_row_numbers(method: str, seen: str, num_rows: int) -> RowsError:
 def without_values(method: str, what: str) -> RowsError:
     """A batch of `Kept` inside a transformation."""
     return RowsError(
-        f"`kept.{method}` got {what} without values: it is called inside a function that JAX traces, and what is kept "
-        "is no part of that function. This is usually a training step under `jax.jit`. Nothing was evaluated or "
-        "accumulated. Call `kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, which takes all "
+        f"`kept.{method}` got {what} without values: it is called inside a function that JAX "
+        "traces, and what is kept "
+        "is no part of that function. This is usually a training step under `jax.jit`. Nothing was "
+        "evaluated or "
+        "accumulated. Call `kept.rows` and `kept.add` outside, or use `held.value_and_grad(loss)`, "
+        "which takes all "
         "batches and can be compiled."
     )
 
 
 def batches_selected(path: str) -> str:
     """Why batches cannot be differentiated, as the reason of a `SelectionError`."""
-    return f"it selects `{path}` among the batches, which belong to one batch each and are not trained"
+    return (
+        f"it selects `{path}` among the batches, which belong to one batch each and are not trained"
+    )
 
 
 def other_batches(path: str, seen: str, expected: int) -> RowsError:
     """Data of batches that are not as many as the batches."""
     return RowsError(
-        f"The batches hold {expected} batches of row numbers, and `{path}` is {seen}. This is usually data of all "
-        f"batches in one. {_UNTOUCHED} Every array beside the row numbers has one entry a batch along its first axis."
+        f"The batches hold {expected} batches of row numbers, and `{path}` is {seen}. This is "
+        "usually data of all "
+        f"batches in one. {_UNTOUCHED} Every array beside the row numbers has one entry a batch "
+        "along its first axis."
     )

@@ -22,7 +22,9 @@ MAX_PROGRAMS = 32
 
 
 class Programs:
-    """A function, compiled for each signature of its arguments; plain where JAX traces or compiles nothing."""
+    """A function, compiled for each signature of its arguments; plain where JAX traces or compiles
+    nothing.
+    """
 
     def __init__(self, fun: Callable[..., Any]) -> None:
         self.fun = fun
@@ -45,5 +47,7 @@ class Programs:
 
 
 def is_plain(leaves: Any) -> bool:
-    """Whether a call with these leaves is evaluated as it is: under a transformation, or where nothing is compiled."""
+    """Whether a call with these leaves is evaluated as it is: under a transformation, or where
+    nothing is compiled.
+    """
     return not _jax.is_top_level() or has_tracer(leaves) or _jax.is_jit_disabled() or is_disabled()

@@ -1,0 +1,114 @@
+"""Question: does a whole job end earlier than under `jax.jit`, learning and compiling included?
+
+Each form runs each job in fresh processes, by turns: from the first call to the last result, after
+imports and data. Targets: no job is slower than 0.98 of jax.jit's speed; jobs that can gain have
+their own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import harness
+import jax
+import numpy as np
+from harness import JIT, OURS, Line, Options, Speed
+from problems.jobs import JOBS
+
+import incrax
+
+LIMIT_S = 300
+LAST = 0.25
+"""Share of the calls at the end whose median is the settled one."""
+
+
+def run(name: str, form: str) -> dict[str, Any]:
+    """One job in this process: seconds in all, of the first call, of a settled one; the results'
+    sum.
+    """
+    make, size = JOBS[name]
+    job = make(size)
+    jax.block_until_ready(jax.numpy.zeros(3) + 1)  # the runtime is up
+    seconds = []
+    total = 0.0
+    start_s = time.perf_counter()
+    f = jax.jit(job.function) if form == JIT else incrax.incremental(job.function)
+    for args in job.calls():
+        begin_s = time.perf_counter()
+        results = jax.block_until_ready(f(*args))
+        seconds.append(time.perf_counter() - begin_s)
+        total += float(jax.tree.leaves(results)[0])
+    whole_s = time.perf_counter() - start_s
+    settled = seconds[-int(LAST * len(seconds)) :]
+    return {
+        "whole": whole_s,
+        "first": seconds[0],
+        "settled": float(np.median(settled)),
+        "sum": total,
+        "compiles": 1 if form == JIT else f.stats.compiles,
+    }
+
+
+def in_process(name: str, form: str) -> dict[str, Any]:
+    """The same in a fresh process."""
+    command = [sys.executable, __file__, "--job", name, "--form", form]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{name}, {form}: {ended.stderr[-2000:]}")
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def lines(options: Options) -> Iterator[Line]:
+    """A line for each job."""
+    for name in JOBS:
+        if options.only in name:
+            yield _line(name, options.rounds)
+
+
+def _line(name: str, rounds: int) -> Line:
+    found: dict[str, list[dict[str, Any]]] = {JIT: [], OURS: []}
+    for number in range(rounds):
+        for form in (JIT, OURS) if number % 2 else (OURS, JIT):
+            found[form].append(in_process(name, form))
+    expected = found[JIT][0]["sum"]
+    for run in found[OURS]:
+        error = abs(run["sum"] - expected) / max(abs(expected), 1e-300)
+        if not error <= 1e-8:
+            raise AssertionError(f"{name}: the results' sums differ by {error:.2g}")
+    timing = lambda form, key: harness.summary([run[key] for run in found[form]])
+    make, size = JOBS[name]
+    whole = {form: timing(form, "whole") for form in found}
+    line = harness.timing_line(name, whole, [Speed(JIT, make(size).least)])
+    for key in ("settled", "first"):
+        ratio = timing(JIT, key).median / timing(OURS, key).median
+        line.cells[f"{key} call"] = f"{ratio:.2f}"
+        line.numbers[f"{key} call, {JIT} / {OURS}"] = ratio
+    line.cells["a call"] = str(timing(JIT, "settled"))
+    line.cells["compiled"] = str(found[OURS][0]["compiles"])
+    return line
+
+
+def _extend(parser: Any) -> None:
+    parser.add_argument("--job", choices=JOBS, help="run one job here, once, and print its seconds")
+    parser.add_argument("--form", choices=(JIT, OURS), default=OURS)
+
+
+def main() -> None:
+    """All jobs, or one of them in this process."""
+    options = harness.start(__doc__, rounds=5, quick_rounds=1, extend=_extend)
+    if options.extra.job is not None:
+        print(json.dumps(run(options.extra.job, options.extra.form)))
+        return
+    harness.report(
+        f"Whole jobs in fresh processes ({Path(sys.executable).name})", lines(options), options
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Whole jobs as users run them: a function, and the arguments of each call from first to last.
+
+Some can gain from what was saved, some cannot; none of them may end later than under `jax.jit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from problems import amplitude, mixture
+
+Calls = Iterator[tuple[Any, ...]]
+
+
+class Job(NamedTuple):
+    """A function as it is given to `jax.jit` or `incremental`, and all its calls.
+
+    `least` is how many times faster than under `jax.jit` the whole job is to be.
+    """
+
+    function: Callable[..., Any]
+    calls: Callable[[], Calls]
+    least: float
+
+
+# --- nothing can be gained ------------------------------------------------------------------------
+
+
+def small(size: int) -> Job:
+    """5,000 calls of about 80 us; both parameters are new in each."""
+    x = np.linspace(0.1, 2.0, size)
+
+    def calls() -> Calls:
+        for k in range(5_000):
+            yield 1.0 + 1e-4 * k, 0.5 + 1e-4 * k, x
+
+    return Job(lambda a, b, x: jnp.sum(jnp.exp(-a * x) * jnp.sin(b * x)), calls, 0.98)
+
+
+def medium(size: int) -> Job:
+    """3,000 calls of about 0.4 ms; both parameters, in a dict, are new in each."""
+    x = jnp.linspace(0.1, 2.0, size)
+
+    def calls() -> Calls:
+        for k in range(3_000):
+            yield {"a": 1.0 + 1e-4 * k, "b": 0.5 + 1e-4 * k}, x
+
+    function = lambda p, x: jnp.sum(jnp.exp(-p["a"] * x) * jnp.sin(p["b"] * x))
+    return Job(function, calls, 0.98)
+
+
+def mixture_moving(size: int) -> Job:
+    """A minimiser's 300 gradients of the mixture: one vector, all of it new."""
+    x = mixture.make_data(size)
+    start = np.array(list(mixture.truth(size).values()))
+
+    def calls() -> Calls:
+        for k in range(300):
+            yield start * (1.0 + 1e-4 * np.sin(k + np.arange(start.size))), x
+
+    return Job(jax.value_and_grad(mixture.nll_flat), calls, 0.98)
+
+
+def histograms(size: int) -> Job:
+    """400 values of a template fit that closes over its tensors; all 30 shifts are new."""
+    rng = np.random.default_rng(0)
+    nominal = jnp.asarray(rng.uniform(5, 10, (6, size)))
+    slopes = jnp.asarray(rng.normal(size=(30, 6, size)))
+    counts = jnp.asarray(rng.poisson(np.asarray(nominal.sum(axis=0))))
+
+    def nll(strength: Any, shifts: Any) -> Any:
+        shape = nominal * jnp.exp(0.01 * jnp.tensordot(shifts, slopes, 1))
+        expected = strength * shape[0] + shape[1:].sum(axis=0)
+        return jnp.sum(expected - counts * jnp.log(expected)) + 0.5 * jnp.sum(shifts**2)
+
+    def calls() -> Calls:
+        for k in range(400):
+            yield 1.0 + 1e-3 * k, 0.1 * np.sin(k + np.arange(30.0))
+
+    return Job(jax.value_and_grad(nll, argnums=(0, 1)), calls, 0.98)
+
+
+# --- something can --------------------------------------------------------------------------------
+
+
+def mixture_scans(size: int) -> Job:
+    """Gradients at 60 values of a mean, then of a yield, then of the slope."""
+    x = mixture.make_data(size)
+    truth = mixture.truth(size)
+
+    def calls() -> Calls:
+        for name in ("mu1", "n1", "lam"):
+            for factor in np.linspace(0.97, 1.03, 60):
+                yield {**truth, name: truth[name] * float(factor)}, x
+
+    return Job(jax.value_and_grad(mixture.nll), calls, 0.98)
+
+
+def mixture_in_turns(size: int) -> Job:
+    """Gradients, 50 with a new yield, 50 with all new, six times."""
+    x = mixture.make_data(size)
+    truth = mixture.truth(size)
+
+    def calls() -> Calls:
+        for k in range(600):
+            factor = 1.0 + 1e-3 * float(np.sin(k + 1.0))
+            if k // 50 % 2:
+                yield {name: value * factor for name, value in truth.items()}, x
+            else:
+                yield {**truth, "n1": truth["n1"] * factor}, x
+
+    return Job(jax.value_and_grad(mixture.nll), calls, 1.0)
+
+
+def width_scan(size: int) -> Job:
+    """An amplitude analysis at 120 values of one width."""
+    couplings, shapes, data, monte_carlo = amplitude.make_inputs(num_events=size)
+
+    def calls() -> Calls:
+        for factor in np.linspace(0.8, 1.2, 120):
+            widths = shapes["width"].copy()
+            widths[amplitude.WIDTH] *= factor
+            yield couplings, {**shapes, "width": widths}, data, monte_carlo
+
+    return Job(amplitude.nll_unrolled, calls, 2.5)
+
+
+def slow_theory(size: int) -> Job:
+    """40 points of a theory that takes 12 ms, and at each 20 steps of nuisance parameters."""
+    grid = jnp.linspace(0.0, 1.0, size)
+    data = jnp.cos(3.0 * jnp.linspace(0.0, 1.0, 50))
+
+    def theory(p: Any) -> Any:
+        y = grid
+        for _ in range(40):
+            y = jnp.sin(p[0] * y) + 0.1 * jnp.cos(p[1] * y)
+        return y.reshape(50, -1).mean(axis=1)
+
+    def log_density(p: Any, nuisance: Any) -> Any:
+        shifted = theory(p) * (1.0 + nuisance[0]) + nuisance[1]
+        return -0.5 * jnp.sum((data - shifted) ** 2) - 0.5 * jnp.sum(nuisance**2)
+
+    def calls() -> Calls:
+        for k in range(40):
+            p = np.array([1.0 + 0.01 * k, 0.5 - 0.01 * k])
+            for n in range(21):
+                yield p, 0.01 * np.sin(np.array([k + n, k - n], float))
+
+    return Job(log_density, calls, 5.0)
+
+
+def single_sites(size: int) -> Job:
+    """1,700 single-site steps of a hierarchical regression, the 85 counties in turn."""
+    rng = np.random.default_rng(1)
+    county = jnp.asarray(rng.integers(85, size=size))
+    floor = jnp.asarray(rng.integers(2, size=size))
+    y = jnp.asarray(rng.normal(size=size))
+
+    def log_density(alpha: Any, beta: Any, sigma: Any) -> Any:
+        residuals = y - alpha[county] - beta * floor
+        fit = -0.5 * jnp.sum((residuals / sigma) ** 2) - size * jnp.log(sigma)
+        return fit - 0.5 * jnp.sum(alpha**2)
+
+    def calls() -> Calls:
+        alpha = np.zeros(85)
+        for k in range(1_700):
+            alpha = alpha.copy()
+            alpha[k % 85] = np.sin(k)
+            yield alpha, 0.3, 1.1
+
+    return Job(log_density, calls, 0.98)
+
+
+def pruning(size: int) -> Job:
+    """Felsenstein's likelihood of a tree of 32 leaves; one of 62 branches is new in each of 1,000
+    calls.
+    """
+    num_leaves = 32
+    rng = np.random.default_rng(2)
+    tips = jnp.asarray(np.eye(4)[rng.integers(4, size=(num_leaves, size))])
+
+    def transition(length: Any) -> Any:
+        decay = jnp.exp(-4.0 / 3.0 * length)
+        return 0.25 * (1.0 - decay) + decay * jnp.eye(4)
+
+    def log_likelihood(lengths: Any) -> Any:
+        parts = list(tips)
+        branch = 0
+        log_scale = 0.0
+        while len(parts) > 1:
+            joined = []
+            for left, right in zip(parts[::2], parts[1::2], strict=True):
+                up = left @ transition(lengths[branch])
+                up = up * (right @ transition(lengths[branch + 1]))
+                scale = up.sum(axis=1, keepdims=True)
+                log_scale = log_scale + jnp.log(scale[:, 0])
+                joined.append(up / scale)
+                branch += 2
+            parts = joined
+        return jnp.sum(log_scale + jnp.log(parts[0].mean(axis=1)))
+
+    def calls() -> Calls:
+        lengths = [0.1 + 0.001 * k for k in range(2 * num_leaves - 2)]
+        for k in range(1_000):
+            lengths = list(lengths)
+            lengths[7 * k % len(lengths)] = 0.1 * float(1.5 + np.sin(k))
+            yield (lengths,)
+
+    return Job(log_likelihood, calls, 1.0)
+
+
+JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
+    "small function": (small, 1_500),
+    "medium function": (medium, 20_000),
+    "mixture, all new": (mixture_moving, 50_000),
+    "template fit": (histograms, 400),
+    "mixture, three scans": (mixture_scans, 50_000),
+    "mixture, kinds in turns": (mixture_in_turns, 50_000),
+    "one width": (width_scan, 20_000),
+    "slow theory": (slow_theory, 10_000),
+    "single sites": (single_sites, 100_000),
+    "pruning": (pruning, 1_000),
+}
+"""By name, with a size."""
