@@ -135,7 +135,9 @@ def _owned(x: Any) -> Any:
         return _owned_jaxpr(x)
     if isinstance(x, tuple) and any(map(is_jaxpr, x)):
         parts = _owned_each(x)
-        return x if parts is None else tuple(parts)
+        if parts is None:
+            return x
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)  # of a linear solve
     return x
 
 

@@ -80,15 +80,19 @@ def closing_over(array, number):
     inner = jax.jit(lambda b: jnp.sum(array * b) * number)
     step = lambda x, _: (x * number + jnp.sum(array), None)
     either = lambda a, b: jax.lax.cond(a > 0, lambda: jnp.sum(array * b) * number, lambda: b)
+    scaled = lambda x: x * (number + 1.0)
+    solved = lambda b: jax.lax.custom_linear_solve(scaled, b, lambda _, b: b / (number + 1.0), None)
     return {
         "itself": lambda a, b: a * number + jnp.sum(jnp.exp(array * b)),
         "a call": lambda a, b: a + inner(b),
         "a loop": lambda a, b: b * jax.lax.scan(step, a, None, length=3)[0],
         "a branch": lambda a, b: either(a, b) + a,
+        "a linear solve": lambda a, b: a + solved(b),
         "results": lambda a, b: (a * b, number, array),
     }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("where", closing_over(0, 0))
 @pytest.mark.parametrize("tuning", [MINIMAL, EAGER, incrax.Tuning()])
 def test_what_the_owner_of_a_closed_over_array_writes_later_is_never_seen(where, tuning):
