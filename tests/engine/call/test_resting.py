@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import incrax
 from incrax.engine.call.resting import MAX_COPIED_BYTES
+from incrax.engine.inputs.leaves import SMALL_BYTES
 from incrax.engine.policy.bypass import LOOK_EVERY, MAX_REST
 
 LONG = 10**6
@@ -407,6 +408,17 @@ def test_a_fork_starts_from_a_short_call():
     for mine, expected in zip(other(30.0, 2.0, V, X), known, strict=True):
         assert mine is expected
     assert other.stats.ran == 0
+
+
+def test_an_array_that_stayed_is_not_copied_to_the_device_again():
+    x = np.linspace(0.1, 2.0, 2 * SMALL_BYTES // 8)
+    ours = short(1.0, 2.0, V, x)
+    for number in range(3):
+        ours(20.0 + number, 2.0, V, x)
+    ours.explain()
+    entries = [state.entries[3] for state in ours._traces.latest.store.states]
+    assert len(entries) == 2
+    assert entries[0] is entries[1]
 
 
 def test_large_results_are_not_held_twice():

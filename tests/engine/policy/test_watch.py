@@ -14,6 +14,7 @@ from incrax.engine.policy.bypass import (
     FIRST_WINDOW,
     IDLE,
     LOOK_EVERY,
+    MAX_LOOKS,
     MAX_LOSS,
     MAX_REST,
     NUM_LOOKS,
@@ -91,6 +92,15 @@ def test_looks_are_as_frequent_as_announced():
     calls(watch, FIRST_WINDOW, 1.2)
     looks = [watch.wants_look() for _ in range(FIRST_REST)]
     assert sum(looks) == FIRST_REST // LOOK_EVERY
+
+
+def test_a_long_rest_looks_no_more_often_than_needed():
+    watch = Watch()
+    while watch.length < MAX_REST or not watch.rest:
+        watch.rest = 0
+        calls(watch, FIRST_WINDOW, 1.2)
+    looks = [watch.wants_look() for _ in range(watch.rest)]
+    assert MAX_LOOKS // 2 <= sum(looks) <= MAX_LOOKS
 
 
 def test_fewer_changes_in_a_row_end_a_rest():

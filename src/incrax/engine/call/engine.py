@@ -32,7 +32,7 @@ from incrax.engine.call.resting import RestedCall, Resting
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue, as_entry, as_value
+from incrax.engine.inputs.leaves import LeafValue, as_value
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.policy.agreement import difference
@@ -270,7 +270,7 @@ class Engine:
         if not num_calls:
             return
         for call in self.resting.take():
-            entries = tuple([as_entry(x) for x in call.leaves])
+            entries = self.comparison.taken_over(call.leaves)
             self.store.replace(State(entries, call.outputs, {}, None))
             self._note(None)
             self._rested = call.changed

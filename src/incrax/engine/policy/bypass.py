@@ -36,7 +36,10 @@ MAX_REST = 2048
 """Calls of the first rest; each rest that follows at once is twice as long."""
 
 LOOK_EVERY = 16
-"""One in so many calls of a rest is compared in full, to notice a change of habit."""
+MAX_LOOKS = 32
+"""One in so many calls of a rest is compared in full, to notice a change of habit, but no more than
+so many of a long one: each takes as long as the short way of some ten calls.
+"""
 
 NUM_LOOKS = 2
 """Looks in a row that must find at most half of the changes there were before, to end a rest."""
@@ -198,12 +201,16 @@ class Watch:
     def wants_look(self) -> bool:
         """Count a call during a rest; whether to compare it in full."""
         self.rest -= 1
-        return self.rest % LOOK_EVERY == 0
+        return self.rest % self._look_every == 0
 
     @property
     def until_look(self) -> int:
         """Calls of the rest before the next one that wants a look."""
-        return max((self.rest - 1) % LOOK_EVERY, 0) if self.rest else 0
+        return max((self.rest - 1) % self._look_every, 0) if self.rest else 0
+
+    @property
+    def _look_every(self) -> int:
+        return max(self.length // MAX_LOOKS, LOOK_EVERY)
 
     def skip(self, num_calls: int) -> None:
         """Count calls of a rest that nothing looked at."""

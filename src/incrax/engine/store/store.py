@@ -397,6 +397,18 @@ class Comparison:
             entries[index] = new
         return None if is_same else tuple(entries)
 
+    def taken_over(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """Entries of leaves; the latest version's for arrays of NumPy that have its bits, which are
+        then not copied to the device again.
+        """
+        olds = self.store.states[-1].entries
+        return tuple(
+            [
+                old if type(old) is LeafValue and has_bits_of(x, old) else as_entry(x)
+                for x, old in zip(leaves, olds, strict=True)
+            ]
+        )
+
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
