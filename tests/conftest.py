@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
+
+os.environ["INCRAX_REMEMBER"] = "0"  # what one test learned is nothing to the next
 from collections import defaultdict
 from pathlib import Path
 

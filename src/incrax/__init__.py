@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from incrax.derivatives.transforms import jvp as jvp
     from incrax.derivatives.transforms import value_and_grad as value_and_grad
     from incrax.inspection.assertions import assert_ran as assert_ran
+    from incrax.inspection.cache_folder import cache_folder as cache_folder
     from incrax.inspection.cost import CostReport as CostReport
     from incrax.inspection.cost import cost as cost
     from incrax.inspection.counters import totals as totals
@@ -108,6 +109,7 @@ _HOMES = {
     "assert_ran": "inspection.assertions",
     "bind": "models.api",
     "bucketed": "control_flow.loops.bucketed",
+    "cache_folder": "inspection.cache_folder",
     "check_tape": "control_flow.tapes.api",
     "cost": "inspection.cost",
     "cut": "derivatives.cuts",
@@ -168,6 +170,7 @@ __all__ = [
     "assert_ran",
     "bind",
     "bucketed",
+    "cache_folder",
     "cached",
     "check_tape",
     "cost",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 from incrax._incremental import Incremental
@@ -68,6 +69,8 @@ def incremental(
     memory: int | None = ...,
     versions: int = ...,
     algebra: bool = ...,
+    calls: int | None = ...,
+    changing: Iterable[str | Iterable[str]] = ...,
     tuning: Tuning | None = ...,
 ) -> Incremental[P, R]: ...
 
@@ -80,6 +83,8 @@ def incremental(
     memory: int | None = ...,
     versions: int = ...,
     algebra: bool = ...,
+    calls: int | None = ...,
+    changing: Iterable[str | Iterable[str]] = ...,
     tuning: Tuning | None = ...,
 ) -> Callable[[Callable[P, R]], Incremental[P, R]]: ...
 
@@ -91,6 +96,8 @@ def incremental(
     memory: int | None = None,
     versions: int = 2,
     algebra: bool = False,
+    calls: int | None = None,
+    changing: Iterable[str | Iterable[str]] = (),
     tuning: Tuning | None = None,
 ) -> Incremental[P, R] | Callable[[Callable[P, R]], Incremental[P, R]]:
     """Make a function pay only for what changed since values were last saved.
@@ -119,7 +126,11 @@ def incremental(
             double precision by some 1e-12 of the result, or of the sum of its terms' sizes, at
             most; compared once with the direct form, and given up, with a line in the log, where
             the two do not agree.
-        tuning: how plans are chosen; see `Tuning`.
+        calls: how many calls will be made, if known; what is compiled then need not be earned by
+            the calls before it.
+        changing: names of inputs, as `explain()` prints them, of which each will change alone
+            ("theta[*]": each element), or tuples of names that will change together.
+        tuning: how plans are chosen; see `Tuning`, where `calls` and `changing` are described.
 
     Returns:
         A callable with the signature of `f`, and methods that explain, prepare and undo calls: see
@@ -147,6 +158,9 @@ def incremental(
     """
     _check(f, policy, memory, versions, tuning, algebra=algebra)
     settings = Tuning() if tuning is None else tuning
+    if calls is not None or changing:
+        calls = settings.calls if calls is None else calls
+        settings = replace(settings, calls=calls, changing=changing or settings.changing)
     is_exact = policy == "exact"
     options = Options(is_exact, versions, memory, settings, algebra)
 

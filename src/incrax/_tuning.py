@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +39,13 @@ class Tuning:
         timed: let seconds that were measured decide at all; if not, nothing is calibrated, raced,
             rested or compiled on account of them, and the same calls are served alike on every
             machine. Runs of several processes always go without.
+        calls: how many calls to expect in all, if known: a plan is compiled as soon as it pays over
+            as many of its kind, not when the calls so far have lost what it costs.
+        changing: names of inputs, as `explain()` prints them, of which each is expected to change
+            alone, in as many calls as any other (a thousand where `calls` is not given); `*` stands
+            for each ("theta[*]"), and several names in a tuple change together.
+        remember: keep in the user's cache folder what was learned, and start the next process of
+            the same program from it; see `docs/tuning.md`.
         history: calls per signature that `report` remembers: when, how long, what changed and what
             ran, no values. 0: none.
     """
@@ -52,6 +60,9 @@ class Tuning:
     max_signatures: int = 16
     calibrate: bool = True
     timed: bool = True
+    calls: int | None = None
+    changing: Iterable[str | Iterable[str]] = ()
+    remember: bool = True
     history: int = 1000
 
     def __post_init__(self) -> None:
@@ -59,6 +70,14 @@ class Tuning:
         if self.planner not in ("cost", "minimal"):
             raise ValueError(
                 f'`Tuning(planner=...)` got {self.planner!r}; use "cost" or "minimal".'
+            )
+        changing = (self.changing,) if isinstance(self.changing, str) else self.changing
+        names = tuple(name if isinstance(name, str) else tuple(name) for name in changing)
+        object.__setattr__(self, "changing", names)
+        if self.calls is not None and (not isinstance(self.calls, int) or self.calls < 1):
+            raise ValueError(
+                f"`Tuning(calls=...)` got {self.calls!r}; it is a number of calls, at least 1, "
+                "or None."
             )
         for name in ("race_rounds", "hot_after", "max_plans", "max_signatures"):
             if getattr(self, name) < 1:

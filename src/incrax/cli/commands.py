@@ -1,4 +1,4 @@
-"""The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`.
+"""The command line: `incrax demo`, `incrax report`, `incrax cost`, `incrax doctor`, `incrax cache`.
 
 Exit codes: 0 done; 1 something is wrong with what was looked at, or it failed; 2 the options cannot
 work; 130 interrupted; 141 nobody reads on.
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import incrax
 from incrax import _interrupts
-from incrax.cli import cost, demo, doctor, report
+from incrax.cli import cache, cost, demo, doctor, report
 from incrax.cli.usage import UsageError
 
 
@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor}
+COMMANDS = {"demo": demo, "report": report, "cost": cost, "doctor": doctor, "cache": cache}
 CHECKS = {"demo": demo.check_arguments, "report": report.check_arguments}
 """What refuses options that cannot work before anything runs."""
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax._api import incremental
+from incrax._cache_folder import folder
 from incrax._table import Printable, Table
 from incrax._tables import max_program_bytes, remembered_bytes
 from incrax._tuning import is_disabled
@@ -86,6 +87,7 @@ class Environment(Printable):
         budget_bytes: bytes that saved values may take by default.
         program_bytes: estimated bytes of the programs that are remembered now.
         max_program_bytes: their bound, over all functions of this process.
+        cache_folder: where later processes find what was learned; None: nowhere.
         figures: measured figures by name, in seconds or seconds per unit of work; empty if none
             were taken.
         findings: what is known not to work together.
@@ -99,6 +101,7 @@ class Environment(Printable):
     budget_bytes: int
     program_bytes: int
     max_program_bytes: int
+    cache_folder: str | None
     figures: Mapping[str, float]
     findings: tuple[Finding, ...]
 
@@ -127,6 +130,7 @@ class Environment(Printable):
         settings.append(
             ("remembered programs", f"about {used_mb:.3g} MB of at most {most_mb:.4g} MB")
         )
+        settings.append(("cache folder", self.cache_folder or "none, as INCRAX_REMEMBER=0"))
         figures = [(name, _seconds(value)) for name, value in self.figures.items()]
         findings = [(f.severity, f.seen, f.advice) for f in self.findings]
         nothing = [("ok", "nothing is known that would not work together", "")]
@@ -134,7 +138,7 @@ class Environment(Printable):
             Table("versions", ("package", "version"), versions),
             Table("machine", ("", ""), places),
             Table("settings", ("", ""), settings),
-            *([Table("measured now", ("", ""), figures)] if figures else []),
+            *([Table("measured", ("", ""), figures)] if figures else []),
             Table("findings", ("", "seen", "what to do"), findings or nothing),
         ]
 
@@ -144,7 +148,8 @@ def environment(*, measure: bool = True) -> Environment:
     put in a report.
 
     Args:
-        measure: also measure the machine as the cost model does, and what calls cost.
+        measure: also give the figures of the cost model, measured now or in an earlier process,
+            and measure what calls cost.
 
     Returns:
         An `Environment`, which prints; `as_dict()` gives it to programs.
@@ -177,6 +182,7 @@ def environment(*, measure: bool = True) -> Environment:
         budget_bytes=default_budget_bytes() if problem is None else 0,
         program_bytes=remembered_bytes(),
         max_program_bytes=max_program_bytes(),
+        cache_folder=None if folder() is None else str(folder()),
         figures=_figures() if measure and problem is None else {},
         findings=tuple(
             _findings(versions) if problem is None else [problem, *_of_versions(versions)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ import incrax
 from incrax.engine.plan import facts
 from incrax.engine.policy.bypass import IDLE
 from incrax.engine.policy.candidates import Entry
-from incrax.engine.policy.compile_budget import FIRST_PLAN_S, LEAST_CLEAN_SHARE
+from incrax.engine.policy.compile_budget import CALIBRATION_S, LEAST_CLEAN_SHARE, SOLVER, SOLVER_S
 
 X = np.linspace(0.1, 2.0, 20_000)
 NUM_CALLS = 12
@@ -92,9 +93,10 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
     count, is_allowed, share, monkeypatch
 ):
     credit = called(0.0)._traces.latest.engine.chooser.credit
+    monkeypatch.delitem(sys.modules, SOLVER, raising=False)
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: False))
     entry = Entry(1, count=count, clean_share=share)
-    whole_s = 0.2 * FIRST_PLAN_S / max(share, LEAST_CLEAN_SHARE)
+    whole_s = 0.2 * (CALIBRATION_S + SOLVER_S) / max(share, LEAST_CLEAN_SHARE)
     assert credit.allows_planning(entry, whole_s) is is_allowed
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: True))
     assert credit.allows_planning(entry, whole_s)

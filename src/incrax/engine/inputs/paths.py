@@ -25,6 +25,33 @@ def paths_mask(paths: Sequence[str], layout: Layout, names: Iterable[str]) -> in
     return mask
 
 
+def each_mask(paths: Sequence[str], layout: Layout, name: str) -> list[int]:
+    """The bits of each input that a name stands for; `*` in it stands for any key or number:
+    "theta[*]" is each element of a small array, or each item of a list.
+
+    Raises:
+        UnknownInputError: it names no input.
+    """
+    if "*" not in name:
+        return [path_mask(paths, layout, name)]
+    pattern = re.compile(re.escape(name).replace(r"\*", r"[^][.]+"))
+    parts = [path[:end] for path in paths for end in _ends(path)]
+    elements = [
+        f"{path}[{number}]"
+        for path, width in zip(paths, layout.widths, strict=True)
+        for number in range(width if width > 1 else 0)
+    ]
+    found = [part for part in dict.fromkeys([*parts, *elements]) if pattern.fullmatch(part)]
+    if not found:
+        raise unknown_input(name, paths)
+    return [path_mask(paths, layout, part) for part in found]
+
+
+def _ends(path: str) -> list[int]:
+    """Where a path, or what it is a part of, ends."""
+    return [*(at for at, character in enumerate(path) if at and character in "[."), len(path)]
+
+
 def mask_paths(paths: Sequence[str], layout: Layout, mask: int) -> list[str]:
     """The names of the inputs, and of the elements of small arrays, that bits stand for."""
     found = []

@@ -37,14 +37,17 @@ class Race:
         self.has_marked = bool(facts.called_back or facts.kept)
         self.started_s = time.perf_counter()
         self.lost_s = 0.0
+        self.known_s: float | None = None
 
     @property
     def whole_s(self) -> float:
-        """Seconds of the whole program, measured if it was timed; the machine is not measured for
-        this.
+        """Seconds of the whole program, measured if it was timed, or in earlier processes
+        (`known_s`); the machine is not measured for this.
         """
         if self.whole.seconds is not None:
             return self.whole.seconds
+        if self.known_s is not None:
+            return self.known_s
         facts = self.facts
         return facts.total_seconds if facts.is_calibrated else sum(facts.rough_seconds)
 

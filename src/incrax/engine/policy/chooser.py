@@ -25,6 +25,7 @@ from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.bypass import Watch
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.log import Journal
 from incrax.engine.policy.materialize import (
     affordable_plan,
@@ -93,6 +94,16 @@ class Chooser:
         self.whole = TimedProgram(None, whole, self.clock, pool)
         self.race = Race(facts, self.whole, self.segments, stats)
         self.credit = Credit(facts, self.clock, self.whole, tuning)
+        is_kept = self.is_timed and self.clock.is_running
+        self.expectations = Expectations(
+            facts,
+            tuning,
+            journal.name,
+            journal.paths,
+            self.entries,
+            self.whole,
+            is_kept=is_kept,
+        )
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
@@ -117,7 +128,9 @@ class Chooser:
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
         other.race = Race(self.facts, other.whole, other.segments, stats)
+        other.race.known_s = self.race.known_s
         other.credit = Credit(self.facts, clock, other.whole, self.tuning)
+        other.expectations = self.expectations.fork(other.entries, other.whole)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
@@ -163,11 +176,17 @@ class Chooser:
         if entry is None:
             cost_s = self.race.callback_s
             share = self.facts.clean_share(dirty)
+            known = self.expectations.of(dirty)
+            self.race.known_s = self.expectations.whole_s
+            self.credit.known_compile_s = self.expectations.compile_s
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
+            entry.num_expected = known.calls
+            entry.promise_s = known.plan_s
             self.entries[dirty] = entry
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
         entry.count += 1
+        self.credit.num_calls += 1
         if self.is_exact:
             entry.is_planned = entry.is_final = True
             entry.settle(
@@ -216,7 +235,8 @@ class Chooser:
                 )
                 entry.settle("plan", "minimal planner")
         elif not entry.is_planned:
-            if entry.count >= self.tuning.hot_after and self._may_plan(entry):
+            is_hot = entry.count >= self.tuning.hot_after or entry.num_expected
+            if is_hot and self._may_plan(entry):
                 self.plan(entry)
         elif entry.program is None:
             is_early = entry.candidate == "segments" and self.num_programs < FREE_PROGRAMS
@@ -229,7 +249,8 @@ class Chooser:
 
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
-        self.num_planned += entry.promise_s == math.inf
+        is_known = entry.num_expected > 0 and entry.promise_s < math.inf
+        self.num_planned += is_known or entry.promise_s == math.inf
         entry.is_planned = True
         entry.is_final = False
         run_price = self.race.run_price
@@ -244,13 +265,14 @@ class Chooser:
         if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
-        entry.promise_s = plan.seconds
+        entry.promise_s = entry.promise_s if is_known else plan.seconds
         entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
         if not entry.is_planned:
             return
         needs = list(plan.base_loads)
         if not wanted:
-            others = [dirty for dirty in self.entries if dirty != entry.dirty]
+            seen = (*self.expectations.kinds, *self.entries)
+            others = [dirty for dirty in dict.fromkeys(seen) if dirty != entry.dirty]
             needs = needs_of_companions(
                 self.facts, others, needs, run_price=run_price, budget_bytes=budget_bytes
             )

@@ -6,6 +6,9 @@ not know how.
 
 from __future__ import annotations
 
+import math
+import sys
+
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
@@ -24,46 +27,81 @@ EARNED_FACTOR = 3.0
 before.
 """
 
-FIRST_PLAN_S = 0.5
 PLANNED_EQUATION_S = 2e-4
-"""Seconds of planning: of the first plan of a process, for which the machine is measured and SciPy
-imported, and of later ones per equation of the program.
+CALIBRATION_S = 0.25
+SOLVER_S = 0.25
+"""Seconds of planning: per equation of the program; for the first plan of a process, to measure the
+machine where no earlier process has, and to import what finds cuts.
+"""
+
+SOLVER = "scipy.sparse.csgraph"
+
+FORESEEN_FACTOR = 2.0
+"""Compilations that the gain over all calls to come must be worth: of a plan, and of the programs
+that compute what it loads.
 """
 
 LEAST_CLEAN_SHARE = 0.02
 """Of the whole program: what a plan may save where estimates see nothing that it could."""
 
 MIN_COMPILE_S = 0.05
-"""Seconds that a compilation is taken to need at least; what the whole program needed is the better
-guess.
-"""
+"""Seconds that a compilation is taken to need at least."""
 
 
 class Credit:
     """The account of one engine."""
 
-    __slots__ = ("clock", "compile_s", "facts", "whole")
+    __slots__ = (
+        "clock",
+        "compile_s",
+        "expected_calls",
+        "facts",
+        "known_compile_s",
+        "num_calls",
+        "whole",
+    )
 
     def __init__(self, facts: Facts, clock: Clock, whole: TimedProgram, tuning: Tuning) -> None:
         self.facts = facts
         self.clock = clock
         self.whole = whole
         self.compile_s = tuning.compile_s
+        self.expected_calls = tuning.calls or 0
+        self.known_compile_s = 0.0
+        self.num_calls = 0
 
     def allows_planning(self, entry: Entry, whole_s: float) -> bool:
         """Whether to find out what a program for a dirty set would save.
 
         On trust, or when all that it may have saved so far is worth it: what takes as long in the
-        whole program as the equations that the change does not reach.
+        whole program as the equations that the change does not reach. What it may save in calls to
+        come must be worth the program, too.
         """
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
         plan_s = self._plan_s
-        return self._has_left(plan_s) or entry.count * share * whole_s > plan_s
+        if self._has_left(plan_s) or entry.count * share * whole_s > plan_s:
+            return True
+        return self._calls(entry) * share * whole_s > plan_s + FORESEEN_FACTOR * self._program_s
+
+    @property
+    def _program_s(self) -> float:
+        """Seconds to compile a program: what the whole program needed is the best guess, if it was
+        not taken from JAX's compilation cache.
+        """
+        return max(self.whole.first_s, self.known_compile_s, MIN_COMPILE_S)
+
+    def _calls(self, entry: Entry) -> int:
+        """Of a dirty set, still to come: as many as there were or, if more, the rest of those that
+        are expected.
+        """
+        expected = self.expected_calls * entry.count // max(self.num_calls, 1)
+        return max(entry.count, max(entry.num_expected, expected) - entry.count)
 
     @property
     def _plan_s(self) -> float:
         later_s = PLANNED_EQUATION_S * len(self.facts.eqns)
-        return later_s if self.facts.is_calibrated else FIRST_PLAN_S
+        is_first = SOLVER not in sys.modules
+        return later_s + SOLVER_S * is_first + CALIBRATION_S * (not self.facts.is_calibrated)
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool) -> bool:
         """Whether to compile for a dirty set: on trust if it is early, else when it would have
@@ -83,10 +121,13 @@ class Credit:
         return self.clock.compiling_s + seconds <= allowed_s
 
     def has_earned(self, entry: Entry, whole_s: float, factor: float = EARNED_FACTOR) -> bool:
-        """Whether the gain expected over as many uses as there were is so many times the time to
-        compile.
+        """Whether the gain over as many calls as there were, or over those to come, is so many
+        times the time to compile.
         """
         served_s = entry.seconds.get(entry.candidate, whole_s)
-        is_promising = entry.candidate == "segments" or not entry.is_planned
+        is_known = entry.num_expected > 0 and entry.promise_s < math.inf
+        is_promising = entry.candidate == "segments" or not (entry.is_planned or is_known)
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        return entry.count * gain_s > factor * max(self.whole.first_s, MIN_COMPILE_S)
+        if entry.count * gain_s > factor * self._program_s:
+            return True
+        return self._calls(entry) * gain_s > FORESEEN_FACTOR * self._program_s

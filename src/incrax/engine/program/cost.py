@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax import _jax
+from incrax import _cache_folder, _jax
 from incrax._jax import Equation
 from incrax._program import read_vars, written_vars
 from incrax.engine.program.nested import inner_bodies, num_turns
@@ -228,6 +228,7 @@ def _total_price(eqns: Iterable[Equation]) -> tuple[float, float]:
 # --- calibration ----------------------------------------------------------------------------------
 
 _calibrations: dict[tuple[str, bool], Calibration] = {}
+_unknown: set[tuple[str, bool]] = set()
 
 _SIZE = 250_000
 _REPEATS = 15
@@ -238,17 +239,39 @@ _MAX_WRITE = 2.5
 
 def calibrate() -> Calibration:
     """Measure this machine's default backend once (a few tenths of a second) and remember the
-    result.
+    result, also for later processes.
     """
     key = _setting()
-    if key not in _calibrations:
+    if not is_calibrated():
         _calibrations[key] = _measure(np.dtype(np.float64 if key[1] else np.float32))
+        data = {"about": "this machine", "prices": asdict(_calibrations[key])}
+        _cache_folder.save(_cache_folder.key_of("machine", key), data)
     return _calibrations[key]
 
 
 def is_calibrated() -> bool:
-    """Whether that was done."""
-    return _setting() in _calibrations
+    """Whether that was done, in this process or an earlier one."""
+    key = _setting()
+    if key not in _calibrations and key not in _unknown:
+        known = _read(_cache_folder.key_of("machine", key))
+        if known is None:
+            _unknown.add(key)
+        else:
+            _calibrations[key] = known
+    return key in _calibrations
+
+
+def _read(key: str) -> Calibration | None:
+    """What an earlier process measured."""
+    data = _cache_folder.load(key)
+    try:
+        prices = {} if data is None else data["prices"]
+        found = Calibration(**{name: float(value) for name, value in prices.items()})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _cache_folder.ignore(key, error)
+        return None
+    is_sound = data is not None and all(0 < seconds < 1 for seconds in astuple(found))
+    return found if is_sound else None
 
 
 def _setting() -> tuple[str, bool]:

@@ -1,0 +1,166 @@
+"""Small files in the user's cache folder: what a later process of the same kind may start from.
+
+Plain JSON, a file for each key, replaced in one step: nobody reads half a file, and of processes
+that write at once the last one wins. What can't be read or written is as if it were not there, with
+a line in the log. It says what is fast, never what is right.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jaxlib
+import numpy as np
+
+from incrax._version import __version__
+
+logger = logging.getLogger("incrax")
+
+MAX_FILES = 1000
+"""Files kept; those written least recently make room."""
+
+MAX_BYTES = 2**20
+"""Of a file that is read."""
+
+MAX_AGE_S = 30 * 86400.0
+"""Older files are ignored: the machine may have become another."""
+
+_SUFFIX = ".json"
+
+
+def folder() -> Path | None:
+    """Where the files are: `INCRAX_CACHE_DIR`, or the platform's folder for caches; None where
+    `INCRAX_REMEMBER=0` says that nothing is to be read or written.
+    """
+    if os.environ.get("INCRAX_REMEMBER") == "0":
+        return None
+    given = os.environ.get("INCRAX_CACHE_DIR")
+    if given:
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path("~/AppData/Local").expanduser())
+        return Path(base) / "incrax" / "Cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/incrax").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "incrax"
+
+
+def key_of(kind: str, parts: Iterable[object]) -> str:
+    """A name for what depends on these parts, on versions and on the machine."""
+    text = "\n".join(map(str, (*_machine(), kind, *parts)))
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+@functools.cache
+def _machine() -> tuple[object, ...]:
+    versions = __version__, jax.__version__, jaxlib.__version__, np.__version__
+    return (
+        *versions,
+        *(platform.system(), platform.machine(), _processor(), os.cpu_count()),
+        *(jax.default_backend(), jax.devices()[0].device_kind, jax.device_count()),
+        os.environ.get("XLA_FLAGS", ""),
+    )
+
+
+def _processor() -> str:
+    """Its model, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("model name")), platform.processor())
+
+
+def load(key: str) -> dict[str, Any] | None:
+    """What was saved under a key; None where that can't be had."""
+    path = _path(key)
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+        if found.st_size > MAX_BYTES or time.time() - found.st_mtime > MAX_AGE_S:
+            return None
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        ignore(key, error)
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def ignore(key: str, error: Exception) -> None:
+    """Say that a file is of no use."""
+    logger.debug("%s in the cache folder is ignored: %s", key, error)
+
+
+def save(key: str, data: dict[str, Any]) -> None:
+    """Write a file, as a whole or not at all."""
+    path = _path(key)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=".", suffix=_SUFFIX, delete=False
+        ) as file:
+            json.dump(data, file)
+        os.replace(file.name, path)
+        for _, old in _dated()[MAX_FILES:]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        logger.debug("nothing is written to the cache folder: %s", error)
+
+
+def _path(key: str) -> Path | None:
+    found = folder()
+    return None if found is None else found / f"{key}{_SUFFIX}"
+
+
+class File(NamedTuple):
+    """A file: its name, what it is about in words, its bytes, days since it was written."""
+
+    name: str
+    about: str
+    num_bytes: int
+    days: float
+
+
+def files() -> list[File]:
+    """The files, latest first."""
+    found = []
+    for seconds, path in _dated():
+        data = load(path.name.removesuffix(_SUFFIX)) or {}
+        about = str(data.get("about", "not readable, or too old"))
+        days = (time.time() - seconds) / 86400.0
+        found.append(File(path.name, about, path.stat().st_size, days))
+    return found
+
+
+def clear() -> int:
+    """Delete them; how many there were."""
+    found = _dated()
+    for _, path in found:
+        path.unlink(missing_ok=True)
+    return len(found)
+
+
+def _dated() -> list[tuple[float, Path]]:
+    """The files with the times when they were written, latest first."""
+    found = folder()
+    if found is None or not found.is_dir():
+        return []
+    dated = [(path.stat().st_mtime, path) for path in found.glob(f"*{_SUFFIX}")]
+    return sorted(dated, reverse=True)

@@ -1,0 +1,237 @@
+"""How often kinds of change will come, and what a plan saves, before this process has seen it.
+
+A user says so (`Tuning.calls`, `Tuning.changing`), or an earlier process of the same program on the
+same machine has left it in the cache folder: a job is expected to be like the last one. Ski rental
+then need not wait until the calls so far would have repaid a compilation.
+
+In: `Facts`, hints, the file of this program. Out: `Known` for a dirty set, and at the end of the
+process the file. It says what is worth compiling, never what is right.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import hashlib
+import math
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from incrax import _cache_folder
+from incrax._jax import Var
+from incrax._tuning import Tuning
+from incrax.engine.compile.timing import TimedProgram
+from incrax.engine.inputs.paths import each_mask, paths_mask
+from incrax.engine.plan.facts import Facts
+from incrax.engine.policy.candidates import Entry
+
+LEAST_S = 0.05
+"""Seconds in the whole program from which on a job is worth a file."""
+
+MAX_KINDS = 256
+"""Of change, of one program, in a file: those that came most often."""
+
+HINTED_CALLS = 1000
+"""Of each kind of change that a user names without a number."""
+
+
+class Known(NamedTuple):
+    """Of a dirty set: how many calls to expect, and seconds of what served it beside the whole
+    program (infinite: not known).
+    """
+
+    calls: int
+    plan_s: float = math.inf
+
+
+NOTHING = Known(0)
+
+
+class Expectations:
+    """Of one engine, whose entries and whole program it reads; `whole_s` are seconds of the whole
+    program in earlier processes, None where they are not known; `compile_s` those to compile it.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        tuning: Tuning,
+        name: str,
+        paths: Sequence[str],
+        entries: Mapping[int, Entry],
+        whole: TimedProgram,
+        *,
+        is_kept: bool,
+    ) -> None:
+        self.whole_s: float | None = None
+        self.compile_s = 0.0
+        self._facts = facts
+        self._name = name
+        self._tuning = tuning
+        self._entries = entries
+        self._whole = whole
+        self._is_kept = is_kept and tuning.remember
+        self._key = ""
+        self._hinted = hinted(facts, paths, tuning)
+        self._known: dict[int, Known] = {}
+        _living.add(self)
+
+    def fork(self, entries: Mapping[int, Entry], whole: TimedProgram) -> Self:
+        """The same for another engine of this program."""
+        other = copy.copy(self)
+        other._entries = entries
+        other._whole = whole
+        _living.add(other)
+        return other
+
+    def of(self, dirty: int) -> Known:
+        """What is known of a dirty set; the file is read at the first that is not all inputs."""
+        if self._is_kept and not self._key and dirty != self._facts.layout.full:
+            self._read()
+        known = self._known.get(dirty, NOTHING)
+        return known._replace(calls=max(known.calls, self._hinted.get(dirty, 0)))
+
+    @property
+    def kinds(self) -> list[int]:
+        """The dirty sets of which something is known."""
+        return [*self._hinted, *self._known]
+
+    def _read(self) -> None:
+        facts = self._facts
+        tuning = self._tuning
+        parts = fingerprint(facts), facts.layout.full, tuning.planner, facts.algebra.is_on
+        self._key = _cache_folder.key_of("function", parts)
+        data = _cache_folder.load(self._key)
+        try:
+            if data is not None:
+                self.whole_s = _seconds(data["whole_s"])
+                self.compile_s = _seconds(data["compile_s"])
+                self._known = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _cache_folder.ignore(self._key, error)
+            self.whole_s = None
+            self.compile_s = 0.0
+            self._known = {}
+
+    def collect(self) -> None:
+        """Put what this process has learned where it is written from at its end."""
+        whole_s = self._whole.seconds
+        if not self._key or whole_s is None:
+            return
+        found = {dirty: _learned(entry, whole_s) for dirty, entry in list(self._entries.items())}
+        if sum(known.calls for known in found.values()) * whole_s < LEAST_S:
+            return
+        for dirty, known in self._known.items():  # a job that was cut short is no new habit
+            calls = max(known.calls // 2, found.get(dirty, NOTHING).calls)
+            found[dirty] = found.get(dirty, known)._replace(calls=calls)
+        found.pop(self._facts.layout.full, None)
+        if not found:
+            return
+        with _lock:
+            _pending[self._key] = {
+                "about": f"{self._name}, {len(found)} kinds of change",
+                "whole_s": whole_s,
+                "compile_s": max(self.compile_s, self._whole.first_s),
+                "kinds": _most_often(found),
+            }
+
+    def __del__(self) -> None:
+        self.collect()
+
+
+def hinted(facts: Facts, paths: Sequence[str], tuning: Tuning) -> dict[int, int]:
+    """Calls of each kind of change that a user names.
+
+    Raises:
+        UnknownInputError: a name is that of no input.
+    """
+    masks: list[int] = []
+    for names in tuning.changing:
+        if isinstance(names, str):
+            masks += each_mask(paths, facts.layout, names)
+        else:
+            masks.append(paths_mask(paths, facts.layout, names))
+    calls = HINTED_CALLS if tuning.calls is None else tuning.calls // max(len(masks), 1)
+    return dict.fromkeys(masks, calls)
+
+
+def fingerprint(facts: Facts) -> str:
+    """A text that is the same for the same program in another process; two that differ in numbers
+    only have one, too.
+    """
+    program = facts.program
+    numbers: dict[Any, int] = {}
+
+    def name(atom: Any) -> str:
+        if not isinstance(atom, Var):
+            return "number"
+        return str(numbers.setdefault(atom, len(numbers)))
+
+    found = hashlib.sha256()
+    for var in (*program.invars, *program.constvars):
+        found.update(f"{name(var)}:{var.aval.str_short()}\n".encode())
+    for eqn in program.eqns:
+        reads = " ".join(map(name, eqn.invars))
+        writes = " ".join(f"{name(var)}:{var.aval.str_short()}" for var in eqn.outvars)
+        found.update(f"{eqn.primitive.name} {reads} > {writes}\n".encode())
+    found.update(" ".join(map(name, program.outvars)).encode())
+    return found.hexdigest()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+_living: weakref.WeakSet[Expectations] = weakref.WeakSet()
+_pending: dict[str, dict[str, Any]] = {}
+_lock = threading.Lock()
+
+
+def _learned(entry: Entry, whole_s: float) -> Known:
+    """What the entry of a dirty set tells the next process."""
+    program_s = None if entry.program is None else entry.program.seconds
+    if program_s is not None:
+        plan_s = program_s
+    elif entry.candidate == "segments":
+        plan_s = entry.seconds.get("segments", math.inf)
+    elif entry.is_planned:
+        plan_s = whole_s  # nothing to win
+    else:
+        plan_s = entry.promise_s
+    return Known(max(entry.count, entry.uses), plan_s)
+
+
+def _most_often(found: Mapping[int, Known]) -> dict[str, Any]:
+    kinds = sorted(found.items(), key=lambda item: -item[1].calls)[:MAX_KINDS]
+    return {
+        f"{dirty:x}": [known.calls, known.plan_s if known.plan_s < math.inf else None]
+        for dirty, known in kinds
+        if known.calls
+    }
+
+
+def _known(data: Any) -> Known:
+    calls, plan_s = data
+    return Known(int(calls), math.inf if plan_s is None else _seconds(plan_s))
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{seconds} is no number of seconds")
+    return seconds
+
+
+def write() -> None:
+    """Write what was learned by functions that are gone, and by those that are there."""
+    for expectations in list(_living):
+        expectations.collect()
+        expectations._key = ""  # `__del__` has nothing to do
+    with _lock:
+        pending = dict(_pending)
+        _pending.clear()
+    for key, data in pending.items():
+        _cache_folder.save(key, data)
+
+
+atexit.register(write)

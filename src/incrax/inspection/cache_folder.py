@@ -1,0 +1,67 @@
+"""What later processes start from, as a report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from incrax import _cache_folder
+from incrax._table import Printable, Table
+
+
+@dataclass(frozen=True)
+class CacheFolder(Printable):
+    """The files of the cache folder.
+
+    Fields:
+        path: of the folder; None where nothing is kept, as `INCRAX_REMEMBER=0`.
+        files: name, what it is about, bytes, and days since it was written, of each, latest first.
+        num_deleted: files that were deleted for this report.
+    """
+
+    path: str | None
+    files: tuple[_cache_folder.File, ...]
+    num_deleted: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.num_bytes for file in self.files)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it for programs."""
+        files = [file._asdict() for file in self.files]
+        return {**asdict(self), "files": files, "num_bytes": self.num_bytes}
+
+    def tables(self) -> list[Table]:
+        """All of it for people."""
+        rows = [
+            (file.about, f"{file.num_bytes / 1e3:.3g} kB", f"{file.days:.3g}", file.name)
+            for file in self.files
+        ]
+        deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
+        where = self.path or "nowhere, as INCRAX_REMEMBER=0"
+        title = f"{where}: {len(rows)} files, {self.num_bytes / 1e3:.3g} kB{deleted}"
+        return [Table(title, ("about", "size", "days old", "file"), rows)]
+
+
+def cache_folder(*, clear: bool = False) -> CacheFolder:
+    """What was learned of functions and of this machine, kept for later processes.
+
+    Args:
+        clear: delete all of it first.
+
+    Returns:
+        A `CacheFolder`, which prints; `as_dict()` gives it to programs.
+
+    Cost: reads each file, some hundred bytes.
+
+    Example:
+        >>> import incrax
+        >>> incrax.cache_folder().num_deleted
+        0
+    """
+    num_deleted = _cache_folder.clear() if clear else 0
+    found = _cache_folder.folder()
+    path = None if found is None else str(found)
+    return CacheFolder(path, tuple(_cache_folder.files()), num_deleted)

@@ -1,0 +1,272 @@
+"""What earlier processes and users say of the calls to come: plans are made at once where that
+pays, and results never depend on it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import subprocess
+import sys
+import weakref
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+
+import incrax
+from incrax.engine.policy import expectations
+from incrax.engine.policy.expectations import HINTED_CALLS, Known, fingerprint
+
+X = np.linspace(0.1, 2.0, 50)
+
+
+def model(a, b, x):
+    return a * jnp.sum(jnp.exp(-b * x))
+
+
+def chooser(ours):
+    return ours._traces.latest.engine.chooser
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("INCRAX_REMEMBER")
+    monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(expectations, "_living", weakref.WeakSet())
+    monkeypatch.setattr(expectations, "_pending", {})
+    return tmp_path
+
+
+def learned(folder, calls=1000, plan_s=1.0, whole_s=10.0):
+    """The file of a process in which so many calls changed `a` alone, and took so long."""
+    ours = incrax.incremental(model)
+    for a in (1.0, 2.0, 3.0):
+        ours(a, 0.5, X)
+    chooser(ours).whole.seconds = whole_s
+    (dirty,) = (d for d in chooser(ours).entries if d != chooser(ours).facts.layout.full)
+    chooser(ours).entries[dirty].uses = calls
+    chooser(ours).entries[dirty].promise_s = plan_s
+    expectations.write()
+    (file,) = (path for path in folder.iterdir() if path.name.startswith("function"))
+    return file
+
+
+def called(num=3, **options):
+    """A new function after so many calls, another `a` in each."""
+    ours = incrax.incremental(model, **options)
+    for a in range(num):
+        same(ours(float(a), 0.5, X), model(float(a), 0.5, X))
+    return ours
+
+
+def test_a_kind_of_change_that_paid_gets_its_plan_when_it_first_comes(folder):
+    assert called().stats.compiles == 1
+    learned(folder)
+    assert chooser(called(1)).num_programs == 0
+    ours = called(2)
+    assert chooser(ours).num_programs == 1
+    assert chooser(ours).race.known_s == 10.0
+
+
+@pytest.mark.parametrize(
+    ("calls", "plan_s"), [(1000, 10.0), (1000, 20.0), (1, 9.9999)], ids=["same", "slower", "few"]
+)
+def test_one_that_did_not_pay_gets_none(calls, plan_s, folder):
+    learned(folder, calls, plan_s)
+    ours = called(2)
+    assert chooser(ours).expectations.kinds
+    assert chooser(ours).num_programs == 0
+
+
+def test_functions_that_are_gone_have_learned_as_well(folder):
+    ours = called()
+    chooser(ours).whole.seconds = 1.0
+    del ours
+    gc.collect()
+    expectations.write()
+    assert any(path.name.startswith("function") for path in folder.iterdir())
+
+
+def test_a_short_job_leaves_no_file(folder):
+    ours = called()
+    chooser(ours).whole.seconds = 1e-4
+    expectations.write()
+    assert not list(folder.iterdir())
+
+
+def test_a_job_that_was_cut_short_is_no_new_habit(folder):
+    file = learned(folder, calls=1000)
+    (kind,) = json.loads(file.read_text())["kinds"].values()
+    assert kind[0] == 1000
+    ours = called(2, tuning=incrax.Tuning(max_plans=1))
+    chooser(ours).whole.seconds = 10.0
+    expectations.write()
+    (kind,) = json.loads(file.read_text())["kinds"].values()
+    assert kind[0] == 500
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.pop("whole_s"),
+        lambda data: data.update(whole_s="text"),
+        lambda data: data.update(whole_s=-1.0),
+        lambda data: data.update(compile_s=math.nan),
+        lambda data: data.update(kinds=[1, 2]),
+        lambda data: data.update(kinds={"not a number": [1, 0.5]}),
+        lambda data: data.update(kinds={"1": [1]}),
+        lambda data: data.update(kinds={"1": 3}),
+    ],
+)
+def test_a_file_that_means_nothing_is_as_if_it_were_not_there(change, folder):
+    file = learned(folder)
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
+    ours = called(2)
+    assert chooser(ours).expectations.kinds == []
+    assert chooser(ours).race.known_s is None
+    assert chooser(ours).num_programs == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tuning": incrax.Tuning(remember=False)},
+        {"tuning": incrax.Tuning(timed=False)},
+        {"tuning": incrax.Tuning(planner="minimal")},
+        {"policy": "exact"},
+    ],
+)
+def test_nothing_is_read_where_results_or_choices_must_not_depend_on_it(options, folder):
+    learned(folder)
+    ours = called(2, **options)
+    assert chooser(ours).expectations.kinds == []
+    assert chooser(ours).expectations._key == ""
+
+
+def test_a_fork_knows_what_the_function_knows(folder):
+    learned(folder)
+    ours = called(2)
+    assert chooser(ours.fork()).expectations.kinds == chooser(ours).expectations.kinds
+
+
+# --- fingerprints ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np, incrax
+from incrax.engine.policy.expectations import fingerprint
+jax.config.update("jax_enable_x64", True)
+def f(p, x):
+    y = jnp.linalg.solve(jnp.eye(3) * p["a"] + 1.0, x)
+    return jax.lax.scan(lambda c, t: (c * t, c + p["b"]), y.sum(), x)[0], jnp.sort(x)
+ours = incrax.incremental(jax.value_and_grad(lambda p, x: f(p, x)[0]))
+ours({"a": 1.0, "b": 2.0}, np.arange(3.0))
+print(fingerprint(ours._traces.latest.engine.facts))
+"""
+
+
+def test_a_program_has_one_fingerprint_in_all_processes():
+    found = set()
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", PROGRAM]
+        ended = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+        found.add(ended.stdout)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda a, b, x: a * jnp.sum(jnp.exp(b * x)),
+        lambda a, b, x: b * jnp.sum(jnp.exp(-a * x)),
+        lambda a, b, x: a * jnp.sum(jnp.exp(-b * x[:40])),
+        lambda a, b, x: jnp.sum(jnp.exp(-b * x)),
+    ],
+)
+def test_other_programs_have_other_fingerprints(other):
+    found = []
+    for fun in (model, other):
+        ours = incrax.incremental(fun)
+        ours(1.0, 0.5, X)
+        found.append(fingerprint(ours._traces.latest.engine.facts))
+    assert found[0] != found[1]
+
+
+# --- hints ----------------------------------------------------------------------------------------
+
+
+def hints(fun, *args, **options):
+    ours = incrax.incremental(fun, **options)
+    ours(*args)
+    engine = ours._traces.latest.engine
+    mask = engine.layout.leaf_mask
+    return chooser(ours).expectations, mask, engine.layout.offsets
+
+
+def test_each_name_changes_alone_and_names_in_a_tuple_together():
+    found, mask, _ = hints(model, 1.0, 0.5, X, changing=["a", ("a", "b")])
+    assert found.of(mask(0)) == found.of(mask(0) | mask(1)) == Known(HINTED_CALLS)
+    assert found.of(mask(1)) == Known(0)
+
+
+def test_calls_are_shared_by_the_kinds_of_change():
+    found, mask, _ = hints(model, 1.0, 0.5, X, calls=300, changing=["a", "b"])
+    assert [found.of(mask(k)).calls for k in range(3)] == [150, 150, 0]
+
+
+def test_a_star_stands_for_each_element_or_item():
+    theta = lambda theta, scale: jnp.sum(theta) * scale
+    found, _, offsets = hints(theta, np.arange(4.0), 1.0, changing=["theta[*]"])
+    assert [found.of(1 << (offsets[0] + k)).calls > 0 for k in range(5)] == [True] * 4 + [False]
+    items = lambda items: sum(jnp.sum(item["x"] * item["y"]) for item in items)
+    found, mask, _ = hints(items, [{"x": 1.0, "y": 2.0}] * 2, changing="items[*]['x']")
+    assert [found.of(mask(k)).calls > 0 for k in range(4)] == [True, False, True, False]
+    found, mask, _ = hints(items, [{"x": 1.0, "y": 2.0}] * 2, changing="items[*]")
+    assert found.of(mask(0) | mask(1)).calls == found.of(mask(2) | mask(3)).calls == HINTED_CALLS
+
+
+@pytest.mark.parametrize("name", ["c", "c[*]", "a[*]"])
+def test_a_name_of_no_input_is_refused_at_the_first_call(name):
+    ours = incrax.incremental(model, changing=[name])
+    with pytest.raises(incrax.errors.UnknownInputError, match=name.replace("[*]", r"\[\*\]")):
+        ours(1.0, 0.5, X)
+
+
+@pytest.mark.parametrize("calls", [0, -1, 2.5, "many"])
+def test_a_number_of_calls_is_one(calls):
+    with pytest.raises(ValueError, match=r"`Tuning\(calls=...\)` got .*; it is a number of calls"):
+        incrax.incremental(model, calls=calls)
+
+
+def heavy(a, b, x):
+    """A millisecond or so of work that `a` does not reach."""
+    return a * jnp.sum(jnp.exp(-b * x) ** 1.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_programs"),
+    [({}, 0), ({"calls": 5, "changing": ["a"]}, 0), ({"calls": 10**9, "changing": ["a"]}, 1)],
+    ids=["no hint", "few calls", "very many calls"],
+)
+def test_a_plan_is_made_at_once_where_the_calls_to_come_repay_it(options, num_programs):
+    ours = incrax.incremental(heavy, **options)
+    x = np.linspace(0.1, 2.0, 200_000)
+    for a in (1.0, 2.0):
+        same(ours(a, 0.5, x), heavy(a, 0.5, x))
+    assert chooser(ours).num_programs == num_programs
+
+
+def test_a_number_of_calls_alone_is_enough_when_a_change_comes_back():
+    ours = incrax.incremental(heavy, calls=10**9)
+    x = np.linspace(0.1, 2.0, 200_000)
+    ours(1.0, 0.5, x)
+    ours(2.0, 0.5, x)
+    assert chooser(ours).num_programs == 0
+    ours(3.0, 0.5, x)
+    assert chooser(ours).num_programs == 1

@@ -1,0 +1,207 @@
+"""What is kept for later processes: written as a whole, read with suspicion, never needed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import incrax
+from incrax import _cache_folder
+from incrax.cli import main
+from incrax.engine.program import cost
+from incrax.engine.program.cost import Calibration, calibrate, is_calibrated
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("INCRAX_REMEMBER")
+    monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_what_was_saved_is_loaded(folder):
+    _cache_folder.save("function-1", {"whole_s": 0.5})
+    assert _cache_folder.load("function-1") == {"whole_s": 0.5}
+    assert [path.name for path in folder.iterdir()] == ["function-1.json"]
+
+
+def test_nothing_is_read_or_written_where_it_is_off(folder, monkeypatch):
+    _cache_folder.save("function-1", {"whole_s": 0.5})
+    monkeypatch.setenv("INCRAX_REMEMBER", "0")
+    _cache_folder.save("function-2", {"whole_s": 0.5})
+    assert _cache_folder.load("function-1") is None
+    assert _cache_folder.files() == []
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("system", "variables", "expected"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/incrax"),
+        ("linux", {"HOME": "/home/a"}, "/home/a/.cache/incrax"),
+        ("darwin", {"HOME": "/home/a"}, "/home/a/Library/Caches/incrax"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/incrax/Cache"),
+    ],
+)
+def test_the_folder_is_that_of_the_platform(system, variables, expected, folder, monkeypatch):
+    monkeypatch.delenv("INCRAX_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(_cache_folder.sys, "platform", system)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert _cache_folder.folder() == Path(expected)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "\x00\xff", "[" * 100_000])
+def test_a_broken_file_is_as_if_it_were_not_there(text, folder):
+    folder.mkdir()
+    (folder / "function-1.json").write_text(text)
+    assert _cache_folder.load("function-1") is None
+
+
+def test_a_broken_file_is_told_in_the_log(folder, caplog):
+    folder.mkdir()
+    (folder / "function-1.json").write_text("{")
+    with caplog.at_level(logging.DEBUG, "incrax"):
+        _cache_folder.load("function-1")
+    assert "function-1 in the cache folder is ignored: Expecting property name" in caplog.text
+
+
+def test_an_old_file_and_a_large_one_are_ignored(folder):
+    _cache_folder.save("function-1", {})
+    _cache_folder.save("function-2", {"x": "y" * _cache_folder.MAX_BYTES})
+    assert _cache_folder.load("function-1") == {}
+    old = folder / "function-1.json"
+    os.utime(old, (0, old.stat().st_mtime - _cache_folder.MAX_AGE_S - 60))
+    assert _cache_folder.load("function-1") is None
+    assert _cache_folder.load("function-2") is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(folder, caplog):
+    folder.parent.joinpath("cache").write_text("a file where the folder should be")
+    with caplog.at_level(logging.DEBUG, "incrax"):
+        _cache_folder.save("function-1", {})
+    assert _cache_folder.load("function-1") is None
+    assert "nothing is written to the cache folder" in caplog.text
+
+
+def test_the_oldest_files_make_room(folder, monkeypatch):
+    monkeypatch.setattr(_cache_folder, "MAX_FILES", 3)
+    for number in range(5):
+        _cache_folder.save(f"function-{number}", {"number": number})
+        os.utime(folder / f"function-{number}.json", (number, 1e9 + number))
+    names = [file.name for file in _cache_folder.files()]
+    assert names == ["function-4.json", "function-3.json", "function-2.json"]
+    assert _cache_folder.clear() == 3
+    assert _cache_folder.files() == []
+
+
+def test_nobody_reads_half_a_file(folder):
+    data = {"kinds": {str(k): [k, 0.5] for k in range(2000)}}
+    _cache_folder.save("function-1", data)
+    found = []
+
+    def write():
+        for _ in range(50):
+            _cache_folder.save("function-1", data)
+
+    writers = [threading.Thread(target=write) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        found.append(_cache_folder.load("function-1"))
+    assert all(x == data for x in found)
+
+
+def test_keys_depend_on_versions_and_on_all_parts(monkeypatch):
+    keys = {_cache_folder.key_of("function", parts) for parts in (["a"], ["b"], ["a", "b"])}
+    keys.add(_cache_folder.key_of("machine", ["a"]))
+    monkeypatch.setattr(_cache_folder, "_machine", lambda: ("another version",))
+    keys.add(_cache_folder.key_of("function", ["a"]))
+    assert len(keys) == 5
+
+
+# --- the figures of the machine -------------------------------------------------------------------
+
+
+@pytest.fixture
+def unmeasured(folder, monkeypatch):
+    """A process that has not measured the machine; how often it did."""
+    measured = []
+    monkeypatch.setattr(cost, "_calibrations", {})
+    monkeypatch.setattr(cost, "_unknown", set())
+    monkeypatch.setattr(cost, "_measure", lambda _: measured.append(1) or Calibration(flop_s=3e-9))
+    return measured
+
+
+def another_process():
+    cost._calibrations.clear()
+    cost._unknown.clear()
+
+
+def test_the_machine_is_measured_once_for_all_processes(unmeasured):
+    assert not is_calibrated()
+    first = calibrate()
+    another_process()
+    assert is_calibrated()
+    assert calibrate() == first == Calibration(flop_s=3e-9)
+    assert len(unmeasured) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"prices": {"flop_s": -1.0}},
+        {"prices": {"flop_s": "text"}},
+        {"prices": {"unknown": 1e-9}},
+        {"prices": [1, 2]},
+        {"prices": {"flop_s": float("inf")}},
+    ],
+)
+def test_figures_that_mean_nothing_are_measured_anew(data, unmeasured, folder):
+    calibrate()
+    (file,) = folder.iterdir()
+    file.write_text(json.dumps(data))
+    another_process()
+    calibrate()
+    assert len(unmeasured) == 2
+
+
+# --- the report and the command -------------------------------------------------------------------
+
+
+def test_the_report_lists_what_is_there_and_clears_it(folder):
+    _cache_folder.save("function-1", {"about": "nll, 3 kinds of change"})
+    found = incrax.cache_folder()
+    assert found.path == str(folder)
+    assert [(file.about, file.name) for file in found.files] == [
+        ("nll, 3 kinds of change", "function-1.json")
+    ]
+    assert found.num_bytes == (folder / "function-1.json").stat().st_size
+    assert "nll, 3 kinds of change" in str(found)
+    cleared = incrax.cache_folder(clear=True)
+    assert (cleared.num_deleted, cleared.files) == (1, ())
+    assert list(folder.iterdir()) == []
+
+
+def test_the_command_lists_sizes_and_clears(folder, capsys):
+    _cache_folder.save("function-1", {"about": "nll, 3 kinds of change"})
+    assert main(["cache"]) == 0
+    assert "nll, 3 kinds of change" in capsys.readouterr().out
+    assert main(["cache", "--clear", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["num_deleted"], shown["num_bytes"], shown["path"]) == (1, 0, str(folder))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_report_says_where_nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("INCRAX_REMEMBER", "0")
+    assert incrax.cache_folder().path is None
+    assert "nowhere, as INCRAX_REMEMBER=0" in str(incrax.cache_folder())
+    assert incrax.environment(measure=False).cache_folder is None
