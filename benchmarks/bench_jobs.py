@@ -1,15 +1,17 @@
 """Question: does a whole job end earlier than under `jax.jit`, learning and compiling included?
 
 Each form runs each job in fresh processes, by turns: from the first call to the last result, after
-imports and data. Targets: no job is slower than 0.98 of jax.jit's speed; jobs that can gain have
-their own.
+imports and data. `incrax` knows nothing of the job, `incrax again` finds what that process learned.
+Targets: no job is slower than 0.98 of jax.jit's speed; jobs that can gain have their own.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,8 @@ from problems.jobs import JOBS
 import incrax
 
 LIMIT_S = 300
+AGAIN = "incrax again"
+
 LAST = 0.25
 """Share of the calls at the end whose median is the settled one."""
 
@@ -55,10 +59,13 @@ def run(name: str, form: str) -> dict[str, Any]:
     }
 
 
-def in_process(name: str, form: str) -> dict[str, Any]:
-    """The same in a fresh process."""
+def in_process(name: str, form: str, folder: str) -> dict[str, Any]:
+    """The same in a fresh process; what is learned is kept in a folder."""
     command = [sys.executable, __file__, "--job", name, "--form", form]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    env = {**os.environ, "INCRAX_REMEMBER": "1", "INCRAX_CACHE_DIR": folder}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=env
+    )
     if ended.returncode:
         raise RuntimeError(f"{name}, {form}: {ended.stderr[-2000:]}")
     return json.loads(ended.stdout.splitlines()[-1])
@@ -72,19 +79,24 @@ def lines(options: Options) -> Iterator[Line]:
 
 
 def _line(name: str, rounds: int) -> Line:
-    found: dict[str, list[dict[str, Any]]] = {JIT: [], OURS: []}
+    found: dict[str, list[dict[str, Any]]] = {JIT: [], OURS: [], AGAIN: []}
     for number in range(rounds):
-        for form in (JIT, OURS) if number % 2 else (OURS, JIT):
-            found[form].append(in_process(name, form))
+        with tempfile.TemporaryDirectory() as folder:
+            for form in (JIT, OURS, AGAIN) if number % 2 else (OURS, AGAIN, JIT):
+                run_form = JIT if form == JIT else OURS
+                found[form].append(in_process(name, run_form, folder))
     expected = found[JIT][0]["sum"]
-    for run in found[OURS]:
+    for run in found[OURS] + found[AGAIN]:
         error = abs(run["sum"] - expected) / max(abs(expected), 1e-300)
         if not error <= 1e-8:
             raise AssertionError(f"{name}: the results' sums differ by {error:.2g}")
     timing = lambda form, key: harness.summary([run[key] for run in found[form]])
     make, size = JOBS[name]
     whole = {form: timing(form, "whole") for form in found}
-    line = harness.timing_line(name, whole, [Speed(JIT, make(size).least)])
+    job = make(size)
+    line = harness.timing_line(name, whole, [Speed(JIT, job.least)])
+    line.cells[f"{JIT} / {AGAIN}"] = f"{whole[JIT].median / whole[AGAIN].median:.2f}"
+    line.checks.append(Speed(JIT, job.least_again).check(whole, AGAIN))
     for key in ("settled", "first"):
         ratio = timing(JIT, key).median / timing(OURS, key).median
         line.cells[f"{key} call"] = f"{ratio:.2f}"

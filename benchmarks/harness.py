@@ -60,6 +60,7 @@ def start(
     """Parse the command line and switch JAX to float64; `extend(parser)` adds a script's own
     options.
     """
+    os.environ.setdefault("INCRAX_REMEMBER", "0")  # what one run learned is nothing to the next
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

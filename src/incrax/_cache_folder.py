@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -21,8 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jaxlib
-import numpy as np
 
 from incrax._version import __version__
 
@@ -65,7 +64,7 @@ def key_of(kind: str, parts: Iterable[object]) -> str:
 
 @functools.cache
 def _machine() -> tuple[object, ...]:
-    versions = __version__, jax.__version__, jaxlib.__version__, np.__version__
+    versions = __version__, jax.__version__, importlib.metadata.version("jaxlib")
     return (
         *versions,
         *(platform.system(), platform.machine(), _processor(), os.cpu_count()),

@@ -454,15 +454,46 @@ def test_a_kind_of_change_that_the_whole_program_served_by_choice_ends_no_rest(i
     assert (watch(ours).rest > MAX_REST) is is_known
 
 
-def test_a_look_comes_as_often_as_without_the_short_way():
-    ours = short(1.0, 2.0, V, X)
+@pytest.mark.parametrize(("usual", "is_long"), [(1.0, True), (2.0, False)])
+@pytest.mark.parametrize("x", [X, jnp.asarray(X)], ids=["NumPy", "JAX"])
+def test_a_look_is_a_call_of_the_long_way_only_where_less_changes_than_used_to(usual, is_long, x):
+    ours = short(1.0, 2.0, V, x)
+    watch(ours).usual = usual
     rests = []
-    for number in range(3 * LOOK_EVERY):
-        ours(30.0 + number, 2.0, V, X)
+    for number in range(4 * LOOK_EVERY):
+        ours(30.0 + number, 2.0, V, x if isinstance(x, jax.Array) else x.copy())
         rests.append(num_short(ours))
-    longest = max(rests)
-    assert LOOK_EVERY - 3 <= longest < LOOK_EVERY
-    assert LONG - watch(ours).rest + num_short(ours) >= 3 * LOOK_EVERY
+    assert (max(rests) > 3 * LOOK_EVERY) is is_long
+    assert max(rests[: LOOK_EVERY + 1]) >= LOOK_EVERY - 3
+
+
+@pytest.mark.parametrize("num_moving", [1, 4, 8])
+def test_elements_of_a_vector_count_by_themselves(num_moving):
+    v = np.ones(8)
+    ours = short(1.0, 2.0, v, X)
+    watch(ours).usual = 8.0
+    for _ in range(3 * LOOK_EVERY):
+        v[:num_moving] += 1.0
+        ours(1.0, 2.0, v, X)
+    assert (watch(ours).rest == 0 or watch(ours).rest < MAX_REST) is (num_moving <= 4)
+
+
+def test_a_look_at_what_cannot_be_read_is_left_to_the_long_way():
+    ours = short(jnp.float64(1.0), fun=lambda a: jnp.sin(a))
+    watch(ours).usual = 1.0
+    for number in range(3 * LOOK_EVERY):
+        a = jnp.float64(30.0 + number)
+        same(ours(a), jnp.sin(a))
+        if number % LOOK_EVERY > LOOK_EVERY - 6:
+            a.delete()
+
+
+def test_the_rest_of_a_fork_is_its_own():
+    ours = short(1.0, 2.0, V, X)
+    other = ours.fork()
+    watch(other).rest = 0
+    assert ours._traces.latest.resting._watch is watch(ours)
+    assert other._traces.latest.resting._watch is watch(other)
 
 
 def test_a_short_call_takes_few_moves_between_files():

@@ -138,12 +138,12 @@ class Engine:
         self._last: CallRecord | None = None
         self._rested: Sequence[int] | None = None
         self.repeat: Repeat | None = None
-        self.resting = self._new_rest()
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self._adopt(store)
 
     def _adopt(self, store: Store) -> Self:
+        self.resting = self._new_rest()
         self.store = store
         self.comparison = Comparison(store, self.layout)
         self.baselines = Baselines(store, self.comparison, self.chooser, self.always)
@@ -187,12 +187,12 @@ class Engine:
         other.stats = stats
         other.repeat = None
         other.history = History(self.tuning.history)
-        other.resting = other._new_rest()
         return other
 
     def _new_rest(self) -> Resting:
         whole = self.whole.executable
-        return Resting(whole, self.num_eqns, self.stats, self.history)
+        widths = self.layout.widths
+        return Resting(whole, self.num_eqns, widths, self.watch, self.stats, self.history)
 
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.segments, state.values, state.saved)
@@ -311,7 +311,7 @@ class Engine:
         self._rested = changed
         if self.rests_shortly:
             call = RestedCall(tuple(leaves), outputs, changed)
-            self.resting.start(call, self.watch.until_look)
+            self.resting.start(call)
         return outputs
 
     def _whole_awaited(self, feeds: Sequence[Any]) -> list[Any]:

@@ -27,6 +27,7 @@ from incrax.engine.call.record import History
 from incrax.engine.compile.executables import Executable
 from incrax.engine.inputs.leaves import IMMUTABLE, SMALL_BYTES
 from incrax.engine.inputs.signature import Signature
+from incrax.engine.policy.bypass import Watch
 
 MAX_KINDS = 64
 """Of changes that are remembered."""
@@ -69,6 +70,8 @@ class Resting:
         "_treedef",
         "_types",
         "_unflatten",
+        "_watch",
+        "_widths",
         "history",
         "num_calls",
         "num_eqns",
@@ -77,12 +80,22 @@ class Resting:
     )
 
     def __init__(
-        self, executable: Executable, num_eqns: int, stats: Stats, history: History
+        self,
+        executable: Executable,
+        num_eqns: int,
+        widths: Sequence[int],
+        watch: Watch,
+        stats: Stats,
+        history: History,
     ) -> None:
-        """Of the whole program, which has so many equations."""
+        """Of the whole program, which has so many equations, and leaves of which so many elements
+        are told apart; `watch` says how long the rest is.
+        """
         self._run = executable.direct or (lambda *leaves: executable(leaves, ()))
         self._num_flat = -1
         self.num_eqns = num_eqns
+        self._widths = widths
+        self._watch = watch
         self.stats = stats
         self.history = history
         self.num_calls = 0
@@ -106,8 +119,8 @@ class Resting:
             flat = jax.tree.structure(((0,) * num_leaves, {}))
             self._num_flat = num_leaves if signature.treedef == flat else -1
 
-    def start(self, call: RestedCall, num_left: int) -> None:
-        """After a call that went the long way, and before so many that may go this one."""
+    def start(self, call: RestedCall) -> None:
+        """After a call that went the long way, and before those that may go this one."""
         if self._treedef is None:
             return
         changed = frozenset(call.changed)
@@ -119,7 +132,7 @@ class Resting:
         self._kinds[kind] = call.changed, has_arrays
         leaves = tuple([x.copy() if type(x) is np.ndarray else x for x in call.leaves])
         self._latest = call._replace(leaves=leaves)
-        self.num_left = num_left
+        self.num_left = self._watch.until_look + 1 if self._watch.rest else 0
 
     def take(self) -> tuple[RestedCall, ...]:
         """The last two calls that went this way, or the last one; none can from now on."""
@@ -130,7 +143,7 @@ class Resting:
         self.num_left = 0
         return tuple(RestedCall(*call) for call in calls)
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: C901  one frame
         """The result, or `MISSED`; under the lock of calls."""
         begin_s = perf_counter()
         if self.num_left <= 0 or _TRACES.trace is not _EVALUATING:
@@ -155,6 +168,8 @@ class Resting:
                 return MISSED
         elif leaves == latest[0]:
             return MISSED
+        if self.num_left == 1 and not self._goes_on(latest[0], leaves, changed):
+            return MISSED
         try:
             outputs = self._run(*leaves)
         except Exception:  # noqa: BLE001  the long way has the right words for it
@@ -167,6 +182,39 @@ class Resting:
         self.stats.ran += self.num_eqns
         self.history.note_rested(begin_s, changed)
         return outputs[0] if self._unflatten is None else self._unflatten(outputs)
+
+    def _goes_on(self, old: tuple[Any, ...], new: tuple[Any, ...], changed: Sequence[int]) -> bool:
+        """Whether a call that is to be looked at changes as much as those before the rest, which
+        the long way would find as well, in ten times as long.
+        """
+        watch = self._watch
+        num_calls = watch.look_every
+        if watch.rest - self.num_calls <= num_calls:
+            return False
+        num_changed = _num_changed(old, new, changed, self._widths)
+        if num_changed is None or 2 * num_changed <= watch.usual:
+            return False
+        self.num_left += num_calls
+        return True
+
+
+def _num_changed(
+    old: tuple[Any, ...], new: tuple[Any, ...], changed: Sequence[int], widths: Sequence[int]
+) -> int | None:
+    """How many elements are others, of leaves up to a size; None where a large array would have to
+    be read, or one cannot be.
+    """
+    found = 0
+    for index in changed:
+        x = old[index]
+        y = new[index]
+        if type(x) is _ARRAY and (
+            y.nbytes > SMALL_BYTES or x.is_deleted() or not isinstance(y.dtype, np.dtype)
+        ):
+            return None
+        num_others = int(np.count_nonzero(np.asarray(x) != np.asarray(y)))
+        found += min(num_others, widths[index])  # one where elements are not told apart
+    return found
 
 
 def _others(

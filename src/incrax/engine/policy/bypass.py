@@ -201,15 +201,16 @@ class Watch:
     def wants_look(self) -> bool:
         """Count a call during a rest; whether to compare it in full."""
         self.rest -= 1
-        return self.rest % self._look_every == 0
+        return self.rest % self.look_every == 0
 
     @property
     def until_look(self) -> int:
         """Calls of the rest before the next one that wants a look."""
-        return max((self.rest - 1) % self._look_every, 0) if self.rest else 0
+        return max((self.rest - 1) % self.look_every, 0) if self.rest else 0
 
     @property
-    def _look_every(self) -> int:
+    def look_every(self) -> int:
+        """One in so many calls of the present rest is compared."""
         return max(self.length // MAX_LOOKS, LOOK_EVERY)
 
     def skip(self, num_calls: int) -> None:
