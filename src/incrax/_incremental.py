@@ -198,8 +198,9 @@ class Incremental(Generic[P, R]):
 
     @property
     def stats(self) -> Stats:
-        """Counters of all calls so far, and the bytes saved now."""
+        """Counters of all calls so far, the bytes saved now, and whether it has been worth it."""
         self._stats.saved_bytes = sum(engine.saved_bytes for engine in self._engines())
+        self._stats.verdict = self._traces.verdict
         return self._stats
 
     def _engines(self) -> list[Engine | RowEngine]:

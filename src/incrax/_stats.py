@@ -45,6 +45,14 @@ class Stats:
     chunks_reused: int = 0
     chunks_joined: int = 0
 
+    verdict = ""
+    """Whether saving has been worth it, in a sentence; no counter, so that `as_dict` leaves it out.
+    """
+
+    def __str__(self) -> str:
+        """The verdict, if there is one, and the counters."""
+        return f"{self.verdict}\n{self!r}" if self.verdict else repr(self)
+
     def as_dict(self) -> dict[str, int]:
         """The counters by name."""
         return asdict(self)

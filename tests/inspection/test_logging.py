@@ -18,6 +18,7 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.signature import make_signature
 from incrax.engine.policy.bypass import FIRST_WINDOW, Watch
 from incrax.engine.policy.log import differences
+from incrax.engine.policy.verdict import REST_S, together
 from incrax.engine.store import eviction
 from incrax.engine.store.store import Store
 
@@ -221,25 +222,73 @@ def weighed(spent_s, number=FIRST_WINDOW):
     watch = Watch()
     for _ in range(number):
         watch.note(spent_s, 1e-3, 1)
-    return watch.worth
+    return watch.verdict._replace(compile_s=0.1)
 
 
 def test_a_gain_in_words():
-    worth = weighed(5e-4)
-    assert worth.gain == pytest.approx(2.0)
-    assert (
-        worth.sentence
-        == "yes, 2 times faster over 64 calls (500 us a call, the whole function 1 ms)"
+    assert weighed(5e-4)._replace(compile_s=0.0).gain == pytest.approx(2.0)
+    assert weighed(5e-4).sentence == (
+        "yes: 64 calls took 132 ms, with 100 ms compiling first; `jax.jit` would have taken 164 ms"
     )
+
+
+def test_learning_counts_and_the_call_since_which_it_has_paid_is_named():
+    watch = Watch()
+    watch.note(1e-3, 1e-3, 1)
+    watch.note_learning(10.2e-3)
+    for _ in range(10):
+        watch.note(5e-4, 1e-3, 1)
+    sentence = watch.verdict.sentence
+    assert sentence == (
+        "not yet: 11 calls took 16.2 ms, with 0 us compiling first and 10.2 ms learning; `jax.jit` "
+        "would have taken 11 ms; ahead from call 23 on if calls go on like this"
+    )
+    for _ in range(20):
+        watch.note(5e-4, 1e-3, 1)
+    assert watch.verdict.sentence.startswith("yes: 31 calls took 26.2 ms")
+    assert watch.verdict.sentence.endswith("would have taken 31 ms; ahead since call 22")
+
+
+def test_while_plans_are_earned_it_says_so():
+    watch = Watch()
+    watch.note(1.1e-3, 1e-3, 1, hoped_s=0.5e-3)
+    assert watch.verdict.sentence == (
+        "learning: 1 calls took 1.1 ms, with 0 us compiling first; `jax.jit` would have taken 1 "
+        "ms; a plan is made when the calls so far would have repaid it"
+    )
+
+
+def test_calls_of_a_rest_cost_more_than_under_jit():
+    watch = Watch()
+    for _ in range(FIRST_WINDOW):
+        watch.note(2e-3, 1e-3, 1)
+    for _ in range(100):
+        watch.wants_look()
+    watch.skip(100)
+    verdict = watch.verdict
+    assert verdict.num_calls == FIRST_WINDOW + 200
+    assert verdict.jit_s == pytest.approx(0.264)
+    assert verdict.ours_s == pytest.approx(0.128 + 200 * (1e-3 + REST_S))
+
+
+def test_a_function_with_several_types_has_one_verdict():
+    one = weighed(5e-4)
+    assert together([one]) is one
+    both = together([one, weighed(2e-3)])
+    assert both.num_calls == 2 * one.num_calls
+    assert both.gain < 1.0 < one.gain
+    f = incrax.incremental(model)
+    for x in (X, X[:3]):
+        f(1.0, x)
+    assert f.stats.verdict == "not known yet: no call has been weighed"
+    assert str(f.stats).startswith("not known yet: no call has been weighed\nStats(calls=2,")
 
 
 def test_a_loss_says_what_to_do():
     assert weighed(2e-3).sentence == (
-        "no, what the engine costs is more than it saves over 64 calls (2 ms a call, the whole "
-        "function 1 ms): "
+        "no: 64 calls took 228 ms, with 100 ms compiling first; `jax.jit` would have taken 164 ms; "
         "the function is too cheap, or too much of it changes at every call; call it under "
-        "`jax.jit` instead, or "
-        "change fewer inputs at a time"
+        "`jax.jit` instead, or change fewer inputs at a time"
     )
 
 
@@ -255,18 +304,21 @@ def test_calls_with_nothing_changed_count_as_gained():
     watch = Watch()
     for _ in range(FIRST_WINDOW):
         watch.note(1.1e-3, 1e-3, 1)
-    assert watch.worth.gain < 1.0
+    assert watch.verdict.gain < 1.0
     watch.unchanged += FIRST_WINDOW
-    assert watch.worth.gain == pytest.approx(2.0 / 1.11)
-    assert watch.worth.sentence.startswith("yes, 1.8 times faster over 64 calls (")
-    assert watch.worth.sentence.endswith(") and 64 with nothing changed")
+    assert watch.verdict.gain == pytest.approx(2.0 / 1.11)
+    assert watch.verdict.sentence.startswith("yes: 128 calls took 71 ms")
 
 
 def test_explain_has_the_line_where_times_decide():
     f = incrax.incremental(lambda a, b: jnp.sum(jnp.exp(a)) * b)
     for k in range(30):
         f(np.ones(100_000), float(k))
-    assert f.explain().as_dict()["worth"].startswith(("yes, ", "no, ", "not known yet"))
+    assert (
+        f.explain()
+        .as_dict()["worth"]
+        .startswith(("yes: ", "no: ", "not known yet", "not yet: ", "learning: "))
+    )
     assert "is it worth it" in str(f.explain())
     exact = incrax.incremental(model, policy="exact")
     exact(1.0, X)

@@ -82,6 +82,7 @@ class Explanation(Printable):
         verb = "would run" if self.is_dry_run else "ran"
         loaded_bytes = sum(size for _, size in self.loaded)
         summary = [
+            *([("is it worth it", self.worth)] if self.worth else []),
             ("served by", f"{self.served_by}: {self.why}"),
             (f"equations {verb}", f"{len(self.ran)} of {self.num_equations}"),
             ("saved values loaded", f"{len(self.loaded)} ({_bytes(loaded_bytes)})"),
@@ -95,7 +96,6 @@ class Explanation(Printable):
                 f"{self.cost_avoided.flops + self.cost_ran.flops:.3g}",
             ),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
-            *([("is it worth it", self.worth)] if self.worth else []),
             *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],

@@ -121,8 +121,8 @@ class Reader:
     @property
     def worth(self) -> str:
         """Whether saving has been worth its overhead so far."""
-        worth = self.engine.watch.worth
-        return worth.sentence if self.engine.chooser.is_timed else ""
+        chooser = self.engine.chooser
+        return chooser.verdict.sentence if chooser.is_timed else ""
 
 
 def _why(record: CallRecord) -> str:

@@ -466,7 +466,10 @@ class Engine:
         overhead_s = 0.0
         if was_prepared and not is_try:
             overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        chooser.note_call(entry, candidate, clock.spent_s - spent_s + overhead_s)
+        usual_s = clock.spent_s - spent_s
+        chooser.note_call(entry, candidate, usual_s + overhead_s)
+        if base is not None and (is_try or not was_prepared):
+            self.watch.note_learning(max(clock.now() - start_s - usual_s, 0.0))
         instead = (
             None
             if guard is None

@@ -38,6 +38,7 @@ from incrax.engine.inputs.leaves import has_tracer, is_frozen
 from incrax.engine.inputs.rows import has_rows
 from incrax.engine.inputs.signature import Signature, make_signature
 from incrax.engine.policy.log import Journal, note_forgotten, note_trace
+from incrax.engine.policy.verdict import together
 from incrax.engine.store.budget import MAX_DEFAULT_BYTES, Limits, make_limits
 from incrax.engine.store.eviction import check_kept
 
@@ -175,6 +176,13 @@ class Traces:
     def engines(self) -> list[Engine]:
         """Their engines."""
         return [traced.engine for traced in self.all()]
+
+    @property
+    def verdict(self) -> str:
+        """Whether saving has been worth it, in a sentence; empty where no times are taken."""
+        choosers = [engine.chooser for engine in self.engines()]
+        verdicts = [chooser.verdict for chooser in choosers if chooser.is_timed]
+        return together(verdicts).sentence if verdicts else ""
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ In: seconds, and how many inputs changed. Out: whether to rest. It must not know
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from incrax.engine.policy.verdict import Verdict
 
 FIRST_WINDOW = 64
 WINDOW = 32
@@ -45,73 +45,25 @@ NUM_LOOKS = 2
 """Looks in a row that must find at most half of the changes there were before, to end a rest."""
 
 
-UNCHANGED_S = 1e-5
-"""Seconds that a call with nothing changed is taken to need."""
-
-ADVICE = (
-    "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` "
-    "instead, or change "
-    "fewer inputs at a time"
-)
-
-
-class Worth(NamedTuple):
-    """What saving has been worth so far.
-
-    Fields: calls in the ledger; their seconds, in programs and of the overhead (not of making
-    choices or compiling); seconds of the whole program for them; calls with nothing changed, beside
-    them. Calls of a rest, which the whole program serves, are not in it.
-    """
-
-    calls: int
-    spent_s: float
-    whole_s: float
-    unchanged: int = 0
-
-    @property
-    def gain(self) -> float | None:
-        """How many times faster than the whole program; None before any call counts."""
-        if not self.calls or not self.spent_s:
-            return None
-        whole_s = self.whole_s * (1 + self.unchanged / self.calls)
-        return whole_s / (self.spent_s + self.unchanged * UNCHANGED_S)
-
-    @property
-    def sentence(self) -> str:
-        """Whether it is worth it, in words."""
-        if self.gain is None:
-            return "not known yet: no call has been weighed"
-        each = (
-            f"{_time(self.spent_s / self.calls)} a call, the whole function "
-            f"{_time(self.whole_s / self.calls)}"
-        )
-        calls = f"{self.calls} calls ({each})"
-        if self.unchanged:
-            calls += f" and {self.unchanged} with nothing changed"
-        if self.gain >= 1.0:
-            return f"yes, {self.gain:.3g} times faster over {calls}"
-        return f"no, what the engine costs is more than it saves over {calls}: {ADVICE}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
-
-
 class Watch:
     """The ledger of one engine; `rest` is the number of calls for which the whole program still
     serves all.
     """
 
     __slots__ = (
+        "ahead_since",
+        "balance_s",
         "baseline_s",
         "calls",
         "changes",
         "has_gained",
         "hoped_s",
         "idle",
+        "learning_s",
         "length",
         "looks",
         "rest",
+        "rested",
         "spent_s",
         "total",
         "unchanged",
@@ -120,7 +72,11 @@ class Watch:
     )
 
     def __init__(self) -> None:
-        self.total = Worth(0, 0.0, 0.0)
+        self.total = Verdict()
+        self.ahead_since = 0
+        self.balance_s = 0.0
+        self.learning_s = 0.0
+        self.rested = 0
         self.unchanged = 0
         self.calls = 0
         self.baseline_s = 0.0
@@ -162,6 +118,7 @@ class Watch:
         self.baseline_s += whole_s
         self.changes += num_changed
         self.hoped_s += hoped_s
+        self._weigh(whole_s - spent_s)
         self.idle = self.idle + 1 if is_idle else 0
         if self.idle >= IDLE:
             return self._settle(has_lost=True, is_doubtful=False)
@@ -171,12 +128,32 @@ class Watch:
             has_lost=has_lost, is_doubtful=has_lost and self.has_gained
         )
 
+    def note_learning(self, seconds: float) -> None:
+        """Count seconds of planning, compiling and trying, beyond what calls usually take."""
+        self.learning_s += seconds
+        self._weigh(-seconds)
+
+    def _weigh(self, gained_s: float) -> None:
+        self.balance_s += gained_s
+        if self.balance_s <= 0:
+            self.ahead_since = 0
+        elif not self.ahead_since:
+            self.ahead_since = self.verdict.num_calls
+
     @property
-    def worth(self) -> Worth:
+    def verdict(self) -> Verdict:
         """What saving has been worth since the start."""
-        calls, spent_s, whole_s, _ = self.total
-        return Worth(
-            calls + self.calls, spent_s + self.spent_s, whole_s + self.baseline_s, self.unchanged
+        calls, spent_s, whole_s, *_ = self.total
+        return Verdict(
+            calls + self.calls,
+            spent_s + self.spent_s,
+            whole_s + self.baseline_s,
+            self.unchanged,
+            self.rested,
+            self.learning_s,
+            ahead_since=self.ahead_since,
+            gained_s=(self.baseline_s - self.spent_s) / self.calls if self.calls else 0.0,
+            is_learning=self.hoped_s > 0,
         )
 
     def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
@@ -189,7 +166,7 @@ class Watch:
         elif not has_lost:
             self.length = FIRST_REST
         self.has_gained = not has_lost
-        self.total = self.worth
+        self.total = self.verdict
         self.calls = 0
         self.changes = 0
         self.idle = 0
@@ -201,6 +178,7 @@ class Watch:
     def wants_look(self) -> bool:
         """Count a call during a rest; whether to compare it in full."""
         self.rest -= 1
+        self.rested += 1
         return self.rest % self.look_every == 0
 
     @property
@@ -216,6 +194,7 @@ class Watch:
     def skip(self, num_calls: int) -> None:
         """Count calls of a rest that nothing looked at."""
         self.rest -= num_calls
+        self.rested += num_calls
 
     def look(self, num_changed: int, *, is_idle: bool = False) -> None:
         """A call during a rest was compared: end the rest if fewer inputs change than used to; not
@@ -224,5 +203,6 @@ class Watch:
         self.looks = self.looks + 1 if 2 * num_changed <= self.usual and not is_idle else 0
         if self.looks >= NUM_LOOKS:
             self.rest = 0
+            self.rested -= 1  # this one is weighed
             self.length = FIRST_REST
             self.window = FIRST_WINDOW

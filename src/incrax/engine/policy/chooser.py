@@ -34,6 +34,7 @@ from incrax.engine.policy.materialize import (
     needs_of_companions,
 )
 from incrax.engine.policy.segments import Segments
+from incrax.engine.policy.verdict import Verdict
 
 MAX_ENTRIES = 1024
 """Dirty sets remembered; their plans are bounded by `Tuning.max_plans`."""
@@ -444,4 +445,9 @@ class Chooser:
             if self.watch.note(spent_s, whole_s, entry.dirty.bit_count(), hoped_s, is_idle=is_idle):
                 self.race.retime(entry.program for entry in self.entries.values())
             if self.watch.rest:
-                self.journal.rested(self.watch)
+                self.journal.rested(self.watch.rest, self.verdict.sentence)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What saving has been worth so far."""
+        return self.watch.verdict._replace(compile_s=self.whole.first_s)

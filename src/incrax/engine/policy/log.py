@@ -15,7 +15,6 @@ from incrax._jax import Var, aval_bytes
 from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.inputs.signature import Signature, same_static, type_text
 from incrax.engine.plan.plan import Plan
-from incrax.engine.policy.bypass import Watch
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.program.dependence import Layout
 
@@ -84,12 +83,12 @@ class Journal(NamedTuple):
         )
         return len(variables)
 
-    def rested(self, watch: Watch) -> None:
+    def rested(self, num_calls: int, verdict: str) -> None:
         """Saving did not pay of late."""
         logger.info(
             "%s: the whole function serves the next %d calls, as saving did not pay of late; is it "
             "worth it so far: %s",
-            *(self.name, watch.rest, watch.worth.sentence),
+            *(self.name, num_calls, verdict),
         )
 
     def _inputs(self, dirty: int) -> str:

@@ -1,0 +1,107 @@
+"""Whether saving has been worth it: what calls took so far and what `jax.jit` would have taken.
+
+In: seconds of the ledger. Out: one sentence, the same in reports, counters and the log. It must not
+decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+UNCHANGED_S = 1e-5
+REST_S = 2e-5
+"""Seconds that a call with nothing changed is taken to need, and that one of a rest needs beyond
+the whole program.
+"""
+
+ADVICE = (
+    "the function is too cheap, or too much of it changes at every call; call it under `jax.jit` "
+    "instead, or change fewer inputs at a time"
+)
+
+
+class Verdict(NamedTuple):
+    """What calls took so far.
+
+    Fields: calls that were weighed; their seconds, in programs and of the overhead; seconds of the
+    whole program for them; calls with nothing changed and calls of rests, beside them; seconds of
+    planning, compiling and trying; seconds to compile the whole program; the call since which all
+    of this has taken less than the whole program would have (0: it has not); seconds that a call of late
+    has gained; whether plans are being earned.
+    """
+
+    calls: int = 0
+    spent_s: float = 0.0
+    whole_s: float = 0.0
+    unchanged: int = 0
+    rested: int = 0
+    learning_s: float = 0.0
+    compile_s: float = 0.0
+    ahead_since: int = 0
+    gained_s: float = 0.0
+    is_learning: bool = False
+
+    @property
+    def num_calls(self) -> int:
+        """All of them."""
+        return self.calls + self.unchanged + self.rested
+
+    @property
+    def ours_s(self) -> float:
+        """Seconds that all of them took, learning included."""
+        rests_s = self.rested * (self._each_s + REST_S)
+        return (
+            self.compile_s + self.learning_s + self.spent_s + rests_s + self.unchanged * UNCHANGED_S
+        )
+
+    @property
+    def jit_s(self) -> float:
+        """Seconds that the whole program would have taken for all of them."""
+        return self.compile_s + self.whole_s + (self.rested + self.unchanged) * self._each_s
+
+    @property
+    def _each_s(self) -> float:
+        return self.whole_s / max(self.calls, 1)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster than the whole program; None before any call counts."""
+        return self.jit_s / self.ours_s if self.calls and self.ours_s else None
+
+    @property
+    def sentence(self) -> str:
+        """Whether it is worth it, in words."""
+        if self.gain is None:
+            return "not known yet: no call has been weighed"
+        learning = f" and {_time(self.learning_s)} learning" if self.learning_s else ""
+        took = (
+            f"{self.num_calls} calls took {_time(self.ours_s)}, with {_time(self.compile_s)} "
+            f"compiling first{learning}; `jax.jit` would have taken {_time(self.jit_s)}"
+        )
+        if self.gain >= 1.0:
+            since = f"; ahead since call {self.ahead_since}" if self.learning_s else ""
+            return f"yes: {took}{since}"
+        if self.gained_s > 0 and self.learning_s:
+            call = self.num_calls + int((self.ours_s - self.jit_s) / self.gained_s) + 1
+            return f"not yet: {took}; ahead from call {call} on if calls go on like this"
+        if self.is_learning:
+            return f"learning: {took}; a plan is made when the calls so far would have repaid it"
+        return f"no: {took}; {ADVICE}"
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict about several, of one function with arguments of other types."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    sums = [sum(column) for column in zip(*verdicts, strict=True)]
+    found = Verdict(*sums)
+    ahead_since = max(verdict.ahead_since for verdict in verdicts)
+    gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / max(found.num_calls, 1)
+    return found._replace(ahead_since=ahead_since, gained_s=gained_s)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
