@@ -87,6 +87,7 @@ RESULTS = {
     "cost measured": "incrax.cost(loss, p, x, measure=True)",
     "totals": "counted",
     "environment": "incrax.environment(measure=False)",
+    "cache folder": "incrax.cache_folder()",
     "tuning": "incrax.Tuning()",
     "guarded": "g",
     "explain guarded": "g.explain()",

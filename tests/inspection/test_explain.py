@@ -254,7 +254,10 @@ def test_the_text_has_no_colours_and_no_trailing_blanks():
 
 
 def test_the_text_says_what_changed_what_ran_and_what_was_loaded():
-    text = str(called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X)).explain())
+    report = called((PARAMS, X), ({**PARAMS, "c": np.float64(4.0)}, X)).explain()
+    text = str(report.verbose)
+    assert "test_explain.py" not in str(report)
+    assert report.verbose.as_dict() == report.as_dict()
     for part in (
         "last call",
         "params['c']",
@@ -295,7 +298,7 @@ def test_long_lists_are_cut():
     f = called((np.ones(35), X), fun=fun)
     report = f.explain()
     assert len(report.as_dict()["ran"]) > 100
-    text = str(report)
+    text = str(report.verbose)
     assert "more" in text
     assert text.count(" sin ") <= 30
 

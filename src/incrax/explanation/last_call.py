@@ -33,7 +33,8 @@ class Explanation(Printable):
     more; FLOPs run and avoided; uses and times of the dirty set's candidates in seconds; arrays
     that the function closed over when it was traced, or that follow from them, as (type, bytes),
     the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
-    about one of the chunks); whether saving has been worth its overhead so far.
+    about one of the chunks); whether saving has been worth its overhead so far; whether all of it
+    is printed, or what matters most.
     """
 
     is_dry_run: bool
@@ -52,6 +53,12 @@ class Explanation(Printable):
     constants: tuple[tuple[str, int], ...]
     chunks: tuple[tuple[str, int], ...] = ()
     worth: str = ""
+    is_verbose: bool = False
+
+    @property
+    def verbose(self) -> Explanation:
+        """The same, printed with all figures and the equations."""
+        return replace(self, is_verbose=True)
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
@@ -81,36 +88,39 @@ class Explanation(Printable):
         """The report for people."""
         verb = "would run" if self.is_dry_run else "ran"
         loaded_bytes = sum(size for _, size in self.loaded)
+        filled_bytes = sum(size for _, size in self.filled)
+        flops = self.cost_avoided.flops + self.cost_ran.flops
         summary = [
             *([("is it worth it", self.worth)] if self.worth else []),
             ("served by", f"{self.served_by}: {self.why}"),
             (f"equations {verb}", f"{len(self.ran)} of {self.num_equations}"),
             ("saved values loaded", f"{len(self.loaded)} ({_bytes(loaded_bytes)})"),
-            (
-                "saved values filled",
-                f"{len(self.filled)} ({_bytes(sum(size for _, size in self.filled))})",
+            *(
+                [("saved values filled", f"{len(self.filled)} ({_bytes(filled_bytes)})")]
+                if self.filled
+                else []
             ),
-            (
-                "FLOPs avoided",
-                f"{self.cost_avoided.flops:.3g} of "
-                f"{self.cost_avoided.flops + self.cost_ran.flops:.3g}",
-            ),
+            ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {flops:.3g}"),
             ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
             *[(f"chunks {name}", str(number)) for name, number in self.chunks],
             *[(f"kept value {name}", verb) for name, verb in self.kept],
             *[("from statistics", line) for line in self.statistics],
-            *[(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()],
             *[
                 ("closed over", f"{name}, {_bytes(size)}")
                 for name, size in self.constants[:NUM_CONSTANTS]
             ],
         ]
         unchanged = [("nothing", "all leaves have the bits of the last call")]
-        return [
+        found = [
             Table("dry run" if self.is_dry_run else "last call", ("", ""), summary),
             Table("changed inputs", ("input", "why"), _shortened(self.changed) or unchanged),
-            Table(f"equations that {verb}", ("primitive", "source"), _shortened(self.ran)),
         ]
+        if self.is_verbose:
+            times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
+            ran = _shortened(self.ran)
+            found.append(Table("candidates", ("", "seconds"), times))
+            found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
+        return found
 
 
 def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:

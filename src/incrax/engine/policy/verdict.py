@@ -95,7 +95,7 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     if len(verdicts) == 1:
         return verdicts[0]
     sums = [sum(column) for column in zip(*verdicts, strict=True)]
-    found = Verdict(*sums)
+    found = Verdict(*sums[:-1], is_learning=any(verdict.is_learning for verdict in verdicts))
     ahead_since = max(verdict.ahead_since for verdict in verdicts)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / max(found.num_calls, 1)
     return found._replace(ahead_since=ahead_since, gained_s=gained_s)
