@@ -537,6 +537,8 @@ class Engine:
         loads = program.loads
         if self.facts.is_minimal and not self.chooser.is_exact:
             saved.fill_exactly(saved.missing(loads))
+        elif not self.chooser.is_exact:
+            saved.fill(loads)
         results = program(saved.feeds, [saved.get(var) for var in loads])
         has_guard = program.plan is not None and program.plan.guard is not None
         guard = results.pop() if has_guard else None

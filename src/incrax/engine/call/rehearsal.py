@@ -98,6 +98,12 @@ def _would_fill(
         if available_in(pairs, var, mask(var)) is None and segments.group_of(var) not in groups:
             groups[segments.group_of(var)] = None
             pending += segments.plan(segments.group_of(var)).loads
+    if not engine.chooser.is_exact:
+        each = (var for group in groups for var in group)
+        missing = tuple(var for var in each if available_in(pairs, var, mask(var)) is None)
+        joint = segments.joint_plan(missing, groups)
+        if joint is not None:
+            return missing, (joint,)
     return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
 
 

@@ -14,8 +14,11 @@ from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.plan.segmentation import Group, Segmentation
+
+MIN_JOINT = 4
+"""Groups without a program from which on one program fills them together."""
 
 
 class Segments(Segmentation):
@@ -32,6 +35,7 @@ class Segments(Segmentation):
         self.clock = clock
         self.pool = pool
         self._programs: dict[Group, TimedProgram] = {}
+        self._joint: dict[Group, TimedProgram] = {}
         self._top: TimedProgram | None = None
 
     def fork(self, stats: Stats, clock: Clock, pool: Pool) -> Segments:
@@ -41,6 +45,7 @@ class Segments(Segmentation):
         other._programs = {
             group: program.copy(clock, pool) for group, program in self._programs.items()
         }
+        other._joint = {group: program.copy(clock, pool) for group, program in self._joint.items()}
         other._top = None if self._top is None else self._top.copy(clock, pool)
         return other
 
@@ -51,6 +56,7 @@ class Segments(Segmentation):
         self.clock.ticks += 1
         for group in [g for g in self._programs if not self.is_current(g)]:
             del self._programs[group]
+        self._joint = {}
         self._top = None
         return True
 
@@ -62,6 +68,24 @@ class Segments(Segmentation):
         if found is None:
             found = self._programs[group] = self._compile(self.plan(group))
         return found
+
+    def joint(self, missing: Group, groups: Iterable[Group]) -> TimedProgram | None:
+        """One program for all that is missing of many groups, the first time for these wanted
+        values: it compiles in the time of a few. None: let each group have its own.
+        """
+        plan = self.joint_plan(missing, groups)
+        if plan is not None and missing not in self._joint:
+            self._joint[missing] = self._compile(plan)
+        return self._joint.get(missing)
+
+    def joint_plan(self, missing: Group, groups: Iterable[Group]) -> Plan | None:
+        """The plan of that program."""
+        known = self._joint.get(missing)
+        if known is not None:
+            return known.plan
+        num_new = sum(group not in self._programs for group in groups)
+        is_wanted = num_new >= MIN_JOINT and not self._joint
+        return plan_fill(self.facts, missing, lambda _: False) if is_wanted else None
 
     def top(self) -> TimedProgram:
         """The program from the wanted values to the outputs."""
@@ -91,7 +115,7 @@ class Segments(Segmentation):
 
     def retime_all(self) -> None:
         """Time every program at its next run."""
-        for program in (self._top, *self._programs.values()):
+        for program in (self._top, *self._programs.values(), *self._joint.values()):
             if program is not None:
                 program.retime()
 

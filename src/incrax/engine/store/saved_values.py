@@ -105,6 +105,22 @@ class SavedValues:
             value = self.computed[var]
         return value
 
+    def fill(self, variables: Iterable[Var]) -> None:
+        """Compute what is missing, and what that needs, by one program where many have none."""
+        groups: dict[tuple[Var, ...], None] = {}
+        pending = list(self.missing(variables))
+        if not pending:
+            return
+        while pending:
+            group = self.segments.group_of(pending.pop())
+            if group not in groups:
+                groups[group] = None
+                pending += self.missing(self.segments.plan(group).loads)
+        missing = tuple([var for group in groups for var in group if self.find(var) is None])
+        program = self.segments.joint(missing, groups)
+        if program is not None and program.plan is not None:
+            self._keep(program.plan, program(self.feeds, ()))
+
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""
         segments = self.segments

@@ -1,0 +1,76 @@
+"""What a first plan loads is computed by one program where it would take many."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import same
+
+import incrax
+from incrax.engine.call import rehearsal
+from incrax.engine.policy.segments import MIN_JOINT
+
+X = np.linspace(0.1, 2.0, 5000)
+
+
+def terms(a, b, x):
+    """As many values to be saved as `b` has elements; each depends on its own."""
+    found = [jnp.tanh(jnp.exp(-b[k] * x)) for k in range(b.shape[0])]
+    return sum(jnp.sum(jnp.abs(y - a)) for y in found)
+
+
+def segments(ours):
+    return ours._traces.latest.engine.segments
+
+
+def filled(num_terms):
+    """A function, and its arguments, after calls that change `a` until values were filled."""
+    ours = incrax.incremental(terms, tuning=incrax.Tuning(compile_s=math.inf))
+    b = np.linspace(0.5, 1.5, num_terms)
+    for number in range(20):
+        same(ours(float(number), b, X), jax.jit(terms)(float(number), b, X))
+        if ours.explain().as_dict()["filled"]:
+            return ours, b
+    raise AssertionError("no values were filled")
+
+
+@pytest.mark.parametrize(("num_terms", "num_joint"), [(2, 0), (3 * MIN_JOINT, 1)])
+def test_many_are_filled_by_one_program(num_terms, num_joint):
+    ours, b = filled(num_terms)
+    assert len(segments(ours).groups) == num_terms
+    assert len(segments(ours)._joint) == num_joint
+    assert (ours.stats.compiles < num_terms) is bool(num_joint)
+    for k in range(num_terms):
+        b[k] += 0.25
+        same(ours(3.0, b, X), jax.jit(terms)(3.0, b, X))
+    assert len(segments(ours)._joint) == num_joint
+
+
+def test_what_was_foretold_is_what_is_filled():
+    ours, b = filled(3 * MIN_JOINT)
+    engine = ours._traces.latest.engine
+    did = engine.last
+    assert len(did.filled) == 3 * MIN_JOINT
+    assert len(did.segments) == 1
+    engine.clear_saved()
+    for number in range(2):
+        ours(30.0 + number, b, X)  # where saved values are gone, the same program has them again
+    again = engine.last
+    pairs = engine.baselines.compare(engine.comparison.resolve([40.0, b, X], [0]))[:0]
+    missing, plans = rehearsal._would_fill(engine, pairs, again.plan)
+    assert again.entry.candidate == "plan"
+    assert missing == did.filled
+    assert plans == did.segments
+    assert len(segments(ours)._joint) == 1
+
+
+def test_the_exact_policy_computes_each_by_its_own():
+    ours = incrax.incremental(terms, policy="exact")
+    b = np.linspace(0.5, 1.5, 3 * MIN_JOINT)
+    for a in (1.0, 2.0):
+        ours(a, b, X)
+    assert segments(ours)._joint == {}
