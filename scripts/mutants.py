@@ -140,7 +140,7 @@ OPTIMISATIONS = [
     Mutant(
         "the short way of a rest is off",
         "engine/call/resting.py",
-        "        self.num_left = num_left",
+        "        self.num_left = self._watch.until_look + 1 if self._watch.rest else 0",
         "        self.num_left = 0",
         "tests/engine/call/test_resting.py",
     ),
