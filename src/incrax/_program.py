@@ -48,8 +48,13 @@ class Program:
 
 
 def trace(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
-    """Trace a function of pytrees; the program's inputs and outputs are their leaves."""
-    return from_jaxpr(_jax.trace_body(fun, *args, **kwargs))
+    """Trace a function of pytrees; the program's inputs and outputs are their leaves, and the arrays
+    of NumPy that the function closes over are copied.
+    """
+    once = lambda *args, **kwargs: fun(*args, **kwargs)  # JAX keeps the trace of a function
+    jaxpr = jax.make_jaxpr(once)(*args, **kwargs)
+    _jax.own_arrays(jaxpr)
+    return from_jaxpr(jaxpr)
 
 
 def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Program, Any]:

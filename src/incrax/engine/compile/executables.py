@@ -5,6 +5,7 @@ In: `Facts` and a `Plan`. Out: `Executable`. It must not know where saved values
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Compiler:
 
     Fields: its facts; calls to the host; the function's name, for profiles; a clock that does not
     count them; numbers of the leaves that are packed where they are read; whether saved values are
-    written to recycled buffers; constants on the device; the leaves that are bound to devices, by
+    written to recycled buffers; the leaves that are bound to devices, by
     number, and with them the placement of all values.
     """
 
@@ -96,12 +97,17 @@ class Compiler:
         self.name = as_program_name(name)
         self.now = calls.now if facts.calls_host else time.perf_counter
         self.on_host = on_host
-        self.constants = device_constants(facts.program)
+        self._given = dict(zip(facts.program.constvars, facts.program.consts, strict=True))
         self.placed = placed or {}
         self.placement = find_placement(
-            [*self.placed.values(), *self._placed_constants(self.constants)]
+            [*self.placed.values(), *self._placed_constants(self._given)]
         )
         self.recycles = recycles and self.placement is None
+
+    @functools.cached_property
+    def constants(self) -> dict[Var, Any]:
+        """Constants on the device; the whole program has its own."""
+        return device_constants(self.facts.program)
 
     @annotated("compile")
     def compile_plan(self, plan: Plan) -> Executable:
@@ -181,7 +187,7 @@ class Compiler:
         return self.calls.wrap(eqns) if self.facts.calls_host else eqns
 
     def _placed_constants(self, variables: Iterable[Var]) -> list[Placed]:
-        found = (placed_array(self.constants[var]) for var in variables if var in self.constants)
+        found = (placed_array(self._given[var]) for var in variables if var in self._given)
         return [placed for placed in found if placed is not None]
 
     def _out_shardings(self, results: Sequence[Atom], *, is_bound: bool) -> list[Any] | None:
@@ -264,13 +270,9 @@ def device_constants(program: Program) -> dict[Var, Any]:
 
 
 def _on_device(const: Any) -> Any:
-    return (
-        const
-        if isinstance(const, jax.Array) or _jax.is_mutable_array(const)
-        # `jnp.array` would compile a program; `device_put` may share the memory of its argument,
-        # which the caller may write to.
-        else jax.device_put(np.array(const))
-    )
+    is_there = isinstance(const, jax.Array) or _jax.is_mutable_array(const)
+    # `jnp.array` would compile a program. A trace owns its arrays of NumPy, whose memory this shares.
+    return const if is_there else jax.device_put(const)
 
 
 def _as_own(x: Any, others: Sequence[Any]) -> Any:
