@@ -95,6 +95,7 @@ def test_the_oldest_files_make_room(folder, monkeypatch):
     for number in range(5):
         _cache_folder.save(f"function-{number}", {"number": number})
         os.utime(folder / f"function-{number}.json", (number, 1e9 + number))
+    _cache_folder.prune()
     names = [file.name for file in _cache_folder.files()]
     assert names == ["function-4.json", "function-3.json", "function-2.json"]
     assert _cache_folder.clear() == 3

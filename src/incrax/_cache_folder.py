@@ -117,10 +117,17 @@ def save(key: str, data: dict[str, Any]) -> None:
         ) as file:
             json.dump(data, file)
         os.replace(file.name, path)
+    except OSError as error:
+        logger.debug("nothing is written to the cache folder: %s", error)
+
+
+def prune() -> None:
+    """Delete the oldest files where there are too many."""
+    try:
         for _, old in _dated()[MAX_FILES:]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        logger.debug("nothing is written to the cache folder: %s", error)
+        logger.debug("nothing is deleted from the cache folder: %s", error)
 
 
 def _path(key: str) -> Path | None:

@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-import weakref
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +35,7 @@ def chooser(ours):
 def folder(monkeypatch, tmp_path):
     monkeypatch.delenv("INCRAX_REMEMBER")
     monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(expectations, "_living", weakref.WeakSet())
+    monkeypatch.setattr(expectations, "_living", {})
     monkeypatch.setattr(expectations, "_pending", {})
     return tmp_path
 
@@ -91,6 +90,20 @@ def test_functions_that_are_gone_have_learned_as_well(folder):
     assert any(path.name.startswith("function") for path in folder.iterdir())
 
 
+def test_few_of_many_programs_are_written(folder, monkeypatch):
+    monkeypatch.setattr(expectations, "MAX_WRITTEN", 3)
+    kept = []
+    for size in range(2, 8):
+        kept.append(incrax.incremental(model))
+        for a in (1.0, 2.0):
+            kept[-1](a, 0.5, X[:size])
+        chooser(kept[-1]).whole.seconds = 1.0
+    expectations.write()
+    assert len(list(folder.iterdir())) == 3
+    expectations.write()
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_a_short_job_leaves_no_file(folder):
     ours = called()
     chooser(ours).whole.seconds = 1e-4
@@ -120,6 +133,9 @@ def test_a_job_that_was_cut_short_is_no_new_habit(folder):
         lambda data: data.update(kinds={"not a number": [1, 0.5]}),
         lambda data: data.update(kinds={"1": [1]}),
         lambda data: data.update(kinds={"1": 3}),
+        lambda data: data.update(
+            kinds={"-2": [1000, 0.5], "0": [1000, 0.5], "f" * 40: [1000, 0.5]}
+        ),
     ],
 )
 def test_a_file_that_means_nothing_is_as_if_it_were_not_there(change, folder):
@@ -129,7 +145,6 @@ def test_a_file_that_means_nothing_is_as_if_it_were_not_there(change, folder):
     file.write_text(json.dumps(data))
     ours = called(2)
     assert chooser(ours).expectations.kinds == []
-    assert chooser(ours).race.known_s is None
     assert chooser(ours).num_programs == 0
 
 

@@ -14,7 +14,6 @@ import atexit
 import copy
 import hashlib
 import math
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -32,6 +31,9 @@ LEAST_S = 0.05
 
 MAX_KINDS = 256
 """Of change, of one program, in a file: those that came most often."""
+
+MAX_WRITTEN = 100
+"""Files that a process writes: of the programs whose functions went last, or are there."""
 
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
@@ -76,14 +78,14 @@ class Expectations:
         self._key = ""
         self._hinted = hinted(facts, paths, tuning)
         self._known: dict[int, Known] = {}
-        _living.add(self)
+        _living[id(self)] = weakref.ref(self)
 
     def fork(self, entries: Mapping[int, Entry], whole: TimedProgram) -> Self:
         """The same for another engine of this program."""
         other = copy.copy(self)
         other._entries = entries
         other._whole = whole
-        _living.add(other)
+        _living[id(other)] = weakref.ref(other)
         return other
 
     def of(self, dirty: int) -> Known:
@@ -108,7 +110,9 @@ class Expectations:
             if data is not None:
                 self.whole_s = _seconds(data["whole_s"])
                 self.compile_s = _seconds(data["compile_s"])
-                self._known = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
+                found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
+                full = facts.layout.full
+                self._known = {dirty: found[dirty] for dirty in found if 0 < dirty < full}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
             self.whole_s = None
@@ -129,15 +133,16 @@ class Expectations:
         found.pop(self._facts.layout.full, None)
         if not found:
             return
-        with _lock:
-            _pending[self._key] = {
-                "about": f"{self._name}, {len(found)} kinds of change",
-                "whole_s": whole_s,
-                "compile_s": max(self.compile_s, self._whole.first_s),
-                "kinds": _most_often(found),
-            }
+        _pending.pop(self._key, None)  # the latest is the last one
+        _pending[self._key] = {
+            "about": f"{self._name}, {len(found)} kinds of change",
+            "whole_s": whole_s,
+            "compile_s": max(self.compile_s, self._whole.first_s),
+            "kinds": _most_often(found),
+        }
 
     def __del__(self) -> None:
+        _living.pop(id(self), None)
         self.collect()
 
 
@@ -182,9 +187,9 @@ def fingerprint(facts: Facts) -> str:
 
 # --- files ----------------------------------------------------------------------------------------
 
-_living: weakref.WeakSet[Expectations] = weakref.WeakSet()
+# Dicts are changed and copied in one step each: a lock might be held when a process forks.
+_living: dict[int, weakref.ref[Expectations]] = {}
 _pending: dict[str, dict[str, Any]] = {}
-_lock = threading.Lock()
 
 
 def _learned(entry: Entry, whole_s: float) -> Known:
@@ -224,14 +229,16 @@ def _seconds(value: Any) -> float:
 
 def write() -> None:
     """Write what was learned by functions that are gone, and by those that are there."""
-    for expectations in list(_living):
-        expectations.collect()
-        expectations._key = ""  # `__del__` has nothing to do
-    with _lock:
-        pending = dict(_pending)
-        _pending.clear()
-    for key, data in pending.items():
+    for reference in list(_living.values()):
+        expectations = reference()
+        if expectations is not None:
+            expectations.collect()
+            expectations._key = ""  # `__del__` has nothing to do
+    for key, data in list(_pending.items())[-MAX_WRITTEN:]:
         _cache_folder.save(key, data)
+    if _pending:
+        _pending.clear()
+        _cache_folder.prune()
 
 
 atexit.register(write)
