@@ -285,3 +285,30 @@ def test_a_number_of_calls_alone_is_enough_when_a_change_comes_back():
     assert chooser(ours).num_programs == 0
     ours(3.0, 0.5, x)
     assert chooser(ours).num_programs == 1
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+JOB = """
+import jax, jax.numpy as jnp, numpy as np, incrax
+def slow(b, x):
+    return jax.lax.fori_loop(0, 3000, lambda _, y: jnp.tanh(y * b) + x, x)
+f = incrax.incremental(lambda a, b, x: jnp.sum(jnp.abs(slow(b, x) - a)))
+x = np.linspace(0.1, 2.0, 10_000)
+plain = jax.jit(f.__wrapped__)
+for number in range(40):
+    result = f(float(number), 0.5, x)
+    assert number % 10 or abs(result / plain(float(number), 0.5, x) - 1) < 1e-5
+    if number == 1:
+        print(f._traces.latest.engine.chooser.num_programs)
+"""
+
+
+def test_a_second_process_has_the_plan_at_the_first_change(tmp_path):
+    env = {**os.environ, "INCRAX_CACHE_DIR": str(tmp_path), "INCRAX_REMEMBER": "1"}
+    command = [sys.executable, "-c", JOB]
+    run = lambda: subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    ended = [run() for _ in range(2)]
+    assert [process.stdout.strip() for process in ended] == ["0", "1"]
+    assert [process.stderr for process in ended] == ["", ""]
+    assert len(list(tmp_path.iterdir())) == 2
