@@ -488,6 +488,18 @@ def test_a_look_at_what_cannot_be_read_is_left_to_the_long_way():
             a.delete()
 
 
+@pytest.mark.parametrize("call", [LOOK_EVERY - 3, LOOK_EVERY - 2, LOOK_EVERY - 1])
+def test_a_deleted_input_is_refused_also_at_a_look(call):
+    ours = short(jnp.float64(1.0), fun=lambda a: jnp.sin(a))
+    watch(ours).usual = 1.0
+    for number in range(call):
+        ours(jnp.float64(30.0 + number))
+    gone = jnp.float64(90.0)
+    gone.delete()
+    with pytest.raises(incrax.errors.DeletedInputError):
+        ours(gone)
+
+
 def test_the_rest_of_a_fork_is_its_own():
     ours = short(1.0, 2.0, V, X)
     other = ours.fork()
