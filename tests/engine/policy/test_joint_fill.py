@@ -13,6 +13,7 @@ from helpers import same
 import incrax
 from incrax.engine.call import rehearsal
 from incrax.engine.policy.segments import MIN_JOINT
+from incrax.engine.store.saved_values import SavedValues
 
 X = np.linspace(0.1, 2.0, 5000)
 
@@ -66,6 +67,20 @@ def test_what_was_foretold_is_what_is_filled():
     assert missing == did.filled
     assert plans == did.segments
     assert len(segments(ours)._joint) == 1
+
+
+def test_what_a_change_reaches_is_left_to_the_segments():
+    ours, b = filled(3 * MIN_JOINT)
+    engine = ours._traces.latest.engine
+    engine.clear_saved()
+    ours(30.0, b, X)
+    segments(ours)._joint.clear()
+    leaves = [30.0, b + 1.0, X]
+    values = engine.comparison.resolve(leaves, [1])
+    pairs = engine.baselines.compare(values)
+    base, dirty = pairs[-1]
+    SavedValues(engine, pairs, base, dirty, values).fill(segments(ours).top_plan().loads)
+    assert segments(ours)._joint == {}
 
 
 def test_the_exact_policy_computes_each_by_its_own():

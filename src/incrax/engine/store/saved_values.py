@@ -106,9 +106,13 @@ class SavedValues:
         return value
 
     def fill(self, variables: Iterable[Var]) -> None:
-        """Compute what is missing, and what that needs, by one program where many have none."""
+        """Compute what is missing, and what that needs, by one program where many have none.
+
+        Not what the change reaches: segments compute that at each call, and are timed.
+        """
         groups: dict[tuple[Var, ...], None] = {}
-        pending = list(self.missing(variables))
+        mask = self.facts.mask
+        pending = [var for var in self.missing(variables) if not mask(var) & self.dirty]
         if not pending:
             return
         while pending:
