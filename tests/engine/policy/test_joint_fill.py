@@ -61,7 +61,9 @@ def test_what_was_foretold_is_what_is_filled():
     for number in range(2):
         ours(30.0 + number, b, X)  # where saved values are gone, the same program has them again
     again = engine.last
-    pairs = engine.baselines.compare(engine.comparison.resolve([40.0, b, X], [0]))[:0]
+    for state in engine.store.states:
+        state.saved = {}
+    pairs = engine.baselines.compare(engine.comparison.resolve([40.0, b, X], [0]))
     missing, plans = rehearsal._would_fill(engine, pairs, again.plan)
     assert again.entry.candidate == "plan"
     assert missing == did.filled

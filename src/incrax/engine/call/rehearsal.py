@@ -99,11 +99,14 @@ def _would_fill(
             groups[segments.group_of(var)] = None
             pending += segments.plan(segments.group_of(var)).loads
     if not engine.chooser.is_exact:
-        each = (var for group in groups for var in group)
+        clean = [group for group in groups if not mask(group[0]) & pairs[-1][1]]
+        each = (var for group in clean for var in group)
         missing = tuple(var for var in each if available_in(pairs, var, mask(var)) is None)
-        joint = segments.joint_plan(missing, groups)
+        joint = segments.joint_plan(missing, clean)
         if joint is not None:
-            return missing, (joint,)
+            others = [group for group in groups if group not in clean]
+            rest = (var for group in others for var in group)
+            return (*missing, *rest), (joint, *map(segments.plan, others))
     return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
 
 
