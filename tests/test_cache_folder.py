@@ -57,6 +57,16 @@ def test_the_folder_is_that_of_the_platform(system, variables, expected, folder,
     assert _cache_folder.folder() == Path(expected)
 
 
+def test_nothing_is_kept_for_a_user_without_a_home(folder, monkeypatch):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert _cache_folder.folder() is None
+    _cache_folder.save("function-1", {})
+    assert _cache_folder.load("function-1") is None
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "\x00\xff", "[" * 100_000])
 def test_a_broken_file_is_as_if_it_were_not_there(text, folder):
     folder.mkdir()

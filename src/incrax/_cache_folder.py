@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 
 from incrax._version import __version__
 
@@ -41,10 +41,17 @@ _SUFFIX = ".json"
 
 def folder() -> Path | None:
     """Where the files are: `INCRAX_CACHE_DIR`, or the platform's folder for caches; None where
-    `INCRAX_REMEMBER=0` says that nothing is to be read or written.
+    `INCRAX_REMEMBER=0` says that nothing is to be read or written, or the user has no home.
     """
     if os.environ.get("INCRAX_REMEMBER") == "0":
         return None
+    try:
+        return _folder()
+    except RuntimeError:
+        return None
+
+
+def _folder() -> Path:
     given = os.environ.get("INCRAX_CACHE_DIR")
     if given:
         return Path(given).expanduser()
@@ -64,7 +71,7 @@ def key_of(kind: str, parts: Iterable[object]) -> str:
 
 @functools.cache
 def _machine() -> tuple[object, ...]:
-    versions = __version__, jax.__version__, importlib.metadata.version("jaxlib")
+    versions = __version__, jax.__version__, getattr(jaxlib, "__version__", "")
     return (
         *versions,
         *(platform.system(), platform.machine(), _processor(), os.cpu_count()),
