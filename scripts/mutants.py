@@ -226,16 +226,16 @@ MUTANTS = [
     ),
     Mutant(
         "a constant of rows shares the memory of an array that its owner may change",
-        "engine/compile/executables.py",
-        "jax.device_put(np.array(const))",
-        "jax.device_put(np.asarray(const))",
+        "_program.py",
+        "    _jax.own_arrays(jaxpr)\n    return from_jaxpr(jaxpr)",
+        "    return from_jaxpr(jaxpr)",
         "tests/rows/test_rows.py",
     ),
     Mutant(
         "a trace holds arrays that their owner may change",
         "_program.py",
-        "    _jax.own_arrays(jaxpr)",
-        "    pass",
+        "    _jax.own_arrays(jaxpr)\n    known.append(from_jaxpr(jaxpr))",
+        "    known.append(from_jaxpr(jaxpr))",
         "tests/engine/compile/test_whole.py",
     ),
     Mutant(
