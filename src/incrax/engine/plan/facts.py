@@ -123,6 +123,8 @@ class Facts:
         """Share of the program's work, roughly, that a change does not reach: what saved values may
         save, unless sums are put in other forms.
         """
+        if dirty & self.layout.full == self.layout.full:
+            return 0.0
         masks = zip(self.rough_seconds, self.equation_masks, strict=True)
         clean_s = sum(seconds for seconds, mask in masks if not mask & dirty)
         return clean_s / max(sum(self.rough_seconds), 1e-12)
