@@ -138,7 +138,7 @@ class Watch:
         if self.balance_s <= 0:
             self.ahead_since = 0
         elif not self.ahead_since:
-            self.ahead_since = self.verdict.num_calls
+            self.ahead_since = self.total.calls + self.calls + self.unchanged + self.rested
 
     @property
     def verdict(self) -> Verdict:
