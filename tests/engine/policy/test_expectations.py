@@ -33,6 +33,7 @@ def chooser(ours):
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
+    gc.collect()  # functions of other tests have learned as well
     monkeypatch.delenv("INCRAX_REMEMBER")
     monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(expectations, "_living", {})
@@ -162,6 +163,16 @@ def test_nothing_is_read_where_results_or_choices_must_not_depend_on_it(options,
     ours = called(2, **options)
     assert chooser(ours).expectations.kinds == []
     assert chooser(ours).expectations._key == ""
+
+
+def test_where_it_is_off_nothing_is_collected(folder, monkeypatch):
+    monkeypatch.setenv("INCRAX_REMEMBER", "0")
+    ours = called()
+    chooser(ours).whole.seconds = 10.0
+    monkeypatch.setenv("INCRAX_REMEMBER", "1")
+    expectations.write()
+    assert chooser(ours).expectations._key == ""
+    assert list(folder.iterdir()) == []
 
 
 def test_a_fork_knows_what_the_function_knows(folder):

@@ -74,7 +74,7 @@ class Expectations:
         self._tuning = tuning
         self._entries = entries
         self._whole = whole
-        self._is_kept = is_kept and tuning.remember
+        self._is_kept = is_kept and tuning.remember and _cache_folder.folder() is not None
         self._key = ""
         self._hinted = hinted(facts, paths, tuning)
         self._known: dict[int, Known] = {}
