@@ -16,6 +16,8 @@ from incrax.cli import main
 from incrax.engine.program import cost
 from incrax.engine.program.cost import Calibration, calibrate, is_calibrated
 
+KEYS = [f"function-{number:032x}" for number in range(5)]
+
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
@@ -25,16 +27,16 @@ def folder(monkeypatch, tmp_path):
 
 
 def test_what_was_saved_is_loaded(folder):
-    _cache_folder.save("function-1", {"whole_s": 0.5})
-    assert _cache_folder.load("function-1") == {"whole_s": 0.5}
-    assert [path.name for path in folder.iterdir()] == ["function-1.json"]
+    _cache_folder.save(KEYS[1], {"whole_s": 0.5})
+    assert _cache_folder.load(KEYS[1]) == {"whole_s": 0.5}
+    assert [path.name for path in folder.iterdir()] == [f"{KEYS[1]}.json"]
 
 
 def test_nothing_is_read_or_written_where_it_is_off(folder, monkeypatch):
-    _cache_folder.save("function-1", {"whole_s": 0.5})
+    _cache_folder.save(KEYS[1], {"whole_s": 0.5})
     monkeypatch.setenv("INCRAX_REMEMBER", "0")
-    _cache_folder.save("function-2", {"whole_s": 0.5})
-    assert _cache_folder.load("function-1") is None
+    _cache_folder.save(KEYS[2], {"whole_s": 0.5})
+    assert _cache_folder.load(KEYS[1]) is None
     assert _cache_folder.files() == []
     assert len(list(folder.iterdir())) == 1
 
@@ -63,69 +65,86 @@ def test_nothing_is_kept_for_a_user_without_a_home(folder, monkeypatch):
 
     monkeypatch.setattr(Path, "expanduser", homeless)
     assert _cache_folder.folder() is None
-    _cache_folder.save("function-1", {})
-    assert _cache_folder.load("function-1") is None
+    _cache_folder.save(KEYS[1], {})
+    assert _cache_folder.load(KEYS[1]) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "\x00\xff", "[" * 100_000])
 def test_a_broken_file_is_as_if_it_were_not_there(text, folder):
     folder.mkdir()
-    (folder / "function-1.json").write_text(text)
-    assert _cache_folder.load("function-1") is None
+    (folder / f"{KEYS[1]}.json").write_text(text)
+    assert _cache_folder.load(KEYS[1]) is None
 
 
 def test_a_broken_file_is_told_in_the_log(folder, caplog):
     folder.mkdir()
-    (folder / "function-1.json").write_text("{")
+    (folder / f"{KEYS[1]}.json").write_text("{")
     with caplog.at_level(logging.DEBUG, "incrax"):
-        _cache_folder.load("function-1")
-    assert "function-1 in the cache folder is ignored: Expecting property name" in caplog.text
+        _cache_folder.load(KEYS[1])
+    assert f"{KEYS[1]} in the cache folder is ignored: Expecting property name" in caplog.text
 
 
 def test_an_old_file_and_a_large_one_are_ignored(folder):
-    _cache_folder.save("function-1", {})
-    _cache_folder.save("function-2", {"x": "y" * _cache_folder.MAX_BYTES})
-    assert _cache_folder.load("function-1") == {}
-    old = folder / "function-1.json"
+    _cache_folder.save(KEYS[1], {})
+    _cache_folder.save(KEYS[2], {"x": "y" * _cache_folder.MAX_BYTES})
+    assert _cache_folder.load(KEYS[1]) == {}
+    old = folder / f"{KEYS[1]}.json"
     os.utime(old, (0, old.stat().st_mtime - _cache_folder.MAX_AGE_S - 60))
-    assert _cache_folder.load("function-1") is None
-    assert _cache_folder.load("function-2") is None
+    assert _cache_folder.load(KEYS[1]) is None
+    assert _cache_folder.load(KEYS[2]) is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(folder, caplog):
     folder.parent.joinpath("cache").write_text("a file where the folder should be")
     with caplog.at_level(logging.DEBUG, "incrax"):
-        _cache_folder.save("function-1", {})
-    assert _cache_folder.load("function-1") is None
+        _cache_folder.save(KEYS[1], {})
+    assert _cache_folder.load(KEYS[1]) is None
     assert "nothing is written to the cache folder" in caplog.text
 
 
 def test_the_oldest_files_make_room(folder, monkeypatch):
     monkeypatch.setattr(_cache_folder, "MAX_FILES", 3)
     for number in range(5):
-        _cache_folder.save(f"function-{number}", {"number": number})
-        os.utime(folder / f"function-{number}.json", (number, 1e9 + number))
+        _cache_folder.save(KEYS[number], {"number": number})
+        os.utime(folder / f"{KEYS[number]}.json", (number, 1e9 + number))
     _cache_folder.prune()
     names = [file.name for file in _cache_folder.files()]
-    assert names == ["function-4.json", "function-3.json", "function-2.json"]
+    assert names == [f"{KEYS[4]}.json", f"{KEYS[3]}.json", f"{KEYS[2]}.json"]
     assert _cache_folder.clear() == 3
     assert _cache_folder.files() == []
 
 
+def test_files_that_are_not_ours_stay(folder, monkeypatch):
+    monkeypatch.setattr(_cache_folder, "MAX_FILES", 0)
+    folder.mkdir()
+    names = ["notes.json", "function-app.json", "machine-1.json", f"{KEYS[0]}.txt", ".hidden.json"]
+    for name in names:
+        (folder / name).write_text("{}")
+    _cache_folder.save(KEYS[1], {})
+    unfinished = folder / f".{KEYS[2]}-x1y2.json"
+    unfinished.write_text("{")
+    assert len(_cache_folder.files()) == 2
+    _cache_folder.prune()
+    _cache_folder.save(KEYS[3], {})
+    assert _cache_folder.clear() == 1
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
 def test_nobody_reads_half_a_file(folder):
     data = {"kinds": {str(k): [k, 0.5] for k in range(2000)}}
-    _cache_folder.save("function-1", data)
+    _cache_folder.save(KEYS[1], data)
     found = []
 
     def write():
         for _ in range(50):
-            _cache_folder.save("function-1", data)
+            _cache_folder.save(KEYS[1], data)
 
     writers = [threading.Thread(target=write) for _ in range(3)]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        found.append(_cache_folder.load("function-1"))
+        found.append(_cache_folder.load(KEYS[1]))
+        _cache_folder.files()  # files that are gone since are none
     assert all(x == data for x in found)
 
 
@@ -188,13 +207,13 @@ def test_figures_that_mean_nothing_are_measured_anew(data, unmeasured, folder):
 
 
 def test_the_report_lists_what_is_there_and_clears_it(folder):
-    _cache_folder.save("function-1", {"about": "nll, 3 kinds of change"})
+    _cache_folder.save(KEYS[1], {"about": "nll, 3 kinds of change"})
     found = incrax.cache_folder()
     assert found.path == str(folder)
     assert [(file.about, file.name) for file in found.files] == [
-        ("nll, 3 kinds of change", "function-1.json")
+        ("nll, 3 kinds of change", f"{KEYS[1]}.json")
     ]
-    assert found.num_bytes == (folder / "function-1.json").stat().st_size
+    assert found.num_bytes == (folder / f"{KEYS[1]}.json").stat().st_size
     assert "nll, 3 kinds of change" in str(found)
     cleared = incrax.cache_folder(clear=True)
     assert (cleared.num_deleted, cleared.files) == (1, ())
@@ -202,7 +221,7 @@ def test_the_report_lists_what_is_there_and_clears_it(folder):
 
 
 def test_the_command_lists_sizes_and_clears(folder, capsys):
-    _cache_folder.save("function-1", {"about": "nll, 3 kinds of change"})
+    _cache_folder.save(KEYS[1], {"about": "nll, 3 kinds of change"})
     assert main(["cache"]) == 0
     assert "nll, 3 kinds of change" in capsys.readouterr().out
     assert main(["cache", "--clear", "--json"]) == 0

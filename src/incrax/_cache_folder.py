@@ -7,12 +7,14 @@ a line in the log. It says what is fast, never what is right.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import logging
 import os
 import platform
+import re
 import sys
 import tempfile
 import time
@@ -37,6 +39,9 @@ MAX_AGE_S = 30 * 86400.0
 """Older files are ignored: the machine may have become another."""
 
 _SUFFIX = ".json"
+
+_OURS = re.compile(r"\.?(function|machine)-[0-9a-f]{32}.*\.json")
+"""Names of our files, unfinished ones included: a user's folder may have others, which stay."""
 
 
 def folder() -> Path | None:
@@ -120,7 +125,7 @@ def save(key: str, data: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=".", suffix=_SUFFIX, delete=False
+            "w", dir=path.parent, prefix=f".{key}-", suffix=_SUFFIX, delete=False
         ) as file:
             json.dump(data, file)
         os.replace(file.name, path)
@@ -131,7 +136,7 @@ def save(key: str, data: dict[str, Any]) -> None:
 def prune() -> None:
     """Delete the oldest files where there are too many."""
     try:
-        for _, old in _dated()[MAX_FILES:]:
+        for old, _ in _latest_first()[MAX_FILES:]:
             old.unlink(missing_ok=True)
     except OSError as error:
         logger.debug("nothing is deleted from the cache folder: %s", error)
@@ -154,26 +159,30 @@ class File(NamedTuple):
 def files() -> list[File]:
     """The files, latest first."""
     found = []
-    for seconds, path in _dated():
+    for path, status in _latest_first():
         data = load(path.name.removesuffix(_SUFFIX)) or {}
         about = str(data.get("about", "not readable, or too old"))
-        days = (time.time() - seconds) / 86400.0
-        found.append(File(path.name, about, path.stat().st_size, days))
+        days = (time.time() - status.st_mtime) / 86400.0
+        found.append(File(path.name, about, status.st_size, days))
     return found
 
 
 def clear() -> int:
     """Delete them; how many there were."""
-    found = _dated()
-    for _, path in found:
+    found = _latest_first()
+    for path, _ in found:
         path.unlink(missing_ok=True)
     return len(found)
 
 
-def _dated() -> list[tuple[float, Path]]:
-    """The files with the times when they were written, latest first."""
+def _latest_first() -> list[tuple[Path, os.stat_result]]:
+    """The files that are there, with size and time, latest first."""
     found = folder()
     if found is None or not found.is_dir():
         return []
-    dated = [(path.stat().st_mtime, path) for path in found.glob(f"*{_SUFFIX}")]
-    return sorted(dated, reverse=True)
+    ours = []
+    for path in found.iterdir():
+        if _OURS.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):  # another process has replaced it
+                ours.append((path, path.stat()))
+    return sorted(ours, key=lambda item: -item[1].st_mtime)
