@@ -249,6 +249,17 @@ def test_learning_counts_and_the_call_since_which_it_has_paid_is_named():
     assert watch.verdict.sentence.endswith("would have taken 31 ms; ahead since call 22")
 
 
+def test_no_call_is_named_where_only_calls_with_nothing_changed_have_paid():
+    watch = Watch()
+    watch.note(1.1e-3, 1e-3, 1)
+    watch.note_learning(1e-3)
+    watch.unchanged += 10
+    assert watch.verdict.sentence == (
+        "yes: 11 calls took 2.2 ms, with 0 us compiling first and 1 ms learning; `jax.jit` would "
+        "have taken 11 ms"
+    )
+
+
 def test_while_plans_are_earned_it_says_so():
     watch = Watch()
     watch.note(1.1e-3, 1e-3, 1, hoped_s=0.5e-3)

@@ -26,9 +26,9 @@ class Verdict(NamedTuple):
 
     Fields: calls that were weighed; their seconds, in programs and of the overhead; seconds of the
     whole program for them; calls with nothing changed and calls of rests, beside them; seconds of
-    planning, compiling and trying; seconds to compile the whole program; the call since which all
-    of this has taken less than the whole program would have (0: it has not); seconds that a call of late
-    has gained; whether plans are being earned.
+    planning, compiling and trying; seconds to compile the whole program; the call since which those
+    that were weighed, learning included, have taken less than the whole program would have (0: they
+    have not); seconds that a call of late has gained; whether plans are being earned.
     """
 
     calls: int = 0
@@ -80,7 +80,8 @@ class Verdict(NamedTuple):
             f"compiling first{learning}; `jax.jit` would have taken {_time(self.jit_s)}"
         )
         if self.gain >= 1.0:
-            since = f"; ahead since call {self.ahead_since}" if self.learning_s else ""
+            is_named = self.learning_s and self.ahead_since
+            since = f"; ahead since call {self.ahead_since}" if is_named else ""
             return f"yes: {took}{since}"
         if self.gained_s > 0 and self.learning_s:
             call = self.num_calls + int((self.ours_s - self.jit_s) / self.gained_s) + 1
@@ -91,14 +92,15 @@ class Verdict(NamedTuple):
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict about several, of one function with arguments of other types."""
+    """One verdict about several, of one function with arguments of other types, whose calls are
+    counted each by themselves.
+    """
     if len(verdicts) == 1:
         return verdicts[0]
     sums = [sum(column) for column in zip(*verdicts, strict=True)]
     found = Verdict(*sums[:-1], is_learning=any(verdict.is_learning for verdict in verdicts))
-    ahead_since = max(verdict.ahead_since for verdict in verdicts)
     gained_s = sum(v.gained_s * v.num_calls for v in verdicts) / max(found.num_calls, 1)
-    return found._replace(ahead_since=ahead_since, gained_s=gained_s)
+    return found._replace(ahead_since=0, gained_s=gained_s)
 
 
 def _time(seconds: float) -> str:
