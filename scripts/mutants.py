@@ -140,7 +140,7 @@ OPTIMISATIONS = [
     Mutant(
         "the short way of a rest is off",
         "engine/call/resting.py",
-        "        self.num_left = self._watch.until_look + 1 if self._watch.rest else 0",
+        "        self.num_left = self._watch.to_look",
         "        self.num_left = 0",
         "tests/engine/call/test_resting.py",
     ),
@@ -262,8 +262,8 @@ MUTANTS = [
     Mutant(
         "what a look finds unchanged is copied to the device again",
         "engine/store/store.py",
-        "            old if type(old) is LeafValue and has_bits_of(x, old) else as_entry(x)",
-        "            as_entry(x)",
+        "        return old if is_old else as_entry(x)",
+        "        return as_entry(x)",
         "tests/engine/call/test_resting.py",
     ),
     Mutant(
@@ -774,7 +774,7 @@ MUTANTS = [
     Mutant(
         "a rest that compares one leaf only",
         "engine/store/store.py",
-        "            is_same = is_same and same_entry(old, new)",
+        "            is_same = is_same and (new is old or same_entry(old, new))",
         "            is_same = same_entry(old, new)",
     ),
     Mutant(

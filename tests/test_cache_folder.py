@@ -164,14 +164,12 @@ def unmeasured(folder, monkeypatch):
     """A process that has not measured the machine; how often it did."""
     measured = []
     monkeypatch.setattr(cost, "_calibrations", {})
-    monkeypatch.setattr(cost, "_unknown", set())
     monkeypatch.setattr(cost, "_measure", lambda _: measured.append(1) or Calibration(flop_s=3e-9))
     return measured
 
 
 def another_process():
     cost._calibrations.clear()
-    cost._unknown.clear()
 
 
 def test_the_machine_is_measured_once_for_all_processes(unmeasured):

@@ -68,6 +68,12 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "incrax"
 
 
+def path_text() -> str | None:
+    """The same for reports."""
+    found = folder()
+    return None if found is None else str(found)
+
+
 def key_of(kind: str, parts: Iterable[object]) -> str:
     """A name for what depends on these parts, on versions and on the machine."""
     text = "\n".join(map(str, (*_machine(), kind, *parts)))

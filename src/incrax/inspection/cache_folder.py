@@ -62,6 +62,4 @@ def cache_folder(*, clear: bool = False) -> CacheFolder:
         0
     """
     num_deleted = _cache_folder.clear() if clear else 0
-    found = _cache_folder.folder()
-    path = None if found is None else str(found)
-    return CacheFolder(path, tuple(_cache_folder.files()), num_deleted)
+    return CacheFolder(_cache_folder.path_text(), tuple(_cache_folder.files()), num_deleted)

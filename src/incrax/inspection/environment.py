@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from incrax._api import incremental
-from incrax._cache_folder import folder
+from incrax._cache_folder import path_text
 from incrax._table import Printable, Table
 from incrax._tables import max_program_bytes, remembered_bytes
 from incrax._tuning import is_disabled
@@ -182,7 +182,7 @@ def environment(*, measure: bool = True) -> Environment:
         budget_bytes=default_budget_bytes() if problem is None else 0,
         program_bytes=remembered_bytes(),
         max_program_bytes=max_program_bytes(),
-        cache_folder=None if folder() is None else str(folder()),
+        cache_folder=path_text(),
         figures=_figures() if measure and problem is None else {},
         findings=tuple(
             _findings(versions) if problem is None else [problem, *_of_versions(versions)]

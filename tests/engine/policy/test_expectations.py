@@ -69,7 +69,7 @@ def test_a_kind_of_change_that_paid_gets_its_plan_when_it_first_comes(folder):
     assert chooser(called(1)).num_programs == 0
     ours = called(2)
     assert chooser(ours).num_programs == 1
-    assert chooser(ours).race.known_s == 10.0
+    assert chooser(ours).race.expectations.whole_s == 10.0
 
 
 @pytest.mark.parametrize(

@@ -91,23 +91,17 @@ def _would_fill(
     mask = engine.facts.mask
     if engine.facts.is_minimal and not engine.chooser.is_exact:
         return _would_fill_exactly(engine, pairs, plan)
-    groups: dict[tuple[Var, ...], None] = {}
-    pending = list(plan.loads)
-    while pending:
-        var = pending.pop()
-        if available_in(pairs, var, mask(var)) is None and segments.group_of(var) not in groups:
-            groups[segments.group_of(var)] = None
-            pending += segments.plan(segments.group_of(var)).loads
-    if not engine.chooser.is_exact:
-        clean = [group for group in groups if not mask(group[0]) & pairs[-1][1]]
-        each = (var for group in clean for var in group)
-        missing = tuple(var for var in each if available_in(pairs, var, mask(var)) is None)
-        joint = segments.joint_plan(missing, clean)
-        if joint is not None:
-            others = [group for group in groups if group not in clean]
-            rest = (var for group in others for var in group)
-            return (*missing, *rest), (joint, *map(segments.plan, others))
-    return tuple(var for group in groups for var in group), tuple(map(segments.plan, groups))
+    is_missing = lambda var: available_in(pairs, var, mask(var)) is None
+    dirty = pairs[-1][1]
+    joint = None if engine.chooser.is_exact else segments.joint_plan(plan.loads, dirty, is_missing)
+    together = () if joint is None else joint.saves
+    is_left = lambda var: var not in together and is_missing(var)
+    groups = segments.missing_groups(plan.loads, is_left)
+    plans = [] if joint is None else [joint]
+    return (*together, *(var for group in groups for var in group)), (
+        *plans,
+        *map(segments.plan, groups),
+    )
 
 
 def _would_fill_exactly(

@@ -132,7 +132,7 @@ class Resting:
         self._kinds[kind] = call.changed, has_arrays
         leaves = tuple([x.copy() if type(x) is np.ndarray else x for x in call.leaves])
         self._latest = call._replace(leaves=leaves)
-        self.num_left = self._watch.until_look + 1 if self._watch.rest else 0
+        self.num_left = self._watch.to_look
 
     def take(self) -> tuple[RestedCall, ...]:
         """The last two calls that went this way, or the last one; none can from now on."""

@@ -271,7 +271,7 @@ def device_constants(program: Program) -> dict[Var, Any]:
 
 def _on_device(const: Any) -> Any:
     is_there = isinstance(const, jax.Array) or _jax.is_mutable_array(const)
-    # `jnp.array` would compile a program. A trace owns its arrays of NumPy, whose memory this shares.
+    # `jnp.array` would compile a program; a trace owns the arrays of NumPy whose memory this shares.
     return const if is_there else jax.device_put(const)
 
 

@@ -12,7 +12,7 @@ know programs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from incrax._jax import Var
@@ -90,6 +90,19 @@ class Segmentation:
         if var in derived.recipes:
             return (var, derived.flags[var]) if var in derived.flags else (var,)
         return self.groups.get(self.facts.mask(var), (var,))
+
+    def missing_groups(
+        self, variables: Iterable[Var], is_missing: Callable[[Var], bool]
+    ) -> list[Group]:
+        """The groups of missing variables, and of those that they load and that are missing."""
+        groups: dict[Group, None] = {}
+        pending = [var for var in variables if is_missing(var)]
+        while pending:
+            group = self.group_of(pending.pop())
+            if group not in groups:
+                groups[group] = None
+                pending += [var for var in self.plan(group).loads if is_missing(var)]
+        return list(groups)
 
     def plan(self, group: Group) -> Plan:
         """The plan of one group: from the inputs and from wanted values that depend on less."""

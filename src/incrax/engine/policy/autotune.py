@@ -13,6 +13,7 @@ from incrax._stats import Stats
 from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.candidates import MIN_BLAMED_USES, Candidate, Entry
+from incrax.engine.policy.expectations import Expectations
 from incrax.engine.policy.segments import Segments
 from incrax.engine.program.cost import CALLBACK_S
 
@@ -27,27 +28,34 @@ RACE_SHARE = 0.1
 class Race:
     """The candidates of one engine's dirty sets; `lost_s` are seconds that trying them has cost."""
 
-    def __init__(self, facts: Facts, whole: TimedProgram, segments: Segments, stats: Stats) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        whole: TimedProgram,
+        segments: Segments,
+        expectations: Expectations,
+        stats: Stats,
+    ) -> None:
         self.facts = facts
         self.whole = whole
         self.segments = segments
+        self.expectations = expectations
         self.clock = whole.clock
         self.stats = stats
         self.callback_s = len(facts.called_back) * MIN_BLAMED_USES * CALLBACK_S
         self.has_marked = bool(facts.called_back or facts.kept)
         self.started_s = time.perf_counter()
         self.lost_s = 0.0
-        self.known_s: float | None = None
 
     @property
     def whole_s(self) -> float:
         """Seconds of the whole program, measured if it was timed, or in earlier processes
-        (`known_s`); the machine is not measured for this.
+        if that is known; the machine is not measured for this.
         """
         if self.whole.seconds is not None:
             return self.whole.seconds
-        if self.known_s is not None:
-            return self.known_s
+        if self.expectations.whole_s is not None:
+            return self.expectations.whole_s
         facts = self.facts
         return facts.total_seconds if facts.is_calibrated else sum(facts.rough_seconds)
 

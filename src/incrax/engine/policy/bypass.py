@@ -182,9 +182,9 @@ class Watch:
         return self.rest % self.look_every == 0
 
     @property
-    def until_look(self) -> int:
-        """Calls of the rest before the next one that wants a look."""
-        return max((self.rest - 1) % self.look_every, 0) if self.rest else 0
+    def to_look(self) -> int:
+        """Calls of the rest up to the next one that wants a look; none where it has ended."""
+        return (self.rest - 1) % self.look_every + 1 if self.rest else 0
 
     @property
     def look_every(self) -> int:

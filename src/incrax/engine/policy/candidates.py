@@ -80,6 +80,11 @@ class Entry:
         self.reason = reason
 
     @property
+    def is_foretold(self) -> bool:
+        """Whether calls are expected, and what a program of its own promises for them is known."""
+        return self.num_expected > 0 and self.promise_s < math.inf
+
+    @property
     def blame_per_use_s(self) -> float:
         """Seconds that one use that leaves values stale costs later calls."""
         return self.blame_s / max(self.stale_uses, MIN_BLAMED_USES)

@@ -93,8 +93,6 @@ class Chooser:
         self.entries: OrderedDict[int, Entry] = OrderedDict()
         self.segments = Segments(facts, compiler, stats, self.clock, pool)
         self.whole = TimedProgram(None, whole, self.clock, pool)
-        self.race = Race(facts, self.whole, self.segments, stats)
-        self.credit = Credit(facts, self.clock, self.whole, tuning)
         is_kept = self.is_timed and self.clock.is_running
         self.expectations = Expectations(
             facts,
@@ -105,6 +103,8 @@ class Chooser:
             self.whole,
             is_kept=is_kept,
         )
+        self.race = Race(facts, self.whole, self.segments, self.expectations, stats)
+        self.credit = Credit(facts, self.clock, self.whole, tuning, self.expectations)
         self.loaded: dict[Var, None] = {}
         self._savable: dict[Var, None] = {}
         self._num_savable = 0
@@ -128,10 +128,9 @@ class Chooser:
         )
         other.segments = self.segments.fork(stats, clock, pool)
         other.whole = self.whole.copy(clock, pool)
-        other.race = Race(self.facts, other.whole, other.segments, stats)
-        other.race.known_s = self.race.known_s
-        other.credit = Credit(self.facts, clock, other.whole, self.tuning)
-        other.expectations = self.expectations.fork(other.entries, other.whole)
+        other.expectations = expectations = self.expectations.fork(other.entries, other.whole)
+        other.race = Race(self.facts, other.whole, other.segments, expectations, stats)
+        other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
@@ -178,8 +177,6 @@ class Chooser:
             cost_s = self.race.callback_s
             share = self.facts.clean_share(dirty)
             known = self.expectations.of(dirty)
-            self.race.known_s = self.expectations.whole_s
-            self.credit.known_compile_s = self.expectations.compile_s
             entry = Entry(dirty, blame_s=cost_s, prior_s=cost_s, clean_share=share)
             entry.num_expected = known.calls
             entry.promise_s = known.plan_s
@@ -250,8 +247,8 @@ class Chooser:
 
         Without credit the dirty set stays unplanned, with the seconds that a plan promises.
         """
-        is_known = entry.num_expected > 0 and entry.promise_s < math.inf
-        self.num_planned += is_known or entry.promise_s == math.inf
+        is_foretold = entry.is_foretold
+        self.num_planned += is_foretold or entry.promise_s == math.inf
         entry.is_planned = True
         entry.is_final = False
         run_price = self.race.run_price
@@ -266,7 +263,7 @@ class Chooser:
         if self.whole_s - plan.seconds < MIN_GAIN * self.whole_s + UPKEEP_S:
             entry.settle("whole", f"nothing to win: plan estimated {plan.seconds * 1e3:.3g} ms")
             return
-        entry.promise_s = entry.promise_s if is_known else plan.seconds
+        entry.promise_s = entry.promise_s if is_foretold else plan.seconds
         entry.is_planned = is_asked or self.credit.allows(entry, self.whole_s, is_early=True)
         if not entry.is_planned:
             return

@@ -6,13 +6,13 @@ not know how.
 
 from __future__ import annotations
 
-import math
 import sys
 
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.policy.candidates import Entry
+from incrax.engine.policy.expectations import Expectations
 
 COMPILE_SHARE = 0.1
 """Share of the time spent in programs so far that may go into compiling on trust; the rest must be
@@ -54,20 +54,27 @@ class Credit:
     __slots__ = (
         "clock",
         "compile_s",
+        "expectations",
         "expected_calls",
         "facts",
-        "known_compile_s",
         "num_calls",
         "whole",
     )
 
-    def __init__(self, facts: Facts, clock: Clock, whole: TimedProgram, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        clock: Clock,
+        whole: TimedProgram,
+        tuning: Tuning,
+        expectations: Expectations,
+    ) -> None:
         self.facts = facts
         self.clock = clock
         self.whole = whole
         self.compile_s = tuning.compile_s
         self.expected_calls = tuning.calls or 0
-        self.known_compile_s = 0.0
+        self.expectations = expectations
         self.num_calls = 0
 
     def allows_planning(self, entry: Entry, whole_s: float) -> bool:
@@ -88,7 +95,7 @@ class Credit:
         """Seconds to compile a program: what the whole program needed is the best guess, if it was
         not taken from JAX's compilation cache.
         """
-        return max(self.whole.first_s, self.known_compile_s, MIN_COMPILE_S)
+        return max(self.whole.first_s, self.expectations.compile_s, MIN_COMPILE_S)
 
     def _calls(self, entry: Entry) -> int:
         """Of a dirty set, still to come: as many as there were or, if more, the rest of those that
@@ -125,8 +132,7 @@ class Credit:
         times the time to compile.
         """
         served_s = entry.seconds.get(entry.candidate, whole_s)
-        is_known = entry.num_expected > 0 and entry.promise_s < math.inf
-        is_promising = entry.candidate == "segments" or not (entry.is_planned or is_known)
+        is_promising = entry.candidate == "segments" or not (entry.is_planned or entry.is_foretold)
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
         if entry.count * gain_s > factor * self._program_s:
             return True

@@ -6,7 +6,7 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from incrax._jax import Var
 from incrax._stats import Stats
@@ -69,23 +69,30 @@ class Segments(Segmentation):
             found = self._programs[group] = self._compile(self.plan(group))
         return found
 
-    def joint(self, missing: Group, groups: Iterable[Group]) -> TimedProgram | None:
-        """One program for all that is missing of many groups, the first time for these wanted
-        values: it compiles in the time of a few. None: let each group have its own.
-        """
-        plan = self.joint_plan(missing, groups)
-        if plan is not None and missing not in self._joint:
-            self._joint[missing] = self._compile(plan)
-        return self._joint.get(missing)
+    def joint_plan(
+        self, variables: Iterable[Var], dirty: int, is_missing: Callable[[Var], bool]
+    ) -> Plan | None:
+        """One plan for all that is missing of many groups, the first time for these wanted values:
+        it compiles in the time of a few. None: let each group have its own.
 
-    def joint_plan(self, missing: Group, groups: Iterable[Group]) -> Plan | None:
-        """The plan of that program."""
+        Not for what a change reaches: segments compute that at each call, and are timed.
+        """
+        clean = [var for var in variables if not self.facts.mask(var) & dirty]
+        groups = self.missing_groups(clean, is_missing)
+        missing = tuple([var for group in groups for var in group if is_missing(var)])
         known = self._joint.get(missing)
         if known is not None:
             return known.plan
         num_new = sum(group not in self._programs for group in groups)
         is_wanted = num_new >= MIN_JOINT and not self._joint
         return plan_fill(self.facts, missing, lambda _: False) if is_wanted else None
+
+    def joint(self, plan: Plan) -> TimedProgram:
+        """The program of that plan."""
+        found = self._joint.get(plan.saves)
+        if found is None:
+            found = self._joint[plan.saves] = self._compile(plan)
+        return found
 
     def top(self) -> TimedProgram:
         """The program from the wanted values to the outputs."""

@@ -227,8 +227,8 @@ def _total_price(eqns: Iterable[Equation]) -> tuple[float, float]:
 
 # --- calibration ----------------------------------------------------------------------------------
 
-_calibrations: dict[tuple[str, bool], Calibration] = {}
-_unknown: set[tuple[str, bool]] = set()
+_calibrations: dict[tuple[str, bool], Calibration | None] = {}
+"""By backend and precision; None where no earlier process has left one."""
 
 _SIZE = 250_000
 _REPEATS = 15
@@ -242,36 +242,36 @@ def calibrate() -> Calibration:
     result, also for later processes.
     """
     key = _setting()
-    if not is_calibrated():
-        _calibrations[key] = _measure(np.dtype(np.float64 if key[1] else np.float32))
-        data = {"about": "this machine", "prices": asdict(_calibrations[key])}
+    found = _known(key)
+    if found is None:
+        found = _calibrations[key] = _measure(np.dtype(np.float64 if key[1] else np.float32))
+        data = {"about": "this machine", "prices": asdict(found)}
         _cache_folder.save(_cache_folder.key_of("machine", key), data)
-    return _calibrations[key]
+    return found
 
 
 def is_calibrated() -> bool:
     """Whether that was done, in this process or an earlier one."""
-    key = _setting()
-    if key not in _calibrations and key not in _unknown:
-        known = _read(_cache_folder.key_of("machine", key))
-        if known is None:
-            _unknown.add(key)
-        else:
-            _calibrations[key] = known
-    return key in _calibrations
+    return _known(_setting()) is not None
+
+
+def _known(key: tuple[str, bool]) -> Calibration | None:
+    if key not in _calibrations:
+        _calibrations[key] = _read(_cache_folder.key_of("machine", key))
+    return _calibrations[key]
 
 
 def _read(key: str) -> Calibration | None:
     """What an earlier process measured."""
     data = _cache_folder.load(key)
+    if data is None:
+        return None
     try:
-        prices = {} if data is None else data["prices"]
-        found = Calibration(**{name: float(value) for name, value in prices.items()})
+        found = Calibration(**{name: float(value) for name, value in data["prices"].items()})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _cache_folder.ignore(key, error)
         return None
-    is_sound = data is not None and all(0 < seconds < 1 for seconds in astuple(found))
-    return found if is_sound else None
+    return found if all(0 < seconds < 1 for seconds in astuple(found)) else None
 
 
 def _setting() -> tuple[str, bool]:

@@ -106,24 +106,10 @@ class SavedValues:
         return value
 
     def fill(self, variables: Iterable[Var]) -> None:
-        """Compute what is missing, and what that needs, by one program where many have none.
-
-        Not what the change reaches: segments compute that at each call, and are timed.
-        """
-        groups: dict[tuple[Var, ...], None] = {}
-        mask = self.facts.mask
-        pending = [var for var in self.missing(variables) if not mask(var) & self.dirty]
-        if not pending:
-            return
-        while pending:
-            group = self.segments.group_of(pending.pop())
-            if group not in groups:
-                groups[group] = None
-                pending += self.missing(self.segments.plan(group).loads)
-        missing = tuple([var for group in groups for var in group if self.find(var) is None])
-        program = self.segments.joint(missing, groups)
-        if program is not None and program.plan is not None:
-            self._keep(program.plan, program(self.feeds, ()))
+        """Compute what is missing, and what that needs, by one program where many have none."""
+        plan = self.segments.joint_plan(variables, self.dirty, lambda var: self.find(var) is None)
+        if plan is not None:
+            self._keep(plan, self.segments.joint(plan)(self.feeds, ()))
 
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""

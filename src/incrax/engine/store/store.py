@@ -389,13 +389,14 @@ class Comparison:
         is_same = True
         for index in changed:
             old = entries[index]
-            x = leaves[index]
-            if type(old) is LeafValue and self._has_bits_of(index, x, old):
-                continue
-            new = as_entry(x)
-            is_same = is_same and same_entry(old, new)
-            entries[index] = new
+            new = entries[index] = self._entry(index, leaves[index], old)
+            is_same = is_same and (new is old or same_entry(old, new))
         return None if is_same else tuple(entries)
+
+    def _entry(self, index: int, x: Any, old: Any) -> Any:
+        """The entry of a leaf: the old one where that has the bits of an array of NumPy."""
+        is_old = type(old) is LeafValue and self._has_bits_of(index, x, old)
+        return old if is_old else as_entry(x)
 
     def taken_over(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """Entries of leaves; the latest version's for arrays of NumPy that have its bits, which are
@@ -403,10 +404,7 @@ class Comparison:
         """
         olds = self.store.states[-1].entries
         return tuple(
-            [
-                old if type(old) is LeafValue and has_bits_of(x, old) else as_entry(x)
-                for x, old in zip(leaves, olds, strict=True)
-            ]
+            [self._entry(i, *pair) for i, pair in enumerate(zip(leaves, olds, strict=True))]
         )
 
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
