@@ -24,6 +24,7 @@ from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source_info
 from jax._src import tree_util as _tree_util
+from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import partial_eval as _inner_pe
 from jax._src.lax import lax as _lax
 from jax._src.state.types import AbstractRef as _AbstractRef
@@ -579,9 +580,24 @@ def aval_size(aval: Any) -> int:
     return size if isinstance(size, int) else 1
 
 
+def only_platform() -> str | None:
+    """The platform of all devices of this process; None where there are several."""
+    found = {
+        device.platform
+        for backend in _xla_bridge.backends().values()
+        for device in backend.devices()
+    }
+    return found.pop() if len(found) == 1 else None
+
+
 def bool_aval() -> Any:
     """The type of a boolean scalar."""
-    return _core.ShapedArray((), np.dtype(bool))
+    return array_aval((), bool)
+
+
+def array_aval(shape: Sequence[int], dtype: Any) -> Any:
+    """The type of an array."""
+    return _core.ShapedArray(tuple(shape), np.dtype(dtype))
 
 
 def as_weak(x: Any) -> Any:

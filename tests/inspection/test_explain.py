@@ -17,6 +17,7 @@ KEYS = {
     "served_by",
     "why",
     "ran",
+    "rows",
     "num_ran",
     "num_equations",
     "loaded",
@@ -168,8 +169,8 @@ def test_a_dry_run_says_what_a_call_would_do():
     assert [step["primitive"] for step in report["ran"]] == ["mul", "add"]
     f({**PARAMS, "c": np.float64(5.0)}, X)
     made = f.explain().as_dict()
-    assert {k: made[k] for k in ("changed", "ran", "loaded")} == {
-        k: report[k] for k in ("changed", "ran", "loaded")
+    assert {k: made[k] for k in ("changed", "ran", "rows", "loaded")} == {
+        k: report[k] for k in ("changed", "ran", "rows", "loaded")
     }
 
 

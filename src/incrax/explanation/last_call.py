@@ -27,14 +27,15 @@ class Explanation(Printable):
     """Report of one call.
 
     Fields: whether it is a dry run; changed leaves as (path, why); what served the call ("saved
-    outputs", "plan", "segments", "whole") and why; equations run as (primitive, source line);
+    outputs", "plan", "segments", "slices", "priming", "whole") and why; equations run as (primitive, source line);
     loaded and filled values as (type, bytes); those that the user marked, as (name, "loaded" or
     "filled"); a line for each reduction over rows that came from statistics, or why none does any
     more; FLOPs run and avoided; uses and times of the dirty set's candidates in seconds; arrays
     that the function closed over when it was traced, or that follow from them, as (type, bytes),
     the largest first; of `Rows`, how many chunks were run, reused and joined (the rest is then
     about one of the chunks); whether saving has been worth its overhead so far; whether all of it
-    is printed, or what matters most.
+    is printed, or what matters most; equations of the function that ran, and on which rows, if not
+    on all.
     """
 
     is_dry_run: bool
@@ -54,6 +55,8 @@ class Explanation(Printable):
     chunks: tuple[tuple[str, int], ...] = ()
     worth: str = ""
     is_verbose: bool = False
+    num_ran: int = 0
+    rows: str = ""
 
     @property
     def verbose(self) -> Explanation:
@@ -68,7 +71,8 @@ class Explanation(Printable):
             "served_by": self.served_by,
             "why": self.why,
             "ran": [{"primitive": name, "source": source} for name, source in self.ran],
-            "num_ran": len(self.ran),
+            "num_ran": self.num_ran,
+            "rows": self.rows,
             "num_equations": self.num_equations,
             "loaded": _as_dicts(self.loaded),
             "loaded_bytes": sum(size for _, size in self.loaded),
@@ -93,7 +97,8 @@ class Explanation(Printable):
         summary = [
             *([("is it worth it", self.worth)] if self.worth else []),
             ("served by", f"{self.served_by}: {self.why}"),
-            (f"equations {verb}", f"{len(self.ran)} of {self.num_equations}"),
+            (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
+            *([(f"rows {verb}", self.rows)] if self.rows else []),
             ("saved values loaded", f"{len(self.loaded)} ({_bytes(loaded_bytes)})"),
             *(
                 [("saved values filled", f"{len(self.filled)} ({_bytes(filled_bytes)})")]
@@ -145,6 +150,8 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         cost_ran=total_cost(served.ran),
         cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
         times=served.seconds,
+        num_ran=served.num_ran,
+        rows=served.rows,
         worth=reader.worth,
         constants=tuple(
             sorted(map(sized, reader.facts.program.constvars), key=lambda item: -item[1])
@@ -165,6 +172,7 @@ def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | N
             served_by="saved outputs",
             why="no chunk changed",
             ran=(),
+            num_ran=0,
             loaded=(),
             filled=(),
         )

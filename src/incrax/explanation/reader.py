@@ -15,6 +15,7 @@ from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
 from incrax.engine.inputs.leaves import is_compared_by_identity
 from incrax.engine.inputs.paths import mask_paths
+from incrax.engine.plan.plan import Plan
 
 FIRST = "first call with this signature"
 
@@ -22,10 +23,11 @@ FIRST = "first call with this signature"
 class Served(NamedTuple):
     """What served a call, or would serve one.
 
-    Fields: "saved outputs", "plan", "segments" or "whole", and why; bits of the inputs that differ
+    Fields: "saved outputs", "plan", "segments", "slices", "priming" or "whole", and why; bits of the inputs that differ
     from the values that it starts from; equations run, those that fill missing values first; values
     loaded and filled; seconds of the candidates; uses of this set of inputs; a line for each sum
-    that came from statistics, or why none does any more.
+    that came from statistics, or why none does any more; how many equations of the function ran,
+    and on which rows, if not on all.
     """
 
     by: str
@@ -37,6 +39,8 @@ class Served(NamedTuple):
     seconds: dict[str, float] = {}  # noqa: RUF012
     uses: int = 0
     statistics: Sequence[str] = ()
+    num_ran: int = 0
+    rows: str = ""
 
     @property
     def is_first(self) -> bool:
@@ -73,7 +77,7 @@ class Reader:
 
     def first(self) -> Served:
         """The first call with this signature."""
-        return Served("whole", FIRST, self.layout.full, self.eqns)
+        return Served("whole", FIRST, self.layout.full, self.eqns, num_ran=len(self.eqns))
 
     def served(self, record: CallRecord) -> Served:
         """A call as reports need it."""
@@ -100,7 +104,16 @@ class Reader:
             else {f"{name}, {how}": s for name, s in entry.seconds.items()},
             uses=0 if entry is None else entry.count,
             statistics=statistics.lines if statistics is not None else (reason,) if reason else (),
+            num_ran=len(ran) if plan is None else len(ran) - len(plan.eqns) + plan.num_eqns,
+            rows=self._rows(plan),
         )
+
+    def _rows(self, plan: Plan | None) -> str:
+        if plan is None or plan.sliced is None:
+            return ""
+        sliced = plan.sliced
+        names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
+        return f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}"
 
     def names(self, mask: int) -> list[str]:
         """Names of inputs, and of elements of small arrays."""

@@ -35,6 +35,7 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, as_value
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
+from incrax.engine.plan.slices import value_at
 from incrax.engine.policy.agreement import difference
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.policy.chooser import Chooser
@@ -42,8 +43,15 @@ from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.eviction import cheapest_first, results_without_saved
-from incrax.engine.store.saved_values import SavedValues, UnusableError
-from incrax.engine.store.store import Baselines, Comparison, State, Store, is_any_deleted
+from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError
+from incrax.engine.store.store import (
+    Baselines,
+    Comparison,
+    Pairs,
+    State,
+    Store,
+    is_any_deleted,
+)
 
 logger = logging.getLogger("incrax")
 
@@ -67,7 +75,7 @@ class Repeat:
     is taken over.
     """
 
-    __slots__ = ("entry", "loads", "plan", "program", "record", "saved", "ticks")
+    __slots__ = ("entry", "loads", "num_eqns", "plan", "program", "record", "saved", "ticks")
 
     def __init__(
         self,
@@ -82,6 +90,7 @@ class Repeat:
         self.entry = entry
         self.program = program
         self.plan = plan
+        self.num_eqns = plan.num_eqns
         self.loads = loads
         self.saved = saved
         self.ticks = program.clock.ticks
@@ -155,6 +164,7 @@ class Engine:
         self.watch = chooser.watch
         self.whole = chooser.whole
         self.segments = chooser.segments
+        self.slices = chooser.slices
 
     def fork(self, stats: Stats, kin: Engine | None = None) -> Engine:
         """An independent engine that shares values and programs so far; a sibling of `kin`, if
@@ -257,12 +267,33 @@ class Engine:
             if not is_any_deleted(base.outputs):
                 return self._unchanged(base, dirty)
             dirty = self.layout.full
+        rows = self.changed_rows(pairs, values)
         if resting is not None:
-            is_idle = self.chooser.is_idle(self.chooser.seen(dirty))
-            watch.look(dirty.bit_count(), is_idle=is_idle)
+            is_due = rows is not None and self.slices.is_due(
+                rows.kind, watch.look_every, self.chooser.whole_s
+            )
+            is_idle = self.chooser.is_idle(self.chooser.seen(dirty)) and not is_due
+            watch.look(0 if is_due else dirty.bit_count(), is_idle=is_idle)
             if watch.rest:
                 return self._rest(leaves, resting)
-        return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)
+        if rows is not None:
+            pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
+            base, dirty = pairs[-1]
+        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)
+
+    def changed_rows(self, pairs: Pairs, values: tuple[LeafValue, ...]) -> ChangedRows | None:
+        """Which rows changed, of the version from which the fewest did; None where the change is
+        none of a few rows.
+        """
+        slices = self.slices
+        found = None
+        for state, dirty in pairs if slices.lengths else ():
+            leaves = slices.leaves_of(dirty)
+            numbers = self.comparison.rows(values, state, leaves) if leaves else None
+            if numbers is not None and (found is None or numbers.size <= found.numbers.size):
+                kind = slices.kind(leaves, numbers.size)
+                found = None if kind is None else ChangedRows(state, dirty, numbers, kind)
+        return found
 
     def catch_up(self) -> None:
         """Make versions of the last calls that were served by `rested`."""
@@ -393,7 +424,7 @@ class Engine:
         state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
         state.harmless = repeat.entry.dirty
         self.store.commit(state, base)
-        self.stats.ran += len(repeat.plan.eqns)
+        self.stats.ran += repeat.num_eqns
         self.stats.loaded += len(repeat.plan.loads)
         self._note(repeat.record)
         overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
@@ -451,9 +482,8 @@ class Engine:
         spent_s = clock.spent_s
         passed_s = clock.passed_s
         num_prepared = self.stats.compiles + chooser.num_planned
-        entry = chooser.entry(saved.dirty)
-        candidate = self.choose(entry, saved)
-        is_try = candidate != "whole" and not entry.is_final
+        entry, candidate = self._chosen(saved)
+        is_try = candidate not in ("whole", "priming") and not entry.is_final
         run_s = clock.now()
         candidate, results, guard = self.run(candidate, entry, saved)
         if self.must_wait or is_try:
@@ -483,6 +513,25 @@ class Engine:
         self.repeat = self._repeatable(record, base, state) if is_repeatable else None
         return state.outputs
 
+    def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
+        """What serves this call, with its record."""
+        chooser = self.chooser
+        slices = self.slices
+        rows = saved.rows
+        if rows is not None and self.whole.is_settled:
+            value_of = value_at(self.facts, saved.feeds)
+            other_s = chooser.expected_s(saved.dirty)
+            entry = slices.entry(rows.kind, chooser.whole_s, other_s, value_of)
+            if entry is not None:
+                assert entry.program is not None
+                saved.taken = saved.for_rows(entry.program)
+                is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
+                return entry, "slices" if is_primed else "priming"
+        entry = chooser.entry(saved.dirty)
+        candidate = self.choose(entry, saved)
+        is_primed = candidate == "whole" and slices.pays_to_prime()
+        return entry, "priming" if is_primed else candidate
+
     def choose(self, entry: Entry, saved: SavedValues) -> Candidate:
         """What serves this call: the entry's candidate, or the whole program where it lacks too
         much.
@@ -508,7 +557,8 @@ class Engine:
         """The plan that a candidate runs last; None for the whole program."""
         if candidate == "segments":
             return self.segments.top_plan()
-        return entry.program.plan if candidate == "plan" and entry.program is not None else None
+        program = self.slices.priming if candidate == "priming" else entry.program
+        return None if candidate == "whole" or program is None else program.plan
 
     def run(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
@@ -532,14 +582,20 @@ class Engine:
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
     ) -> tuple[list[Any], Any]:
-        program = self.segments.top() if candidate == "segments" else entry.program
+        if candidate == "segments":
+            program = self.segments.top()
+        else:
+            program = self.slices.priming if candidate == "priming" else entry.program
         assert program is not None
         loads = program.loads
-        if self.facts.is_minimal and not self.chooser.is_exact:
-            saved.fill_exactly(saved.missing(loads))
-        elif not self.chooser.is_exact:
-            saved.fill(loads)
-        results = program(saved.feeds, [saved.get(var) for var in loads])
+        if candidate == "slices":
+            results = program(saved.feeds, saved.taken or ())
+        else:
+            if self.facts.is_minimal and not self.chooser.is_exact:
+                saved.fill_exactly(saved.missing(loads))
+            elif not self.chooser.is_exact:
+                saved.fill(loads)
+            results = program(saved.feeds, [saved.get(var) for var in loads])
         has_guard = program.plan is not None and program.plan.guard is not None
         guard = results.pop() if has_guard else None
         return results, guard
@@ -557,7 +613,7 @@ class Engine:
         assert plan is not None
         statistics = plan.statistics
         if not self.clock.read(guard):
-            self.chooser.note_unusable(entry)
+            (self.slices if candidate == "slices" else self.chooser).note_unusable(entry)
             instead = self._run_whole(saved)
         elif statistics is None or entry.is_compared:
             return None
@@ -591,7 +647,7 @@ class Engine:
         base = saved.base
         self.store.expect(chooser.savable)
         added = {**saved.found, **saved.computed}
-        plan = self.plan_of(candidate, entry) if candidate == "plan" else None
+        plan = self.plan_of(candidate, entry) if candidate != "segments" else None
         outputs = results
         if plan is not None:
             outputs = [None] * self.num_outputs if base is None else list(base.outputs)
@@ -647,7 +703,7 @@ class Engine:
         stats = self.stats
         plan = self.plan_of(candidate, entry)
         loads = () if plan is None else plan.loads
-        stats.ran += self.num_eqns if plan is None else len(plan.eqns)
+        stats.ran += self.num_eqns if plan is None else plan.num_eqns
         stats.loaded += len(loads)
         evicted = self.store.take_evicted()
         stats.evicted += self.journal.evicted(evicted, self.store.budget_bytes)

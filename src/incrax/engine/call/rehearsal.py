@@ -15,6 +15,7 @@ import jax
 from incrax._jax import Var
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import UNCHANGED, CallRecord
+from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.plan import Plan, plan_dirty, plan_fill
 from incrax.engine.policy.candidates import Candidate, Entry
 from incrax.engine.store.saved_values import SavedValues
@@ -34,7 +35,23 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
     pairs = (
         engine.baselines.compare_latest(values) if is_resting else engine.baselines.compare(values)
     )
+    found = None if is_resting else _by_rows(engine, pairs, values)
+    if found is not None:
+        return found
     return _record(engine, pairs, is_resting=is_resting) if pairs else None
+
+
+def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> CallRecord | None:
+    """What a call would do that a program for rows serves."""
+    rows = engine.changed_rows(pairs, values)
+    entry = None if rows is None else engine.slices.entries.get(rows.kind)
+    if rows is None or entry is None or entry.program is None or entry.candidate != "slices":
+        return None
+    saved = SavedValues(engine, pairs, rows.base, rows.dirty, values, rows)
+    candidate = "priming" if saved.for_rows(entry.program) is None else "slices"
+    plan = engine.plan_of(candidate, entry)
+    assert plan is not None
+    return CallRecord(rows.dirty, candidate, entry, plan, plan.loads)
 
 
 def outlook(engine: Engine, dirty: int) -> CallRecord | None:

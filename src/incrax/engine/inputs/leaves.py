@@ -26,6 +26,10 @@ T = TypeVar("T")
 SMALL_BYTES = 2048
 """Bytes up to which a NumPy leaf is handed to XLA from host memory at each call."""
 
+COPIED_BYTES = 2**14
+"""Bytes up to which two copies are compared faster than elements: that ends at the first difference.
+"""
+
 SHORT = 64
 """Elements up to which an array is compared element by element in Python, which is faster there."""
 
@@ -184,12 +188,13 @@ class LeafValue:
     whose buffer its owner may delete.
     """
 
-    __slots__ = ("_bits", "_words", "anchor", "array", "feed")
+    __slots__ = ("_bits", "_flat", "_words", "anchor", "array", "feed")
 
     def __init__(self, x: Any) -> None:
         self.anchor = self.feed = x
         self._bits: Any = _UNREAD
         self._words: Any = _UNREAD
+        self._flat: Any = None
         kind = type(x)
         if kind in IMMUTABLE:
             self.array = x if kind is _ARRAY else None
@@ -229,6 +234,12 @@ class LeafValue:
                 else None
             )
         return self._words
+
+    def flat(self, bits: np.ndarray) -> np.ndarray:
+        """These bits, its own, as unsigned integers in a row."""
+        if self._flat is None:
+            self._flat = _words(bits)
+        return self._flat
 
     def is_deleted(self) -> bool:
         """Whether the buffer was donated or deleted by its owner."""
@@ -273,18 +284,20 @@ def _python_int(x: int) -> np.ndarray:
 
 def same_value(old: LeafValue, new: LeafValue) -> bool:
     """Whether two values of one descriptor have the same bits."""
-    a = old.anchor
-    b = new.anchor
-    if a is b and a is not NO_ANCHOR:
+    if old.anchor is new.anchor and old.anchor is not NO_ANCHOR:
         return True
-    known = same_floats(a, b)
+    known = same_floats(old.anchor, new.anchor)
     if known is not None:
         return known
     if new.array is not None and _is_large_on_device(new.array):
         return _same_on_device(old, new.array)
-    old_bits = old.bits
-    new_bits = new.bits
-    return old_bits is not None and new_bits is not None and same_bits(old_bits, new_bits)
+    a = old.bits
+    b = new.bits
+    if a is None or b is None:
+        return False
+    if a.nbytes <= COPIED_BYTES or a.dtype != b.dtype or a.shape != b.shape:
+        return same_bits(a, b)
+    return _same_words(old.flat(a), new.flat(b))
 
 
 def known_value(new: LeafValue, olds: Iterable[LeafValue]) -> LeafValue:
@@ -336,12 +349,14 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Bitwise equality of two arrays of one shape; NaN equals itself, 0.0 differs from -0.0."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    if a.nbytes <= SMALL_BYTES:
+    if a.nbytes <= COPIED_BYTES:
         return a.tobytes() == b.tobytes()
-    x = _words(a)
-    y = _words(b)
-    step = max(x.size // NUM_SAMPLED, 1)
-    return bool(np.array_equal(x[::step], y[::step]) and np.array_equal(x, y))
+    return _same_words(_words(a), _words(b))
+
+
+def _same_words(a: np.ndarray, b: np.ndarray) -> bool:
+    step = max(a.size // NUM_SAMPLED, 1)
+    return not (a[::step] != b[::step]).any() and not (a != b).any()
 
 
 def _words(a: np.ndarray) -> np.ndarray:
@@ -368,6 +383,20 @@ def changed_elements(new: LeafValue, old: LeafValue, width: int) -> int:
         return (1 << width) - 1
     different = (_elements(a, width) != _elements(b, width)).any(axis=1)
     return sum([1 << k for k in np.flatnonzero(different).tolist()])
+
+
+def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
+    """Numbers of the rows, along the first axis, whose bits differ; None where only identity
+    counts.
+    """
+    a = new.bits
+    b = old.bits
+    if a is None or b is None or a.dtype != b.dtype or not a.ndim:
+        return None
+    different = new.flat(a) != old.flat(b)
+    if different.size > len(a):
+        different = different.reshape(len(a), -1).any(axis=1)
+    return different.nonzero()[0]
 
 
 def _elements(a: np.ndarray, width: int) -> np.ndarray:

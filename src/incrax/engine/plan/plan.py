@@ -37,13 +37,31 @@ SAVE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
+class Sliced:
+    """What a plan for rows takes besides leaves and saved values.
+
+    Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
+    the variable of the rows' numbers; for some variables that it reads, of which variable they are
+    the baseline's value; equations of the function that it stands for.
+    """
+
+    leaves: tuple[int, ...]
+    capacity: int
+    length: int
+    numbers: Var
+    olds: dict[Var, Var]
+    num_eqns: int = 0
+
+
+@dataclass(frozen=True)
 class Plan:
     """What to load, run, save and return for one dirty set.
 
     Fields: the dirty set as a mask; variables loaded from the store; equations to run, in order;
     variables to save; positions of the program outputs that are computed (the others are kept);
     estimated seconds; the loads before rows were stacked; a boolean that it computes, if any, which
-    must be true for its results to be used; the algebra over rows in it, if any.
+    must be true for its results to be used; the algebra over rows in it, if any; what it takes
+    besides, if it is for a change of some rows.
     """
 
     dirty: int
@@ -55,6 +73,12 @@ class Plan:
     base_loads: tuple[Var, ...]
     guard: Var | None = None
     statistics: Statistics | None = None
+    sliced: Sliced | None = None
+
+    @property
+    def num_eqns(self) -> int:
+        """Equations of the function that it runs, on rows or as a whole."""
+        return len(self.eqns) if self.sliced is None else self.sliced.num_eqns
 
     def describe(self) -> list[str]:
         """The plan as lines: what it loads, runs, saves."""
@@ -131,7 +155,7 @@ def plan_dirty(
         return price * prices.load
 
     search = _Search(facts, dirty, load_seconds, prices.run, reached_saves, outputs)
-    eqns = _reached(facts, dirty, targets, reached_saves, may_regroup=may_derive)
+    eqns = reached_equations(facts, dirty, targets, reached_saves, may_regroup=may_derive)
     plans = [search.plan(eqns, targets)]
     if may_derive:
         for form in _other_forms(facts, dirty, eqns, targets, reached_saves, may_factor=may_factor):
@@ -174,7 +198,7 @@ def _other_forms(
         yield _OtherForm(*merged, None)
     if not facts.algebra.is_on:
         return
-    plain = _reached(facts, dirty, targets, saves, may_regroup=False)
+    plain = reached_equations(facts, dirty, targets, saves, may_regroup=False)
     statistics = polynomial_reductions(plain, facts.derived, is_dirty, facts.mask, named)
     if statistics is None:
         return
@@ -196,6 +220,16 @@ def plan_top(facts: Facts, wanted: Iterable[Var]) -> Plan:
 
 
 @uncollected
+def plan_whole(facts: Facts, saves: Iterable[Var]) -> Plan:
+    """Plan that computes all outputs from the inputs alone, and saves some values."""
+    saves = tuple(saves)
+    outputs = tuple(range(len(facts.outvars)))
+    search = _Search(facts, 0, lambda _: None, 1.0, saves, outputs)
+    returned = [atom for atom in facts.outvars if isinstance(atom, Var)]
+    return search.plan((), [*returned, *saves], facts.effects)
+
+
+@uncollected
 def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var], bool]) -> Plan:
     """Plan that computes missing saved values from the inputs and the saved values that are there.
 
@@ -212,8 +246,13 @@ def plan_fill(facts: Facts, missing: Iterable[Var], is_available: Callable[[Var]
     return _Search(facts, 0, load_seconds, 1.0, missing, ()).plan((), missing)
 
 
-def _reached(
-    facts: Facts, dirty: int, targets: Iterable[Var], saves: Iterable[Var], *, may_regroup: bool
+def reached_equations(
+    facts: Facts,
+    dirty: int,
+    targets: Iterable[Var],
+    saves: Iterable[Var] = (),
+    *,
+    may_regroup: bool = False,
 ) -> tuple[Equation, ...]:
     """The equations that a dirty set reaches and that targets need, in order, with clean terms of
     sums taken out.

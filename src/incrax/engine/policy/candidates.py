@@ -14,7 +14,8 @@ from typing import Literal
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
 
-Candidate = Literal["whole", "segments", "plan"]
+Candidate = Literal["whole", "segments", "plan", "slices", "priming"]
+"""What serves a call. Of slices: rows alone, or the whole function, which saves what they read."""
 
 MIN_GAIN = 0.02
 """Share of the whole program's time that another candidate must save to be chosen."""

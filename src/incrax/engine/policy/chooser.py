@@ -21,6 +21,7 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
+from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.autotune import Race
 from incrax.engine.policy.bypass import Watch
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
@@ -34,6 +35,7 @@ from incrax.engine.policy.materialize import (
     needs_of_companions,
 )
 from incrax.engine.policy.segments import Segments
+from incrax.engine.policy.slices import Slices
 from incrax.engine.policy.verdict import Verdict
 
 MAX_ENTRIES = 1024
@@ -105,12 +107,23 @@ class Chooser:
         )
         self.race = Race(facts, self.whole, self.segments, self.expectations, stats)
         self.credit = Credit(facts, self.clock, self.whole, tuning, self.expectations)
-        self.loaded: dict[Var, None] = {}
-        self._savable: dict[Var, None] = {}
-        self._num_savable = 0
         # A saved NaN is an output to JAX, which raises on it where a value inside a program may be
         # NaN.
         self.only_whole = _jax.checks_values()
+        self.slices = Slices(
+            facts,
+            compiler,
+            self.clock,
+            pool,
+            stats,
+            self.credit,
+            tuning,
+            budget_bytes,
+            is_on=self.is_timed and not self.only_whole and can_slice(facts),
+        )
+        self.loaded: dict[Var, None] = {}
+        self._savable: dict[Var, None] = {}
+        self._num_savable = 0
         self.num_planned = 0
         self.num_programs = 0
         self.watch = Watch()
@@ -131,6 +144,7 @@ class Chooser:
         other.expectations = expectations = self.expectations.fork(other.entries, other.whole)
         other.race = Race(self.facts, other.whole, other.segments, expectations, stats)
         other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations)
+        other.slices = self.slices.fork(stats, clock, pool, other.credit)
         other.loaded = dict(self.loaded)
         other.watch = Watch()
         return other
@@ -140,10 +154,11 @@ class Chooser:
         """All values that some candidate loads or saves; the same object while nothing was
         added.
         """
-        if self._num_savable != len(self.segments.wanted):
-            self._num_savable = len(self.segments.wanted)
+        num_savable = len(self.segments.wanted) + len(self.slices.saved)
+        if self._num_savable != num_savable:
+            self._num_savable = num_savable
             top = dict.fromkeys(self.segments.top_plan().loads) if self.segments.wanted else {}
-            self._savable = {**self.segments.wanted, **top, **self.loaded}
+            self._savable = {**self.segments.wanted, **top, **self.loaded, **self.slices.saved}
         return self._savable
 
     @property
@@ -440,7 +455,8 @@ class Chooser:
             is_idle = candidate == "whole" and self.is_idle(entry)
             hoped_s = self._hoped_s(entry)
             if self.watch.note(spent_s, whole_s, entry.dirty.bit_count(), hoped_s, is_idle=is_idle):
-                self.race.retime(entry.program for entry in self.entries.values())
+                entries = [*self.entries.values(), *self.slices.entries.values()]
+                self.race.retime(entry.program for entry in entries)
             if self.watch.rest:
                 self.journal.rested(self.watch.rest, self.verdict.sentence)
 

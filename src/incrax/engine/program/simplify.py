@@ -1,9 +1,9 @@
 """Stage 2, simplify: passes `Program -> Program` that keep its meaning.
 
-`inline` opens calls (`inline_but_rules` all but those with a derivative rule), `fold_constants`
-evaluates small equations that read no input, `merge_equal` keeps one of equal equations,
-`drop_dead` removes what no output needs. Loop hoisting and merged reductions have modules of their
-own.
+`inline` opens calls, and branches that are known to be taken (`inline_but_rules` leaves calls with
+a derivative rule), `fold_constants` evaluates small equations that read no input, `merge_equal`
+keeps one of equal equations, `drop_dead` removes what no output needs. Loop hoisting and merged
+reductions have modules of their own.
 """
 
 from __future__ import annotations
@@ -98,6 +98,12 @@ def _inline(program: Program, closed: frozenset[str], *, has_lines: bool = False
         eqn = reading(eqn, resolve)
         called = None if eqn.primitive.name in closed else _jax.called_jaxpr(eqn)
         inputs = eqn.invars
+        if eqn.primitive.name == "platform_index" and not closed:
+            names.update({var: found for var in eqn.outvars if (found := _platform(eqn))})
+        elif eqn.primitive.name == "cond" and isinstance(inputs[0], Literal):
+            branches = eqn.params["branches"]
+            called = branches[min(max(int(inputs[0].val), 0), len(branches) - 1)]
+            inputs = inputs[1:]
         if called is None and has_lines:
             called, inputs = _jax.opaque_call(eqn) or (None, inputs)
         if called is None:
@@ -129,6 +135,16 @@ def reading(eqn: Equation, rename: Callable[[Atom], Atom]) -> Equation:
     invars = [rename(atom) for atom in eqn.invars]
     is_same = all(new is old for new, old in zip(invars, eqn.invars, strict=True))
     return eqn if is_same else eqn.replace(invars=invars)
+
+
+def _platform(eqn: Equation) -> Literal | None:
+    """Which branch is that of the platform; None where this process has several."""
+    platform = _jax.only_platform()
+    if platform is None:
+        return None
+    groups = [x if isinstance(x, (tuple, list)) else (x,) for x in eqn.params["platforms"]]
+    fitting = [n for n, group in enumerate(groups) if None in group or platform in group]
+    return _jax.literal(fitting[0], eqn.outvars[0].aval) if fitting else None
 
 
 def _fresh(var: Var) -> Var:

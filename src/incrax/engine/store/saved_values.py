@@ -8,14 +8,18 @@ with every state for which it is current. It must not know which candidate asks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from incrax._jax import Var
 from incrax._stats import Stats
+from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.policy.chooser import Chooser
+from incrax.engine.policy.slices import Kind
 from incrax.engine.store.store import Pairs, State, Store, available_in
 
 
@@ -26,6 +30,21 @@ class Owner(Protocol):
     chooser: Chooser
     store: Store
     stats: Stats
+
+
+class ChangedRows(NamedTuple):
+    """A change of a few rows: from which version, its dirty set, the rows' numbers, and its kind."""
+
+    base: State
+    dirty: int
+    numbers: np.ndarray
+    kind: Kind
+
+    @property
+    def padded(self) -> np.ndarray:
+        """The numbers, the first one repeated up to the capacity; int32."""
+        spare = self.kind[1] - self.numbers.size
+        return np.concatenate([self.numbers, np.repeat(self.numbers[:1], spare)]).astype(np.int32)
 
 
 class UnusableError(Exception):
@@ -46,7 +65,10 @@ class SavedValues:
         base: State | None,
         dirty: int,
         values: tuple[LeafValue, ...],
+        rows: ChangedRows | None = None,
     ) -> None:
+        self.rows = rows
+        self.taken: list[Any] | None = None
         self.facts = owner.facts
         self.derived = owner.facts.derived
         self.store = owner.store
@@ -69,6 +91,36 @@ class SavedValues:
         return self.base is not None and not any(
             [getattr(x, "is_deleted", bool)() for x in self.base.outputs]
         )
+
+    def for_rows(self, program: TimedProgram) -> list[Any] | None:
+        """What a program for rows takes besides leaves; None where the baseline lacks some of it."""
+        rows = self.rows
+        plan = program.plan
+        assert rows is not None
+        assert plan is not None
+        assert plan.sliced is not None
+        sliced = plan.sliced
+        found: list[Any] = []
+        for var in program.loads:
+            if var is sliced.numbers:
+                found.append(rows.padded)
+            elif var in sliced.olds:
+                found.append(self._at_baseline(sliced.olds[var]))
+            else:
+                found.append(self.find(var))
+        is_complete = not any([x is None or getattr(x, "is_deleted", bool)() for x in found])
+        return found if is_complete else None
+
+    def _at_baseline(self, var: Var) -> Any | None:
+        """A value of the baseline, which need not be current; an input or output, if it is one."""
+        base = self.base
+        assert base is not None
+        if var in base.saved:
+            return base.saved[var]
+        if var in self.facts.invars:
+            return base.values[self.facts.invars.index(var)].feed
+        outputs = self.facts.outvars
+        return base.outputs[outputs.index(var)] if var in outputs else None
 
     def find(self, var: Var) -> Any | None:
         """A value that is current for this call, or None."""

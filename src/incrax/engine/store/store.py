@@ -30,6 +30,7 @@ from incrax.engine.inputs.leaves import (
     as_entry,
     as_value,
     changed_elements,
+    changed_rows,
     has_bits_of,
     is_compared_by_identity,
     known_value,
@@ -444,6 +445,18 @@ class Comparison:
             [known_value(new, [old]) for new, old in zip(state.values, before.values, strict=True)]
         )
         return self.dirty(values, before)
+
+    def rows(
+        self, values: tuple[LeafValue, ...], state: State, leaves: Sequence[int]
+    ) -> np.ndarray | None:
+        """Numbers of the rows, along the first axis, in which some leaves differ from a state's;
+        None where that is not known.
+        """
+        found = [changed_rows(values[leaf], state.values[leaf]) for leaf in leaves]
+        known = [numbers for numbers in found if numbers is not None]
+        if len(known) < len(found):
+            return None
+        return known[0] if len(known) == 1 else np.unique(np.concatenate(known))
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set."""

@@ -1,0 +1,755 @@
+"""Slices: the plan for a change of a few rows of some inputs, whichever rows these are.
+
+In: `Facts`, the inputs of which rows change, how many rows at most. Out: a `Plan` that takes the
+numbers of the rows as an argument, so that one program serves all of them. Of values it knows those
+of indices alone.
+
+A variable that the change reaches is dirty in some *rows* of one axis, or *whole*. An equation that
+maps rows to rows runs on the dirty ones alone: of its dirty operands there is nothing else, from the
+clean ones rows are taken. What reads all rows of a dirty variable gets the baseline's value of it
+with the new rows written in, which is saved again. Where rows meet:
+
+- a reduction is cut in two, over all other axes first, then over the rows: x_i. = sum_j x_ij is
+  kept, and sum_i x_i. is summed anew, without drift, whatever the operation;
+- a sum or a product of matrices whose x_i. are too large to be kept gets the difference,
+  S + sum_dirty new - sum_dirty old, with the old rows computed again from the old inputs; a guard
+  says whether more was lost to rounding than the sum itself loses;
+- a look-up `x[ids]` with clean ids is dirty in the rows that have a dirty one as id: a table of
+  each id's rows is kept. The sum of rows back to their ids is one over the table's rows.
+
+Law: with the numbers of all rows that differ from the baseline's among those given, running the
+plan gives the outputs of the whole program up to rounding. The rules are those of `primitives`; no
+rule, no claim: the variable is taken whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Atom, Equation, Literal, Var
+from incrax._program import read_vars, written_vars
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.frontier import choose_frontier
+from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
+from incrax.engine.rewrites.partial_sums import live
+from incrax.primitives.entry import shape_of
+from incrax.primitives.indexing import windows_of
+from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
+
+MAX_UNROLLED = 8
+"""Rows up to which each is written by itself: XLA's scatter is a loop."""
+
+MAX_PARTIAL = 2**17
+"""Elements of a value per row up to which it is kept for a reduction over the rows."""
+
+MIN_PRODUCT_S = 5e-6
+"""Seconds of a product of matrices from which on its difference is computed, not all of it."""
+
+MAX_LOST = 2.0**10
+"""By how much what goes into a difference may exceed what comes out, and the new rows."""
+
+MAX_TABLE_SHARE = 0.25
+"""Of all rows, those that a look-up may make dirty."""
+
+REDUCTIONS = frozenset(
+    {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
+)
+
+ValueOf = Callable[[Var], "np.ndarray | None"]
+"""The present value of a clean variable; None where it is not to be had."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowSet:
+    """Some rows of an axis.
+
+    Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
+    others repeat one, or stand for none, where `length` is their number; the set from which it was
+    looked up, and by which indices.
+    """
+
+    numbers: Any
+    size: int
+    length: int
+    counts: Any
+    parent: RowSet | None = None
+    indices: Atom | None = None
+
+
+class _Rows(NamedTuple):
+    """The dirty rows of a variable: their values now and at the baseline, their axis, which."""
+
+    new: Any
+    old: Any
+    axis: int
+    of: RowSet
+
+
+@dataclass
+class _Asked:
+    """What a trace turns out to read besides clean variables: of these, the baseline's value; of
+    those, which are derived and clean, the present one; and whether old rows are needed.
+    """
+
+    olds: dict[Var, None] = field(default_factory=dict)
+    tables: dict[Var, None] = field(default_factory=dict)
+    old_rows: bool = False
+
+
+class _Slicer:
+    """Runs the equations that a change reaches on its rows, while JAX traces it.
+
+    `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
+    None: as a whole. `saves` is what is to be saved, `guards` what must hold.
+    """
+
+    def __init__(self, facts: Facts, leaves: Sequence[int], value_of: ValueOf) -> None:
+        self.facts = facts
+        self.leaves = leaves
+        self.value_of = value_of
+        self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
+        self.asked = _Asked()
+        self.whole: dict[Var, Any] = {}
+        self.olds: dict[Var, Any] = {}
+        self.dirty: dict[Var, _Rows | None] = {}
+        self.clean_rows: dict[Any, Any] = {}
+        self.saves: dict[Var, Any] = {}
+        self.guards: list[Any] = []
+
+    def run(
+        self,
+        reached: Iterable[Equation],
+        known: dict[Var, Any],
+        olds: dict[Var, Any],
+        rows: RowSet,
+    ) -> None:
+        """Make all that the change reaches.
+
+        Args:
+            reached: the equations.
+            known: clean variables and the leaves, all of them, and tables asked for.
+            olds: values of the baseline that were asked for.
+            rows: those that changed.
+        """
+        self.whole = dict(known)
+        self.olds = olds
+        self.dirty = {}
+        self.clean_rows = {}
+        self.saves = {}
+        self.guards = []
+        for leaf in self.leaves:
+            var = self.facts.invars[leaf]
+            new = _taken(known[var], 0, rows)
+            old = _taken(self._old(var), 0, rows) if self.asked.old_rows else None
+            self.dirty[var] = _Rows(new, old, 0, rows)
+        for eqn in reached:
+            self._step(eqn)
+
+    def result(self, atom: Atom) -> Any:
+        """A value as a whole, new rows written in."""
+        if isinstance(atom, Literal):
+            return atom.val
+        state = self.dirty.get(atom)
+        return self.whole[atom] if state is None else self._written(atom, state)
+
+    def _step(self, eqn: Equation) -> None:
+        states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
+        rows = [state for state in states if state is not None]
+        try:
+            if len(rows) < len(states) or any(each.of is not rows[0].of for each in rows):
+                raise NotByRowsError
+            aligned = aligned_by(eqn, [self._axis_of(atom) for atom in eqn.invars])
+            if aligned is None:
+                self._meet(eqn, rows[0])
+            else:
+                self._map(eqn, aligned, rows[0].of)
+        except NotByRowsError:
+            self._run_whole(eqn)
+
+    def _rows(self, atom: Atom) -> _Rows | None:
+        return self.dirty.get(atom) if isinstance(atom, Var) else None
+
+    def _axis_of(self, atom: Atom) -> int | None:
+        rows = self._rows(atom)
+        return None if rows is None else rows.axis
+
+    def _run_whole(self, eqn: Equation) -> None:
+        values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
+        for var, value in zip(eqn.outvars, values, strict=True):
+            self._set_whole(var, value)
+
+    def _set_whole(self, var: Var, value: Any) -> None:
+        self.dirty[var] = None
+        self.whole[var] = value
+
+    # --- rows to rows -----------------------------------------------------------------------------
+
+    def _map(self, eqn: Equation, aligned: Aligned, of: RowSet) -> None:
+        """Each row of the results is made of that row of the operands."""
+        new = self._on_rows(eqn, aligned, of, lambda rows: rows.new)
+        old: list[Any] = [None] * len(new)
+        if self.asked.old_rows:
+            old = self._on_rows(eqn, aligned, of, lambda rows: rows.old)
+        for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
+            self.dirty[var] = _Rows(now, then, axis, of)
+
+    def _on_rows(
+        self, eqn: Equation, aligned: Aligned, of: RowSet, part: Callable[[_Rows], Any]
+    ) -> list[Any]:
+        values = [
+            self.result(atom) if axis is None else self._rows_of(atom, axis, of, part)
+            for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
+        ]
+        return run_on_rows(eqn, aligned, of.size, values)
+
+    def _rows_of(self, atom: Atom, axis: int, of: RowSet, part: Callable[[_Rows], Any]) -> Any:
+        """The rows of an operand: those that were made, or taken from a clean one."""
+        rows = self._rows(atom)
+        if rows is not None:
+            return part(rows)
+        assert isinstance(atom, Var)
+        key = (atom, axis, id(of))
+        if key not in self.clean_rows:
+            self.clean_rows[key] = self._clean_rows_of(atom, axis, of)
+        return self.clean_rows[key]
+
+    def _clean_rows_of(self, var: Var, axis: int, of: RowSet) -> Any:
+        """Rows of a clean variable: computed from rows of what it is made of, where that is by
+        rows; it costs little, and needs no value of all rows to be kept.
+        """
+        eqn = self.writer.get(var)
+        aligned = None if eqn is None else aligned_back(eqn, axis)
+        if eqn is not None and aligned is not None:
+            try:
+                return self._on_rows(eqn, aligned, of, lambda rows: rows.new)[0]
+            except NotByRowsError:
+                pass
+        return _taken(self.whole[var], axis, of)
+
+    # --- all rows ---------------------------------------------------------------------------------
+
+    def _old(self, var: Var) -> Any:
+        """The baseline's value of a variable; nothing of worth where it was not asked for before."""
+        self.asked.olds[var] = None
+        return self.olds[var] if var in self.olds else _zeros(var)
+
+    def _table(self, var: Var) -> Any:
+        """A clean derived value, likewise."""
+        self.asked.tables[var] = None
+        return self.whole[var] if var in self.whole else _zeros(var)
+
+    def _written(self, var: Var, rows: _Rows) -> Any:
+        """The baseline's value of a variable with its new rows; that of a leaf is there."""
+        if var not in self.saves and var not in self.facts.invars:
+            self.saves[var] = self.whole[var] = _with_rows(self._old(var), rows)
+        return self.whole[var]
+
+    def _meet(self, eqn: Equation, rows: _Rows) -> None:
+        """What reads all rows together, or others."""
+        rule = _MEETINGS.get(eqn.primitive.name)
+        if rule is None:
+            raise NotByRowsError
+        rule(self, eqn, rows)
+
+    def _reduce(self, eqn: Equation, rows: _Rows) -> None:
+        """A reduction: of a value per row, or, of a sum where these are too large, its change."""
+        operand = eqn.invars[0]
+        axes = eqn.params["axes"]
+        assert isinstance(operand, Var)
+        if rows.axis not in axes:
+            raise NotByRowsError
+        others = tuple(d for d in axes if d != rows.axis)
+        shape = shape_of(operand)
+        if np.prod([size for d, size in enumerate(shape) if d not in others]) > MAX_PARTIAL:
+            if eqn.primitive.name != "reduce_sum":
+                raise NotByRowsError
+            self._add_change(eqn, lambda part: [self._counted(part(rows), rows.axis, rows)])
+            return
+        last = rows
+        if others:
+            apart = eqn.replace(params={**eqn.params, "axes": others})
+            of_rows = lambda x: _jax.apply(apart, [x])[0]
+            operand = self.facts.derived.make((eqn.primitive.name, others), [operand], of_rows)
+            axis = rows.axis - sum(d < rows.axis for d in others)
+            last = _Rows(of_rows(rows.new), None, axis, rows.of)
+        together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
+        (value,) = _jax.apply(together, [self._written(operand, last)])
+        self._set_whole(eqn.outvars[0], value)
+
+    def _contract(self, eqn: Equation, rows: _Rows) -> None:
+        """A product of matrices, summed over the rows: its change."""
+        if self.facts.seconds(eqn) < MIN_PRODUCT_S:
+            raise NotByRowsError
+        contracted, _ = eqn.params["dimension_numbers"]
+        own = next(n for n, atom in enumerate(eqn.invars) if self._rows(atom) is not None)
+        if rows.axis not in contracted[own]:
+            raise NotByRowsError
+        place = contracted[own].index(rows.axis)
+        axes = [each[place] for each in contracted]
+        if any(
+            self._axis_of(atom) not in (None, d) for atom, d in zip(eqn.invars, axes, strict=True)
+        ):
+            raise NotByRowsError
+        self._add_change(
+            eqn,
+            lambda part: [
+                self._counted(self._rows_of(atom, axis, rows.of, part), axis, rows)
+                for atom, axis in zip(eqn.invars, axes, strict=True)
+            ],
+        )
+
+    def _add_change(
+        self, eqn: Equation, operands: Callable[[Callable[[_Rows], Any]], list[Any]]
+    ) -> None:
+        """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
+        (total,) = eqn.outvars
+        if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
+            raise NotByRowsError
+        self._want_old_rows()
+        (new,) = _jax.apply(eqn, operands(lambda rows: rows.new))
+        (old,) = _jax.apply(eqn, operands(lambda rows: rows.old))
+        before = self._old(total)
+        self._changed(total, before, lax.add(before, lax.sub(new, old)), new, old)
+
+    def _changed(self, var: Var, before: Any, after: Any, new: Any, old: Any) -> None:
+        """Note a value that was changed by a difference, and when it may be used."""
+        self._set_whole(var, after)
+        self.saves[var] = after
+        if jnp.issubdtype(after.dtype, jnp.inexact):
+            lost = lax.max(_largest(before), _largest(old))
+            left = lax.max(_largest(after), _largest(new))
+            bound = lax.mul(left, np.asarray(MAX_LOST, left.dtype))
+            self.guards += [lax.le(lost, bound), lax.is_finite(lost)]
+
+    def _want_old_rows(self) -> None:
+        """The rows as they were are computed again, by the next run."""
+        if not self.asked.old_rows:
+            self.asked.old_rows = True
+            raise _AgainError
+
+    def _counted(self, value: Any, axis: int, rows: _Rows) -> Any:
+        """Rows, zero where they repeat others."""
+        return _masked(value, axis, rows.of.counts)
+
+    # --- look-ups ---------------------------------------------------------------------------------
+
+    def _look_up(self, eqn: Equation, rows: _Rows) -> None:
+        """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
+        operand, indices = eqn.invars
+        if self._rows(operand) is None or self._rows(indices) is not None:
+            raise NotByRowsError
+        batch = _batch_of(eqn, rows.axis)
+        length = shape_of(indices)[0]
+        members = self._members(eqn, rows.of, length)
+        new, old = (
+            None if value is None else _repeated(value, rows.axis, batch, members.size)
+            for value in (rows.new, rows.old)
+        )
+        self.dirty[eqn.outvars[0]] = _Rows(new, old, batch, members)
+
+    def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
+        """The rows of indices that are among some others."""
+        indices = eqn.invars[1]
+        if not isinstance(indices, Var) or of.parent is not None:
+            raise NotByRowsError
+        key = (indices, "members", id(of))
+        if key in self.clean_rows:
+            return self.clean_rows[key]
+        mode = eqn.params["mode"]
+        clips = mode == lax.GatherScatterMode.CLIP
+        with jax.ensure_compile_time_eval():  # else it would be part of what is traced
+            value = self.value_of(indices)
+        if value is None:
+            raise NotByRowsError
+        ids = _ids(np, value, of.length, clips=clips)
+        width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
+        if width * of.size > MAX_TABLE_SHARE * length:
+            raise NotByRowsError
+        kind = ("members", of.length, width, clips)
+        table = self.facts.derived.make(
+            kind, [indices], lambda x: _member_table(x, of.length, width, clips=clips)
+        )
+        taken = _taken(self._table(table), 0, of)
+        if self.facts.mask(indices):
+            fits = self.facts.derived.make(
+                ("fits", *kind), [indices], lambda x: _fits(x, of.length, width, clips=clips)
+            )
+            self.guards.append(self._table(fits))
+        numbers = lax.reshape(taken, (of.size * width,))
+        counts = lax.broadcast_in_dim(of.counts, (of.size, width), (0,))
+        counts = lax.bitwise_and(
+            lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
+        )
+        found = RowSet(numbers, of.size * width, length, counts, of, indices)
+        self.clean_rows[key] = found
+        return found
+
+    def _add_back(self, eqn: Equation, rows: _Rows) -> None:
+        """`zeros.at[ids].add(x)`: by the ids of a look-up, the sum over each id's rows; by others,
+        the change.
+        """
+        into, indices, updates = eqn.invars
+        of = rows.of
+        if self._rows(updates) is None or self._rows(indices) is not None:
+            raise NotByRowsError
+        windows = windows_of(eqn)
+        is_back = of.parent is not None and of.indices is indices and self._rows(into) is None
+        if is_back and len(windows.indexed) == 1 and windows.batch == (rows.axis,):
+            (axis,) = windows.indexed
+            if windows.collapsed != (axis,) or windows.batching:
+                raise NotByRowsError
+            self._sum_of_members(eqn, rows, axis)
+        elif self._rows(into) is None and windows.batch == (rows.axis,) and not windows.batching:
+            self._scatter_change(eqn, rows)
+        else:
+            raise NotByRowsError
+
+    def _sum_of_members(self, eqn: Equation, rows: _Rows, axis: int) -> None:
+        parent = rows.of.parent
+        assert parent is not None
+        base = self._rows_of(eqn.invars[0], axis, parent, lambda rows: rows.new)
+        # Not `counts`: what repeats a row is to have its sum, too.
+        is_there = lax.lt(rows.of.numbers, np.int32(rows.of.length))
+
+        def summed(value: Any) -> Any:
+            value = _moved(_masked(value, rows.axis, is_there), rows.axis, 0)
+            shape = (parent.size, rows.of.size // parent.size, *value.shape[1:])
+            total = lax.reduce_sum(lax.reshape(value, shape), (1,))
+            return lax.add(base, _moved(total, 0, axis))
+
+        old = None if rows.old is None else summed(rows.old)
+        self.dirty[eqn.outvars[0]] = _Rows(summed(rows.new), old, axis, parent)
+
+    def _scatter_change(self, eqn: Equation, rows: _Rows) -> None:
+        self._want_old_rows()
+        _, indices, _ = eqn.invars
+        (total,) = eqn.outvars
+        places = self._rows_of(indices, 0, rows.of, lambda rows: rows.new)
+        new, old = (self._counted(value, rows.axis, rows) for value in (rows.new, rows.old))
+        before = self._old(total)
+        (after,) = _jax.apply(eqn, [before, places, lax.sub(new, old)])
+        self._changed(total, before, after, new, old)
+
+
+class _AgainError(Exception):
+    """A run found out that it needs what it was not given."""
+
+
+_MEETINGS: dict[str, Callable[[_Slicer, Equation, _Rows], None]] = {
+    **dict.fromkeys(REDUCTIONS, _Slicer._reduce),
+    "dot_general": _Slicer._contract,
+    "gather": _Slicer._look_up,
+    "scatter-add": _Slicer._add_back,
+}
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _zeros(var: Var) -> Any:
+    return jnp.zeros(var.aval.shape, var.aval.dtype)
+
+
+def _masked(value: Any, axis: int, mask: Any) -> Any:
+    """Zero where the mask of an axis is false."""
+    mask = lax.broadcast_in_dim(mask, jnp.shape(value), (axis,))
+    return lax.select(mask, value, lax.full_like(value, 0))
+
+
+def _largest(value: Any) -> Any:
+    """The largest absolute value."""
+    size = lax.abs(value)
+    return lax.reduce_max(size, tuple(range(size.ndim)))
+
+
+def _moved(value: Any, source: int, target: int) -> Any:
+    """With an axis in another place."""
+    order = [d for d in range(value.ndim) if d != source]
+    order.insert(target, source)
+    return value if order == sorted(order) else lax.transpose(value, order)
+
+
+def _taken(value: Any, axis: int, of: RowSet) -> Any:
+    """Some rows of a value."""
+    if of.size == 1 and of.parent is None:
+        sizes = [1 if d == axis else size for d, size in enumerate(value.shape)]
+        start = _start(of, 0, axis, value.ndim)
+        return lax.dynamic_slice(value, start, sizes, allow_negative_indices=False)
+    others = tuple(d for d in range(value.ndim) if d != axis)
+    sizes = tuple(1 if d == axis else size for d, size in enumerate(value.shape))
+    dimensions = lax.GatherDimensionNumbers(others, (axis,), (axis,))
+    return lax.gather(value, lax.expand_dims(of.numbers, (1,)), dimensions, sizes, mode="clip")
+
+
+def _with_rows(old: Any, rows: _Rows) -> Any:
+    """A value with new rows."""
+    of = rows.of
+    if of.size > MAX_UNROLLED or of.parent is not None:
+        others = tuple(d for d in range(old.ndim) if d != rows.axis)
+        dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
+        places = lax.expand_dims(of.numbers, (1,))
+        return lax.scatter(old, places, rows.new, dimensions, mode="drop")
+    for k in range(of.size):
+        row = lax.slice_in_dim(rows.new, k, k + 1, axis=rows.axis)
+        start = _start(of, k, rows.axis, old.ndim)
+        old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
+    return old
+
+
+def _start(of: RowSet, k: int, axis: int, rank: int) -> list[Any]:
+    """Where the k-th row begins, along each axis."""
+    number = lax.squeeze(lax.slice_in_dim(of.numbers, k, k + 1), (0,))
+    return [number if d == axis else np.int32(0) for d in range(rank)]
+
+
+def _repeated(value: Any, axis: int, target: int, count: int) -> Any:
+    """Each row so often that there are `count` of them, along another axis."""
+    value = _moved(value, axis, 0)
+    number, *rest = value.shape
+    spread = (number, count // number, *rest)
+    value = lax.broadcast_in_dim(value, spread, (0, *range(2, len(spread))))
+    return _moved(lax.reshape(value, (count, *rest)), 0, target)
+
+
+def _batch_of(eqn: Equation, axis: int) -> int:
+    """The axis of a gather's result that has an entry for each index of an axis of the operand.
+
+    Raises:
+        NotByRowsError: it reads windows that are more than one such entry, or not all of another
+            axis.
+    """
+    windows = windows_of(eqn)
+    is_plain = windows.indexed == (axis,) == windows.collapsed and not windows.batching
+    others = [d for d in range(len(windows.shape)) if d != axis]
+    is_whole = all(windows.place_of(d) is not None for d in others)
+    if not is_plain or not is_whole or len(windows.batch) != 1:
+        raise NotByRowsError
+    return windows.batch[0]
+
+
+def _ids(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
+    """Which row each index reads; `length`: none."""
+    ids = indices.reshape(-1).astype("int32")
+    if clips:
+        return xp.clip(ids, 0, length - 1)
+    return xp.where((ids < 0) | (ids >= length), length, ids)
+
+
+def _member_table(indices: Any, length: int, width: int, *, clips: bool) -> Any:
+    """For each id, the numbers of the rows that have it, in `width` slots; int32 of shape
+    (length, width). Spare slots hold the number of rows.
+    """
+    ids = _ids(jnp, indices, length, clips=clips)
+    order = jnp.argsort(ids, stable=True).astype(jnp.int32)
+    starts = jnp.searchsorted(ids[order], jnp.arange(length + 1))
+    slots = starts[:-1, None] + jnp.arange(width)
+    is_there = slots < starts[1:, None]
+    found = order[jnp.minimum(slots, ids.size - 1)]
+    return jnp.where(is_there, found, jnp.int32(ids.size))
+
+
+def _fits(indices: Any, length: int, width: int, *, clips: bool) -> Any:
+    """Whether no id has more rows than there are slots."""
+    ids = _ids(jnp, indices, length, clips=clips)
+    return jnp.max(jnp.bincount(ids, length=length + 1)[:-1]) <= width
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def value_at(facts: Facts, feeds: Sequence[Any]) -> ValueOf:
+    """The values of variables where the inputs are these."""
+
+    def value_of(var: Var) -> np.ndarray:
+        program = facts.program
+        env = dict(zip(program.invars, feeds, strict=True))
+        env.update(zip(program.constvars, program.consts, strict=True))
+        _jax.evaluate(plan_fill(facts, [var], lambda _: False).eqns, env)
+        return np.asarray(env[var])
+
+    return value_of
+
+
+def can_slice(facts: Facts) -> bool:
+    """Whether changes of rows may have plans: not where equations have effects or call the host."""
+    return not (facts.has_effects or facts.calls_host or facts.is_minimal or facts.is_explicit)
+
+
+def slice_plan(
+    facts: Facts, leaves: Sequence[int], capacity: int, value_of: ValueOf = lambda _: None
+) -> Plan:
+    """The plan for a change of at most `capacity` rows of some leaves, along their first axes.
+
+    `value_of` is asked for indices of look-ups.
+
+    Cost: traces the equations that the change reaches, two or three times.
+    """
+    dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
+    outputs = facts.dirty_outputs(dirty)
+    traced = _Tracing(facts, tuple(leaves), capacity, dirty, outputs, value_of).trace()
+    read = dict.fromkeys(var for eqn in traced.eqns for var in read_vars(eqn))
+    written = {var for eqn in traced.eqns for var in written_vars(eqn)}
+    extra = {traced.sliced.numbers, *traced.sliced.olds}
+    needed = [var for var in read if var not in written and var not in extra]
+    tables = [var for var in needed if var in facts.derived.recipes]
+    frontier = choose_frontier(
+        facts.listing,
+        [var for var in needed if var not in facts.derived.recipes],
+        (),
+        lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
+        lambda number: facts.seconds(facts.eqns[number]),
+    )
+    ran = (*(facts.eqns[number] for number in frontier.run), *traced.eqns)
+    base_loads = (*frontier.load, *tables)
+    loads = (*base_loads, *(var for var in read if var in extra))
+    seconds = sum(map(facts.seconds, ran)) + sum(map(facts.load_seconds, loads))
+    seconds += sum(facts.calibration.save_seconds(_jax.aval_bytes(v.aval)) for v in traced.saves)
+    return Plan(
+        dirty,
+        loads,
+        ran,
+        traced.saves,
+        outputs,
+        seconds,
+        base_loads,
+        traced.guard,
+        sliced=replace(traced.sliced, num_eqns=traced.sliced.num_eqns + len(frontier.run)),
+    )
+
+
+def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
+    """What a plan for rows reads of its baseline, besides inputs and outputs."""
+    assert plan.sliced is not None
+    given = {*facts.outvars, *facts.invars}
+    return [var for var in plan.sliced.olds.values() if var not in given]
+
+
+class _Traced(NamedTuple):
+    """Equations on rows, what they save, what must hold, and what they take."""
+
+    eqns: tuple[Equation, ...]
+    saves: tuple[Var, ...]
+    guard: Var | None
+    sliced: Sliced
+
+
+class _Tracing(NamedTuple):
+    """What is traced: see `slice_plan`."""
+
+    facts: Facts
+    leaves: tuple[int, ...]
+    capacity: int
+    dirty: int
+    outputs: tuple[int, ...]
+    value_of: ValueOf
+
+    def trace(self) -> _Traced:
+        """Once to find out which values are read, then with these as arguments."""
+        slicer = _Slicer(self.facts, self.leaves, self.value_of)
+        while True:
+            asked = slicer.asked
+            slicer.asked = _Asked(old_rows=asked.old_rows)
+            try:
+                found = self._run(slicer, asked)
+            except _AgainError:
+                continue
+            if slicer.asked == asked:
+                return found
+
+    def _run(self, slicer: _Slicer, asked: _Asked) -> _Traced:
+        facts = self.facts
+        targets = self._targets
+        reached = reached_equations(facts, self.dirty, targets)
+        moved = [facts.invars[leaf] for leaf in self.leaves]
+        length = moved[0].aval.shape[0]
+        known = [*moved, *self._clean]
+        numbers = _jax.new_var(_jax.array_aval((self.capacity,), np.int32))
+        names = {var: _jax.new_var(var.aval) for var in asked.olds}
+        guard = _jax.new_var(_jax.bool_aval())
+        results: dict[Var, Any] = {}
+
+        def fun(*values: Any) -> list[Any]:
+            at_hand = dict(zip([*known, *asked.tables], values, strict=False))
+            olds = dict(zip(asked.olds, values[len(at_hand) : -1], strict=True))
+            slicer.run(reached, at_hand, olds, _row_set(values[-1], self.capacity, length))
+            results.update({var: slicer.result(var) for var in targets})
+            results.update(slicer.saves)
+            if slicer.guards:
+                results[guard] = functools.reduce(lax.bitwise_and, slicer.guards)
+            return list(results.values())
+
+        inputs = [*known, *asked.tables, *names.values(), numbers]
+        body = _jax.trace_body(fun, *map(_type_of, inputs))
+        eqns = _renamed(body, inputs, list(results))
+        sliced = Sliced(
+            self.leaves,
+            self.capacity,
+            length,
+            numbers,
+            {name: var for var, name in names.items()},
+            len(reached),
+        )
+        returned = set(targets)
+        saves = tuple(var for var in slicer.saves if var not in returned)
+        return _Traced(eqns, saves, guard if slicer.guards else None, sliced)
+
+    @property
+    def _targets(self) -> list[Var]:
+        """The outputs that equations write."""
+        atoms = dict.fromkeys(self.facts.outvars[i] for i in self.outputs)
+        return [atom for atom in atoms if isinstance(atom, Var) and atom not in self.facts.invars]
+
+    @property
+    def _clean(self) -> list[Var]:
+        program = self.facts.program
+        written = (var for eqn in program.eqns for var in written_vars(eqn))
+        known = (*program.invars, *program.constvars, *written)
+        return [var for var in known if not self.facts.mask(var) & self.dirty]
+
+
+def _row_set(numbers: Any, capacity: int, length: int) -> RowSet:
+    """The rows of an argument, which repeats the first to be as long as it is."""
+    first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
+    is_first = lax.eq(lax.iota(np.int32, capacity), np.int32(0))
+    counts = lax.bitwise_or(lax.ne(numbers, first), is_first)
+    return RowSet(numbers, capacity, length, counts)
+
+
+def _type_of(var: Var) -> Any:
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
+
+
+def _renamed(
+    body: _jax.Body, inputs: Sequence[Var], results: Sequence[Var]
+) -> tuple[Equation, ...]:
+    """The equations of a trace that its results need, in these variables; each result is written by
+    itself.
+    """
+    assert not body.consts
+    names: dict[Any, Any] = dict(zip(body.invars, inputs, strict=True))
+    copies = []
+    for var, atom in zip(results, body.outvars, strict=True):
+        if isinstance(atom, Var) and atom not in names:
+            names[atom] = var
+        else:
+            copies.append((atom, var))
+    eqns = []
+    for eqn in body.eqns:
+        for var in eqn.outvars:
+            names.setdefault(var, _jax.new_var(var.aval))
+        invars = [atom if isinstance(atom, Literal) else names[atom] for atom in eqn.invars]
+        eqns.append(eqn.replace(invars=invars, outvars=[names[var] for var in eqn.outvars]))
+    for atom, var in copies:
+        source = atom if isinstance(atom, Literal) else names[atom]
+        (copy,) = _jax.trace_body(lambda x: jnp.array(x, copy=True), _type_of(var)).eqns
+        eqns.append(copy.replace(invars=[source], outvars=[var]))
+    return tuple(live(eqns, set(results)))

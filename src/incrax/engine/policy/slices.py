@@ -1,0 +1,222 @@
+"""Which changes of a few rows get a program of their own, whichever rows these are.
+
+In: `Facts`, how many rows of which inputs changed, measured seconds. Out: entries with programs. It
+must not know values.
+
+One entry serves all rows: its uses and its seconds are those of every row. A program reads values of
+the baseline, so that the whole function, while such programs serve, saves them as it runs: the
+priming program takes its place.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Self
+
+from incrax import _jax
+from incrax._jax import Var
+from incrax._stats import Stats
+from incrax._tuning import Tuning
+from incrax.engine.compile.executables import Compiler
+from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import Clock, TimedProgram
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import Plan, plan_whole
+from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
+from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
+from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.materialize import NUM_COPIES
+
+CAPACITIES = (1, 4, 16, 64)
+"""Rows that programs are made for at most; fewer are filled up by repeating one."""
+
+MIN_LENGTH = 8
+MAX_SHARE = 0.25
+"""Rows of an axis that is worth dividing, and the share of them up to which a change is one of
+rows.
+"""
+
+MAX_DIFFERENCES = 512
+"""Differences added to a sum before it is summed anew."""
+
+MAX_UNUSABLE = 4
+USES_PER_GUARD = 16
+"""Calls whose results must not be used before an entry gets no program any more, and one more for
+so many uses.
+"""
+
+Kind = tuple[tuple[int, ...], int]
+"""The inputs of which rows change, and the capacity."""
+
+
+class Slices:
+    """The kinds of change of rows of one engine."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        compiler: Compiler,
+        clock: Clock,
+        pool: Pool,
+        stats: Stats,
+        credit: Credit,
+        tuning: Tuning,
+        budget_bytes: int,
+        *,
+        is_on: bool,
+    ) -> None:
+        self.facts = facts
+        self.compiler = compiler
+        self.clock = clock
+        self.pool = pool
+        self.stats = stats
+        self.credit = credit
+        self.budget_bytes = budget_bytes
+        shapes = [getattr(var.aval, "shape", ()) for var in facts.invars]
+        self.lengths: dict[int, int] = {
+            leaf: shape[0]
+            for leaf, shape in enumerate(shapes)
+            if is_on and shape and shape[0] >= MIN_LENGTH
+        }
+        self._masks = [(leaf, facts.layout.leaf_mask(leaf)) for leaf in range(len(shapes))]
+        self.hot_after = tuning.hot_after
+        self.entries: dict[Kind, Entry] = {}
+        self.plans: dict[Kind, Plan] = {}
+        self.saved: dict[Var, None] = {}
+        self.priming: TimedProgram | None = None
+        self.is_priming_used = False
+        self.num_differences = 0
+
+    def leaves_of(self, dirty: int) -> tuple[int, ...]:
+        """The inputs of a dirty set if it may be one of rows: all have one number of rows."""
+        leaves = []
+        length = None
+        for leaf, mask in self._masks:
+            if dirty & mask:
+                own = self.lengths.get(leaf)
+                if own is None or length not in (None, own):
+                    return ()
+                length = own
+                leaves.append(leaf)
+        return tuple(leaves)
+
+    def kind(self, leaves: tuple[int, ...], num_rows: int) -> Kind | None:
+        """The kind of a change of so many rows; None where these are too many."""
+        room = MAX_SHARE * self.lengths[leaves[0]]
+        capacity = next((size for size in CAPACITIES if num_rows <= size <= room), None)
+        return None if capacity is None else (leaves, capacity)
+
+    def entry(self, kind: Kind, whole_s: float, other_s: float, value_of: ValueOf) -> Entry | None:
+        """The record of a change that is used now, if its program serves it; else it takes
+        `other_s`. `value_of` has the inputs' values, of which a program may need indices.
+        """
+        entry = self._entry(kind)
+        entry.count += 1
+        if entry.program is None and not entry.is_barred:
+            self._plan_if_due(entry, kind, whole_s, value_of)
+        if entry.program is None:
+            return None
+        if entry.ticks != self.clock.ticks:
+            entry.ticks = self.clock.ticks
+            self._choose(entry, entry.program, other_s)
+        return entry if entry.candidate == "slices" else None
+
+    def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
+        if program.seconds is None:
+            entry.settle("slices", "rows alone, being timed")
+        else:
+            entry.is_final = program.is_settled
+            entry.choose({"whole": other_s, "slices": program.seconds})
+
+    def is_primed(self, entry: Entry, *, is_complete: bool) -> bool:
+        """Count a change of rows; whether its program may serve it: the baseline has all that it
+        reads, and is not the end of too long a row of differences.
+        """
+        plan = None if entry.program is None else entry.program.plan
+        has_differences = plan is not None and plan.guard is not None
+        self.num_differences += has_differences
+        self.is_priming_used = self.is_priming_used or is_complete
+        if is_complete and self.num_differences <= MAX_DIFFERENCES:
+            return True
+        self.num_differences = 0
+        return False
+
+    def note_unusable(self, entry: Entry) -> None:
+        """A guard was false: the whole function served a change instead."""
+        entry.num_unusable += 1
+        if entry.num_unusable >= MAX_UNUSABLE + entry.uses // USES_PER_GUARD:
+            entry.program = None
+            self._bar(entry, "rows alone: too much was lost to rounding too often")
+
+    def pays_to_prime(self) -> bool:
+        """Whether the whole function is to save what programs for rows read: not if nobody has read
+        what was saved last.
+        """
+        pays = self.priming is not None and self.is_priming_used
+        self.is_priming_used = False
+        return pays
+
+    def is_due(self, kind: Kind, num_calls: int, whole_s: float) -> bool:
+        """Count a change that stands for so many calls of a rest; whether a program serves it, or
+        it is time to make one.
+        """
+        entry = self._entry(kind)
+        entry.count += num_calls
+        if entry.program is not None:
+            return entry.candidate == "slices"
+        return not entry.is_barred and self.credit.allows_planning(entry, whole_s)
+
+    def _entry(self, kind: Kind) -> Entry:
+        entry = self.entries.get(kind)
+        if entry is None:
+            leaves, capacity = kind
+            dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in leaves)
+            share = 1.0 - capacity / self.lengths[leaves[0]]
+            entry = self.entries[kind] = Entry(dirty, clean_share=share)
+        return entry
+
+    def _plan_if_due(self, entry: Entry, kind: Kind, whole_s: float, value_of: ValueOf) -> None:
+        """Find out what a program would save, and compile it, each when that is paid for."""
+        if entry.count < self.hot_after or not self.credit.allows_planning(entry, whole_s):
+            return
+        plan = self.plans.get(kind)
+        if plan is None:
+            plan = self.plans[kind] = slice_plan(self.facts, *kind, value_of)
+        run_price = whole_s / max(self.facts.total_seconds, 1e-12)
+        entry.promise_s = plan.seconds * max(run_price, 1.0) + UPKEEP_S
+        saved = (*plan.saves, *plan.base_loads)
+        num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
+        if whole_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
+            self._bar(
+                entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
+            )
+        elif self.credit.allows(entry, whole_s, is_early=True):
+            self._compile(entry, plan)
+
+    def _bar(self, entry: Entry, reason: str) -> None:
+        entry.is_barred = entry.is_final = True
+        entry.settle("whole", reason)
+
+    def _compile(self, entry: Entry, plan: Plan) -> None:
+        entry.program = self._program(plan)
+        read = dict.fromkeys([*priming_saves(self.facts, plan), *plan.saves, *plan.base_loads])
+        if self.priming is None or not self.saved.keys() >= read.keys():
+            self.saved |= read
+            self.priming = self._program(plan_whole(self.facts, self.saved))
+
+    def _program(self, plan: Plan) -> TimedProgram:
+        self.stats.compiles += 1
+        return TimedProgram(plan, self.compiler.compile_plan(plan), self.clock, self.pool)
+
+    def fork(self, stats: Stats, clock: Clock, pool: Pool, credit: Credit) -> Self:
+        """An independent table with the same compiled programs."""
+        other = copy.copy(self)
+        other.stats = stats
+        other.clock = clock
+        other.pool = pool
+        other.credit = credit
+        other.entries = {kind: entry.copy(clock, pool) for kind, entry in self.entries.items()}
+        other.plans = dict(self.plans)
+        other.saved = dict(self.saved)
+        other.priming = None if self.priming is None else self.priming.copy(clock, pool)
+        return other

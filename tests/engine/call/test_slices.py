@@ -1,0 +1,293 @@
+"""Calls in which a few rows change: right whatever came before, and served by few programs."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import EAGER, check, examples, same
+from hypothesis import given
+from hypothesis import strategies as st
+from slice_cases import CASES, NUM
+
+import incrax
+from incrax.engine.call.rehearsal import dry_run
+from incrax.engine.plan import slices as plans
+from incrax.engine.policy import slices as policy
+
+FACTOR = 1024.0
+DIVIDED = [name for name in CASES if CASES[name].is_by_rows]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Programs for rows are made whatever they promise: these functions are small."""
+    monkeypatch.setattr(policy, "MIN_GAIN", -np.inf)
+    monkeypatch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
+
+
+class Job:
+    """One function, incremental and plain, with arguments that change."""
+
+    def __init__(self, name, **options):
+        self.fun, args, _ = CASES[name]
+        self.ours = incrax.incremental(self.fun, tuning=EAGER, **options)
+        self.plain = jax.jit(self.fun)
+        self.args = jax.tree.map(np.asarray, args)
+        self.rng = np.random.default_rng(7)
+        self.shift = 3.0 if name.startswith("waves") else 0.8 if "processes" in name else 0.0
+
+    @property
+    def engine(self):
+        return self.ours._traces.latest.engine
+
+    def call(self):
+        found = self.ours(*self.args)
+        same(found, self.plain(*self.args), factor=FACTOR, terms=30.0, is_zero_signed=False)
+        check(self.ours)
+        return found
+
+    def change(self, *rows):
+        x = self.args[0].copy()
+        x[list(rows)] = self.rng.uniform(-0.5, 0.5, x[list(rows)].shape) + self.shift
+        self.args = (x, *self.args[1:])
+        return self.call()
+
+    def settle(self):
+        """Calls up to those that a program for one row serves."""
+        for row in (0, 1, 2, 3):
+            self.change(row)
+        assert self.engine.last.candidate == "slices"
+        return self
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_row_is_served_by_the_same_program(name):
+    job = Job(name).settle()
+    compiles = job.ours.stats.compiles
+    for row in range(NUM - 1, 3, -4):
+        job.change(row)
+        assert job.engine.last.candidate == "slices"
+    assert job.ours.stats.compiles == compiles <= 3
+    assert len(job.engine.slices.entries) == 1
+
+
+def test_fewer_rows_are_filled_up_and_more_have_a_program_of_their_own():
+    job = Job("groups, gradient").settle()
+    compiles = job.ours.stats.compiles
+    for rows in ((5, 6), (1, 9, 17, 23), (4, 2), (0, 7, 8)):
+        job.change(*rows)
+    assert job.engine.last.candidate == "slices"
+    assert job.ours.stats.compiles == compiles + 1  # what is saved is the same
+    kinds = [capacity for _, capacity in job.engine.slices.entries]
+    assert kinds == [1, 4]
+    job.change(*range(12))
+    assert job.engine.last.candidate == "priming"
+    job.change(12)
+    assert job.engine.last.candidate == "slices"
+
+
+def test_only_what_the_rows_need_is_counted():
+    job = Job("groups").settle()
+    before = job.ours.stats.ran
+    job.change(9)
+    record = job.engine.last
+    assert job.ours.stats.ran - before == record.plan.num_eqns < len(record.plan.eqns)
+    assert record.plan.num_eqns <= job.engine.num_eqns
+
+
+def test_the_version_with_the_fewest_changed_rows_is_the_baseline():
+    """A proposal that was refused: the next one differs from the version before it in one row."""
+    job = Job("groups, gradient").settle()
+    accepted = job.args
+    compiles = job.ours.stats.compiles
+    for row in (4, 9, 9, 14):
+        job.args = accepted
+        job.change(row)
+        assert job.engine.last.candidate == "slices"
+        assert job.engine.last.plan.sliced.capacity == 1
+    assert job.ours.stats.compiles == compiles
+
+
+def test_a_change_of_something_else_is_served_by_what_saves_for_rows():
+    job = Job("groups").settle()
+    theta, mu, sigma = job.args
+    job.args = theta, mu + 0.1, sigma
+    job.call()
+    assert job.engine.last.candidate == "priming"
+    job.args = theta, mu + 0.2, sigma
+    job.call()
+    assert job.engine.last.candidate != "priming"  # nobody has read what was saved
+    job.change(5)
+    assert job.engine.last.candidate == "priming"
+    job.change(6)
+    assert job.engine.last.candidate == "slices"
+
+
+def test_several_inputs_may_change_by_rows_together():
+    job = Job("processes, gradient")
+    for row in (0, 1, 2, 3, 4):
+        job.args = (job.args[0], job.args[1] + 0.01 * (np.arange(NUM) == row))
+        job.change(row)
+    assert job.engine.last.candidate == "slices"
+    assert job.engine.last.plan.sliced.leaves == (0, 1)
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("rows"), st.lists(st.integers(0, NUM - 1), min_size=1, max_size=7)),
+    st.tuples(st.just("scalar"), st.integers(1, 2)),
+    st.tuples(st.sampled_from(["back", "same", "copy", "clear", "fork", "all"]), st.just(0)),
+)
+
+
+@given(st.lists(ACTIONS, min_size=4, max_size=24), st.sampled_from(["groups, gradient", "look-up"]))
+@examples(0.5)
+def test_any_sequence_of_changes(actions, name):
+    job = Job(name)
+    history = [job.args]
+    for kind, what in actions:
+        if kind == "rows":
+            job.change(*dict.fromkeys(what))
+        elif kind == "scalar":
+            args = list(job.args)
+            args[what] = args[what] + 0.05
+            job.args = tuple(args)
+        elif kind == "back":
+            job.args = history[len(history) // 2]
+        elif kind == "copy":
+            job.args = jax.tree.map(np.copy, job.args)
+        elif kind == "clear":
+            job.ours.clear()
+        elif kind == "fork":
+            job.ours = job.ours.fork()
+        elif kind == "all":
+            job.args = (job.args[0] * 1.01, *job.args[1:])
+        history.append(job.args)
+        job.call()
+
+
+def test_outputs_that_were_deleted_are_not_read():
+    job = Job("groups, gradient").settle()
+    (_, (by_row, *_)) = job.ours(*job.args)
+    by_row.delete()
+    job.change(7)
+    assert job.engine.last.candidate == "priming"
+    job.change(8)
+    assert job.engine.last.candidate == "slices"
+
+
+def test_a_false_guard_has_the_whole_function_run(monkeypatch):
+    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    job = Job("groups").settle()
+    whole, mu, sigma = job.args
+    for value in (1e12, 0.5, np.nan, 0.25, np.inf, 0.75):
+        x = whole.copy()
+        x[7] = value
+        job.args = x, mu, sigma
+        job.call()
+    (entry,) = job.engine.slices.entries.values()
+    assert entry.num_unusable >= 1
+
+
+def test_after_many_false_guards_there_is_no_program_for_rows(monkeypatch):
+    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    job = Job("groups").settle()
+    whole, mu, sigma = job.args
+    for k in range(30):
+        x = whole.copy()
+        x[7] = np.nan if k % 2 else k
+        job.args = x, mu, sigma
+        job.call()
+    (entry,) = job.engine.slices.entries.values()
+    assert entry.program is None
+    assert "lost to rounding" in entry.reason
+
+
+def test_differences_are_summed_anew_after_so_many(monkeypatch):
+    monkeypatch.setattr(plans, "MAX_PARTIAL", 1)
+    monkeypatch.setattr(policy, "MAX_DIFFERENCES", 5)
+    job = Job("groups")
+    served = [job.change(k % NUM) is not None and job.engine.last.candidate for k in range(30)]
+    primings = [k for k, candidate in enumerate(served) if candidate == "priming"]
+    assert np.diff(primings).tolist() == [6] * (len(primings) - 1)
+    assert len(primings) >= 4
+
+
+def test_a_dry_run_says_what_a_call_does():
+    job = Job("groups").settle()
+    x = job.args[0].copy()
+    x[11] = 0.125
+    record = dry_run(job.engine, [x, *job.args[1:]])
+    job.args = (x, *job.args[1:])
+    job.call()
+    assert (record.candidate, record.plan) == (job.engine.last.candidate, job.engine.last.plan)
+    report = job.ours.explain()
+    assert report.as_dict()["rows"] == "at most 1 of 24 along the first axis of theta"
+    assert "rows ran" in str(report)
+
+
+def test_indices_that_change_are_no_change_of_rows():
+    job = Job("look-up by an argument").settle()
+    theta, ids = job.args
+    job.args = theta, np.roll(ids, 1)
+    job.call()
+    job.args = theta, np.zeros_like(ids)  # more members than the table has slots
+    job.call()
+    for row in (0, 1, 0, 2):
+        job.change(row)
+
+
+def test_threads_get_right_results():
+    job = Job("groups, gradient").settle()
+    failures = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        theta, mu, sigma = job.args
+        for _ in range(15):
+            x = theta.copy()
+            x[rng.integers(NUM)] = rng.normal()
+            try:
+                found = job.ours(x, mu, sigma)
+                same(found, job.plain(x, mu, sigma), factor=FACTOR, terms=30.0)
+            except AssertionError as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("options", [{"policy": "exact"}, {"memory": 10}])
+def test_where_rows_are_not_divided(options):
+    job = Job("groups", **options)
+    for row in (0, 1, 2, 3):
+        job.change(row)
+        assert job.engine.last.candidate not in ("slices", "priming")
+
+
+def test_a_small_memory_has_no_room_for_values_per_row():
+    job = Job("look-up", memory=300)
+    for row in (0, 1, 2, 3, 4):
+        job.change(row)
+    assert not any(entry.program for entry in job.engine.slices.entries.values())
+
+
+def test_functions_with_effects_are_left_whole():
+    def shown(theta):
+        jax.debug.callback(lambda x: None, theta[0])
+        return jnp.sum(jnp.sin(theta))
+
+    ours = incrax.incremental(shown, tuning=EAGER)
+    theta = np.zeros(NUM)
+    for k in range(5):
+        theta = theta.copy()
+        theta[k] = 1.0
+        ours(theta)
+    assert not ours._traces.latest.engine.slices.lengths

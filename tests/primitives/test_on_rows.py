@@ -1,0 +1,88 @@
+"""Equations on some rows, for every case of an index rule: run the whole, run some rows, compare."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from incrax import _jax
+from incrax._jax import Literal
+from incrax._program import trace
+from incrax.engine.program.simplify import inline
+from incrax.primitives.entry import shape_of
+from incrax.primitives.on_rows import NotByRowsError, aligned_back, aligned_by, run_on_rows
+from primitives.cases import EXACT, SOUND
+
+ALL = EXACT | SOUND
+ROWS = np.array([1, 0])
+
+
+def ran(name):
+    """The equations of a case with the values of all variables."""
+    fun, *args = ALL[name]
+    program = inline(trace(fun, *args))
+    env = dict(zip(program.invars, map(jnp.asarray, args), strict=True))
+    env.update(zip(program.constvars, program.consts, strict=True))
+    _jax.evaluate(program.eqns, env)
+    return program.eqns, env
+
+
+def compared(eqn, env, aligned):
+    """Whether an equation on two rows gave two rows of what it gives; false where it cannot."""
+    operands = zip(eqn.invars, aligned.operands, strict=True)
+    values = [(_jax.read(atom, env), axis) for atom, axis in operands]
+    some = [x if axis is None else jnp.take(x, ROWS, axis) for x, axis in values]
+    try:
+        found = run_on_rows(eqn, aligned, len(ROWS), some)
+    except NotByRowsError:
+        return False
+    for var, axis, value in zip(eqn.outvars, aligned.outputs, found, strict=True):
+        expected = np.take(np.asarray(env[var]), ROWS, axis)
+        np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-13, atol=1e-14)
+    return True
+
+
+def axes_of(eqn):
+    for number, atom in enumerate(eqn.invars):
+        for axis, size in enumerate(() if isinstance(atom, Literal) else shape_of(atom)):
+            if size > 1:
+                yield [axis if n == number else None for n in range(len(eqn.invars))]
+
+
+def num_by_rows(name):
+    eqns, env = ran(name)
+    count = 0
+    for eqn in eqns:
+        found = [aligned_by(eqn, rows) for rows in axes_of(eqn)]
+        shape = shape_of(eqn.outvars[0])
+        found += [aligned_back(eqn, axis) for axis, size in enumerate(shape) if size > 1]
+        count += sum(compared(eqn, env, each) for each in found if each is not None)
+    return count
+
+
+NONE_BY_ROWS = {
+    "pad",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "reshape",
+    "reshape in Fortran order",
+    "scatter",
+    "scatter that drops",
+    "scatter-add",
+    "scatter-mul",
+    "optimization_barrier",
+    "scatter at inputs",
+    "scatter-add at inputs",
+    "scatter-min",
+    "scatter-max",
+    "conv of groups",
+    "conv of batch groups",
+    "jit",
+}
+"""Cases whose every axis of more than one element is mixed, or cut."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_some_rows_of_the_operands_give_those_rows_of_the_results(name):
+    assert bool(num_by_rows(name)) is (name not in NONE_BY_ROWS)

@@ -1,0 +1,132 @@
+"""Functions of which a few rows of an input change, with arguments of small sizes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import logsumexp
+
+RNG = np.random.default_rng(5)
+NUM = 24
+"""Rows of what changes."""
+MANY = 150
+Y = RNG.normal(size=(NUM, 7))
+IDS = RNG.integers(NUM - 1, size=MANY)  # the last row has no members
+OTHERS = RNG.integers(9, size=MANY)
+OBSERVED = RNG.normal(size=MANY)
+TIMES = np.sort(RNG.uniform(size=(NUM, 5)))
+TARGET = RNG.normal(size=NUM)
+THETA = RNG.normal(size=NUM)
+WEIGHTS = [RNG.normal(size=shape) for shape in ((3, 5), (5, 1))]
+
+
+def groups(theta, mu, sigma):
+    residual = (Y - theta[:, None]) / sigma
+    prior = jnp.sum(((theta - mu) / 1.3) ** 2)
+    return -2.5 * jnp.sum(jnp.log1p(residual**2 / 4)) - Y.size * jnp.log(sigma) - 0.5 * prior
+
+
+def looked_up(theta, mu, sigma):
+    residual = (OBSERVED - theta[IDS]) / sigma
+    return -0.5 * jnp.sum(residual**2) - 0.5 * jnp.sum((theta - mu) ** 2)
+
+
+def by_ids(theta, ids):
+    return jnp.sum(jnp.tanh(theta[ids] - OBSERVED))
+
+
+def factors(rows, columns):
+    predicted = jnp.sum(rows[IDS] * columns[OTHERS], axis=1)
+    return jnp.sum((OBSERVED - predicted) ** 2) + 0.1 * jnp.sum(rows**2)
+
+
+def processes(length, noise):
+    def one(length, noise, times, y):
+        distance = (times[:, None] - times[None]) / length
+        kernel = jnp.exp(-0.5 * distance**2) + (noise**2 + 1e-3) * jnp.eye(times.size)
+        factor = jnp.linalg.cholesky(kernel)
+        white = solve_triangular(factor, y, lower=True)
+        return -0.5 * white @ white - jnp.sum(jnp.log(jnp.diag(factor)))
+
+    return jax.vmap(one)(length, noise, TIMES, Y[:, :5]).sum()
+
+
+def network(x, weights):
+    hidden = jnp.tanh(x @ weights[0])
+    return jnp.mean(((hidden @ weights[1])[:, 0] - TARGET) ** 2)
+
+
+def waves(couplings, widths):
+    line = jnp.linspace(0.0, 3.0, 40)
+    place = jnp.linspace(0.2, 2.8, NUM)[:, None]
+    shapes = couplings[:, None] / (place**2 - line[None] ** 2 - 1j * place * widths[:, None])
+    total = jnp.abs(shapes.sum(axis=0)) ** 2
+    return jnp.sum(jnp.log(total)) - 40 * jnp.log(total.sum())
+
+
+def largest(theta, scale):
+    return logsumexp(theta[:, None] * jnp.arange(4.0) + scale, axis=1).sum() + jnp.max(theta)
+
+
+def products(theta, scale):
+    return jnp.prod(1.0 + 0.1 * jnp.tanh(theta)) * scale, jnp.all(theta < 9.0), jnp.argmax(theta)
+
+
+def columns(table, scale):
+    """The rows are columns on the way."""
+    turned = jnp.exp(table.T * scale)
+    return jnp.sort(turned, axis=0)[0] @ TARGET + jnp.sum(jnp.cumsum(turned, axis=0))
+
+
+def softmax(theta, scale):
+    return jnp.sum(jax.nn.softmax(theta * scale) * TARGET)
+
+
+def smoothed(theta, scale):
+    """A loop over the rows, and rows that are sorted: all of them."""
+    return jax.lax.scan(lambda c, x: (0.9 * c + x, c), scale, jnp.sort(theta))[0]
+
+
+class Case(NamedTuple):
+    """A function, its arguments, and whether a change of a row of the first runs that row alone."""
+
+    fun: Any
+    args: tuple[Any, ...]
+    is_by_rows: bool = True
+
+
+def with_gradient(fun, *argnums):
+    return jax.value_and_grad(fun, argnums)
+
+
+_PAIR = THETA, 0.3, 0.9
+_FACTORS = RNG.normal(size=(NUM, 3)), RNG.normal(size=(9, 3))
+_PROCESSES = np.full(NUM, 0.3), np.full(NUM, 0.5)
+_NETWORK = RNG.normal(size=(NUM, 3)), WEIGHTS
+_WAVES = THETA + 3.0, np.full(NUM, 0.1)
+
+CASES = {
+    "groups": Case(groups, _PAIR),
+    "groups, gradient": Case(with_gradient(groups, 0, 1, 2), _PAIR),
+    "groups, Hessian": Case(jax.hessian(groups, (1, 2)), _PAIR),
+    "look-up": Case(looked_up, _PAIR),
+    "look-up, gradient": Case(with_gradient(looked_up, 0, 1, 2), _PAIR),
+    "look-up by an argument": Case(with_gradient(by_ids, 0), (THETA, IDS)),
+    "factors": Case(factors, _FACTORS),
+    "factors, gradient": Case(with_gradient(factors, 0, 1), _FACTORS),
+    "processes": Case(processes, _PROCESSES),
+    "processes, gradient": Case(with_gradient(processes, 0, 1), _PROCESSES),
+    "network": Case(network, _NETWORK),
+    "network, gradient": Case(with_gradient(network, 0, 1), _NETWORK),
+    "waves": Case(waves, _WAVES, is_by_rows=False),
+    "waves, gradient": Case(with_gradient(waves, 0, 1), _WAVES, is_by_rows=False),
+    "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
+    "products": Case(products, (THETA, 0.5)),
+    "columns": Case(with_gradient(columns, 1), (RNG.normal(size=(NUM, 4)), 0.3)),
+    "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
+    "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
+}
