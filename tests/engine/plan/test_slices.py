@@ -45,7 +45,7 @@ class Sliced:
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
         self.plan = slice_plan(self.facts, (0,), capacity, value_at(self.facts, self.leaves))
         self.capacity = capacity
-        kept = [*priming_saves(self.facts, self.plan), *self.plan.saves, *self.plan.base_loads]
+        kept = [*priming_saves(self.facts, self.plan), *self.plan.sliced.tables]
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
         self.next = self.compiled(self.plan)
         self.prime()

@@ -588,7 +588,10 @@ class Engine:
             program = self.slices.priming if candidate == "priming" else entry.program
         assert program is not None
         loads = program.loads
-        if candidate == "slices":
+        if candidate == "priming":
+            saved.fill_tables(self.slices)
+            results = program(saved.feeds, ())
+        elif candidate == "slices":
             results = program(saved.feeds, saved.taken or ())
         else:
             if self.facts.is_minimal and not self.chooser.is_exact:

@@ -42,7 +42,8 @@ class Sliced:
 
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
-    the baseline's value; equations of the function that it stands for.
+    the baseline's value; equations of the function that it stands for; what is loaded and made of
+    indices alone.
     """
 
     leaves: tuple[int, ...]
@@ -51,6 +52,7 @@ class Sliced:
     numbers: Var
     olds: dict[Var, Var]
     num_eqns: int = 0
+    tables: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ with the new rows written in, which is saved again. Where rows meet:
   S + sum_dirty new - sum_dirty old, with the old rows computed again from the old inputs; a guard
   says whether more was lost to rounding than the sum itself loses;
 - a look-up `x[ids]` with clean ids is dirty in the rows that have a dirty one as id: a table of
-  each id's rows is kept. The sum of rows back to their ids is one over the table's rows.
+  each id's rows is kept. The sum of rows back to their ids is one over the table's rows, and of a
+  sum over all of them a value per id is kept.
 
 Law: with the numbers of all rows that differ from the baseline's among those given, running the
 plan gives the outputs of the whole program up to rounding. The rules are those of `primitives`; no
@@ -74,7 +75,7 @@ class RowSet:
 
     Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
     others repeat one, or stand for none, where `length` is their number; the set from which it was
-    looked up, and by which indices.
+    looked up, by which indices, and whether those out of range read the last row.
     """
 
     numbers: Any
@@ -83,6 +84,7 @@ class RowSet:
     counts: Any
     parent: RowSet | None = None
     indices: Atom | None = None
+    clips: bool = False
 
 
 class _Rows(NamedTuple):
@@ -268,6 +270,9 @@ class _Slicer:
         if rows.axis not in axes:
             raise NotByRowsError
         others = tuple(d for d in axes if d != rows.axis)
+        if rows.of.parent is not None and eqn.primitive.name == "reduce_sum":
+            self._sum_by_ids(eqn, rows, others)
+            return
         shape = shape_of(operand)
         if np.prod([size for d, size in enumerate(shape) if d not in others]) > MAX_PARTIAL:
             if eqn.primitive.name != "reduce_sum":
@@ -283,6 +288,32 @@ class _Slicer:
             last = _Rows(of_rows(rows.new), None, axis, rows.of)
         together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
         (value,) = _jax.apply(together, [self._written(operand, last)])
+        self._set_whole(eqn.outvars[0], value)
+
+    def _sum_by_ids(self, eqn: Equation, rows: _Rows, others: tuple[int, ...]) -> None:
+        """A sum over rows that were looked up: of a value per id, with one for those of none."""
+        operand = eqn.invars[0]
+        members = rows.of
+        parent, indices = members.parent, members.indices
+        assert parent is not None
+        assert isinstance(operand, Var)
+        assert isinstance(indices, Var)
+
+        def per_row(x: Any) -> Any:
+            x = _moved(x, rows.axis, 0)
+            axes = tuple(d + (d < rows.axis) for d in others)
+            return lax.reduce_sum(x, axes) if axes else x
+
+        def per_id(x: Any, indices: Any) -> Any:
+            x = per_row(x)
+            ids = _ids(jnp, indices, parent.length, clips=members.clips)
+            return jnp.zeros((parent.length + 1, *x.shape[1:]), x.dtype).at[ids].add(x)
+
+        kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
+        partial = self.facts.derived.make(kind, [operand, indices], per_id)
+        sums = _Rows(_sums(per_row(rows.new), members, parent), None, 0, parent)
+        together = eqn.replace(params={**eqn.params, "axes": (0,)})
+        (value,) = _jax.apply(together, [self._written(partial, sums)])
         self._set_whole(eqn.outvars[0], value)
 
     def _contract(self, eqn: Equation, rows: _Rows) -> None:
@@ -389,7 +420,7 @@ class _Slicer:
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
-        found = RowSet(numbers, of.size * width, length, counts, of, indices)
+        found = RowSet(numbers, of.size * width, length, counts, of, indices, clips)
         self.clean_rows[key] = found
         return found
 
@@ -417,14 +448,10 @@ class _Slicer:
         parent = rows.of.parent
         assert parent is not None
         base = self._rows_of(eqn.invars[0], axis, parent, lambda rows: rows.new)
-        # Not `counts`: what repeats a row is to have its sum, too.
-        is_there = lax.lt(rows.of.numbers, np.int32(rows.of.length))
 
         def summed(value: Any) -> Any:
-            value = _moved(_masked(value, rows.axis, is_there), rows.axis, 0)
-            shape = (parent.size, rows.of.size // parent.size, *value.shape[1:])
-            total = lax.reduce_sum(lax.reshape(value, shape), (1,))
-            return lax.add(base, _moved(total, 0, axis))
+            sums = _sums(_moved(value, rows.axis, 0), rows.of, parent)
+            return lax.add(base, _moved(sums, 0, axis))
 
         old = None if rows.old is None else summed(rows.old)
         self.dirty[eqn.outvars[0]] = _Rows(summed(rows.new), old, axis, parent)
@@ -518,6 +545,14 @@ def _repeated(value: Any, axis: int, target: int, count: int) -> Any:
     spread = (number, count // number, *rest)
     value = lax.broadcast_in_dim(value, spread, (0, *range(2, len(spread))))
     return _moved(lax.reshape(value, (count, *rest)), 0, target)
+
+
+def _sums(value: Any, members: RowSet, parent: RowSet) -> Any:
+    """The sum over each id's rows, these along the first axis."""
+    # Not `counts`: what repeats an id is to have its sum, too.
+    value = _masked(value, 0, lax.lt(members.numbers, np.int32(members.length)))
+    shape = (parent.size, members.size // parent.size, *value.shape[1:])
+    return lax.reduce_sum(lax.reshape(value, shape), (1,))
 
 
 def _batch_of(eqn: Equation, axis: int) -> int:
@@ -627,10 +662,11 @@ def slice_plan(
 
 
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
-    """What a plan for rows reads of its baseline, besides inputs and outputs."""
+    """What a plan for rows reads besides inputs, outputs and tables."""
     assert plan.sliced is not None
     given = {*facts.outvars, *facts.invars}
-    return [var for var in plan.sliced.olds.values() if var not in given]
+    read = [*plan.sliced.olds.values(), *plan.base_loads]
+    return [var for var in read if var not in given and var not in plan.sliced.tables]
 
 
 class _Traced(NamedTuple):
@@ -697,6 +733,7 @@ class _Tracing(NamedTuple):
             numbers,
             {name: var for var, name in names.items()},
             len(reached),
+            tuple(asked.tables),
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)

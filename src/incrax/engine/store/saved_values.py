@@ -19,7 +19,7 @@ from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.slices import Kind
+from incrax.engine.policy.slices import Kind, Slices
 from incrax.engine.store.store import Pairs, State, Store, available_in
 
 
@@ -162,6 +162,13 @@ class SavedValues:
         plan = self.segments.joint_plan(variables, self.dirty, lambda var: self.find(var) is None)
         if plan is not None:
             self._keep(plan, self.segments.joint(plan)(self.feeds, ()))
+
+    def fill_tables(self, slices: Slices) -> None:
+        """Compute what programs for rows make of indices, where it is missing."""
+        filling = slices.filling
+        if filling is not None and self.missing(slices.tables):
+            assert filling.plan is not None
+            self._keep(filling.plan, filling(self.feeds, ()))
 
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""
