@@ -45,7 +45,7 @@ class Sliced:
         self.leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
         self.plan = slice_plan(self.facts, (0,), capacity, value_at(self.facts, self.leaves))
         self.capacity = capacity
-        kept = [*priming_saves(self.facts, self.plan), *self.plan.sliced.tables]
+        kept = priming_saves(self.facts, self.plan)
         self.first = self.compiled(plan_whole(self.facts, dict.fromkeys(kept)))
         self.next = self.compiled(self.plan)
         self.prime()
@@ -72,6 +72,10 @@ class Sliced:
 
     def prime(self):
         self.outputs, self.saved, _ = self.first(self.leaves, [])
+        value_of = value_at(self.facts, self.leaves)
+        for var in self.plan.sliced.tables:
+            source, make = self.facts.derived.on_host[var]
+            self.saved[var] = jnp.asarray(make(value_of(source)))
 
     def load(self, var, numbers):
         sliced = self.plan.sliced
@@ -160,4 +164,4 @@ def test_a_table_of_too_few_slots_must_not_be_used():
 def test_a_look_up_of_most_rows_is_not_divided():
     facts = Sliced("look-up", 1).facts
     plan = slice_plan(facts, (0,), 4, value_at(facts, CASES["look-up"].args))
-    assert not any(var in facts.derived.recipes for var in plan.base_loads)
+    assert not plan.sliced.tables

@@ -589,7 +589,7 @@ class Engine:
         assert program is not None
         loads = program.loads
         if candidate == "priming":
-            saved.fill_tables(self.slices)
+            saved.fill_tables(self.slices.tables, value_at(self.facts, saved.feeds))
             results = program(saved.feeds, ())
         elif candidate == "slices":
             results = program(saved.feeds, saved.taken or ())

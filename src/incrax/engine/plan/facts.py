@@ -79,6 +79,8 @@ class Facts:
         mask = self.masks.get(var)
         if mask is None:
             mask = self._masks.get(var)
+        if mask is None and var in self.derived.on_host:
+            mask = self._masks[var] = self.mask(self.derived.on_host[var].source)
         if mask is None:
             for eqn in self.derived.recipes[var]:
                 inputs = 0

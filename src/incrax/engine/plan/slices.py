@@ -41,10 +41,11 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
-from incrax.engine.rewrites.partial_sums import live
+from incrax.engine.rewrites.partial_sums import HostRecipe, live
 from incrax.primitives.entry import shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
+from incrax.primitives.table import entry_of
 
 MAX_UNROLLED = 8
 """Rows up to which each is written by itself: XLA's scatter is a loop."""
@@ -406,14 +407,15 @@ class _Slicer:
         if width * of.size > MAX_TABLE_SHARE * length:
             raise NotByRowsError
         kind = ("members", of.length, width, clips)
-        table = self.facts.derived.make(
-            kind, [indices], lambda x: _member_table(x, of.length, width, clips=clips)
-        )
+        make = functools.partial(_member_table, length=of.length, width=width, clips=clips)
+        aval = _jax.array_aval((of.length, width), np.int32)
+        recipe = HostRecipe(indices, make)
+        table = self.facts.derived.make_on_host(kind, aval, recipe)
         taken = _taken(self._table(table), 0, of)
         if self.facts.mask(indices):
-            fits = self.facts.derived.make(
-                ("fits", *kind), [indices], lambda x: _fits(x, of.length, width, clips=clips)
-            )
+            make = functools.partial(_fits, length=of.length, width=width, clips=clips)
+            recipe = HostRecipe(indices, make)
+            fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
             self.guards.append(self._table(fits))
         numbers = lax.reshape(taken, (of.size * width,))
         counts = lax.broadcast_in_dim(of.counts, (of.size, width), (0,))
@@ -579,36 +581,44 @@ def _ids(xp: Any, indices: Any, length: int, *, clips: bool) -> Any:
     return xp.where((ids < 0) | (ids >= length), length, ids)
 
 
-def _member_table(indices: Any, length: int, width: int, *, clips: bool) -> Any:
+def _member_table(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
     """For each id, the numbers of the rows that have it, in `width` slots; int32 of shape
-    (length, width). Spare slots hold the number of rows.
+    (length, width). Spare slots hold the number of rows; more rows than slots are left out.
     """
-    ids = _ids(jnp, indices, length, clips=clips)
-    order = jnp.argsort(ids, stable=True).astype(jnp.int32)
-    starts = jnp.searchsorted(ids[order], jnp.arange(length + 1))
-    slots = starts[:-1, None] + jnp.arange(width)
+    ids = _ids(np, indices, length, clips=clips)
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    starts = np.searchsorted(ids[order], np.arange(length + 1))
+    slots = starts[:-1, None] + np.arange(width)
     is_there = slots < starts[1:, None]
-    found = order[jnp.minimum(slots, ids.size - 1)]
-    return jnp.where(is_there, found, jnp.int32(ids.size))
+    found = order[np.minimum(slots, ids.size - 1)]
+    return np.where(is_there, found, np.int32(ids.size))
 
 
-def _fits(indices: Any, length: int, width: int, *, clips: bool) -> Any:
+def _fits(indices: np.ndarray, length: int, width: int, *, clips: bool) -> np.ndarray:
     """Whether no id has more rows than there are slots."""
-    ids = _ids(jnp, indices, length, clips=clips)
-    return jnp.max(jnp.bincount(ids, length=length + 1)[:-1]) <= width
+    ids = _ids(np, indices, length, clips=clips)
+    return np.asarray(np.bincount(ids, minlength=length + 1)[:-1].max() <= width)
 
 
 # --- the plan -------------------------------------------------------------------------------------
 
 
 def value_at(facts: Facts, feeds: Sequence[Any]) -> ValueOf:
-    """The values of variables where the inputs are these."""
+    """The values of variables where the inputs are these; with NumPy, where that is known, as it
+    compiles nothing.
+    """
 
     def value_of(var: Var) -> np.ndarray:
         program = facts.program
-        env = dict(zip(program.invars, feeds, strict=True))
+        env: dict[Var, Any] = dict(zip(program.invars, feeds, strict=True))
         env.update(zip(program.constvars, program.consts, strict=True))
-        _jax.evaluate(plan_fill(facts, [var], lambda _: False).eqns, env)
+        for eqn in plan_fill(facts, [var], lambda _: False).eqns:
+            constant = entry_of(eqn).constant
+            if constant is None:
+                _jax.evaluate([eqn], env)
+            else:
+                values = [np.asarray(_jax.read(atom, env)) for atom in eqn.invars]
+                env[eqn.outvars[0]] = constant(*values, **eqn.params)
         return np.asarray(env[var])
 
     return value_of
@@ -635,10 +645,10 @@ def slice_plan(
     written = {var for eqn in traced.eqns for var in written_vars(eqn)}
     extra = {traced.sliced.numbers, *traced.sliced.olds}
     needed = [var for var in read if var not in written and var not in extra]
-    tables = [var for var in needed if var in facts.derived.recipes]
+    tables = traced.sliced.tables
     frontier = choose_frontier(
         facts.listing,
-        [var for var in needed if var not in facts.derived.recipes],
+        [var for var in needed if var not in tables],
         (),
         lambda var: facts.load_seconds(var) + NEW_VALUE_S if facts.is_saveable(var) else None,
         lambda number: facts.seconds(facts.eqns[number]),

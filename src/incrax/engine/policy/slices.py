@@ -5,7 +5,7 @@ must not know values.
 
 One entry serves all rows: its uses and its seconds are those of every row. A program reads values of
 the baseline, so that the whole function, while such programs serve, saves them as it runs: the
-priming program takes its place. What is made of indices alone, the filling program makes once.
+priming program takes its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
-from incrax.engine.plan.plan import Plan, plan_fill, plan_whole
+from incrax.engine.plan.plan import Plan, plan_whole
 from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
@@ -86,7 +86,6 @@ class Slices:
         self.primed: dict[Var, None] = {}
         self.priming: TimedProgram | None = None
         self.tables: dict[Var, None] = {}
-        self.filling: TimedProgram | None = None
         self.is_priming_used = False
         self.num_differences = 0
 
@@ -207,10 +206,7 @@ class Slices:
         if self.priming is None or not self.primed.keys() >= saves.keys():
             self.primed |= saves
             self.priming = self._program(plan_whole(self.facts, self.primed))
-        tables = dict.fromkeys(plan.sliced.tables)
-        if not self.tables.keys() >= tables.keys():
-            self.tables |= tables
-            self.filling = self._program(plan_fill(self.facts, self.tables, lambda _: False))
+        self.tables |= dict.fromkeys(plan.sliced.tables)
         self.saved |= {**self.primed, **self.tables, **dict.fromkeys(plan.saves)}
 
     def _program(self, plan: Plan) -> TimedProgram:
@@ -230,5 +226,4 @@ class Slices:
         other.primed = dict(self.primed)
         other.priming = None if self.priming is None else self.priming.copy(clock, pool)
         other.tables = dict(self.tables)
-        other.filling = None if self.filling is None else self.filling.copy(clock, pool)
         return other

@@ -36,8 +36,17 @@ MIN_ROW_SIZE = 1024
 """Elements below which a reduction is left alone."""
 
 
+class HostRecipe(NamedTuple):
+    """How a derived variable is made with NumPy of the value of one variable."""
+
+    source: Var
+    make: Callable[[np.ndarray], np.ndarray]
+
+
 class DerivedTable:
     """Recipes of derived variables, interned by what they are made of.
+
+    `on_host` has those that no program computes: tables of indices.
 
     `matrices` are those variables that only a matrix product reads; `flags` has for some of them a
     variable that is computed with it and says whether it may be used.
@@ -47,6 +56,7 @@ class DerivedTable:
         self.recipes: dict[Var, tuple[Equation, ...]] = {}
         self.matrices: set[Var] = set()
         self.flags: dict[Var, Var] = {}
+        self.on_host: dict[Var, HostRecipe] = {}
         self._made: dict[Hashable, Var] = {}
 
     def make(self, kind: Hashable, inputs: Sequence[Var], fun: Callable[..., Any]) -> Var:
@@ -69,6 +79,14 @@ class DerivedTable:
             (matrix, flag), eqns = traced_equations(fun, inputs)
             self.recipes[matrix], self.flags[matrix], self._made[key] = eqns, flag, matrix
             self.matrices.add(matrix)
+        return self._made[key]
+
+    def make_on_host(self, kind: Hashable, aval: Any, recipe: HostRecipe) -> Var:
+        """The variable of this type that is made with NumPy."""
+        key = (kind, recipe.source)
+        if key not in self._made:
+            var = self._made[key] = _jax.new_var(aval)
+            self.on_host[var] = recipe
         return self._made[key]
 
     def make_sum(self, terms: Sequence[Var], like: Equation) -> Var:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from incrax._jax import Var
@@ -18,8 +19,9 @@ from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
+from incrax.engine.plan.slices import ValueOf
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.slices import Kind, Slices
+from incrax.engine.policy.slices import Kind
 from incrax.engine.store.store import Pairs, State, Store, available_in
 
 
@@ -163,12 +165,15 @@ class SavedValues:
         if plan is not None:
             self._keep(plan, self.segments.joint(plan)(self.feeds, ()))
 
-    def fill_tables(self, slices: Slices) -> None:
-        """Compute what programs for rows make of indices, where it is missing."""
-        filling = slices.filling
-        if filling is not None and self.missing(slices.tables):
-            assert filling.plan is not None
-            self._keep(filling.plan, filling(self.feeds, ()))
+    def fill_tables(self, tables: Iterable[Var], value_of: ValueOf) -> None:
+        """Make tables of indices, where they are missing, on the host."""
+        found: dict[Var, Any] = {}
+        for var in self.missing(tables):
+            source, make = self.derived.on_host[var]
+            indices = value_of(source)
+            assert indices is not None
+            found[var] = jax.device_put(make(indices))
+        self._note(found)
 
     def _compute_in_order(self, group: tuple[Var, ...]) -> None:
         """Compute a group, after the groups that it loads and that are missing."""
@@ -209,9 +214,12 @@ class SavedValues:
         for var in [var for var in filled if var in flags]:
             if not filled.pop(flags[var]):
                 raise UnusableError
-        self.computed.update(filled)
         self.plans.append(plan)
         self.stats.filled += len(plan.eqns)
+        self._note(filled)
+
+    def _note(self, filled: dict[Var, Any]) -> None:
+        self.computed.update(filled)
         mask = self.facts.mask
         for state, dirty in self.pairs:
             clean = {var: x for var, x in filled.items() if not mask(var) & dirty}
