@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
+from incrax import Bound
 from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit import records
@@ -168,7 +169,7 @@ _READERS = {
 
 
 def profile(
-    result: FitResult | tuple[Any, ...],
+    result: FitResult | Bound | tuple[Any, ...],
     name: str,
     *,
     grid: Any = None,
@@ -184,7 +185,8 @@ def profile(
     and what only they reach is loaded.
 
     Args:
-        result: a minimum; or a tuple of what `minimize` takes, which is minimised first.
+        result: a minimum; or a bound model, or a tuple of what `minimize` takes, which is minimised
+            first.
         name: of the element, as in `result.names`.
         grid: values of the element, shape (k,), in any order; None: `num_points` around the
             minimum.
@@ -208,7 +210,7 @@ def profile(
         >>> abs(found.rise).round(3).tolist()
         [0.5, 0.0, 0.5]
     """
-    result = _minimum(result, "profile")
+    result = minimum_of(result, "profile")
     number = result.number(name)
     points = _grid(result, number, grid, num_points, width)
     found = _followed(result, [number], points[:, None], tolerance, progress=progress)
@@ -216,7 +218,7 @@ def profile(
 
 
 def scan2d(
-    result: FitResult | tuple[Any, ...],
+    result: FitResult | Bound | tuple[Any, ...],
     first: str,
     second: str,
     *,
@@ -251,7 +253,7 @@ def scan2d(
     Cost: one to two evaluations of value and gradient per point, or one value if nothing is
     minimised.
     """
-    result = _minimum(result, "scan2d")
+    result = minimum_of(result, "scan2d")
     numbers = _pair(result, first, second)
     sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
     given = (None, None) if grids is None else grids
@@ -265,7 +267,7 @@ def scan2d(
 
 
 def contour(
-    result: FitResult | tuple[Any, ...],
+    result: FitResult | Bound | tuple[Any, ...],
     first: str,
     second: str,
     *,
@@ -299,7 +301,7 @@ def contour(
     """
     if method not in ("mncontour", "grid"):
         raise ValueError(f'`contour(method=...)` got {method!r}; use "mncontour" or "grid".')
-    result = _minimum(result, "contour")
+    result = minimum_of(result, "contour")
     _pair(result, first, second)
     standard = _standard_rise(cl)
     level = result.errordef * standard
@@ -332,7 +334,14 @@ def _standard_rise(cl: float) -> float:
 # --- inner ----------------------------------------------------------------------------------------
 
 
-def _minimum(result: Any, what: str) -> FitResult:
+def minimum_of(result: Any, what: str) -> FitResult:
+    """A minimum to go out from: what users gave, or where it is minimised.
+
+    Raises:
+        MinimumError: it is none, or none that a scalar function has.
+    """
+    if isinstance(result, Bound):
+        result = (result,)
     found = result if isinstance(result, FitResult) else minimize(*result)
     found.task(what)
     if not found.is_near:
