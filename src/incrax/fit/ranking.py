@@ -121,6 +121,7 @@ class Impacts(ShownAsText):
         errors = self.pull_errors[:count].T
         left.errorbar(self.pulls[:count], places, xerr=errors, fmt="o", ms=4, color="black")
         left.set_yticks(places, [self._label(k) for k in range(count)])
+        left.set_xlim(*np.array([-1.0, 1.0]) * max(2.0, *np.abs(left.get_xlim())))
         left.set_xlabel("pull, (value - centre) / width")
         shifts = self.shifts[:count].T
         for side, shift, color in zip("-+", shifts, ("C1", "C0"), strict=True):
@@ -129,7 +130,9 @@ class Impacts(ShownAsText):
             )
         right.axvline(0, color="0.6", lw=0.8)
         right.set_xlabel(f"shift of {self.poi} = {self.value:.4g} ± {self.error:.2g}")
-        right.legend(loc="lower right")
+        right.locator_params(axis="x", nbins=5)
+        # Above the bars, as there is no corner that is free in all rankings.
+        right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
         return axes
 
     def _label(self, k: int) -> str:
