@@ -54,6 +54,7 @@ def test_impacts_of_a_linear_model_are_covariances(linear):
 
 
 def test_a_point_of_a_linear_model_is_one_evaluation(linear):
+    assert linear.errors.shape == (5,)  # the exact Hessian is known now
     found = fit.impacts(linear, "mu")
     assert found.counts.gradients <= 8 + 2
     assert found.counts.hessians == 0
@@ -118,22 +119,51 @@ def test_impacts_are_those_of_fits_from_scratch(fitted):
         expected = [brute_force(number, value) - best for value in held]
         np.testing.assert_allclose(shifts, expected, atol=1e-3 * found.error)
     assert np.all(np.diff(found.sizes) <= 0)
-    assert found.counts.gradients <= 1 + 2 * 2 * NUM_NUISANCES
+    differences = 1 + 6 * (1 + NUM_NUISANCES)
+    assert found.counts.gradients <= differences + 1 + 2 * 2 * NUM_NUISANCES
     assert found.counts.hessians == 0
 
 
 def test_nothing_is_traced_or_compiled_after_the_fit():
     m = template()
     found = fit.minimize(m)
-    found.errors  # noqa: B018
     traced.clear()
     compiled.clear()
     fit.impacts(found, "mu")
+    assert not found.has_hessian  # what users read of a result is exact
     m.fix("theta[2]")
     again = fit.impacts(m, "mu")
     assert "theta[2]" not in again.names
     assert not traced
     assert not compiled
+
+
+def test_differences_of_gradients_do_for_the_exact_hessian():
+    found = fit.minimize(template())
+    by_differences = fit.impacts(found, "mu")
+    assert found.errors[0] == pytest.approx(by_differences.error, rel=1e-5)
+    exact = fit.impacts(found, "mu")
+    assert exact.names == by_differences.names
+    np.testing.assert_allclose(by_differences.errors, exact.errors, rtol=1e-5)
+    np.testing.assert_allclose(by_differences.shifts, exact.shifts, atol=1e-3 * exact.error)
+
+
+@pytest.mark.parametrize(
+    ("loss", "bounds"),
+    [
+        (lambda p: p["mu"] ** 2 + (p["mu"] + p["theta"]) ** 2 + 1e-9 * p["theta"] ** 2, None),
+        (lambda p: p["mu"] ** 2 + (p["theta"] - 2.0) ** 2, {"p['theta']": (None, 1.0)}),
+        (lambda p: p["mu"] ** 2 + 1e-7 * (p["mu"] + p["theta"]) ** 2 + 0.0 * p["theta"], None),
+    ],
+    ids=["well determined", "at a bound", "hardly determined"],
+)
+def test_errors_are_those_of_the_exact_hessian_where_differences_do_not_do(loss, bounds):
+    found = fit.minimize(loss, {"mu": 0.5, "theta": 0.5}, bounds=bounds, method="L-BFGS-B")
+    exact = fit.minimize(loss, {"mu": 0.5, "theta": 0.5}, bounds=bounds, method="L-BFGS-B")
+    exact.errors  # noqa: B018
+    np.testing.assert_allclose(
+        fit.impacts(found, "mu").errors, fit.impacts(exact, "mu").errors, rtol=1e-4
+    )
 
 
 def test_how_near_the_fit_came_to_its_minimum_is_no_part_of_the_impacts(fitted):

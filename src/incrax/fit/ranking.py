@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit import records
+from incrax.fit.covariance import differenced
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.messages import (
     nuisance_of_interest,
@@ -27,7 +28,7 @@ from incrax.fit.messages import (
     wrong_nuisance_constraint,
 )
 from incrax.fit.result import NOISE, FitResult
-from incrax.fit.scans import minimum_of
+from incrax.fit.scans import check_near, fit_of
 from incrax.fit.task import CountedTask, Counts, Work, work_of
 
 TOLERANCE = 1e-6
@@ -224,8 +225,10 @@ def impacts(
         MinimumError: a name is no free element or stands for several, there is no minimum, or a
             constraint does not fit.
 
-    Cost: one to three evaluations of value and gradient per nuisance parameter and side, and one
-        Hessian for all; nothing is traced or compiled after the fit and its errors.
+    Cost: one to three evaluations of value and gradient per nuisance parameter and side. If the
+        result has no Hessian yet, it is found by differences of gradients (two per free element, to
+        some 1e-8) away from bounds, where it is well determined; elsewhere the exact one is
+        evaluated. So nothing is traced or compiled after most fits.
 
     Example:
         >>> from incrax import fit
@@ -235,14 +238,16 @@ def impacts(
         >>> found.names, found.shifts.round(3).tolist(), abs(found.pulls.round(2)).tolist()
         (("p['theta']",), [[0.5, -0.5]], [0.0])
     """
-    result = minimum_of(result, "impacts")
+    result = fit_of(result, "impacts")
+    task = result.task("impacts")
+    before = work_of(task.prepared)
+    counted = CountedTask(task)
+    result = _curved(result, counted)
+    check_near(result, "impacts")
     interest = _only(poi, result.names)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
     errors = np.array([_errors(result, number) for number in numbers]).reshape(-1, 2)
-    task = result.task("impacts")
-    before = work_of(task.prepared)
-    counted = CountedTask(task)
     eps = float(np.finfo(task.dtype).eps)
     goal = max(tolerance * result.errordef, NOISE * eps * abs(result.value))
     best = _best(result, counted, goal)
@@ -288,6 +293,22 @@ def _errors(result: FitResult, number: int) -> tuple[float, float]:
         return -found.lower, found.upper
     error = float(result.errors[number])
     return (error, error) if np.isfinite(error) else (np.nan, np.nan)
+
+
+def _curved(result: FitResult, counted: CountedTask) -> FitResult:
+    """The fit with second derivatives: those that it has, else by differences of gradients, which
+    it has compiled, where these are as good.
+    """
+    if result.has_hessian or counted.task.dtype != np.float64:
+        return result
+    first = counted.gradient(result.values)
+    hessian = differenced(counted.gradient, result.values, result.bounds, result.errordef)
+    if hessian is None:
+        return result
+    # Another object, since those of users say that their derivatives are exact.
+    found = replace(result)
+    found.keep(gradient=first, hessian=hessian)
+    return found
 
 
 def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:

@@ -569,6 +569,11 @@ class FitResult(ShownAsText):
         is_done = self.is_minimum and self._left <= PRECISE * self.errordef
         return self.retold(status=Status.AT_PRECISION) if is_done else self
 
+    @property
+    def has_hessian(self) -> bool:
+        """Whether second derivatives at the end are known already."""
+        return "hessian" in self.__dict__
+
     def keep(self, **derivatives: np.ndarray) -> None:
         """Derivatives at the end that are known already."""
         self.__dict__.update(derivatives)

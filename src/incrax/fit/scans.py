@@ -210,7 +210,7 @@ def profile(
         >>> abs(found.rise).round(3).tolist()
         [0.5, 0.0, 0.5]
     """
-    result = minimum_of(result, "profile")
+    result = _minimum(result, "profile")
     number = result.number(name)
     points = _grid(result, number, grid, num_points, width)
     found = _followed(result, [number], points[:, None], tolerance, progress=progress)
@@ -253,7 +253,7 @@ def scan2d(
     Cost: one to two evaluations of value and gradient per point, or one value if nothing is
     minimised.
     """
-    result = minimum_of(result, "scan2d")
+    result = _minimum(result, "scan2d")
     numbers = _pair(result, first, second)
     sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
     given = (None, None) if grids is None else grids
@@ -301,7 +301,7 @@ def contour(
     """
     if method not in ("mncontour", "grid"):
         raise ValueError(f'`contour(method=...)` got {method!r}; use "mncontour" or "grid".')
-    result = minimum_of(result, "contour")
+    result = _minimum(result, "contour")
     _pair(result, first, second)
     standard = _standard_rise(cl)
     level = result.errordef * standard
@@ -334,18 +334,32 @@ def _standard_rise(cl: float) -> float:
 # --- inner ----------------------------------------------------------------------------------------
 
 
-def minimum_of(result: Any, what: str) -> FitResult:
-    """A minimum to go out from: what users gave, or where it is minimised.
+def fit_of(result: Any, what: str) -> FitResult:
+    """What users gave, or where it is minimised.
 
     Raises:
-        MinimumError: it is none, or none that a scalar function has.
+        MinimumError: it is no fit of a scalar function, or has none with it.
     """
     if isinstance(result, Bound):
         result = (result,)
     found = result if isinstance(result, FitResult) else minimize(*result)
     found.task(what)
+    return found
+
+
+def check_near(found: FitResult, what: str) -> None:
+    """Refuse a point that is no minimum to go out from.
+
+    Raises:
+        MinimumError: as it says.
+    """
     if not found.is_near:
         raise not_a_minimum(what, found.status.value)
+
+
+def _minimum(result: Any, what: str) -> FitResult:
+    found = fit_of(result, what)
+    check_near(found, what)
     return found
 
 
