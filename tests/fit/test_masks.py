@@ -194,3 +194,11 @@ def test_least_squares_with_bounds_hold_what_is_fixed():
     assert m["theta"][1] == 0.5
     assert found.bounds.lower.tolist() == [-np.inf, -0.5, -0.5]
     assert np.all(np.isfinite(found.errors))
+
+
+def test_what_is_fixed_where_its_derivative_is_zero_is_no_part_of_errors():
+    m = incrax.bind(lambda a, b: jnp.stack([a - b - 1.0, b]), a=0.5, b=0.5)
+    assert fit.levenberg_marquardt(m, is_absolute=True).errors[0] == pytest.approx(np.sqrt(2.0))
+    m.set(a=1.0, b=0.0)
+    m.fix("b")
+    assert fit.levenberg_marquardt(m, is_absolute=True).errors.tolist() == pytest.approx([1.0])
