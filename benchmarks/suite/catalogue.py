@@ -99,6 +99,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("jobs", 5),
+    Benchmark("impacts", 2, needs=("iminuit",)),
     Benchmark("mixture", 2, uses=("iminuit",)),
     Benchmark("amplitude", 7),
     Benchmark("overhead", 2),

@@ -257,6 +257,16 @@ class Incremental(Generic[P, R]):
         with self._locked():
             return dependence_table(self._asked("deps()", args, kwargs).engine)
 
+    @property
+    def num_equations(self) -> int:
+        """Equations of the whole program, of the signature that was called last.
+
+        Raises:
+            NotCalledError: before the first call.
+        """
+        with self._locked():
+            return self._asked("num_equations", (), {}).engine.num_eqns
+
     # --- control ----------------------------------------------------------------------------------
 
     def warm_up(

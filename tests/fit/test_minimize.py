@@ -328,3 +328,14 @@ def test_what_the_function_does_not_determine_has_infinite_errors():
     assert np.isinf(found.errors).tolist() == [True, True, False]
     assert found.errors[2] == pytest.approx(np.sqrt(0.5))
     assert not found.is_minimum
+
+
+def test_counting_the_work_of_a_fit_measures_nothing_of_the_machine(monkeypatch):
+    """It took a third of a second of the first fit of a process."""
+
+    def measured():
+        raise AssertionError("the machine was measured")
+
+    monkeypatch.setattr("incrax.engine.plan.facts.calibrate", measured)
+    found = fit.minimize(lambda p: (p["a"] - 1.0) ** 2 + p["a"] ** 4, {"a": 0.0})
+    assert found.work.whole > 0

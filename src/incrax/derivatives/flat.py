@@ -62,6 +62,26 @@ def element_names(paths: Sequence[str], shapes: Shapes) -> tuple[str, ...]:
     return tuple(f"{path}{list(index)}" if index else path for path, index in indices)
 
 
+class FreeElements(NamedTuple):
+    """The elements of a vector of n that may move; the others keep their values.
+
+    A mask in front of a program of all n elements: another mask needs no other program.
+    """
+
+    numbers: np.ndarray
+    """Of the k elements that may move, in order."""
+    values: np.ndarray
+    """Of all elements, shape (n,)."""
+
+    def whole(self, x: Any) -> Any:
+        """All n elements, from those k that may move; traced where `x` is."""
+        if isinstance(x, jax.Array):
+            return jnp.asarray(self.values, x.dtype).at[self.numbers].set(x)
+        found = self.values.astype(np.result_type(self.values, x))
+        found[self.numbers] = x
+        return found
+
+
 def joined(arrays: Sequence[Any]) -> jax.Array:
     """Arrays of one dtype as a vector."""
     return jnp.concatenate([jnp.ravel(x) for x in arrays])

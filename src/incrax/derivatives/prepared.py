@@ -6,7 +6,7 @@ In: a function and example arguments. Out: a `Prepared`. It must not know how de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -21,7 +21,7 @@ from incrax._names import name_of
 from incrax._stats import Stats
 from incrax.derivatives.cuts import Mark, without_marks
 from incrax.derivatives.differentiated import Derivative
-from incrax.derivatives.flat import element_names, ends
+from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.derivatives.messages import (
     not_flat,
     other_argument_type,
@@ -159,16 +159,30 @@ class Prepared:
         """
         return Flat(self, self._selection)
 
-    def flat_at(self, *args: Any) -> Flat:
+    def flat_at(self, *args: Any, free: Mapping[str, Any] | None = None) -> Flat:
         """The same as `flat`, with what is not selected as in these arguments; programs and saved
         values are shared.
 
+        Args:
+            *args: the function's arguments.
+            free: which elements vectors have: by the path of a selected leaf an array of booleans
+                of its shape, or None for all of its elements. All else of the selection stays as
+                in the arguments. None: everything.
+
         Raises:
             SelectionError: a selected leaf is complex.
+            UnknownInputError: a path names nothing.
             PreparedTypeError: an argument is of another type than the example.
+
+        Cost: derivatives are evaluated by the whole selection, whatever is free, so that another
+            `free` traces and compiles nothing.
         """
         self._check("flat_at", args)
-        return Flat(self, select("prepare", self._fun, self._wrt, args, {}))
+        selection = select("prepare", self._fun, self._wrt, args, {})
+        if free is None:
+            return Flat(self, selection)
+        shown = select("prepare", self._fun, tuple(free), args, {})
+        return Flat(self, selection, shown, list(free.values()))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -257,14 +271,25 @@ class Flat:
     input of its own, so that a vector in which a few elements changed costs what they reach.
     """
 
-    def __init__(self, prepared: Prepared, selection: Selection) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        selection: Selection,
+        shown: Selection | None = None,
+        masks: Sequence[Any] = (),
+    ) -> None:
+        """`selection` is what programs differentiate by, `shown` the part of it that vectors are
+        made of, with a mask or None for each of its leaves.
+        """
         self._prepared = prepared
         self._selection = selection
+        self._shown = selection if shown is None else shown
         self._values = selection.values
         for path, value in zip(selection.paths, self._values, strict=True):
             if jnp.iscomplexobj(value):
                 raise not_flat(path, _type_name(value))
         self._ends = ends([np.shape(value) for value in self._values])
+        self._free = self._free_elements(masks)
         self._leaves = [_held(leaf) for leaf in selection.leaves]
         placed = [position for position in selection.mirror.positions if position is not None]
         self._num_placed = len(placed)
@@ -273,12 +298,13 @@ class Flat:
     @property
     def x0(self) -> np.ndarray:
         """The example's values; a new array each time."""
-        return _vector(self._values)
+        return self._free.values[self._free.numbers]
 
     @property
     def names(self) -> tuple[str, ...]:
         """A name for each element: `params['mu']`, `x[0, 1]`."""
-        return element_names(self._selection.paths, self._ends.shapes)
+        names = element_names(self._selection.paths, self._ends.shapes)
+        return tuple(names[number] for number in self._free.numbers)
 
     def value(self, x: Any) -> Any:
         """The value: a float where the function returns a scalar, else all its elements in one
@@ -312,45 +338,61 @@ class Flat:
             np.asarray(block, np.float64).reshape(sizes[k // count], sizes[k % count])
             for k, block in enumerate(blocks)
         ]
-        return np.block([sized[i * count : (i + 1) * count] for i in range(count)])
+        whole = np.block([sized[i * count : (i + 1) * count] for i in range(count)])
+        return whole[np.ix_(self._free.numbers, self._free.numbers)]
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,): `hessp` of SciPy."""
-        product = self._prepared.hvp(
-            *self.arguments(x), tangent=self._tree(self._parts(v), is_tangent=True)
-        )
-        return self._rows(product)[0]
+        still = self._free._replace(values=np.zeros(self._ends.size))
+        tangent = self._tangent(self._cut(still.whole(self._checked(v))))
+        return self._rows(self._prepared.hvp(*self.arguments(x), tangent=tangent))[0]
 
     def unflatten(self, x: Any) -> Any:
-        """A vector in the shape of the selection."""
-        return self._tree(self._parts(x))
+        """A vector in the shape of the selection, or of what is free of it."""
+        parts = dict(zip(self._selection.numbers, self._parts(x), strict=True))
+        return self._shown.tree([parts[number] for number in self._shown.numbers])
 
     def arguments(self, x: Any) -> tuple[Any, ...]:
         """The arguments of the function at a vector."""
         leaves = list(self._leaves)
-        for number, part in zip(self._selection.numbers, self._parts(x), strict=True):
+        parts = dict(zip(self._selection.numbers, self._parts(x), strict=True))
+        # What has no free element stays the object that it is, so that no call compares its bits.
+        for number in self._shown.numbers:
             mark = leaves[number]
-            leaves[number] = type(mark)(part) if isinstance(mark, Mark) else part
+            leaves[number] = type(mark)(parts[number]) if isinstance(mark, Mark) else parts[number]
         return jax.tree.unflatten(self._selection.treedef, leaves)[0]
 
     # --- inner ------------------------------------------------------------------------------------
 
-    def _parts(self, x: Any) -> list[Any]:
-        """A vector cut into leaves of the example's types."""
-        x = np.asarray(x)
-        if x.shape != (self._ends.size,) or x.dtype.kind not in "fiu":
-            raise wrong_length(f"{x.dtype}{list(x.shape)}", self._ends.size)
-        return [
-            _like(value, part)
-            for value, part in zip(self._values, self._ends.split(x), strict=True)
-        ]
+    def _free_elements(self, masks: Sequence[Any]) -> FreeElements:
+        given = dict(
+            zip(self._shown.numbers, masks or [True] * len(self._shown.numbers), strict=True)
+        )
+        is_free = []
+        for number, shape in zip(self._selection.numbers, self._ends.shapes, strict=True):
+            mask = given.get(number, False)
+            is_free.append(np.broadcast_to(True if mask is None else mask, shape))
+        return FreeElements(np.flatnonzero(_vector(is_free)), _vector(self._values))
 
-    def _tree(self, parts: Sequence[Any], *, is_tangent: bool = False) -> Any:
-        """Parts in the shape of the selection; as a tangent, a leaf that is named twice moves
-        once.
-        """
+    def _checked(self, x: Any) -> np.ndarray:
+        x = np.asarray(x)
+        size = self._free.numbers.size
+        if x.shape != (size,) or x.dtype.kind not in "fiu":
+            raise wrong_length(f"{x.dtype}{list(x.shape)}", size)
+        return x
+
+    def _parts(self, x: Any) -> list[Any]:
+        """A vector, and what is not free, cut into leaves of the example's types."""
+        return self._cut(self._free.whole(self._checked(x)))
+
+    def _cut(self, whole: np.ndarray) -> list[Any]:
+        pieces = self._ends.split(whole)
+        return [_like(value, piece) for value, piece in zip(self._values, pieces, strict=True)]
+
+    def _tangent(self, parts: Sequence[Any]) -> Any:
+        """Parts in the shape of the selection; a leaf that is named twice moves once."""
         tree = self._selection.tree(parts)
-        if not is_tangent or self._num_placed == len(parts):
+        if self._num_placed == len(parts):
             return tree
         leaves, treedef = jax.tree.flatten(tree)
         return jax.tree.unflatten(
@@ -369,7 +411,7 @@ class Flat:
                     for block, size in zip(blocks, self._ends.sizes, strict=True)
                 ]
             )
-        return np.block(rows)
+        return np.block(rows)[:, self._free.numbers]
 
 
 def _vector(values: Sequence[Any]) -> np.ndarray:

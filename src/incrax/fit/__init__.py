@@ -13,6 +13,7 @@ from incrax.fit.joint import Constraint, constrained, gaussian_constraint, negat
 from incrax.fit.levenberg import levenberg_marquardt
 from incrax.fit.methods import Interval
 from incrax.fit.minimizing import minimize
+from incrax.fit.ranking import Impacts, impacts
 from incrax.fit.result import FitResult, Status
 from incrax.fit.scans import Scan, contour, profile, scan2d
 from incrax.fit.simulating import Toys, toys
@@ -24,6 +25,7 @@ __all__ = [
     "Counts",
     "CovarianceError",
     "FitResult",
+    "Impacts",
     "Interval",
     "LeastSquaresSteps",
     "MethodError",
@@ -39,6 +41,7 @@ __all__ = [
     "constrained",
     "contour",
     "gaussian_constraint",
+    "impacts",
     "levenberg_marquardt",
     "make_task",
     "minimize",

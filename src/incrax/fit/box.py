@@ -26,10 +26,12 @@ class Box(NamedTuple):
         return x.clip(self.lower, self.upper)
 
     def is_pressed(self, x: Any, gradient: Any) -> Any:
-        """Which elements lie at a bound that the function falls towards: they do not move."""
+        """Which elements lie at a bound that the function falls towards: they do not move; nor do
+        those whose bounds leave no room.
+        """
         at_lower = (x <= self.lower) & (gradient > 0)
         at_upper = (x >= self.upper) & (gradient < 0)
-        return at_lower | at_upper
+        return at_lower | at_upper | (self.lower == self.upper)
 
     def room(self, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """How far each element is from the bound that the function falls towards."""

@@ -5,6 +5,7 @@ In: a Hessian at a minimum. Out: the covariance of what it determines.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,16 @@ derivative of zero.
 """
 SHARE = 1e-6
 """An element is undetermined when a flat direction has at least this much of it, squared."""
+
+
+STEP = 3e-4
+"""Of differences of gradients, in errors of the element: the next term of the series is 1e-8 of the
+first there, as are rounding errors in float64.
+"""
+MAX_STEPS = 4
+"""Sizes that are tried until one is right."""
+LEAST_EIGENVALUE = 1e-5
+"""Of a Hessian by differences, scaled: below, rounding errors may be what is seen."""
 
 
 class Curvature(NamedTuple):
@@ -65,6 +76,57 @@ def curvature(hessian: np.ndarray, errordef: float, is_held: np.ndarray) -> Curv
         inside[touched] = inside[:, touched] = value
     covariance[np.ix_(free, free)] = inside
     return Curvature(covariance, is_definite=not np.any(is_flat | is_falling))
+
+
+def differenced(
+    gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, bounds: Box, errordef: float
+) -> np.ndarray | None:
+    """The Hessian by central differences of an exact gradient, shape (n, n), to some 1e-8.
+
+    Nothing is compiled for it: a Hessian of a program of some thousand equations can take XLA
+    minutes. None where it is no substitute for the exact one: near a bound, where something is
+    hardly determined, and where a gradient is not finite.
+
+    Cost: two gradients per element, four or more where the size of the element does not tell its
+        error.
+    """
+    columns = []
+    for number in range(x.size):
+        column = _column(gradient, x, number, bounds, errordef)
+        if column is None:
+            return None
+        columns.append(column)
+    hessian = 0.5 * (np.stack(columns) + np.transpose(columns))
+    scale = np.sqrt(np.diagonal(hessian))
+    is_clear = np.linalg.eigvalsh(hessian / scale / scale[:, None])[0] > LEAST_EIGENVALUE
+    return hessian if is_clear else None
+
+
+def _column(
+    gradient: Callable[[np.ndarray], np.ndarray],
+    x: np.ndarray,
+    number: int,
+    bounds: Box,
+    errordef: float,
+) -> np.ndarray | None:
+    """Second derivatives by one element and all, shape (n,); the step is tried until it fits."""
+    step = STEP * max(abs(x[number]), 1.0)
+    column = None
+    for _ in range(MAX_STEPS):
+        ends = np.stack([x, x])
+        ends[:, number] += [-step, step]
+        if np.any(bounds.inside(ends) != ends):
+            return None
+        below, above = map(gradient, ends)
+        column = (above - below) / (ends[1, number] - ends[0, number])
+        second = column[number]
+        if not (np.all(np.isfinite(column)) and second > 0):
+            return None
+        wanted = STEP * np.sqrt(2 * errordef / second)
+        if 0.1 * wanted <= step <= 2 * wanted:
+            break
+        step = wanted
+    return column
 
 
 def is_held_by(

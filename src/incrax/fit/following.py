@@ -47,7 +47,7 @@ class Follower:
         self.counted = counted
         self._bounds = counted.bounds
         self.goal = goal
-        self.held = np.array(held)
+        self.held = np.array(held, int)  # also where nothing is held
         self.known = [first]
         self._places = first.x[self.held][None]
         self._scale = np.sqrt(np.abs(np.diagonal(first.metric))[self.held])

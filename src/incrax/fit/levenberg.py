@@ -143,6 +143,8 @@ def levenberg_marquardt(
     tolerance = (
         float(np.finfo(task.x.dtype).eps ** (2 / 3)) if tolerance is None else float(tolerance)
     )
+    asked = task
+    task = task.pinned()
     roots = None if weights is None else roots_of_weights(weights, _types(residuals, task))
     solver = chosen(check_solver(solver), residuals, task, roots)
     settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
@@ -154,9 +156,11 @@ def levenberg_marquardt(
         found = _compiled(residuals, task, roots, setup, progress=progress)
     else:
         found = _hosted(residuals, task, roots, setup, callback, progress=progress)
+    made = _result(asked, found, is_absolute=is_absolute)
     if model is not None:
-        model.set_vector(task.box.inside(found.x))
-    return _result(task, found, is_absolute=is_absolute)
+        model.keep_differentiated()
+        model.set_vector(asked.box.inside(made.values))
+    return made
 
 
 def _hosted(
@@ -239,14 +243,20 @@ def status_of(code: int, num_residuals: int, num_params: int) -> Status:
 
 
 def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
+    """Of a search of all elements of the task's layout; what is fixed is left out."""
     end = found.summary
     num_residuals = found.residuals.size
+    linear = LinearModel(found.residuals, found.inverse, found.is_free, found.is_known)
+    values = np.asarray(found.x)
+    if task.free is not None:
+        linear = linear.of(task.free.numbers)
+        values = values[task.free.numbers]
     return FitResult(
         status=status_of(int(end.status), num_residuals, task.x.size),
         method="levenberg-marquardt",
         message="",
         value=end.cost,
-        values=np.asarray(found.x),
+        values=values,
         names=task.names,
         bounds=task.box,
         errordef=0.5,
@@ -255,6 +265,6 @@ def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
         num_residuals=int(end.num_residuals),
         num_dof=num_residuals - int(end.rank),
         is_absolute=is_absolute,
-        _linear=LinearModel(found.residuals, found.inverse, found.is_free, found.is_known),
+        _linear=linear,
         _problem=task,
     )

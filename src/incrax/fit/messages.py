@@ -297,6 +297,32 @@ def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
     )
 
 
+def several_elements(name: str, found: Sequence[str]) -> MinimumError:
+    """A name that several elements have."""
+    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
+    return MinimumError(
+        f"`impacts` got {name!r}, which may be {shown}. This is usually an array without `[i]`, or "
+        f"a name that two models have. {_UNTOUCHED} Write the whole name of the one you mean."
+    )
+
+
+def nuisance_of_interest(name: str) -> MinimumError:
+    """The parameter of interest among those that are held."""
+    return MinimumError(
+        f"`impacts` got `{name}` both as the parameter of interest and in `nuisances`, and its "
+        f"impact on itself is its error. {_UNTOUCHED} Leave it out of `nuisances`."
+    )
+
+
+def wrong_nuisance_constraint(name: str, seen: str, reason: str) -> MinimumError:
+    """A constraint that gives no pull."""
+    return MinimumError(
+        f"`impacts(constraints=...)` got {seen} for `{name}`: {reason}. {_UNTOUCHED} Pass the "
+        "centre and the standard error of the constraint, numbers or arrays of the parameter's "
+        'shape: `constraints={"theta": (0.0, 1.0)}`.'
+    )
+
+
 def same_element(name: str) -> MinimumError:
     """A scan of an element against itself."""
     return MinimumError(

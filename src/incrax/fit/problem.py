@@ -17,7 +17,7 @@ import numpy as np
 from incrax import Bound
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
-from incrax.derivatives.flat import Ends, element_names, ends
+from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
 from incrax.derivatives.selection import Mirror, select, type_name
 from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
@@ -112,16 +112,33 @@ class Problem(NamedTuple):
     others: tuple[Any, ...]
     box: Box
     tree_of: Callable[[list[Any]], Any] | None = None
-    """Of bound models: the trainable inputs from their leaves."""
+    """Of bound models: the trainable inputs from the leaves of the layout."""
+    free: FreeElements | None = None
+    """Of bound models of which something is fixed that the layout has: what is free of it."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the free elements."""
-        return self.layout.names
+        names = self.layout.names
+        return names if self.free is None else tuple(names[k] for k in self.free.numbers)
 
     def arguments(self, x: Any) -> tuple[Any, ...]:
         """Those of the function at a vector."""
-        return self.layout.arguments(x, self.others)
+        return self.layout.arguments(self.whole(x), self.others)
+
+    def whole(self, x: Any) -> Any:
+        """All elements of the layout at a vector of the free ones."""
+        return x if self.free is None else self.free.whole(x)
+
+    def pinned(self) -> Problem:
+        """The same problem of all elements of the layout, what is fixed between two bounds at its
+        value: a program for one mask is one for each.
+        """
+        if self.free is None:
+            return self
+        x = self.free.whole(self.x).astype(self.x.dtype)
+        box = Box(*(self.free._replace(values=x).whole(each) for each in self.box))
+        return self._replace(x=x, box=box, free=None)
 
     def tree(self, x: Any) -> Any:
         """A vector in the shape of the first argument if all that is free is part of it; what is
@@ -132,7 +149,7 @@ class Problem(NamedTuple):
     def selected(self, x: Any) -> Any:
         """A vector in the shape of the selection, None where nothing is free."""
         tree_of = self.tree_of or self.layout.mirror.tree
-        return tree_of(self.layout.free_leaves(x))
+        return tree_of(self.layout.free_leaves(self.whole(x)))
 
 
 def problem(
@@ -217,10 +234,27 @@ def problem_of(model: Bound, *, caller: str = SQUARES) -> Problem:
         BindError: nothing is trainable.
         ParameterTypeError: a trainable leaf is complex.
     """
-    wrt = model.trained(caller)
-    bounds = {path: model.bounds[path] for path in wrt if path in model.bounds}
-    found = problem(model.function, model.args, wrt, bounds, caller=caller)
-    return found._replace(tree_of=model.shape())
+    model.trained(caller)
+    paths = model.differentiated_paths
+    bounds = {path: model.bounds[path] for path in paths if path in model.bounds}
+    found = problem(model.function, model.args, paths, bounds, caller=caller)
+    found = found._replace(tree_of=_tree_of(model))
+    is_free = model.is_free
+    if is_free.all():
+        return found
+    free = FreeElements(np.flatnonzero(is_free), found.x)
+    box = Box(*(each[free.numbers] for each in found.box))
+    return found._replace(x=found.x[free.numbers], box=box, free=free)
+
+
+def _tree_of(model: Bound) -> Callable[[list[Any]], Any]:
+    """A function that gives leaves, one for each that is differentiated, the shape of what is
+    trainable now.
+    """
+    shape = model.shape()
+    trainable = set(model.trainable_paths)
+    chosen = [k for k, path in enumerate(model.differentiated_paths) if path in trainable]
+    return lambda leaves: shape([leaves[k] for k in chosen])
 
 
 def check_alone(model: Bound, caller: str, args: tuple[Any, ...], wrt: Any, bounds: Any) -> None:

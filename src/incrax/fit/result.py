@@ -114,6 +114,28 @@ class LinearModel(NamedTuple):
     is_known: Any
     """Which elements the data determine, shape (n,)."""
 
+    def of(self, numbers: np.ndarray) -> LinearModel:
+        """That of some elements, all others fixed."""
+        return self._replace(
+            inverse=None
+            if self.inverse is None
+            else Part(self.inverse, (numbers[:, None], numbers)),
+            is_free=Part(self.is_free, numbers),
+            is_known=Part(self.is_known, numbers),
+        )
+
+
+class Part:
+    """A part of what NumPy makes an array of, which it does when it is asked for."""
+
+    def __init__(self, whole: Any, chosen: Any) -> None:
+        self._whole = whole
+        self._chosen = chosen
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Of shape and type of the part."""
+        return np.asarray(np.asarray(self._whole)[self._chosen], dtype)
+
 
 @dataclass(frozen=True, eq=False)
 class FitResult(ShownAsText):
@@ -546,6 +568,11 @@ class FitResult(ShownAsText):
         """
         is_done = self.is_minimum and self._left <= PRECISE * self.errordef
         return self.retold(status=Status.AT_PRECISION) if is_done else self
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether second derivatives at the end are known already."""
+        return "hessian" in self.__dict__
 
     def keep(self, **derivatives: np.ndarray) -> None:
         """Derivatives at the end that are known already."""

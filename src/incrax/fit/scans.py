@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
+from incrax import Bound
 from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.fit import records
@@ -168,7 +169,7 @@ _READERS = {
 
 
 def profile(
-    result: FitResult | tuple[Any, ...],
+    result: FitResult | Bound | tuple[Any, ...],
     name: str,
     *,
     grid: Any = None,
@@ -184,7 +185,8 @@ def profile(
     and what only they reach is loaded.
 
     Args:
-        result: a minimum; or a tuple of what `minimize` takes, which is minimised first.
+        result: a minimum; or a bound model, or a tuple of what `minimize` takes, which is minimised
+            first.
         name: of the element, as in `result.names`.
         grid: values of the element, shape (k,), in any order; None: `num_points` around the
             minimum.
@@ -216,7 +218,7 @@ def profile(
 
 
 def scan2d(
-    result: FitResult | tuple[Any, ...],
+    result: FitResult | Bound | tuple[Any, ...],
     first: str,
     second: str,
     *,
@@ -265,7 +267,7 @@ def scan2d(
 
 
 def contour(
-    result: FitResult | tuple[Any, ...],
+    result: FitResult | Bound | tuple[Any, ...],
     first: str,
     second: str,
     *,
@@ -332,11 +334,32 @@ def _standard_rise(cl: float) -> float:
 # --- inner ----------------------------------------------------------------------------------------
 
 
-def _minimum(result: Any, what: str) -> FitResult:
+def fit_of(result: Any, what: str) -> FitResult:
+    """What users gave, or where it is minimised.
+
+    Raises:
+        MinimumError: it is no fit of a scalar function, or has none with it.
+    """
+    if isinstance(result, Bound):
+        result = (result,)
     found = result if isinstance(result, FitResult) else minimize(*result)
     found.task(what)
+    return found
+
+
+def check_near(found: FitResult, what: str) -> None:
+    """Refuse a point that is no minimum to go out from.
+
+    Raises:
+        MinimumError: as it says.
+    """
     if not found.is_near:
         raise not_a_minimum(what, found.status.value)
+
+
+def _minimum(result: Any, what: str) -> FitResult:
+    found = fit_of(result, what)
+    check_near(found, what)
     return found
 
 

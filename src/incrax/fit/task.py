@@ -194,7 +194,7 @@ _sizes: WeakKeyDictionary[Incremental[..., Any], int] = WeakKeyDictionary()
 def _num_equations(method: Incremental[..., Any]) -> int:
     """Equations of a function that is called with one signature; looked up once."""
     if method not in _sizes:
-        _sizes[method] = method.deps().num_equations
+        _sizes[method] = method.num_equations
     return _sizes[method]
 
 

@@ -159,7 +159,7 @@ def cost(
         why_not = "no input of the model is trainable" if wrt is None else ""
         is_name = lambda each: isinstance(each, str)
         wrt = (
-            model.trainable_paths
+            model.differentiated_paths
             if wrt is None
             else jax.tree.map(lambda x: resolved(x) if is_name(x) else x, wrt)
         )

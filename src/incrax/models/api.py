@@ -26,7 +26,8 @@ def bind(
     Each input is a pytree. Each of its leaves has a role:
 
     - `"trainable"`: what derivatives are taken by, and what fits change;
-    - `"fixed"`: a parameter that stays as it is set; no derivative by it is ever computed;
+    - `"fixed"`: a parameter that stays as it is set; no derivative by it is computed while it has
+      this role from the start (`Bound.fix` holds parameters for a while);
     - `"state"`: updated by what the function returns, outside of all derivatives (moving averages);
     - `"data"`: may change its shape and structure when it is set; NumPy arrays are copied once and
       frozen.
@@ -37,11 +38,12 @@ def bind(
             or Flax NNX module is bound whole: its leaves are the input `model`, and the inputs are
             those of its call.
         roles: a mapping of names to roles, the innermost name counts; or a function (path, leaf) ->
-            role, None for the default. By default floating leaves are trainable, and integers of
-            Python as floats; all others are data, also arrays of integers. What is trainable or
-            fixed is a float: an index or a count is `"data"`. Parameters of NNX modules are
-            trainable and their other variables state; Python numbers in Equinox modules are
-            settings.
+            role, None for the default. Names of elements of arrays may be `"trainable"` or
+            `"fixed"`: `{"theta[3]": "fixed"}`. By default floating leaves are trainable, and
+            integers of Python as floats; all others are data, also arrays of integers. What is
+            trainable or fixed is a float: an index or a count is `"data"`. Parameters of NNX
+            modules are trainable and their other variables state; Python numbers in Equinox modules
+            are settings.
         bounds: a mapping of names to pairs (lower, upper) that broadcast to the leaf, None for no
             bound.
         transforms: a mapping of names to pairs of functions, from unbounded space to the input and

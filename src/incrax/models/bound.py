@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from incrax._api import incremental
@@ -19,7 +20,6 @@ from incrax._console import ShownAsText
 from incrax._incremental import Incremental
 from incrax._messages import not_called
 from incrax._stats import Stats
-from incrax.derivatives.flat import element_names
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import (
     IncrementalOptions,
@@ -49,6 +49,8 @@ from incrax.models.vector import Unbounded
 
 NUM_PREPARED = 8
 """Types of inputs whose derivatives are kept."""
+VALUES = ("value", "updates")
+"""Methods without a derivative."""
 MODULE = "model"
 """What a module is called that is bound itself."""
 
@@ -58,7 +60,12 @@ class Bound(ShownAsText):
 
     Methods that evaluate are incremental: they pay for what was set since they were last called.
     What they return by trainable inputs is a dictionary of those inputs, with None in the place of
-    leaves that are not trainable. Not for several threads at a time.
+    leaves that are not trainable, and 0 in that of single elements that are fixed. Not for several
+    threads at a time.
+
+    Which parameters are fixed is a mask in front of the derivatives: `fix` and `free` trace and
+    compile nothing. A derivative is evaluated by all parameters that were free when one was
+    evaluated before; those that are fixed until then are no part of it.
     """
 
     def __init__(
@@ -86,19 +93,31 @@ class Bound(ShownAsText):
         self._functions: Functions = functions_of(self._fun, held.names.inputs, held.opened, state)
         self._made: dict[str, Incremental[..., Any]] = {}
         self._prepared: list[tuple[Any, Prepared]] = []
-
-    def _fitted(self) -> tuple[tuple[str, ...], ...]:
-        """What functions are made for."""
-        return self.trainable_paths, self._inputs.paths(STATE)
+        self._differentiated: tuple[str, ...] = ()
+        self._is_kept: bool = False
 
     def _follow(self, before: tuple[str, ...]) -> None:
-        """Give up what was made for other roles; `before` are their states."""
+        """Give up what other roles need no more; `before` are the paths of state before."""
         if self._inputs.paths(STATE) != before:
             self._forget()
+        # Before a derivative was evaluated, nothing is lost by leaving out what is fixed: it may be
+        # fixed because it has none.
+        is_used = self._is_kept or any(f.stats.calls > f.stats.aborted for f in self._derivatives())
+        can_stay = self._inputs.can_be_masked
+        kept = tuple(path for path in self._differentiated if path in can_stay)
+        self._differentiate(kept if is_used else ())
+
+    def _derivatives(self) -> list[Incremental[..., Any]]:
+        """The functions of derivatives that were made."""
+        made = [self._made, *(prepared.methods for _, prepared in self._prepared)]
+        return [f for each in made for name, f in each.items() if name not in VALUES]
+
+    def _differentiate(self, paths: tuple[str, ...]) -> None:
+        """Give up derivatives by other leaves than these."""
+        if paths == self._differentiated:
             return
-        self._made = {
-            method: self._made[method] for method in ("value", "updates") if method in self._made
-        }
+        self._differentiated = paths
+        self._made = {name: each for name, each in self._made.items() if name in VALUES}
         self._prepared.clear()
 
     def _captured(self) -> tuple[Any, ...]:
@@ -112,6 +131,7 @@ class Bound(ShownAsText):
             held.names,
             held.leaves,
             held.roles,
+            held.masks,
             held.bounds,
             held.transforms,
         )
@@ -124,18 +144,19 @@ class Bound(ShownAsText):
 
     def grad(self) -> dict[str, Any]:
         """The gradient of a scalar function by what is trainable."""
-        return self._inputs.tree(self._called("grad"))
+        return self._shown(self._called("grad"))
 
     def value_and_grad(self) -> tuple[Any, dict[str, Any]]:
         """Both, by one program."""
         value, gradient = self._called("value_and_grad")
-        return value, self._inputs.tree(gradient)
+        return value, self._shown(gradient)
 
     def hessian(self) -> dict[str, Any]:
         """All second derivatives: in the shape of `grad()`, each leaf a dictionary in the shape of
         `grad()`.
         """
-        return self._inputs.tree([self._inputs.tree(row) for row in self._called("hessian")])
+        rows = self._trainable(self._called("hessian"))
+        return self._inputs.tree([self._shown(row, path) for path, row in rows])
 
     def jacobian(self) -> Any:
         """All derivatives of all outputs: in the structure of the value, each leaf in the shape of
@@ -143,13 +164,38 @@ class Bound(ShownAsText):
         """
         structure = jax.tree.structure(self.value())
         rows = structure.flatten_up_to(self._called("jacobian"))
-        return jax.tree.unflatten(structure, [self._inputs.tree(row) for row in rows])
+        return jax.tree.unflatten(structure, [self._shown(row) for row in rows])
 
     def hvp(self, tangent: Mapping[str, Any]) -> dict[str, Any]:
-        """The Hessian times a tangent in the shape of `grad()`."""
-        return self._inputs.tree(
-            self._called("hvp", tangent=tuple(self._inputs.leaves_in(tangent)))
-        )
+        """The Hessian times a tangent in the shape of `grad()`; fixed elements of it count as 0."""
+        self._ready("hvp")
+        masks = self._inputs.masks
+        moving = zip(self.trainable_paths, self._inputs.leaves_in(tangent), strict=True)
+        tangents = {path: _masked(leaf, masks.get(path)) for path, leaf in moving}
+        leaves = zip(self._inputs.names.paths, self._inputs.leaves, strict=True)
+        still = {path: _still(leaf) for path, leaf in leaves if path in self._differentiated}
+        given = tuple(tangents.get(path, still[path]) for path in self._differentiated)
+        return self._shown(self._called("hvp", tangent=given))
+
+    def _trainable(self, results: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Of results by what is differentiated, those by what is trainable, with its path."""
+        trainable = set(self.trainable_paths)
+        pairs = zip(self._differentiated, results, strict=True)
+        return [(path, result) for path, result in pairs if path in trainable]
+
+    def _shown(self, results: Sequence[Any], outer: str = "") -> dict[str, Any]:
+        """Results by what is differentiated in the shape of `grad()`; of a Hessian those by another
+        leaf before.
+        """
+        masks = self._inputs.masks
+        found = []
+        for path, result in self._trainable(results):
+            masked = _masked(result, masks.get(path))
+            if outer in masks:
+                num_behind = np.ndim(self._inputs.leaf(path))
+                masked = _masked(masked, masks[outer], num_behind)
+            found.append(masked)
+        return self._inputs.tree(found)
 
     def update(self) -> None:
         """Give state inputs the values that the function returns for them.
@@ -162,7 +208,18 @@ class Bound(ShownAsText):
             raise no_state("update")
         self._inputs.commit(dict(zip(numbers, self._called("updates"), strict=True)))
 
+    def _ready(self, method: str) -> None:
+        """Have derivatives by all that is trainable.
+
+        Raises:
+            BindError: nothing is.
+        """
+        self.trained(method)
+        self._differentiate(self.differentiated_paths)
+
     def _called(self, method: str, **kwargs: Any) -> Any:
+        if method not in VALUES:
+            self._ready(method)
         function = self._made.get(method)
         if function is None:
             function = self._made[method] = self.made(method)
@@ -170,7 +227,7 @@ class Bound(ShownAsText):
 
     def made(self, method: str) -> Incremental[..., Any]:
         """A new incremental function of `args`, of the kind that is behind a method."""
-        if method in ("value", "updates"):
+        if method in VALUES:
             function = self._functions.value if method == "value" else self._functions.updates
             return incremental(function, **self._options)
         makers: Any = {
@@ -180,7 +237,8 @@ class Bound(ShownAsText):
             "jacobian": jacobian,
         }
         make = hvp if method == "hvp" else makers[method]
-        return make(self._functions.value, wrt=self.trained(method), **self._options)
+        self._ready(method)
+        return make(self._functions.value, wrt=self._differentiated, **self._options)
 
     def trained(self, method: str) -> tuple[str, ...]:
         """`trainable_paths`, for a method that needs some.
@@ -234,11 +292,9 @@ class Bound(ShownAsText):
         try:
             yield self
         finally:
-            roles = self._fitted()
             state = self._inputs.paths(STATE)
             self._inputs.restore(before)
-            if self._fitted() != roles:
-                self._follow(state)
+            self._follow(state)
 
     @property
     def trainable(self) -> dict[str, Any]:
@@ -259,22 +315,74 @@ class Bound(ShownAsText):
 
     @property
     def roles(self) -> dict[str, str]:
-        """The role of each leaf by its path."""
+        """The role of each leaf by its path, and of those elements that are fixed in a leaf which
+        is trainable otherwise.
+        """
         names = self._inputs.names
-        return dict(zip(names.paths, self._inputs.roles, strict=True))
+        return {
+            **dict(zip(names.paths, self._inputs.roles, strict=True)),
+            **self._inputs.element_roles,
+        }
+
+    def fix(self, *names: str) -> None:
+        """Hold parameters at their values: inputs, parts, leaves, or elements of arrays
+        (`"theta[3]"`).
+
+        The same as giving each the role `"fixed"`.
+
+        Raises:
+            UnknownInputError: a name stands for nothing, or for several things.
+            BindError: single elements of what is no parameter are named.
+
+        Cost: nothing is traced or compiled. If a derivative was evaluated while they were free,
+            later ones go on to be evaluated by them, too, and leave the result out: bind what
+            never moves as `"fixed"`.
+
+        Example:
+            >>> import incrax, numpy as np
+            >>> m = incrax.bind(lambda theta: (theta**2).sum(), theta=np.array([1.0, 2.0, 3.0]))
+            >>> m.fix("theta[1]")
+            >>> m.names, m.grad()["theta"].tolist()
+            (('theta[0]', 'theta[2]'), [2.0, 0.0, 6.0])
+        """
+        self._set_roles(names, FIXED)
+
+    def free(self, *names: str) -> None:
+        """Let parameters move again; see `fix`.
+
+        Raises:
+            UnknownInputError: a name stands for nothing, or for several things.
+            BindError: a leaf has no derivative.
+            InputValueError: a leaf would lie outside of its bounds.
+
+        Cost: nothing is traced or compiled for what was free when a derivative was evaluated
+            before. By what was not, derivatives are traced anew, once.
+        """
+        self._set_roles(names, TRAINABLE)
 
     def set_role(self, name: str, role: str) -> None:
-        """Give an input, a part or a leaf another role.
+        """Give an input, a part or a leaf another role; an element of an array may be
+        `"trainable"` or `"fixed"`.
 
         Raises:
             UnknownInputError: the name stands for nothing, or for several things.
             BindError: the role does not exist, or a leaf cannot have it.
+            InputValueError: a leaf would lie outside of its bounds.
 
-        Cost: derivatives are traced anew.
+        Cost: that of `fix` and `free`; derivatives are traced anew for other roles.
         """
-        before = self._inputs.paths(STATE)
-        self._inputs.set_role(name, role)
-        self._follow(before)
+        self._set_roles([name], role)
+
+    def _set_roles(self, names: Sequence[str], role: str) -> None:
+        state = self._inputs.paths(STATE)
+        before = self._inputs.values()
+        try:
+            for name in names:
+                self._inputs.set_role(name, role)
+        except BaseException:
+            self._inputs.go_back(before)
+            raise
+        self._follow(state)
 
     @property
     def bounds(self) -> dict[str, tuple[Any, Any]]:
@@ -302,10 +410,30 @@ class Bound(ShownAsText):
         return self._inputs.paths(TRAINABLE)
 
     @property
+    def differentiated_paths(self) -> tuple[str, ...]:
+        """The paths of the leaves by which derivatives are evaluated, in order: the trainable ones,
+        and those that are fixed now and were trainable when one was evaluated before.
+        """
+        wanted = {*self._differentiated, *self.trainable_paths}
+        return tuple(path for path in self._inputs.names.paths if path in wanted)
+
+    def keep_differentiated(self) -> None:
+        """Let `differentiated_paths` keep what is fixed from now on: for callers who have compiled
+        derivatives of their own by them.
+        """
+        self._differentiate(self.differentiated_paths)
+        self._is_kept = True
+
+    @property
+    def is_free(self) -> np.ndarray:
+        """Which elements of the leaves of `differentiated_paths` are trainable, end to end."""
+        masks = self._inputs.masks_of(self.differentiated_paths)
+        return np.concatenate([np.zeros(0, bool), *map(np.ravel, masks)])
+
+    @property
     def names(self) -> tuple[str, ...]:
         """A name for each trainable element: `mu`, `params['w'][0, 1]`."""
-        shapes = [np.shape(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)]
-        return element_names(self.trainable_paths, shapes)
+        return self._inputs.element_names
 
     # --- for minimisers ---------------------------------------------------------------------------
 
@@ -335,17 +463,20 @@ class Bound(ShownAsText):
         """Value and derivatives as functions of one vector of the trainable elements; all else as
         it is now.
         """
-        return self.prepared().flat_at(*self.args)
+        masks = self._inputs.masks
+        free = {path: masks.get(path) for path in self.trainable_paths}
+        return self.prepared().flat_at(*self.args, free=free)
 
     def prepared(self) -> Prepared:
-        """All derivatives by what is trainable; kept for as long as roles stay, for some types of
-        the inputs.
+        """All derivatives by `differentiated_paths`; kept for as long as these stay, for some types
+        of the inputs.
         """
+        self._ready("flat")
         key = self._inputs.types
         for known, prepared in self._prepared:
             if known == key:
                 return prepared
-        made = Prepared(self._functions.value, self.args, self.trained("flat"), self._options)
+        made = Prepared(self._functions.value, self.args, self._differentiated, self._options)
         self._prepared = [(key, made), *self._prepared[: NUM_PREPARED - 1]]
         return made
 
@@ -370,6 +501,7 @@ class Bound(ShownAsText):
 
         Raises:
             InputValueError: a value lies on its bound.
+            BindError: nothing is trainable, or a transform mixes elements of which some are fixed.
         """
         self.trained("unbounded")
         return Unbounded(self._functions.value, self._inputs, self._options)
@@ -400,6 +532,18 @@ class Bound(ShownAsText):
 
     def __str__(self) -> str:
         return shown(self._inputs)
+
+
+def _masked(result: Any, mask: np.ndarray | None, num_behind: int = 0) -> Any:
+    """A result with 0 for what is fixed; so many of its axes follow those of the mask."""
+    if mask is None:
+        return result
+    return jnp.where(mask.reshape(mask.shape + (1,) * num_behind), result, 0)
+
+
+def _still(leaf: Any) -> Any:
+    """The tangent of a leaf that does not move."""
+    return 0.0 if type(leaf) is float else np.zeros(np.shape(leaf), jax.dtypes.result_type(leaf))
 
 
 def _called(name: str, /, **inputs: Any) -> Any:

@@ -1,21 +1,31 @@
 """The values of a model's inputs.
 
-In: values by name. Out: leaves, each with a role, within bounds. Invariant: a change that is
-refused changes nothing.
+In: values by name. Out: leaves, each with a role, within bounds. Invariants: a change that is
+refused changes nothing; `masks` has the leaves that are trainable and of which some elements, but
+not all, are fixed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from incrax.derivatives.flat import ends
+from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.paths import is_within
-from incrax.models.messages import other_definition, other_structure, overlapping_names, wrong_size
+from incrax.errors import UnknownInputError
+from incrax.models.messages import (
+    no_element,
+    other_definition,
+    other_structure,
+    overlapping_names,
+    wrong_element_role,
+    wrong_size,
+)
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
 from incrax.models.roles import (
@@ -34,6 +44,9 @@ from incrax.models.unbounded import Bounds, Transform, bounds_of, transforms_of
 
 Watcher = Callable[[tuple[str, ...]], None]
 
+_ELEMENT = re.compile(r"^(?P<path>.+)\[(?P<index>-?\d+(, *-?\d+)*)\]$")
+"""The name of an element of an array: `theta[3]`, `theta[0, 1]`."""
+
 
 class Inputs:
     """Inputs by name, their leaves in order, and what is known of each leaf by its path."""
@@ -48,7 +61,10 @@ class Inputs:
         trees = {name: _as_tree(each) for name, each in given.items()}
         self.names: Names = names_of(trees)
         leaves = jax.tree.leaves(tuple(trees.values()))
+        self.leaves: list[Any] = leaves
+        roles, of_elements = self._split(roles)
         self.roles: tuple[str, ...] = roles_of(self.names, leaves, roles, self._own_roles())
+        self.masks: dict[str, np.ndarray] = {}
         leaves = list(map(as_parameter, leaves, self.roles))
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
         self.transforms: dict[str, Transform] = transforms_of(
@@ -59,8 +75,10 @@ class Inputs:
             path for path in self.transforms if any(is_within(path, x) for x in asked)
         ]
         rows = zip(self.names.paths, leaves, self.roles, strict=True)
-        self.leaves: list[Any] = [_held(path, leaf, role) for path, leaf, role in rows]
+        self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
         self.watchers: list[Watcher] = []
+        for name, role in of_elements.items():
+            self.set_role(name, role)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -97,6 +115,10 @@ class Inputs:
         """Their paths."""
         return tuple(self.names.paths[number] for number in self.numbers(role))
 
+    def leaf(self, path: str) -> Any:
+        """The leaf at a path."""
+        return self.leaves[self.names.number(path)]
+
     def path(self, name: str) -> str:
         """The path that a name stands for, also that of a part without leaves.
 
@@ -110,6 +132,56 @@ class Inputs:
         path = self.path(name)
         found = parts_of(self.trees, path)[path]
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
+
+    def masks_of(self, paths: Sequence[str]) -> list[np.ndarray]:
+        """Which elements of some leaves are trainable: an array of booleans for each, in the order
+        of the leaves.
+        """
+        wanted = set(paths)
+        return [
+            self.masks.get(path, np.full(np.shape(leaf), role == TRAINABLE))
+            for path, leaf, role in zip(self.names.paths, self.leaves, self.roles, strict=True)
+            if path in wanted
+        ]
+
+    @property
+    def can_be_masked(self) -> set[str]:
+        """The paths of the leaves by which one may differentiate although they are fixed.
+
+        No vector has complex elements, not even fixed ones.
+        """
+        rows = zip(self.names.paths, self.leaves, self.roles, strict=True)
+        return {
+            path
+            for path, leaf, role in rows
+            if role == TRAINABLE or (role == FIXED and not np.iscomplexobj(leaf))
+        }
+
+    @property
+    def free(self) -> FreeElements:
+        """The trainable elements among all those of trainable leaves."""
+        masks = self.masks_of(self.paths(TRAINABLE))
+        leaves = [np.ravel(leaf) for leaf in self.leaves_of(TRAINABLE)]
+        is_free = np.concatenate([np.ravel(mask) for mask in masks] or [np.zeros(0, bool)])
+        return FreeElements(np.flatnonzero(is_free), np.concatenate(leaves or [np.zeros(0)]))
+
+    @property
+    def element_names(self) -> tuple[str, ...]:
+        """A name for each trainable element."""
+        shapes = [np.shape(leaf) for leaf in self.leaves_of(TRAINABLE)]
+        names = element_names(self.paths(TRAINABLE), shapes)
+        return tuple(names[number] for number in self.free.numbers)
+
+    @property
+    def element_roles(self) -> dict[str, str]:
+        """The fixed elements of leaves that are trainable otherwise."""
+        found = {}
+        for path, mask in self.masks.items():
+            names = element_names([path], [mask.shape])
+            found |= {
+                name: FIXED for name, is_free in zip(names, mask.flat, strict=True) if not is_free
+            }
+        return found
 
     def tree(self, results: Sequence[Any]) -> dict[str, Any]:
         """Results, one per trainable leaf, as a dictionary of the inputs with some; None for what
@@ -152,16 +224,17 @@ class Inputs:
         ]
 
     def vector_leaves(self, x: Any) -> dict[str, Any]:
-        """The trainable leaves at a vector of shape (n,), by path.
+        """The trainable leaves at a vector of shape (n,), by path; what is fixed in them stays.
 
         Raises:
             InputValueError: it has another shape.
         """
         cuts = ends([np.shape(leaf) for leaf in self.leaves_of(TRAINABLE)])
+        free = self.free
         x = np.asarray(x)
-        if x.shape != (cuts.size,):
-            raise wrong_size(list(x.shape), cuts.size)
-        return dict(zip(self.paths(TRAINABLE), cuts.split(x), strict=True))
+        if x.shape != free.numbers.shape:
+            raise wrong_size(list(x.shape), free.numbers.size)
+        return dict(zip(self.paths(TRAINABLE), cuts.split(free.whole(x)), strict=True))
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -216,23 +289,34 @@ class Inputs:
 
     def values(self) -> tuple[Any, ...]:
         """All that `set` and `set_role` change."""
-        return self.names, tuple(self.leaves), self.roles
+        return self.names, tuple(self.leaves), self.roles, dict(self.masks)
 
     def restore(self, values: tuple[Any, ...]) -> None:
         """Go back to what `values` returned, and tell who watches."""
-        self.names, leaves, self.roles = values
-        self.leaves = list(leaves)
+        self.go_back(values)
         self.commit({}, self.names.paths)
 
+    def go_back(self, values: tuple[Any, ...]) -> None:
+        """Go back to what `values` returned after a change that was refused: nobody saw it."""
+        self.names, leaves, self.roles, masks = values
+        self.leaves = list(leaves)
+        self.masks = dict(masks)
+
     def set_role(self, name: str, role: str) -> None:
-        """Give the leaves at and below a name another role.
+        """Give the leaves at and below a name, or an element of a leaf, another role.
 
         Raises:
             UnknownInputError: the name stands for nothing, or for several things.
-            BindError: a leaf cannot have the role.
+            BindError: a leaf, or an element, cannot have the role.
             InputValueError: a leaf would lie outside of its bounds.
         """
-        numbers = self.names.numbers(self.path(name))
+        path, index = self._place(name)
+        if index is not None:
+            self._set_element_role(path, index, role)
+            return
+        self._set_leaf_roles(self.names.numbers(path), role)
+
+    def _set_leaf_roles(self, numbers: Sequence[int], role: str) -> None:
         for number in numbers:
             path = self.names.paths[number]
             leaf = as_parameter(self.leaves[number], role)
@@ -241,14 +325,52 @@ class Inputs:
                 check_value(path, self.bounds[path].low, leaf)
                 self.bounds[path].hold(path, leaf)
         for number in numbers:
-            self.leaves[number] = _held(
-                self.names.paths[number], as_parameter(self.leaves[number], role), role
-            )
+            path = self.names.paths[number]
+            self.leaves[number] = _held(path, as_parameter(self.leaves[number], role), role)
+            self.masks.pop(path, None)
         self.roles = tuple(
             role if number in numbers else each for number, each in enumerate(self.roles)
         )
 
+    def _set_element_role(self, path: str, index: tuple[int, ...], role: str) -> None:
+        number = self.names.number(path)
+        if role not in (TRAINABLE, FIXED) or self.roles[number] not in (TRAINABLE, FIXED):
+            raise wrong_element_role(path, index, role, self.roles[number])
+        (mask,) = self.masks_of([path])
+        mask = mask.copy()
+        mask[index] = role == TRAINABLE
+        self._set_leaf_roles([number], TRAINABLE if mask.any() else FIXED)
+        if mask.any() and not mask.all():
+            self.masks[path] = mask
+
     # --- inner ------------------------------------------------------------------------------------
+
+    def _split(self, roles: Roles) -> tuple[Roles, dict[str, str]]:
+        """Roles of leaves and parts, and those of elements."""
+        if not isinstance(roles, Mapping):
+            return roles, {}
+        elements = {name: role for name, role in roles.items() if self._place(name)[1] is not None}
+        return {name: role for name, role in roles.items() if name not in elements}, elements
+
+    def _place(self, name: str) -> tuple[str, tuple[int, ...] | None]:
+        """The path that a name stands for; of `theta[3]` that of the array and the index in it.
+
+        Raises:
+            UnknownInputError: it stands for nothing, or for several things.
+        """
+        element = _ELEMENT.match(name)
+        try:
+            return self.path(name), None
+        except UnknownInputError:
+            if element is None:
+                raise
+        path = self.path(element["path"])
+        index = tuple(map(int, element["index"].split(",")))
+        shape = np.shape(self.leaves[self.names.number(path)]) if path in self.names.paths else ()
+        is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
+        if len(index) > len(shape) or not all(is_inside):
+            raise no_element(name, path, shape)
+        return path, index
 
     def _own_roles(self) -> dict[str, str]:
         """What modules say of their leaves."""

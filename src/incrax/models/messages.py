@@ -70,6 +70,27 @@ def unknown_name(name: str, known: Sequence[str], short: Sequence[str]) -> Unkno
     )
 
 
+def no_element(name: str, path: str, shape: Sequence[int]) -> UnknownInputError:
+    """An index that an array does not have."""
+    return UnknownInputError(
+        f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually an index "
+        f"that counts from 1. {_UNTOUCHED} Indices count from 0, one for each axis."
+        if shape
+        else f"`{name}` names no element: `{path}` is no array. {_UNTOUCHED} Write `{path}`."
+    )
+
+
+def wrong_element_role(path: str, index: Sequence[int], role: Any, seen: str) -> BindError:
+    """A role that single elements cannot have."""
+    name = f"{path}{list(index)}"
+    return BindError(
+        f"`{name}` was to have the role {role!r}, and `{path}` has the role {seen!r}. Elements of "
+        'one array differ only in being "trainable" or "fixed": the others are roles of whole '
+        f"arrays. {_UNTOUCHED} Give the array itself one of these two roles first, or pass "
+        "two arrays."
+    )
+
+
 def ambiguous_name(name: str, found: Sequence[str]) -> AmbiguousInputError:
     """A short name that several paths end with."""
     return AmbiguousInputError(
@@ -178,6 +199,15 @@ def at_a_bound(path: str) -> InputValueError:
         f"`{path}` lies on its bound, which is infinitely far away in unbounded space. "
         f"{_UNTOUCHED} Set it to a value "
         "inside of its bounds first."
+    )
+
+
+def mixed_elements(path: str) -> BindError:
+    """A transform of an array of which some elements are fixed, and others reach those."""
+    return BindError(
+        f"Some elements of `{path}` are fixed, and its transform makes them of the others, too: in "
+        f"unbounded space none of them can be held alone. {_UNTOUCHED} Fix all of `{path}`, or "
+        "bind it without this transform."
     )
 
 

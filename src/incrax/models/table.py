@@ -17,9 +17,10 @@ def shown(inputs: Inputs) -> str:
     for path, role, leaf in zip(inputs.names.paths, inputs.roles, inputs.leaves, strict=True):
         bounds = inputs.bounds.get(path)
         value = f"{leaf:.6g}" if is_floating(leaf) and np.shape(leaf) == () else type_name(leaf)
+        mask = inputs.masks.get(path)
         table.add_row(
             path,
-            role,
+            role if mask is None else f"{role} ({mask.sum()} of {mask.size})",
             value,
             "" if bounds is None else f"{_range(bounds.low)} to {_range(bounds.high)}",
         )

@@ -84,8 +84,8 @@ class Training:
         return self._inputs.tree([jnp.asarray(leaf) for leaf in self._inputs.leaves_of(TRAINABLE)])
 
 
-def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return inputs.paths(TRAINABLE), inputs.paths(STATE)
+def _fitted(inputs: Inputs) -> tuple[tuple[str, ...], ...]:
+    return inputs.paths(TRAINABLE), inputs.paths(STATE), tuple(inputs.element_roles)
 
 
 def _step_of(
@@ -94,6 +94,8 @@ def _step_of(
     """((tree of inputs, static leaves), trained, other leaves, the optimiser's state) -> loss and
     what is new.
     """
+
+    masks = [inputs.masks.get(path) for path in inputs.paths(TRAINABLE)]
 
     def step(key: Any, trained: Any, others: Any, optimizer_state: Any) -> Any:
         treedef, statics = key
@@ -112,15 +114,23 @@ def _step_of(
             lambda trained: functions.both(*args(trained, before)), has_aux=True
         )
         (loss, after), gradient = both(trained)
-        moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
-        leaves = zip(
-            inputs.paths(TRAINABLE), inputs.leaves_in(trained), inputs.leaves_in(moves), strict=True
+        gradient = inputs.tree(
+            [_moving(*row) for row in zip(masks, inputs.leaves_in(gradient), strict=True)]
         )
+        moves, optimizer_state = optimizer.update(gradient, optimizer_state, trained)
+        # An optimiser may move what has no gradient, as decays of weights do.
+        moved = [_moving(*row) for row in zip(masks, inputs.leaves_in(moves), strict=True)]
+        leaves = zip(inputs.paths(TRAINABLE), inputs.leaves_in(trained), moved, strict=True)
         stepped = [_moved(inputs, *row) for row in leaves]
         state = {"before": before, "after": after, "never": ()}[updates]
         return loss, stepped, state, optimizer_state
 
     return step
+
+
+def _moving(mask: Any, move: Any) -> Any:
+    """A gradient or a step, 0 where an element is fixed."""
+    return move if mask is None else jnp.where(mask, move, 0)
 
 
 def _moved(inputs: Inputs, path: str, x: Any, move: Any) -> Any:

@@ -24,7 +24,8 @@ class Transform(NamedTuple):
 
     forward: Function
     inverse: Function
-    log_det: Function
+    log_det: Callable[[Any, Any], Any]
+    """Of u, and of a mask of the elements that count; None: all."""
 
 
 class Bounds(NamedTuple):
@@ -162,20 +163,28 @@ def _into(bounds: Bounds) -> Transform:
         above, below = (jnp.where(is_between, each, 1) for each in (x - low, high - x))
         return jnp.where(is_between, jnp.log(above) - jnp.log(below), u).astype(jnp.result_type(x))
 
-    def log_det(u: Any) -> Any:
+    def log_det(u: Any, is_free: Any = None) -> Any:
         slopes = jnp.where(is_above, u, jnp.where(is_below, -u, 0))
         logistic = jnp.log(width) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)
-        return jnp.sum(jnp.where(is_between, logistic, slopes))
+        return jnp.sum(jnp.where(is_between, logistic, slopes), where=is_free)
 
     return Transform(forward, inverse, log_det)
 
 
-def _log_det_of(forward: Function) -> Function:
+def _log_det_of(forward: Function) -> Callable[[Any, Any], Any]:
     """Of any transform of an array, by its Jacobian. Cost: n passes and n^3 for n elements."""
 
-    def log_det(u: Any) -> Any:
-        u = jnp.asarray(u)
-        flat = jax.jacfwd(lambda flat: jnp.ravel(forward(flat.reshape(u.shape))))(u.reshape(-1))
-        return jnp.linalg.slogdet(flat)[1]
+    def log_det(u: Any, is_free: Any = None) -> Any:
+        matrix = slopes_of(forward, u)
+        if is_free is not None:
+            chosen = np.flatnonzero(is_free)
+            matrix = matrix[np.ix_(chosen, chosen)]
+        return jnp.linalg.slogdet(matrix)[1]
 
     return log_det
+
+
+def slopes_of(forward: Function, u: Any) -> Any:
+    """dx/du of a transform of an array of n elements, shape (n, n)."""
+    u = jnp.asarray(u)
+    return jax.jacfwd(lambda flat: jnp.ravel(forward(flat.reshape(u.shape))))(u.reshape(-1))

@@ -17,12 +17,13 @@ from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import IncrementalOptions
 from incrax.models.inputs import Inputs
-from incrax.models.messages import at_a_bound, wrong_pair
+from incrax.models.messages import at_a_bound, mixed_elements, wrong_pair
 from incrax.models.roles import TRAINABLE
+from incrax.models.unbounded import slopes_of
 
 
 class Unbounded:
-    """A model's trainable elements as a vector u in all of R^n. Made by `Bound.unbounded`.
+    """A model's n trainable elements as a vector u in all of R^n. Made by `Bound.unbounded`.
 
     `flat` has `x0`, `names`, `value(u)`, `gradient(u)`, `value_and_gradient(u)`, `hessian(u)` and
     `hvp(u, v)`; inputs that are not trainable are as they were when this was made.
@@ -39,15 +40,19 @@ class Unbounded:
         self._paths = inputs.paths(TRAINABLE)
         self._cuts = ends([np.shape(leaf) for leaf in inputs.leaves_of(TRAINABLE)])
         self._numbers = inputs.numbers(TRAINABLE)
-        self._transforms = [inputs.transforms.get(path) for path in inputs.paths(TRAINABLE)]
-        rows = zip(
-            inputs.paths(TRAINABLE), self._transforms, inputs.leaves_of(TRAINABLE), strict=True
-        )
-        leaves = inputs.with_leaves(TRAINABLE, [_inverse(*row) for row in rows], inputs.leaves)
+        self._transforms = [inputs.transforms.get(path) for path in self._paths]
+        self._masks = [inputs.masks.get(path) for path in self._paths]
+        values = inputs.leaves_of(TRAINABLE)
+        rows = zip(self._paths, self._transforms, values, self._masks, strict=True)
+        found = [_inverse(*row) for row in rows]
+        self._free = inputs.free._replace(values=np.concatenate([np.ravel(each) for each in found]))
+        leaves = inputs.with_leaves(TRAINABLE, found, inputs.leaves)
         args = jax.tree.unflatten(inputs.names.treedef, leaves)
         self._fun = self._composed(value)
         self._args = args
-        self.flat = Prepared(self._fun, args, inputs.paths(TRAINABLE), options).flat
+        prepared = Prepared(self._fun, args, self._paths, options)
+        free = dict(zip(self._paths, self._masks, strict=True))
+        self.flat = prepared.flat_at(*args, free=free)
 
     def bounded(self, u: Any) -> dict[str, Any]:
         """The trainable inputs at a vector of shape (n,), in the shape of `grad()`."""
@@ -73,7 +78,7 @@ class Unbounded:
         for k, part in enumerate(self._parts(u)):
             transform = self._transforms[k]
             if transform is not None:
-                total = total + transform.log_det(part)
+                total = total + transform.log_det(part, self._masks[k])
         return total
 
     def set(self, u: Any) -> None:
@@ -98,14 +103,20 @@ class Unbounded:
 
     def _forward(self, k: int, u: Any) -> Any:
         transform = self._transforms[k]
-        return u if transform is None else transform.forward(u)
+        mask = self._masks[k]
+        if transform is None:
+            return u
+        if mask is None:
+            return transform.forward(u)
+        # A fixed element is itself in u. The transform sees 0 there, where it is finite.
+        return jnp.where(mask, transform.forward(jnp.where(mask, u, 0)), u)
 
     def _parts(self, u: Any) -> list[Any]:
-        return self._cuts.split(jnp.asarray(u))
+        return self._cuts.split(self._free.whole(jnp.asarray(u)))
 
 
-def _inverse(path: str, transform: Any, value: Any) -> Any:
-    """A value's unbounded counterpart, in its own type."""
+def _inverse(path: str, transform: Any, value: Any, mask: np.ndarray | None) -> Any:
+    """A value's unbounded counterpart, in its own type; of a fixed element the value itself."""
     if transform is None:
         return value
     found = np.asarray(transform.inverse(jnp.asarray(value)))
@@ -113,6 +124,12 @@ def _inverse(path: str, transform: Any, value: Any) -> Any:
         raise wrong_pair(
             "transforms", path, transform[:2], f"it changes the shape {list(np.shape(value))}"
         )
-    if not np.all(np.isfinite(found) | ~np.isfinite(np.asarray(value))):
+    is_free = True if mask is None else mask
+    if not np.all(np.isfinite(found) | ~np.isfinite(np.asarray(value)) | ~np.asarray(is_free)):
         raise at_a_bound(path)
-    return float(found) if isinstance(value, float) else found
+    if mask is None:
+        return float(found) if isinstance(value, float) else found
+    slopes = np.asarray(slopes_of(transform.forward, np.where(mask, found, 0)))
+    if np.any(slopes[np.ix_(~mask.ravel(), mask.ravel())]):
+        raise mixed_elements(path)
+    return np.where(mask, found, value)

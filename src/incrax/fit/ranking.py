@@ -1,0 +1,417 @@
+"""Impacts: how far each nuisance parameter moves the parameter of interest.
+
+In: a minimum, names, constraints. Out: `Impacts`, sorted, which plots itself and goes to and from
+JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from incrax import Bound
+from incrax._console import ShownAsText, as_text
+from incrax._extras import needed
+from incrax._progress import Meter
+from incrax.fit import records
+from incrax.fit.covariance import differenced
+from incrax.fit.following import Follower, Minimum
+from incrax.fit.messages import (
+    nuisance_of_interest,
+    several_elements,
+    unknown_element,
+    wrong_nuisance_constraint,
+)
+from incrax.fit.result import NOISE, FitResult
+from incrax.fit.scans import check_near, fit_of
+from incrax.fit.task import CountedTask, Counts, Work, work_of
+
+TOLERANCE = 1e-6
+"""Of the error definition: the distance to each minimum that is near enough. The parameter of
+interest is then known to a thousandth of its error, and small impacts are told apart.
+"""
+NUM_DRAWN = 30
+"""Rows of a plot."""
+
+Constraints = Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Impacts(ShownAsText):
+    """Impacts of k nuisance parameters on a parameter of interest, the greatest first.
+
+    Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
+    do not determine; those are the last.
+    """
+
+    poi: str
+    """Name of the parameter of interest."""
+    value: float
+    """Of the parameter of interest, at the minimum, which is found anew with the tolerance."""
+    error: float
+    """Its standard error."""
+    names: tuple[str, ...]
+    """Of the nuisance parameters."""
+    values: np.ndarray
+    """Of the nuisance parameters, at the minimum, shape (k,)."""
+    errors: np.ndarray
+    """Their errors after the fit, below and above, shape (k, 2), both positive: those of MINOS
+    where the result has them, else standard errors.
+    """
+    held: np.ndarray
+    """Where they were held, shape (k, 2): value less and plus error, within their bounds."""
+    shifts: np.ndarray
+    """By how much the parameter of interest moves, shape (k, 2)."""
+    is_converged: np.ndarray
+    """Whether the minimum over all others was found, shape (k, 2)."""
+    centres: np.ndarray
+    """Of their constraints, shape (k,); NaN where none was given."""
+    widths: np.ndarray
+    """Standard errors of their constraints, shape (k,); NaN where none was given."""
+    counts: Counts
+    """Evaluations on the way."""
+    work: Work
+    """What saved values avoided."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The greater of both shifts by size, shape (k,)."""
+        return _sizes(self.shifts)
+
+    @property
+    def pulls(self) -> np.ndarray:
+        """(value - centre) / width of the constraint, shape (k,)."""
+        return (self.values - self.centres) / self.widths
+
+    @property
+    def pull_errors(self) -> np.ndarray:
+        """Errors after the fit in units of the constraint's width, below and above, shape (k, 2):
+        1 where the data say nothing, less where they do.
+        """
+        return self.errors / self.widths[:, None]
+
+    def plot(self, axes: Any = None, *, num_rows: int = NUM_DRAWN) -> Any:
+        """Draw pulls on the left and impacts on the right, a row for each nuisance parameter.
+
+        A parameter without a constraint has no pull; its row says value and error.
+
+        Args:
+            axes: two matplotlib axes; None: new ones.
+            num_rows: rows, at most.
+
+        Returns:
+            The two axes.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        count = min(num_rows, len(self.names))
+        if axes is None:
+            pyplot = needed("matplotlib.pyplot", "Impacts.plot", "fit")
+            figure = pyplot.figure(figsize=(9, 1.5 + 0.28 * count), layout="constrained")
+            axes = figure.subplots(1, 2, sharey=True)
+        left, right = axes
+        places = np.arange(count)[::-1]
+        left.axvspan(-1, 1, color="0.9")
+        left.axvline(0, color="0.6", lw=0.8)
+        errors = self.pull_errors[:count].T
+        left.errorbar(self.pulls[:count], places, xerr=errors, fmt="o", ms=4, color="black")
+        left.set_yticks(places, [self._label(k) for k in range(count)])
+        left.set_xlim(*np.array([-1.0, 1.0]) * max(2.0, *np.abs(left.get_xlim())))
+        left.set_xlabel("pull, (value - centre) / width")
+        shifts = self.shifts[:count].T
+        for side, shift, color in zip("-+", shifts, ("C1", "C0"), strict=True):
+            right.barh(
+                places, shift, 0.7, color=color, alpha=0.8, label=f"held at value {side} error"
+            )
+        right.axvline(0, color="0.6", lw=0.8)
+        right.set_xlabel(f"shift of {self.poi} = {self.value:.4g} ± {self.error:.2g}")
+        right.locator_params(axis="x", nbins=5)
+        # Above the bars, as there is no corner that is free in all rankings.
+        right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+        return axes
+
+    def _label(self, k: int) -> str:
+        if np.isfinite(self.widths[k]):
+            return self.names[k]
+        return f"{self.names[k]} = {self.values[k]:.4g} ± {self.errors[k].mean():.2g}"
+
+    def __str__(self) -> str:
+        table = Table(*("nuisance", "value", "error", "pull", "at - error", "at + error"))
+        below, above = self.shifts.T
+        rows = zip(self.names, self.values, self.errors, self.pulls, below, above, strict=True)
+        for name, value, errors, pull, low, high in rows:
+            table.add_row(
+                name.replace("[", r"\["),
+                f"{value:.4g}",
+                f"{errors.mean():.3g}",
+                "" if np.isnan(pull) else f"{pull:+.2f}",
+                f"{low:+.3g}",
+                f"{high:+.3g}",
+            )
+        head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}, and its shifts"
+        failed = int(np.sum(~self.is_converged))
+        missing = f"; {failed} of {self.is_converged.size} minima not found" if failed else ""
+        return f"{head}{missing}\n{as_text(table)}"
+
+    def to_json(self) -> str:
+        """Everything, as JSON."""
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        content |= {"counts": self.counts._asdict(), "work": self.work._asdict()}
+        return records.to_json("Impacts", content)
+
+    @staticmethod
+    def from_json(text: str) -> Impacts:
+        """What `to_json` wrote.
+
+        Raises:
+            MinimumError: the text is something else.
+        """
+        content = records.from_json("Impacts", text)
+        arrays = ("values", "errors", "held", "shifts", "centres", "widths")
+        found: dict[str, Any] = {name: records.array(content[name]) for name in arrays}
+        # No row of a table of two columns would be read as a vector.
+        for name in ("errors", "held", "shifts"):
+            found[name] = found[name].reshape(-1, 2)
+        return Impacts(
+            poi=content["poi"],
+            value=float(content["value"]),
+            error=float(content["error"]),
+            names=tuple(content["names"]),
+            is_converged=np.array(content["is_converged"], bool).reshape(-1, 2),
+            counts=Counts(**content["counts"]),
+            work=Work(**content["work"]),
+            **found,
+        )
+
+
+def impacts(
+    result: FitResult | Bound | tuple[Any, ...],
+    poi: str,
+    *,
+    nuisances: str | Iterable[str] | None = None,
+    constraints: Constraints | None = None,
+    tolerance: float = TOLERANCE,
+    progress: bool = True,
+) -> Impacts:
+    """How far each nuisance parameter moves the parameter of interest.
+
+    Each is held at its best value less and plus its error after the fit, and the function is
+    minimised over all others: the shift of the parameter of interest is the impact. In a Gaussian
+    model it is the covariance of the two over the nuisance parameter's error.
+
+    Args:
+        result: a minimum; or a bound model, or a tuple of what `minimize` takes, which is minimised
+            first.
+        poi: name of the parameter of interest, as in `result.names`, or the end of it where only
+            one fits.
+        nuisances: names of the others, also of arrays of them. None: all free elements.
+        constraints: what is known of nuisance parameters beside the data, for pulls: a mapping of
+            names to pairs (centre, standard error), numbers, or arrays of the shape of the named
+            one. It is what the function has as constraint terms already, and changes no minimum.
+        tolerance: of the distance to each minimum, in error definitions; rounding errors of the
+            function are tolerated as well.
+        progress: whether more than two seconds show their progress on a terminal.
+
+    Returns:
+        Impacts and pulls, sorted by the size of the impact; see `Impacts`.
+
+    Raises:
+        MinimumError: a name is no free element or stands for several, there is no minimum, or a
+            constraint does not fit.
+
+    Cost: one to three evaluations of value and gradient per nuisance parameter and side. If the
+        result has no Hessian yet, it is found by differences of gradients (two per free element, to
+        some 1e-8) away from bounds, where it is well determined; elsewhere the exact one is
+        evaluated. So nothing is traced or compiled after most fits.
+
+    Example:
+        >>> from incrax import fit
+        >>> def loss(p):
+        ...     return 0.5 * (p["mu"] + 0.5 * p["theta"] - 2.0) ** 2 + 0.5 * p["theta"] ** 2
+        >>> found = fit.impacts((loss, {"mu": 0.0, "theta": 0.5}), "mu", constraints={"theta": (0, 1)})
+        >>> found.names, found.shifts.round(3).tolist(), abs(found.pulls.round(2)).tolist()
+        (("p['theta']",), [[0.5, -0.5]], [0.0])
+    """
+    result = fit_of(result, "impacts")
+    task = result.task("impacts")
+    before = work_of(task.prepared)
+    counted = CountedTask(task)
+    result = _curved(result, counted)
+    check_near(result, "impacts")
+    interest = _only(poi, result.names)
+    numbers = _nuisances(result, interest, nuisances)
+    centres, widths = _known(result, constraints or {})
+    errors = np.array([_errors(result, number) for number in numbers]).reshape(-1, 2)
+    eps = float(np.finfo(task.dtype).eps)
+    goal = max(tolerance * result.errordef, NOISE * eps * abs(result.value))
+    best = _best(result, counted, goal)
+    ends = best.x[numbers, None] + errors * [-1.0, 1.0]
+    held = np.clip(ends, *(bound[numbers, None] for bound in result.bounds))
+    with Meter("impacts", held.size, is_shown=progress) as meter:
+        rows = [
+            _moved(Follower(counted, best, [number], goal), row, interest, meter)
+            for number, row in zip(numbers, held, strict=True)
+        ]
+    # Of no nuisance parameter, too, a table of two columns.
+    shifts, is_converged = np.array(rows, float).reshape(-1, 2, 2).swapaxes(0, 1)
+    order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
+    chosen = numbers[order]
+    return Impacts(
+        poi=result.names[interest],
+        value=float(best.x[interest]),
+        error=float(result.errors[interest]),
+        names=tuple(result.names[number] for number in chosen),
+        values=best.x[chosen],
+        errors=errors[order],
+        held=held[order],
+        shifts=shifts[order],
+        is_converged=is_converged[order].astype(bool),
+        centres=centres[chosen],
+        widths=widths[chosen],
+        counts=counted.counts,
+        work=work_of(task.prepared).since(before),
+    )
+
+
+# --- inner ----------------------------------------------------------------------------------------
+
+
+def _sizes(shifts: np.ndarray) -> np.ndarray:
+    return np.fmax(*np.abs(shifts).T)
+
+
+def _errors(result: FitResult, number: int) -> tuple[float, float]:
+    """Below and above, both positive."""
+    found = result.intervals.get(result.names[number])
+    if found is not None and found.is_valid and found.cl in (None, 1):
+        return -found.lower, found.upper
+    error = float(result.errors[number])
+    return (error, error) if np.isfinite(error) else (np.nan, np.nan)
+
+
+def _curved(result: FitResult, counted: CountedTask) -> FitResult:
+    """The fit with second derivatives: those that it has, else by differences of gradients, which
+    it has compiled, where these are as good.
+    """
+    if result.has_hessian or counted.task.dtype != np.float64:
+        return result
+    first = counted.gradient(result.values)
+    hessian = differenced(counted.gradient, result.values, result.bounds, result.errordef)
+    if hessian is None:
+        return result
+    # Another object, since those of users say that their derivatives are exact.
+    found = replace(result)
+    found.keep(gradient=first, hessian=hessian)
+    return found
+
+
+def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
+    """The minimum, as exact as those that are compared with it.
+
+    A method of a fit is content a hundredth of an error away, which would be part of every shift.
+    """
+    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    found = Follower(counted, first, [], goal).at([])
+    return found if found.is_converged else first
+
+
+def _moved(
+    follower: Follower, held: np.ndarray, interest: int, meter: Meter
+) -> tuple[list[float], list[bool]]:
+    """Of two values of a nuisance parameter: the shifts, and whether their minima were found."""
+    best = follower.known[0]
+    shifts = []
+    is_converged = []
+    for value in held:
+        found = follower.at([value]) if np.isfinite(value) else None
+        shifts.append(np.nan if found is None else float(found.x[interest] - best.x[interest]))
+        is_converged.append(found is not None and found.is_converged)
+        meter.advance()
+    return shifts, is_converged
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+_KEY = re.compile(r"""\[(['"])(\w+)\1\]""")
+_INDEX = re.compile(r"\[(-?\d+(?:, -?\d+)*)\]")
+
+
+def _named(name: str, names: Sequence[str]) -> dict[int, str]:
+    """The elements that a name stands for, or the end of it, and what follows it in their names.
+
+    Raises:
+        MinimumError: there are none, or several things end so.
+    """
+    asked, *plain = [_KEY.sub(r".\2", each) for each in (name, *names)]
+    pattern = re.compile(rf"(?:^|\.){re.escape(asked)}(?=$|[\[.])")
+    matches = {k: match for k, each in enumerate(plain) if (match := pattern.search(each))}
+    starts = {plain[k][: match.end()] for k, match in matches.items()}
+    if not matches:
+        raise unknown_element(name, names)
+    if len(starts) > 1 and name not in names:
+        raise several_elements(name, [names[k] for k in matches])
+    return {k: plain[k][match.end() :] for k, match in matches.items()}
+
+
+def _only(name: str, names: Sequence[str]) -> int:
+    """The element of a name.
+
+    Raises:
+        MinimumError: it stands for none, or for several.
+    """
+    if name in names:
+        return names.index(name)
+    found = list(_named(name, names))
+    if len(found) > 1:
+        raise several_elements(name, [names[k] for k in found])
+    return found[0]
+
+
+def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
+    """The elements that are held, shape (k,)."""
+    if nuisances is None:
+        return np.delete(np.arange(len(result.names)), interest)
+    found: dict[int, None] = {}
+    for name in (nuisances,) if isinstance(nuisances, str) else nuisances:
+        numbers = (
+            [_only(name, result.names)] if name in result.names else [*_named(name, result.names)]
+        )
+        if numbers == [interest]:
+            raise nuisance_of_interest(name)
+        found |= dict.fromkeys(number for number in numbers if number != interest)
+    return np.array(list(found), int)
+
+
+def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.ndarray]:
+    """Centre and width of each element's constraint, shape (n,) each; NaN where there is none."""
+    found = np.full((2, len(result.names)), np.nan)
+    for name, pair in constraints.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise wrong_nuisance_constraint(name, repr(pair), "it is no pair")
+        for number, rest in _named(name, result.names).items():
+            index = _INDEX.fullmatch(rest)
+            place = tuple(map(int, index[1].split(","))) if index else ()
+            for row, given in enumerate(pair):
+                found[row, number] = _element(name, np.asarray(given, float), place, rest)
+            if not 0 < found[1, number] < np.inf:
+                seen = f"the standard error {found[1, number]:.6g}"
+                raise wrong_nuisance_constraint(name, seen, "it is no number above zero")
+    return found[0], found[1]
+
+
+def _element(name: str, given: np.ndarray, place: tuple[int, ...], rest: str) -> float:
+    if not given.ndim:
+        return float(given)
+    try:
+        return float(given[place])
+    except (IndexError, TypeError) as error:
+        reason = f"it does not fit the element `{name}{rest}`"
+        raise wrong_nuisance_constraint(
+            name, f"an array of shape {list(given.shape)}", reason
+        ) from error
