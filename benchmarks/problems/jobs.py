@@ -177,6 +177,11 @@ def single_sites(size: int) -> Job:
     return Job(log_density, calls, 0.98)
 
 
+def single_sites_of_many(size: int) -> Job:
+    """The same with ten times the rows: what a row costs is known before the job is over."""
+    return single_sites(size)._replace(least=5.0, least_again=5.0)
+
+
 def pruning(size: int) -> Job:
     """Felsenstein's likelihood of a tree of 32 leaves; one of 62 branches is new in each of 1,000
     calls.
@@ -225,6 +230,7 @@ JOBS: dict[str, tuple[Callable[[int], Job], int]] = {
     "one width": (width_scan, 20_000),
     "slow theory": (slow_theory, 10_000),
     "single sites": (single_sites, 100_000),
+    "single sites, many rows": (single_sites_of_many, 1_000_000),
     "pruning": (pruning, 1_000),
 }
 """By name, with a size."""

@@ -527,6 +527,8 @@ class Engine:
                 saved.taken = saved.for_rows(entry.program)
                 is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
                 return entry, "slices" if is_primed else "priming"
+            if slices.is_open(rows.kind):  # a plan for just these rows would serve no others
+                return slices.entries[rows.kind], "whole"
         entry = chooser.entry(saved.dirty)
         candidate = self.choose(entry, saved)
         is_primed = candidate == "whole" and slices.pays_to_prime()

@@ -168,6 +168,11 @@ class Slices:
             return entry.candidate == "slices"
         return not entry.is_barred and self.credit.allows_planning(entry, whole_s)
 
+    def is_open(self, kind: Kind) -> bool:
+        """Whether a change of rows may get a program yet."""
+        entry = self.entries[kind]
+        return entry.program is None and not entry.is_barred
+
     def _entry(self, kind: Kind) -> Entry:
         entry = self.entries.get(kind)
         if entry is None:

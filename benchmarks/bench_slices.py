@@ -1,0 +1,123 @@
+"""Question: does a call in which one row changed cost one row, where the function is vectorised?
+
+One row of an input changes at random in each call. Forms: `jax.jit` of the whole, and where it is
+short the update by hand. Settled calls: learning was paid before; whole jobs of this kind are in
+`jobs`. Flat: the same number of dirty rows among more and more. Controls: functions in which a row
+reaches all others, which must not become slower.
+
+Targets: groups value >= 2.5x, gradient >= 5x; by look-up 5x and 15x; Cholesky factors 10x and 20x;
+factorisation 10x; a network 2x; amplitudes 10x; 5e6 rows 100x; controls >= 0.97x `jax.jit`; a call
+among 1e7 rows takes at most 1.3 times that among 1e4; at most 4 compiled programs a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import harness
+import jax
+from harness import JIT, OURS, SETTLED, Line, Options, Speed, limit, within
+from problems import slices
+from problems.slices import Problem
+
+import incrax
+
+HAND = "hand"
+RUN = 8
+"""Calls in a row of each form."""
+
+SETTLED_BY = 60
+"""Calls before the timed ones: programs are compiled and timed."""
+
+
+def cases(*, is_quick: bool) -> dict[str, Callable[[], Problem]]:
+    """By name; each is made when it is run."""
+    part = 10 if is_quick else 1
+    size = 1_000 // part
+    return {
+        "groups 500 x 1000, value": lambda: slices.groups(500, size, is_gradient=False),
+        "groups 500 x 1000, gradient": lambda: slices.groups(500, size, is_gradient=True),
+        "look-up 500 x 1000, value": lambda: slices.looked_up(500, size, is_gradient=False),
+        "look-up 500 x 1000, gradient": lambda: slices.looked_up(
+            500, size, is_gradient=True, least=15.0
+        ),
+        "45 Cholesky factors, value": lambda: slices.processes(45, 150 // part, is_gradient=False),
+        "45 Cholesky factors, gradient": lambda: slices.processes(
+            45, 150 // part, is_gradient=True
+        ),
+        "factorisation, value": lambda: slices.factors(
+            3_000 // part, 2_000 // part, 300_000 // part, is_gradient=False
+        ),
+        "factorisation, gradient": lambda: slices.factors(
+            3_000 // part, 2_000 // part, 300_000 // part, is_gradient=True
+        ),
+        "network, one row of 20,000": lambda: slices.network(20_000 // part),
+        "amplitudes, one width, value": lambda: slices.waves(100_000 // part, is_gradient=False),
+        "amplitudes, one width, gradient": lambda: slices.waves(100_000 // part, is_gradient=True),
+        "5e6 rows, one group of 1000": lambda: slices.looked_up(
+            5_000 // part, size, is_gradient=False, least=100.0
+        ),
+        **{
+            f"control, {kind}": lambda kind=kind: slices.control(kind, 20_000)
+            for kind in ("soft-max", "sorted", "centred")
+        },
+    }
+
+
+def lines(options: Options) -> Iterator[Line]:
+    """One line per case, and one for each number of rows."""
+    for name, make in cases(is_quick=options.quick).items():
+        if options.only in name:
+            yield _line(name, make(), options)
+    yield from _flat(options)
+
+
+def _line(name: str, problem: Problem, options: Options) -> Line:
+    at = problem.arguments()
+    ours = incrax.incremental(problem.function, tuning=SETTLED)
+    for number in range(SETTLED_BY):
+        jax.block_until_ready(ours(*at(number)))
+    forms = {OURS: lambda number: ours(*at(number)), JIT: _jitted(problem, at)}
+    if problem.hand is not None:
+        hand = problem.hand
+        forms[HAND] = lambda number: hand(at(number)[0], problem.row(number))
+    for number in range(SETTLED_BY + (options.rounds + 2) * RUN):
+        at(number)
+    found = harness.compare(
+        forms, lambda k: (SETTLED_BY + k,), options.rounds, warm=2, run=RUN, rtol=1e-7
+    )
+    targets = [Speed(JIT, problem.least)]
+    targets += [within(1.6, HAND)] if problem.hand is not None else []
+    line = harness.timing_line(name, found, targets)
+    line.checks.append(limit("programs", ours.stats.compiles, 4))
+    line.cells["served by"] = ours.explain().served_by
+    return line
+
+
+def _jitted(problem: Problem, at: Callable[[int], tuple]) -> Callable:
+    whole = jax.jit(problem.function)
+    return lambda number: whole(*at(number))
+
+
+def _flat(options: Options) -> Iterator[Line]:
+    """A call with one group of 1,000 dirty rows, among more and more."""
+    first = None
+    for num_groups in (10, 100) if options.quick else (10, 100, 1_000, 10_000):
+        name = f"flat, {num_groups * 1_000:.0e} rows"
+        if options.only not in name:
+            continue
+        line = _line(name, slices.looked_up(num_groups, 1_000, is_gradient=False), options)
+        seconds = line.timings[OURS].median
+        first = seconds if first is None else first
+        line.checks = [limit("times the first", seconds / first, 1.3)]
+        yield line
+
+
+def main() -> None:
+    """All cases."""
+    options = harness.start(__doc__, rounds=20, quick_rounds=2)
+    harness.report("A row changes: slices of vectorised functions", lines(options), options)
+
+
+if __name__ == "__main__":
+    main()
