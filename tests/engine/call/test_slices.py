@@ -16,16 +16,18 @@ from slice_cases import CASES, NUM
 import incrax
 from incrax.engine.call.rehearsal import dry_run
 from incrax.engine.plan import slices as plans
+from incrax.engine.policy import expectations
 from incrax.engine.policy import slices as policy
 
 FACTOR = 1024.0
-DIVIDED = [name for name in CASES if CASES[name].is_by_rows]
+LEAST_SHARE = policy.LEAST_SHARE
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Programs for rows are made whatever they promise: these functions are small."""
     monkeypatch.setattr(policy, "MIN_GAIN", -np.inf)
+    monkeypatch.setattr(policy, "LEAST_SHARE", -1.0)
     monkeypatch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
 
 
@@ -277,6 +279,41 @@ def test_a_small_memory_has_no_room_for_values_per_row():
     for row in (0, 1, 2, 3, 4):
         job.change(row)
     assert not any(entry.program for entry in job.engine.slices.entries.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_most_of_the_work_is_by_rows_or_it_is_not_tried(name):
+    args = CASES[name].args
+    ours = incrax.incremental(CASES[name].fun)
+    ours(*args)
+    share = plans.rough_share(ours._traces.latest.engine.facts, (0,))
+    assert (share > LEAST_SHARE) is (CASES[name].is_by_rows or name.startswith("waves"))
+
+
+def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("INCRAX_REMEMBER", "1")
+    monkeypatch.setattr(expectations, "LEAST_S", 0.0)
+    tuning = incrax.Tuning(compile_s=np.inf, hot_after=1)
+    fun, args, _ = CASES["groups"]
+
+    def called(tuning, num_calls):
+        ours = incrax.incremental(fun, tuning=tuning)
+        theta = args[0]
+        for row in range(num_calls):
+            theta = np.where(np.arange(NUM) == row % NUM, 0.1 * row, theta)
+            ours(theta, *args[1:])
+        return ours
+
+    first = called(tuning, 40)
+    (entry,) = first._traces.latest.engine.slices.entries.values()
+    assert entry.program.seconds is not None
+    expectations.write()
+    entry_after = next(
+        iter(called(incrax.Tuning(), 12)._traces.latest.engine.slices.entries.values())
+    )
+    assert entry_after.num_expected == entry.count
+    assert entry_after.promise_s == entry.program.seconds
 
 
 def test_functions_with_effects_are_left_whole():

@@ -527,9 +527,9 @@ class Engine:
                 saved.taken = saved.for_rows(entry.program)
                 is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
                 return entry, "slices" if is_primed else "priming"
-            if slices.is_open(rows.kind):  # a plan for just these rows would serve no others
-                return slices.entries[rows.kind], "whole"
-        entry = chooser.entry(saved.dirty)
+        # A plan for just these rows serves no others: it waits until it is known that none does.
+        is_open = rows is not None and self.whole.is_settled and slices.is_open(rows.kind)
+        entry = chooser.entry(saved.dirty, may_wait=is_open)
         candidate = self.choose(entry, saved)
         is_primed = candidate == "whole" and slices.pays_to_prime()
         return entry, "priming" if is_primed else candidate

@@ -671,6 +671,34 @@ def slice_plan(
     )
 
 
+def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
+    """Share of the program's work, roughly, that a change of rows of some leaves leaves out or does
+    by rows; without tracing anything.
+    """
+    dirty = sum(facts.layout.leaf_mask(leaf) for leaf in leaves)
+    rows: dict[Var, int | None] = {facts.invars[leaf]: 0 for leaf in leaves}  # None: whole
+    whole_s = 0.0
+    for eqn, mask, seconds in zip(
+        facts.eqns, facts.equation_masks, facts.rough_seconds, strict=True
+    ):
+        if not mask & dirty:
+            continue
+        axes = [rows.get(atom) if isinstance(atom, Var) else None for atom in eqn.invars]
+        is_whole = any(var in rows and rows[var] is None for var in read_vars(eqn))
+        outputs: Sequence[int | None] = [None] * len(eqn.outvars)
+        if not is_whole:
+            aligned = aligned_by(eqn, axes)
+            if aligned is not None:
+                outputs = aligned.outputs
+            elif eqn.primitive.name == "gather" and axes[0] is not None:
+                outputs = [0]  # a look-up, maybe
+            elif eqn.primitive.name not in _MEETINGS:
+                is_whole = True
+        whole_s += seconds * is_whole
+        rows.update(zip(eqn.outvars, outputs, strict=True))
+    return 1.0 - whole_s / max(sum(facts.rough_seconds), 1e-12)
+
+
 def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     """What a plan for rows reads besides inputs, outputs and tables."""
     assert plan.sliced is not None

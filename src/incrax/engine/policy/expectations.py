@@ -16,7 +16,7 @@ import hashlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from incrax import _cache_folder
 from incrax._jax import Var
@@ -34,6 +34,9 @@ MAX_KINDS = 256
 
 MAX_WRITTEN = 100
 """Files that a process writes: of the programs whose functions went last, or are there."""
+
+RowKind: TypeAlias = tuple[tuple[int, ...], int]
+"""Inputs of which rows change, and at most how many."""
 
 HINTED_CALLS = 1000
 """Of each kind of change that a user names without a number."""
@@ -78,6 +81,8 @@ class Expectations:
         self._key = ""
         self._hinted = hinted(facts, paths, tuning)
         self._known: dict[int, Known] = {}
+        self.of_rows: dict[str, Known] = {}
+        self.row_entries: Mapping[Any, Entry] = {}
         _living[id(self)] = weakref.ref(self)
 
     def fork(self, entries: Mapping[int, Entry], whole: TimedProgram) -> Self:
@@ -94,6 +99,12 @@ class Expectations:
             self._read()
         known = self._known.get(dirty, NOTHING)
         return known._replace(calls=max(known.calls, self._hinted.get(dirty, 0)))
+
+    def of_row_kind(self, kind: RowKind) -> Known:
+        """What is known of a change of so many rows of some inputs."""
+        if self._is_kept and not self._key:
+            self._read()
+        return self.of_rows.get(_row_name(kind), NOTHING)
 
     @property
     def kinds(self) -> list[int]:
@@ -113,11 +124,13 @@ class Expectations:
                 found = {int(k, 16): _known(v) for k, v in data["kinds"].items()}
                 full = facts.layout.full
                 self._known = {dirty: found[dirty] for dirty in found if 0 < dirty < full}
+                self.of_rows = {str(k): _known(v) for k, v in data["rows"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _cache_folder.ignore(self._key, error)
             self.whole_s = None
             self.compile_s = 0.0
             self._known = {}
+            self.of_rows = {}
 
     def collect(self) -> None:
         """Put what this process has learned where it is written from at its end."""
@@ -125,20 +138,25 @@ class Expectations:
         if not self._key or whole_s is None:
             return
         found = {dirty: _learned(entry, whole_s) for dirty, entry in list(self._entries.items())}
-        if sum(known.calls for known in found.values()) * whole_s < LEAST_S:
+        rows = {
+            _row_name(kind): _learned(entry, whole_s)
+            for kind, entry in list(self.row_entries.items())
+        }
+        num_calls = sum(known.calls for known in (*found.values(), *rows.values()))
+        if num_calls * whole_s < LEAST_S:
             return
-        for dirty, known in self._known.items():  # a job that was cut short is no new habit
-            calls = max(known.calls // 2, found.get(dirty, NOTHING).calls)
-            found[dirty] = found.get(dirty, known)._replace(calls=calls)
+        _join(found, self._known)
+        _join(rows, self.of_rows)
         found.pop(self._facts.layout.full, None)
-        if not found:
+        if not found and not rows:
             return
         _pending.pop(self._key, None)  # the latest is the last one
         _pending[self._key] = {
-            "about": f"{self._name}, {len(found)} kinds of change",
+            "about": f"{self._name}, {len(found) + len(rows)} kinds of change",
             "whole_s": whole_s,
             "compile_s": max(self.compile_s, self._whole.first_s),
-            "kinds": _most_often(found),
+            "kinds": _most_often({f"{dirty:x}": known for dirty, known in found.items()}),
+            "rows": _most_often(rows),
         }
 
     def __del__(self) -> None:
@@ -206,11 +224,23 @@ def _learned(entry: Entry, whole_s: float) -> Known:
     return Known(max(entry.count, entry.uses), plan_s)
 
 
-def _most_often(found: Mapping[int, Known]) -> dict[str, Any]:
+def _join(found: dict[Any, Known], before: Mapping[Any, Known]) -> None:
+    """With what earlier processes knew: a job that was cut short is no new habit."""
+    for kind, known in before.items():
+        calls = max(known.calls // 2, found.get(kind, NOTHING).calls)
+        found[kind] = found.get(kind, known)._replace(calls=calls)
+
+
+def _row_name(kind: RowKind) -> str:
+    leaves, capacity = kind
+    return f"{capacity} of {' '.join(map(str, leaves))}"
+
+
+def _most_often(found: Mapping[str, Known]) -> dict[str, Any]:
     kinds = sorted(found.items(), key=lambda item: -item[1].calls)[:MAX_KINDS]
     return {
-        f"{dirty:x}": [known.calls, known.plan_s if known.plan_s < math.inf else None]
-        for dirty, known in kinds
+        name: [known.calls, known.plan_s if known.plan_s < math.inf else None]
+        for name, known in kinds
         if known.calls
     }
 

@@ -11,6 +11,7 @@ priming program takes its place.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Self
 
 from incrax import _jax
@@ -22,9 +23,10 @@ from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_whole
-from incrax.engine.plan.slices import ValueOf, priming_saves, slice_plan
+from incrax.engine.plan.slices import ValueOf, priming_saves, rough_share, slice_plan
 from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
 from incrax.engine.policy.compile_budget import Credit
+from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.materialize import NUM_COPIES
 
 CAPACITIES = (1, 4, 16, 64)
@@ -36,6 +38,9 @@ MAX_SHARE = 0.25
 rows.
 """
 
+LEAST_SHARE = 0.2
+"""Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
+
 MAX_DIFFERENCES = 512
 """Differences added to a sum before it is summed anew."""
 
@@ -44,9 +49,6 @@ USES_PER_GUARD = 16
 """Calls whose results must not be used before an entry gets no program any more, and one more for
 so many uses.
 """
-
-Kind = tuple[tuple[int, ...], int]
-"""The inputs of which rows change, and the capacity."""
 
 
 class Slices:
@@ -80,8 +82,9 @@ class Slices:
         }
         self._masks = [(leaf, facts.layout.leaf_mask(leaf)) for leaf in range(len(shapes))]
         self.hot_after = tuning.hot_after
-        self.entries: dict[Kind, Entry] = {}
-        self.plans: dict[Kind, Plan] = {}
+        self.entries: dict[RowKind, Entry] = {}
+        credit.expectations.row_entries = self.entries
+        self.plans: dict[RowKind, Plan] = {}
         self.saved: dict[Var, None] = {}
         self.primed: dict[Var, None] = {}
         self.priming: TimedProgram | None = None
@@ -102,13 +105,15 @@ class Slices:
                 leaves.append(leaf)
         return tuple(leaves)
 
-    def kind(self, leaves: tuple[int, ...], num_rows: int) -> Kind | None:
+    def kind(self, leaves: tuple[int, ...], num_rows: int) -> RowKind | None:
         """The kind of a change of so many rows; None where these are too many."""
         room = MAX_SHARE * self.lengths[leaves[0]]
         capacity = next((size for size in CAPACITIES if num_rows <= size <= room), None)
         return None if capacity is None else (leaves, capacity)
 
-    def entry(self, kind: Kind, whole_s: float, other_s: float, value_of: ValueOf) -> Entry | None:
+    def entry(
+        self, kind: RowKind, whole_s: float, other_s: float, value_of: ValueOf
+    ) -> Entry | None:
         """The record of a change that is used now, if its program serves it; else it takes
         `other_s`. `value_of` has the inputs' values, of which a program may need indices.
         """
@@ -158,7 +163,7 @@ class Slices:
         self.is_priming_used = False
         return pays
 
-    def is_due(self, kind: Kind, num_calls: int, whole_s: float) -> bool:
+    def is_due(self, kind: RowKind, num_calls: int, whole_s: float) -> bool:
         """Count a change that stands for so many calls of a rest; whether a program serves it, or
         it is time to make one.
         """
@@ -168,25 +173,32 @@ class Slices:
             return entry.candidate == "slices"
         return not entry.is_barred and self.credit.allows_planning(entry, whole_s)
 
-    def is_open(self, kind: Kind) -> bool:
+    def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""
         entry = self.entries[kind]
         return entry.program is None and not entry.is_barred
 
-    def _entry(self, kind: Kind) -> Entry:
+    def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
         if entry is None:
             leaves, capacity = kind
             dirty = sum(self.facts.layout.leaf_mask(leaf) for leaf in leaves)
             share = 1.0 - capacity / self.lengths[leaves[0]]
-            entry = self.entries[kind] = Entry(dirty, clean_share=share)
+            known = self.credit.expectations.of_row_kind(kind)
+            entry = Entry(
+                dirty, clean_share=share, num_expected=known.calls, promise_s=known.plan_s
+            )
+            self.entries[kind] = entry
         return entry
 
-    def _plan_if_due(self, entry: Entry, kind: Kind, whole_s: float, value_of: ValueOf) -> None:
+    def _plan_if_due(self, entry: Entry, kind: RowKind, whole_s: float, value_of: ValueOf) -> None:
         """Find out what a program would save, and compile it, each when that is paid for."""
         if entry.count < self.hot_after or not self.credit.allows_planning(entry, whole_s):
             return
         plan = self.plans.get(kind)
+        if plan is None and rough_share(self.facts, kind[0]) < LEAST_SHARE:
+            self._bar(entry, "rows alone: most of the function needs all rows")
+            return
         if plan is None:
             plan = self.plans[kind] = slice_plan(self.facts, *kind, value_of)
         run_price = whole_s / max(self.facts.total_seconds, 1e-12)
@@ -201,7 +213,7 @@ class Slices:
             self._compile(entry, plan)
 
     def _bar(self, entry: Entry, reason: str) -> None:
-        entry.is_barred = entry.is_final = True
+        entry.is_barred = entry.is_final = entry.is_planned = True
         entry.settle("whole", reason)
 
     def _compile(self, entry: Entry, plan: Plan) -> None:
@@ -226,6 +238,7 @@ class Slices:
         other.pool = pool
         other.credit = credit
         other.entries = {kind: entry.copy(clock, pool) for kind, entry in self.entries.items()}
+        credit.expectations.row_entries = other.entries
         other.plans = dict(self.plans)
         other.saved = dict(self.saved)
         other.primed = dict(self.primed)

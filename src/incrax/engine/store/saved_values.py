@@ -21,7 +21,7 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_fill
 from incrax.engine.plan.slices import ValueOf
 from incrax.engine.policy.chooser import Chooser
-from incrax.engine.policy.slices import Kind
+from incrax.engine.policy.expectations import RowKind
 from incrax.engine.store.store import Pairs, State, Store, available_in
 
 
@@ -40,7 +40,7 @@ class ChangedRows(NamedTuple):
     base: State
     dirty: int
     numbers: np.ndarray
-    kind: Kind
+    kind: RowKind
 
     @property
     def padded(self) -> np.ndarray:
