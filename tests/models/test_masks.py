@@ -131,7 +131,7 @@ def test_nothing_is_traced_or_compiled_again(name):
         evaluated()
         m.free(name)
         evaluated()
-        m.set_role(name, "fixed")
+        m.fix(name)
         evaluated()
         with m.restored():
             m.free(name)
@@ -139,6 +139,17 @@ def test_nothing_is_traced_or_compiled_again(name):
         m.free(name)
     assert not traced
     assert not compiled
+
+
+def test_what_gets_the_role_fixed_is_left_out_of_derivatives():
+    m = bound()
+    m.grad()
+    m.fix("mu")
+    assert "mu" in m.differentiated_paths
+    m.set_role("mu", "fixed")
+    assert "mu" not in m.differentiated_paths
+    m.grad()
+    assert "mu" not in m.differentiated_paths
 
 
 def test_one_model_has_one_program_for_each_derivative_whatever_is_fixed():

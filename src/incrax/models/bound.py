@@ -328,15 +328,15 @@ class Bound(ShownAsText):
         """Hold parameters at their values: inputs, parts, leaves, or elements of arrays
         (`"theta[3]"`).
 
-        The same as giving each the role `"fixed"`.
+        As giving each the role `"fixed"`, for a while: derivatives stay as they are compiled.
 
         Raises:
             UnknownInputError: a name stands for nothing, or for several things.
             BindError: single elements of what is no parameter are named.
 
         Cost: nothing is traced or compiled. If a derivative was evaluated while they were free,
-            later ones go on to be evaluated by them, too, and leave the result out: bind what
-            never moves as `"fixed"`.
+            later ones go on to be evaluated by them, too, and leave the result out. What never
+            moves again is left out by `set_role(name, "fixed")`.
 
         Example:
             >>> import incrax, numpy as np
@@ -369,9 +369,12 @@ class Bound(ShownAsText):
             BindError: the role does not exist, or a leaf cannot have it.
             InputValueError: a leaf would lie outside of its bounds.
 
-        Cost: that of `fix` and `free`; derivatives are traced anew for other roles.
+        Cost: derivatives by other leaves than before are traced anew: what is `"fixed"` is left out
+            of them, which saves its part of every later one. `fix` and `free` trace nothing.
         """
         self._set_roles([name], role)
+        if role == FIXED:
+            self._differentiate(tuple(p for p in self._differentiated if p in self.trainable_paths))
 
     def _set_roles(self, names: Sequence[str], role: str) -> None:
         state = self._inputs.paths(STATE)
