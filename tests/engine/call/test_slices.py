@@ -314,6 +314,22 @@ def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path
     )
     assert entry_after.num_expected == entry.count
     assert entry_after.promise_s == entry.program.seconds
+    assert not entry_after.is_barred
+
+
+def test_what_rows_were_not_worth_is_known_to_the_next_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("INCRAX_REMEMBER", "1")
+    monkeypatch.setattr(expectations, "LEAST_S", 0.0)
+    monkeypatch.setattr(policy, "LEAST_SHARE", 2.0)
+    job = Job("groups")
+    for _ in range(2):
+        job.ours = incrax.incremental(job.fun, tuning=incrax.Tuning(compile_s=np.inf, hot_after=1))
+        for row in range(12):
+            job.change(row)
+        (entry,) = job.engine.slices.entries.values()
+        expectations.write()
+    assert "earlier process" in entry.reason
 
 
 def test_functions_with_effects_are_left_whole():

@@ -189,6 +189,8 @@ class Slices:
                 dirty, clean_share=share, num_expected=known.calls, promise_s=known.plan_s
             )
             self.entries[kind] = entry
+            if known.calls and known.plan_s >= (self.credit.expectations.whole_s or math.inf):
+                self._bar(entry, "rows alone: nothing to win in an earlier process")
         return entry
 
     def _plan_if_due(self, entry: Entry, kind: RowKind, whole_s: float, value_of: ValueOf) -> None:
