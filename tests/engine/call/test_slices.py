@@ -314,7 +314,6 @@ def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path
     )
     assert entry_after.num_expected == entry.count
     assert entry_after.promise_s == entry.program.seconds
-    assert not entry_after.is_barred
 
 
 def test_what_rows_were_not_worth_is_known_to_the_next_process(monkeypatch, tmp_path):

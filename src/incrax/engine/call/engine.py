@@ -287,12 +287,14 @@ class Engine:
         """
         slices = self.slices
         found = None
-        for state, dirty in pairs if slices.lengths else ():
+        for state, dirty in reversed(pairs) if slices.lengths else ():
             leaves = slices.leaves_of(dirty)
             numbers = self.comparison.rows(values, state, leaves) if leaves else None
-            if numbers is not None and (found is None or numbers.size <= found.numbers.size):
+            if numbers is not None and (found is None or numbers.size < found.numbers.size):
                 kind = slices.kind(leaves, numbers.size)
                 found = None if kind is None else ChangedRows(state, dirty, numbers, kind)
+                if numbers.size == 1:
+                    break
         return found
 
     def catch_up(self) -> None:

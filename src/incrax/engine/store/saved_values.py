@@ -46,6 +46,8 @@ class ChangedRows(NamedTuple):
     def padded(self) -> np.ndarray:
         """The numbers, the first one repeated up to the capacity; int32."""
         spare = self.kind[1] - self.numbers.size
+        if not spare:
+            return self.numbers.astype(np.int32)
         return np.concatenate([self.numbers, np.repeat(self.numbers[:1], spare)]).astype(np.int32)
 
 
