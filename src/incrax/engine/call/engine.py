@@ -272,6 +272,9 @@ class Engine:
             is_due = rows is not None and self.slices.is_due(
                 rows.kind, watch.look_every, self.chooser.whole_s
             )
+            watch.counts_rows = rows is not None and self.slices.is_worth_counting(
+                rows.kind, self.chooser.whole_s
+            )
             is_idle = self.chooser.is_idle(self.chooser.seen(dirty)) and not is_due
             watch.look(0 if is_due else dirty.bit_count(), is_idle=is_idle)
             if watch.rest:

@@ -189,7 +189,7 @@ class Resting:
         """
         watch = self._watch
         num_calls = watch.look_every
-        if watch.rest - self.num_calls <= num_calls:
+        if watch.counts_rows or watch.rest - self.num_calls <= num_calls:
             return False
         num_changed = _num_changed(old, new, changed, self._widths)
         if num_changed is None or 2 * num_changed <= watch.usual:

@@ -47,7 +47,7 @@ NUM_LOOKS = 2
 
 class Watch:
     """The ledger of one engine; `rest` is the number of calls for which the whole program still
-    serves all.
+    serves all, `counts_rows` whether a program for a few rows is being earned meanwhile.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class Watch:
         "baseline_s",
         "calls",
         "changes",
+        "counts_rows",
         "has_gained",
         "hoped_s",
         "idle",
@@ -90,6 +91,7 @@ class Watch:
         self.window = FIRST_WINDOW
         self.has_gained = False
         self.idle = 0
+        self.counts_rows = False
 
     def note(
         self,

@@ -38,6 +38,9 @@ MAX_SHARE = 0.25
 rows.
 """
 
+WORTH_COUNTING_S = 3e-4
+"""Seconds of the whole function from which on changes of rows are counted during a rest."""
+
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
 
@@ -172,6 +175,10 @@ class Slices:
         if entry.program is not None:
             return entry.candidate == "slices"
         return not entry.is_barred and self.credit.allows_planning(entry, whole_s)
+
+    def is_worth_counting(self, kind: RowKind, whole_s: float) -> bool:
+        """Whether a change of rows may get a program that saves more than it takes to look."""
+        return self.is_open(kind) and whole_s > WORTH_COUNTING_S
 
     def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""
