@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,10 @@ import numpy as np
 import scipy.optimize
 
 from incrax._extras import needed
+from incrax.engine.compile.captured import with_captured
+from incrax.fit.box import Box
 from incrax.fit.messages import failed_minuit, no_bounds, unknown_options
-from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings
+from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings, Task
 
 # --- Minuit ---------------------------------------------------------------------------------------
 
@@ -301,6 +304,8 @@ class _Watched:
 # --- optax, step by step over the saved values, and optimistix, in one program --------------------
 
 MAX_STEPS = 10_000
+NUM_KEPT = 8
+"""Methods whose programs are kept, of each function."""
 TOLERANCE = 1e-6
 """Of optax: the greatest element of the gradient, relative to the value or 1."""
 
@@ -321,20 +326,81 @@ def is_optimistix(x: Any) -> bool:
     return _is_of("optimistix", "AbstractMinimiser", x)
 
 
+class _Given(NamedTuple):
+    """What a compiled step or search reads beside the point, as arguments: as constants data would
+    be folded and compiled for a minute, and compile anew for the next data set.
+    """
+
+    value_of: Any
+    """The function of a vector and of what is fixed, a pytree; None where nobody asks for it."""
+    others: Any
+    box: Box
+
+    def value(self, x: Any) -> Any:
+        """The function of a vector."""
+        return self.value_of(x, self.others)
+
+
+def _given(task: Task, value_of: Any) -> _Given:
+    on_device = lambda x: jax.device_put(x) if isinstance(x, np.ndarray) else x
+    others = None if value_of is None else jax.tree.map(on_device, task.problem.others)
+    return _Given(value_of, others, task.bounds)
+
+
+def _value_of(task: Task) -> Any:
+    layout = task.problem.layout
+    value = lambda x, others: task.fun(*layout.arguments(x, others))
+    return with_captured(value, jnp.asarray(task.x), task.problem.others)
+
+
+_programs: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+"""What was compiled for functions whose derivatives are kept, those of bound models."""
+
+
+def _kept(task: Task, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What was made before for this function and key.
+
+    Only a bound model comes back with the same derivatives. Any other function is traced anew at
+    each fit, as what it closes over may have changed.
+    """
+    try:
+        hash(key)
+    except TypeError:
+        return make()
+    if task.prepared is None:
+        return make()
+    known = _programs.setdefault(task.prepared, {})
+    if key not in known:
+        while len(known) >= NUM_KEPT:
+            known.pop(next(iter(known)))
+        known[key] = make()
+    return known[key]
+
+
 def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> Ended:
     """Steps of an optimiser, each followed by a projection into the bounds."""
     optax = needed("optax", "minimize(method=an optax optimiser)", "fit")
     tolerance = TOLERANCE if settings.tolerance is None else settings.tolerance
     box = counted.bounds
     transform = optax.with_extra_args_support(optimiser)
+    task = counted.task
 
-    @jax.jit
-    def advanced(x: Any, state: Any, value: Any, gradient: Any) -> tuple[Any, Any]:
-        given = {"value": value, "grad": gradient, "value_fn": counted.task.plain_value}
-        updates, state = transform.update(gradient, state, x, **given)
-        return box.inside(optax.apply_updates(x, updates)), state
+    def made() -> tuple[Any, Any]:
+        takes_value = isinstance(optimiser, optax.GradientTransformationExtraArgs)
+        value_of = _value_of(task) if takes_value else None
 
-    x = jnp.asarray(counted.task.x)
+        @jax.jit
+        def advanced(given: _Given, x: Any, state: Any, seen: tuple[Any, Any]) -> tuple[Any, Any]:
+            value, gradient = seen
+            extra = {"value": value, "grad": gradient, "value_fn": given.value}
+            updates, state = transform.update(gradient, state, x, **extra)
+            return given.box.inside(optax.apply_updates(x, updates)), state
+
+        return advanced, value_of
+
+    advanced, value_of = _kept(task, (optimiser, task.names), made)
+    given = _given(task, value_of)
+    x = jnp.asarray(task.x)
     state = transform.init(x)
     max_steps = settings.options.get("max_steps", MAX_STEPS)
     for number in range(max_steps + 1):
@@ -345,7 +411,7 @@ def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> 
         if not np.isfinite(value):
             return Ended(np.asarray(x), False, "not finite", num_steps=number)
         if number < max_steps:
-            x, state = advanced(x, state, value, gradient)
+            x, state = advanced(given, x, state, (value, gradient))
     return Ended(np.asarray(x), False, "step limit reached", is_limited=True, num_steps=max_steps)
 
 
@@ -357,20 +423,25 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     """
     optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
     task = counted.task
-    layout = task.problem.layout
     if task.bounds.is_bounded:
         raise no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
-    given = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
+    options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
 
-    @jax.jit
-    def run(x: Any, others: Any) -> tuple[Any, Any, Any]:
-        value = lambda x, others: task.fun(*layout.arguments(x, others))
-        found = optimistix.minimise(value, minimiser, x, args=others, **given)
-        return found.value, found.result == optimistix.RESULTS.successful, found.stats["num_steps"]
+    def made() -> tuple[Any, Any]:
+        @jax.jit
+        def run(given: _Given, x: Any) -> tuple[Any, Any, Any]:
+            value = lambda x, given: given.value(x)
+            found = optimistix.minimise(value, minimiser, x, args=given, **options)
+            is_done = found.result == optimistix.RESULTS.successful
+            return found.value, is_done, found.stats["num_steps"]
 
-    x, is_done, num_steps = jax.device_get(run(jnp.asarray(task.x), task.problem.others))
+        return run, _value_of(task)
+
+    run, value_of = _kept(task, (minimiser, task.names, *options.items()), made)
+    given = _given(task, value_of)
+    x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
     counted.counts = Counts(gradients=int(num_steps))
-    is_limited = not is_done and int(num_steps) >= given["max_steps"]
+    is_limited = not is_done and int(num_steps) >= options["max_steps"]
     message = (
         "converged" if is_done else "step limit reached" if is_limited else "the minimiser gave up"
     )

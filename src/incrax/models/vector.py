@@ -16,6 +16,7 @@ import numpy as np
 from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import IncrementalOptions
+from incrax.engine.compile.captured import unfolded
 from incrax.models.inputs import Inputs
 from incrax.models.messages import at_a_bound, mixed_elements, wrong_pair
 from incrax.models.roles import TRAINABLE
@@ -66,6 +67,7 @@ class Unbounded:
         one.
         """
         leaves, treedef = jax.tree.flatten(self._args)
+        leaves = list(map(unfolded, leaves))
         for number, part in zip(self._numbers, self._parts(u), strict=True):
             leaves[number] = part
         return self._fun(*jax.tree.unflatten(treedef, leaves))

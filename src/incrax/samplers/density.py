@@ -8,7 +8,6 @@ evaluate. It must not know how points are proposed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -80,47 +79,48 @@ class Density:
         """
         return self.selection.tree(self._split(np.asarray(x)))
 
-    def hoisted(self) -> Density:
-        """The same, with what does not depend on the sampled leaves evaluated now, and not inside
-        somebody's loop.
+    def of_vector(self) -> Callable[[Any], Any]:
+        """The log-density as a function of a vector, traced or not; see `of_leaves`."""
+        return self._of(self._split)
+
+    def of_tree(self) -> Callable[[Any], Any]:
+        """The log-density as a function of a tree in the shape of the selection, None where nothing
+        is sampled; see `of_leaves`.
+
+        The function raises `PositionError` where a tree has another structure, or a value where
+        nothing is sampled.
         """
-        _ = self.of_leaves
-        return self
+        return self._of(self._placed)
 
-    def of_vector(self, x: Any) -> Any:
-        """The log-density of a traced vector."""
-        return self.of_leaves(self._split(x))
+    def of_leaves(self) -> jax.tree_util.Partial:
+        """The log-density as a function of the sampled leaves: what does not depend on them is
+        evaluated here, and read.
 
-    @cached_property
-    def of_leaves(self) -> Callable[[Sequence[Any]], Any]:
-        """The log-density of traced leaves: what does not depend on them was evaluated once,
-        before.
-
-        Inside a sampler's loop this is a program that reads saved values of the data; derivatives
-        of any order.
+        It is a pytree of what it reads, for compiled functions to take as an argument.
         """
         values = [_strong(x) for x in self.selection.values]
         kept = [
             frozen(x) if isinstance(x, (np.ndarray, _jax.ArrayImpl)) else x
             for x in self.selection.others
         ]
-        merged = self.selection.merged
-        # The minimal planner saves all that data alone decide; what its groups keep beyond that,
-        # XLA drops.
+        args = self.selection.merged(values, kept)[0]
+        # The minimal planner saves all that data alone decide.
         pure: Any = incremental(self.plain, tuning=Tuning(planner="minimal")).pure
-        state, step = pure(*merged(values, kept)[0])
-        paths = self.selection.paths
+        state, step = pure(*args)
+        return step.remainder(state, *args, moving=self.selection.paths)
 
-        def evaluate(leaves: Sequence[Any]) -> Any:
-            typed = [
-                jnp.asarray(x).astype(value.dtype) for x, value in zip(leaves, values, strict=True)
-            ]
-            return step(state, *merged(typed, kept)[0], changed=paths)[1]
+    def _of(self, leaves_of: Callable[[Any], Sequence[Any]]) -> Callable[[Any], Any]:
+        rest = self.of_leaves()
+        dtypes = [jax.dtypes.result_type(x) for x in self.selection.values]
 
-        return evaluate
+        def evaluate(arrays: Any, x: Any) -> Any:
+            leaves = zip(leaves_of(x), dtypes, strict=True)
+            return rest.func(arrays, *[jnp.asarray(leaf).astype(dtype) for leaf, dtype in leaves])
 
-    def of_tree(self, tree: Any) -> Any:
-        """The log-density of a tree in the shape of the selection, None where nothing is sampled.
+        return jax.tree_util.Partial(evaluate, *rest.args)
+
+    def _placed(self, tree: Any) -> list[Any]:
+        """The leaves of a tree in the shape of the selection.
 
         Raises:
             PositionError: it has another structure, or a value where nothing is sampled.
@@ -134,7 +134,7 @@ class Density:
             expected = jax.tree.structure(mirror.tree([0] * len(self.shapes)))
             raise wrong_position(str(jax.tree.structure(tree)), str(expected))
         placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
-        return self.of_leaves([placed[k] for k in range(len(self.shapes))])
+        return [placed[k] for k in range(len(self.shapes))]
 
     def _split(self, x: Any) -> list[Any]:
         sizes = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
@@ -170,13 +170,15 @@ def logdensity(
     Returns:
         A function of the selected leaves, in the shape of the selection. What does not depend on
         them is evaluated once, here, and read by every evaluation in the sampler's loop, where an
-        incremental function saves nothing.
+        incremental function saves nothing. It is a pytree (`jax.tree_util.Partial`) of what it
+        reads: a compiled loop that takes it as an argument has the data as arguments.
 
     Raises:
         SelectionError, UnknownInputError: `wrt` names nothing that has a derivative.
         TypeError: the function returns something else than one number.
 
-    Cost: one evaluation. The saved values become constants of the sampler's program.
+    Cost: one evaluation. In a loop that closes over it, what it reads is a constant of the program,
+        over which XLA folds nothing.
 
     Example:
         >>> import incrax, jax.numpy as jnp
@@ -186,7 +188,7 @@ def logdensity(
         >>> float(g({"mu": 2.0}))
         -6.0
     """
-    return Density("logdensity", log_density, args, wrt).hoisted().of_tree
+    return Density("logdensity", log_density, args, wrt).of_tree()
 
 
 def numpyro_potential(
@@ -217,5 +219,9 @@ def numpyro_potential(
         >>> float(potential(2.0))
         3.0
     """
-    density = Density("numpyro_potential", log_density, args, wrt).hoisted()
-    return lambda tree: -density.of_tree(tree)
+    density = Density("numpyro_potential", log_density, args, wrt).of_tree()
+    return jax.tree_util.Partial(_negative, density)
+
+
+def _negative(density: Callable[[Any], Any], tree: Any) -> Any:
+    return -density(tree)

@@ -7,7 +7,7 @@ emcee.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -44,7 +44,7 @@ def ensemble(log_density: Callable[..., Any], *args: Any, wrt: Any = None) -> En
         >>> walkers.names, walkers.log_probs(np.array([[0.0], [2.0]])).tolist()
         (("p['mu']",), [-2.0, -2.0])
     """
-    return Ensemble(Density("ensemble", log_density, args, wrt).hoisted())
+    return Ensemble(Density("ensemble", log_density, args, wrt))
 
 
 class Ensemble:
@@ -98,10 +98,9 @@ class Ensemble:
 
     @cached_property
     def _batched(self) -> Callable[[Any], Any]:
-        of_vector = self._density.of_vector
-
-        def evaluate(xs: Any) -> Any:
-            values = jax.vmap(of_vector)(xs)
+        def evaluate(log_density: Callable[[Any], Any], xs: Any) -> Any:
+            values = jax.vmap(log_density)(xs)
             return jnp.where(jnp.isnan(values), -jnp.inf, values)
 
-        return jax.jit(evaluate)
+        # The data are arguments of the program, not constants.
+        return partial(jax.jit(evaluate), self._density.of_vector())

@@ -33,6 +33,7 @@ from incrax._program import Program, read_vars, type_of
 from incrax._tuning import is_disabled
 from incrax.engine.call.analysis import Analysis
 from incrax.engine.call.pure_flags import Flags, all_set, compared, declared, leaves_set
+from incrax.engine.compile.captured import unfolded
 from incrax.engine.compile.executables import device_constants
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.inputs.leaves import descriptor, has_tracer, is_frozen
@@ -102,22 +103,51 @@ class PureFunction:
 
     def _run(self, plan: Plan, leaves: Leaves, values: Mapping[Var, Any]) -> tuple[Any, ...]:
         """The saves, or the outputs, of a plan."""
-        program = self.facts.program
-        targets = [*(program.outvars[i] for i in plan.outputs), *plan.saves]
-        used = {var for eqn in plan.eqns for var in read_vars(eqn)} | {
-            a for a in targets if isinstance(a, Var)
-        }
-        env = {var: self.constants[var] for var in program.constvars if var in used}
-        env.update(
-            (var, typed(x, var.aval))
-            for var, x in zip(program.invars, leaves, strict=True)
-            if var in used
-        )
-        env.update((var, typed(values[var], var.aval)) for var in plan.loads)
+        inputs = zip(self.facts.program.invars, leaves, strict=True)
+        return self._evaluated(plan, {**self.constants, **dict(inputs), **values})
+
+    def _evaluated(self, plan: Plan, known: Mapping[Var, Any]) -> tuple[Any, ...]:
+        """The same from values by variable, of which it needs to read some."""
+        env = {var: typed(known[var], var.aval) for var in self._read(plan)}
         _jax.evaluate(
             plan.eqns if self.calls is None else self.calls.wrap(plan.eqns, is_awaited=False), env
         )
-        return tuple(strong(_jax.read(atom, env)) for atom in targets)
+        return tuple(strong(_jax.read(atom, env)) for atom in self._targets(plan))
+
+    def _targets(self, plan: Plan) -> list[Any]:
+        return [*(self.facts.outvars[i] for i in plan.outputs), *plan.saves]
+
+    def _read(self, plan: Plan) -> list[Var]:
+        """The constants, inputs and saved values that a plan reads."""
+        program = self.facts.program
+        used = {var for eqn in plan.eqns for var in read_vars(eqn)}
+        used.update(atom for atom in self._targets(plan) if isinstance(atom, Var))
+        given = (*program.constvars, *program.invars, *plan.loads)
+        return [var for var in dict.fromkeys(given) if var in used]
+
+    def remainder(
+        self, leaves: Leaves, saved: tuple[tuple[Any, ...], ...], flags: Flags
+    ) -> tuple[dict[Var, Any], Callable[[Mapping[Var, Any]], tuple[Any, ...]]]:
+        """What the part of the function reads that flags reach, and that part, of these values and
+        of the inputs that are flagged.
+        """
+        rows = zip(self.groups, self.plans, self.masks, strict=True)
+        reached = [(group, plan) for group, plan, mask in rows if flags.reach(mask)]
+        moving = {var for i, var in enumerate(self.facts.invars) if flags.of_leaf(i)}
+        computed = {var for group, _ in reached for var in group}
+        inputs = dict(zip(self.facts.invars, leaves, strict=True))
+        known = {**self.constants, **inputs, **self._by_variable(saved)}
+        plans = [*(plan for _, plan in reached), self.top]
+        read = dict.fromkeys(var for plan in plans for var in self._read(plan))
+        held = {var: known[var] for var in read if var not in moving | computed}
+
+        def outputs(values: Mapping[Var, Any]) -> tuple[Any, ...]:
+            values = dict(values)
+            for group, plan in reached:
+                values.update(zip(group, self._evaluated(plan, values), strict=True))
+            return self._evaluated(self.top, values)
+
+        return held, outputs
 
     def _differentiable_outputs(self) -> Callable[..., tuple[Any, ...]]:
         """Outputs from leaves and saved values; kept ones where a flag says that nothing changed.
@@ -231,6 +261,40 @@ class Step:
             self._out_tree, out
         )
 
+    def remainder(
+        self, state: PureState, *args: Any, moving: Sequence[str]
+    ) -> Callable[..., Any]:
+        """What is left of the function where all inputs but some stay as they are here.
+
+        Args:
+            state: what `pure` returned for these arguments.
+            *args: the arguments.
+            moving: paths of the inputs that move.
+
+        Returns:
+            A function of these inputs, in this order. It is a pytree (`jax.tree_util.Partial`) of
+            the arrays that it reads: passed to a compiled function as an argument, they are
+            arguments of the program; closed over, they are constants, over which XLA folds nothing.
+        """
+        given = self._dynamic(args, {})
+        chosen = [self._paths.index(path) for path in moving]
+        flags = leaves_set(self._layout, chosen)
+        held, outputs = self._function.remainder(self._checked(given), state.saved, flags)
+        names = list(held)
+        inputs = [self._function.facts.invars[i] for i in chosen]
+        are_weak = self._are_weak(given)
+
+        def evaluate(arrays: Sequence[Any], *moved: Any) -> Any:
+            for i, x in zip(chosen, moved, strict=True):
+                self._check_type(i, x)
+            values = dict(zip(names, map(unfolded, arrays), strict=True))
+            values.update(zip(inputs, map(strong, moved), strict=True))
+            found = zip(outputs(values), are_weak, strict=True)
+            out = [_jax.as_weak(x) if is_one else x for x, is_one in found]
+            return jax.tree.unflatten(self._out_tree, out)
+
+        return jax.tree_util.Partial(evaluate, tuple(held.values()))
+
     def _flags(self, old: Leaves, new: Leaves, changed: Any) -> Flags:
         if self._is_disabled:
             return all_set(self._layout)
@@ -272,12 +336,16 @@ class Step:
 
     def _checked(self, leaves: Leaves) -> tuple[jax.Array, ...]:
         """Leaves as arrays, if they have the known types."""
-        for index, (x, known) in enumerate(zip(leaves, self._signature.dynamic_types, strict=True)):
+        for index, x in enumerate(leaves):
             if index in self._frozen and x is not self._frozen[index]:
                 raise other_frozen(self._paths[index])
-            if not same_type(x, known):
-                raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
+            self._check_type(index, x)
         return tuple([x if i in self._frozen else strong(x) for i, x in enumerate(leaves)])
+
+    def _check_type(self, index: int, x: Any) -> None:
+        known = self._signature.dynamic_types[index]
+        if not same_type(x, known):
+            raise other_type(self._paths[index], type_text(descriptor(x)), type_text(known))
 
     def _carried(self, leaves: Leaves) -> tuple[Any, ...]:
         return tuple([x for i, x in enumerate(leaves) if i not in self._frozen])
