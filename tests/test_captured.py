@@ -58,7 +58,9 @@ def embedded_bytes(text):
 
 def check_empty(texts):
     assert texts
-    assert {name: size for name in texts if (size := embedded_bytes(texts[name])) > MOST_BYTES} == {}
+    assert {
+        name: size for name in texts if (size := embedded_bytes(texts[name])) > MOST_BYTES
+    } == {}
 
 
 def steps_of(texts):

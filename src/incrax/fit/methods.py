@@ -348,8 +348,8 @@ def _given(task: Task, value_of: Any) -> _Given:
 
 
 def _value_of(task: Task) -> Any:
-    layout = task.problem.layout
-    value = lambda x, others: task.fun(*layout.arguments(x, others))
+    problem = task.problem
+    value = lambda x, others: task.fun(*problem.layout.arguments(problem.whole(x), others))
     return with_captured(value, jnp.asarray(task.x), task.problem.others)
 
 
@@ -361,13 +361,14 @@ def _kept(task: Task, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     """What was made before for this function and key.
 
     Only a bound model comes back with the same derivatives. Any other function is traced anew at
-    each fit, as what it closes over may have changed.
+    each fit, as what it closes over may have changed; a model of which something is held, too, as
+    that is a constant of the trace.
     """
     try:
         hash(key)
     except TypeError:
         return make()
-    if task.prepared is None:
+    if task.prepared is None or task.problem.free is not None:
         return make()
     known = _programs.setdefault(task.prepared, {})
     if key not in known:
@@ -398,7 +399,7 @@ def by_optax(counted: CountedTask, optimiser: Any, settings: MethodSettings) -> 
 
         return advanced, value_of
 
-    advanced, value_of = _kept(task, (optimiser, task.names), made)
+    advanced, value_of = _kept(task, (optimiser,), made)
     given = _given(task, value_of)
     x = jnp.asarray(task.x)
     state = transform.init(x)
@@ -437,7 +438,7 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
 
         return run, _value_of(task)
 
-    run, value_of = _kept(task, (minimiser, task.names, *options.items()), made)
+    run, value_of = _kept(task, (minimiser, *options.items()), made)
     given = _given(task, value_of)
     x, is_done, num_steps = jax.device_get(run(given, jnp.asarray(task.x)))
     counted.counts = Counts(gradients=int(num_steps))

@@ -261,9 +261,7 @@ class Step:
             self._out_tree, out
         )
 
-    def remainder(
-        self, state: PureState, *args: Any, moving: Sequence[str]
-    ) -> Callable[..., Any]:
+    def remainder(self, state: PureState, *args: Any, moving: Sequence[str]) -> Callable[..., Any]:
         """What is left of the function where all inputs but some stay as they are here.
 
         Args:
