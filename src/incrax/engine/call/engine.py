@@ -533,7 +533,7 @@ class Engine:
                 is_primed = slices.is_primed(entry, is_complete=saved.taken is not None)
                 return entry, "slices" if is_primed else "priming"
         # A plan for just these rows serves no others: it waits until it is known that none does.
-        is_open = rows is not None and self.whole.is_settled and slices.is_open(rows.kind)
+        is_open = rows is not None and slices.is_open(rows.kind)
         entry = chooser.entry(saved.dirty, may_wait=is_open)
         candidate = self.choose(entry, saved)
         is_primed = candidate == "whole" and slices.pays_to_prime()

@@ -182,8 +182,8 @@ class Slices:
 
     def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""
-        entry = self.entries[kind]
-        return entry.program is None and not entry.is_barred
+        entry = self.entries.get(kind)
+        return entry is None or (entry.program is None and not entry.is_barred)
 
     def _entry(self, kind: RowKind) -> Entry:
         entry = self.entries.get(kind)
