@@ -68,6 +68,76 @@ class Mutant(NamedTuple):
 # no other notices.
 OPTIMISATIONS = [
     Mutant(
+        "a clean operand is taken whole where its rows are wanted",
+        "primitives/on_rows.py",
+        "    if shape[d] == length:\n        return d",
+        "    if shape[d] == length:\n        return None",
+        "tests/primitives/test_on_rows.py",
+    ),
+    Mutant(
+        "rows of a value that has none are taken for alike",
+        "primitives/on_rows.py",
+        "    return aligned if has_rows or is_spread else None",
+        "    return aligned",
+        "tests/primitives/test_on_rows.py",
+    ),
+    Mutant(
+        "rows that fill up a change count in a difference",
+        "engine/plan/slices.py",
+        "        return _masked(value, axis, rows.of.counts)",
+        "        return value",
+        "tests/engine/plan/test_slices.py::test_spare_slots_count_once",
+    ),
+    Mutant(
+        "a difference is always good enough",
+        "engine/plan/slices.py",
+        "            self.guards += [lax.le(lost, bound), lax.is_finite(lost)]",
+        "            self.guards += [lax.is_finite(lost)]",
+        "tests/engine/plan/test_slices.py::test_a_difference_that_loses_too_much_must_not_be_used",
+    ),
+    Mutant(
+        "a table of too few slots is used",
+        "engine/plan/slices.py",
+        "            self.guards.append(self._table(fits))",
+        "            self._table(fits)",
+        "tests/engine/plan/test_slices.py::test_a_table_of_too_few_slots_must_not_be_used",
+    ),
+    Mutant(
+        "what repeats an id has no sum",
+        "engine/plan/slices.py",
+        "    value = _masked(value, 0, lax.lt(members.numbers, np.int32(members.length)))",
+        "    value = _masked(value, 0, members.counts)",
+        "tests/engine/plan/test_slices.py::test_rows_alone_give_what_the_function_gives",
+    ),
+    Mutant(
+        "values per row are not saved again",
+        "engine/plan/slices.py",
+        "            self.saves[var] = self.whole[var] = _with_rows(self._old(var), rows)",
+        "            self.whole[var] = _with_rows(self._old(var), rows)",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
+        "the first version is the baseline of a change of rows",
+        "engine/call/engine.py",
+        "numbers.size < found.numbers.size):",
+        "numbers.size > found.numbers.size):",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
+        "differences go on for ever",
+        "engine/policy/slices.py",
+        "        if is_complete and self.num_differences <= MAX_DIFFERENCES:",
+        "        if is_complete:",
+        "tests/engine/call/test_slices.py::test_differences_are_summed_anew_after_so_many",
+    ),
+    Mutant(
+        "the whole function always primes",
+        "engine/policy/slices.py",
+        "        self.is_priming_used = False\n        return pays",
+        "        return pays",
+        "tests/engine/call/test_slices.py",
+    ),
+    Mutant(
         "partial sums are off",
         "engine/rewrites/partial_sums.py",
         "        clean = [var for var in chain.terms if is_clean(var)]",
@@ -328,8 +398,8 @@ MUTANTS = [
     Mutant(
         "all steps of a search used up is no limit",
         "fit/methods.py",
-        'int(num_steps) >= given["max_steps"]',
-        'int(num_steps) > given["max_steps"]',
+        'int(num_steps) >= options["max_steps"]',
+        'int(num_steps) > options["max_steps"]',
     ),
     Mutant(
         "what costs nothing is joined with what costs something",
@@ -436,8 +506,8 @@ MUTANTS = [
     Mutant(
         "the first input of a model is differentiated, trainable or not",
         "inspection/cost.py",
-        "model.trainable_paths if wrt is None else",
-        "None if wrt is None else",
+        "            model.differentiated_paths\n",
+        "            None\n",
     ),
     Mutant(
         "dead code inside loops counts",
@@ -618,8 +688,8 @@ MUTANTS = [
     Mutant(
         "large arrays compared by a sample",
         "engine/inputs/leaves.py",
-        "np.array_equal(x[::step], y[::step]) and np.array_equal(x, y)",
-        "np.array_equal(x[::step], y[::step])",
+        "not (a[::step] != b[::step]).any() and not (a != b).any()",
+        "not (a[::step] != b[::step]).any()",
     ),
     Mutant(
         "snapshot by reference",
@@ -636,11 +706,11 @@ MUTANTS = [
     Mutant(
         "commit before the end",
         "engine/call/engine.py",
-        "        return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)",
+        "        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)",
         "        if base is not None:\n"
         "            self.store.commit(State(values, list(base.outputs), dict(base.saved), None), "
         "base)\n"
-        "        return self._evaluate(SavedValues(self, pairs, base, dirty, values), start_s)",
+        "        return self._evaluate(SavedValues(self, pairs, base, dirty, values, rows), start_s)",
     ),
     Mutant(
         "a repeated call whatever changed",

@@ -43,6 +43,8 @@ QUOTED = {
         ("amplitude", "value+grad(couplings), couplings changed, vectorised", JIT)
     ],
     ("README.md", "the same, a whole fit of couplings"): [("fits", "B: fit", JIT)],
+    ("README.md", "45 Gaussian processes"): [("slices", "45 Cholesky factors, gradient", JIT)],
+    ("README.md", "one mean for each of 5,000"): [("slices", "5e6 rows, one group of 1000", JIT)],
     ("README.md", "chain of Metropolis steps"): [
         ("pure", "chain of 400 steps, 50,000 channels", JIT)
     ],
