@@ -115,6 +115,7 @@ RESULTS = {
     "minimum without model": "fit.FitResult.from_json(minimum.to_json())",
     "least squares": "least",
     "table of least squares": "least.table()",
+    "impacts": "fit.impacts((loss, p, x), \"p['a']\")",
     "profile": "fit.profile((loss, p, x), \"p['a']\", grid=[0.4, 0.5, 0.6])",
     "contour": "fit.contour(minimum, \"p['a']\", \"p['b']\", num_points=8)",
     "scan2d": "fit.scan2d(minimum, \"p['a']\", \"p['b']\", num_points=3)",

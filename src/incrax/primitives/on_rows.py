@@ -107,6 +107,8 @@ def _reads(eqn: Equation) -> list[Sequence[Read | None]] | None:
     entry = entry_of(eqn)
     if entry.index is None or entry.inside is not None or eqn.effects:
         return None
+    if any(eqn.params.get(name, 1) != 1 for name in _GROUPS):
+        return None
     found = entry.index(eqn, NOTHING_KNOWN)
     return None if found is None else [reads.operands for reads in found]
 
@@ -145,6 +147,9 @@ def _aligned(
             operands[number] = axis if axis is not None else operands[number]
     return Aligned(tuple(outputs), tuple(operands))
 
+
+_GROUPS = "feature_group_count", "batch_group_count"
+"""Of convolutions: which group a row is in is told by its place among all of them."""
 
 _MIXED = -1
 
