@@ -707,7 +707,7 @@ def priming_saves(facts: Facts, plan: Plan) -> list[Var]:
     return [var for var in read if var not in given and var not in plan.sliced.tables]
 
 
-class _Traced(NamedTuple):
+class _RowProgram(NamedTuple):
     """Equations on rows, what they save, what must hold, and what they take."""
 
     eqns: tuple[Equation, ...]
@@ -726,7 +726,7 @@ class _Tracing(NamedTuple):
     outputs: tuple[int, ...]
     value_of: ValueOf
 
-    def trace(self) -> _Traced:
+    def trace(self) -> _RowProgram:
         """Once to find out which values are read, then with these as arguments."""
         slicer = _Slicer(self.facts, self.leaves, self.value_of)
         while True:
@@ -739,7 +739,7 @@ class _Tracing(NamedTuple):
             if slicer.asked == asked:
                 return found
 
-    def _run(self, slicer: _Slicer, asked: _Asked) -> _Traced:
+    def _run(self, slicer: _Slicer, asked: _Asked) -> _RowProgram:
         facts = self.facts
         targets = self._targets
         reached = reached_equations(facts, self.dirty, targets)
@@ -775,7 +775,7 @@ class _Tracing(NamedTuple):
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
-        return _Traced(eqns, saves, guard if slicer.guards else None, sliced)
+        return _RowProgram(eqns, saves, guard if slicer.guards else None, sliced)
 
     @property
     def _targets(self) -> list[Var]:
