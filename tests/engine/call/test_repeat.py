@@ -245,14 +245,14 @@ def test_arrays_that_are_not_there_may_be_waited_for(array, waits, monkeypatch):
     monkeypatch.setattr(comparison, "is_compared_by_identity", lambda x: False)
     compared = comparison.Comparison(SimpleNamespace(states=[]), None)
     times = iter([1.0, 3.0])
-    assert compared.awaited([array], [0], lambda: next(times))[1] == 2.0 * waits
+    assert compared.wait([array], [0], lambda: next(times)) == 2.0 * waits
     assert array.waits == waits
 
 
 def test_what_is_no_array_is_not_waited_for():
     compared = comparison.Comparison(SimpleNamespace(states=[]), None)
     leaves = [1.0, np.ones(2), incrax.frozen(np.ones(3)), jax.block_until_ready(jnp.ones(2))]
-    assert compared.awaited(leaves, range(4), iter([1.0]).__next__)[1] == 0.0
+    assert compared.wait(leaves, range(4), iter([1.0]).__next__) == 0.0
 
 
 def test_an_input_is_waited_for_before_its_bits_are_read(monkeypatch):

@@ -92,6 +92,89 @@ def test_fewer_rows_are_filled_up_and_more_have_a_program_of_their_own():
     assert job.engine.last.candidate == "slices"
 
 
+def short_ways(monkeypatch, job):
+    """The outcomes of calls that tried to go the short way of rows, from now on."""
+    seen = []
+    again = type(job.engine)._again_by_rows
+
+    def watched(engine, *args):
+        seen.append(again(engine, *args) is not None)
+        return engine.store.states[-1].outputs if seen[-1] else None
+
+    monkeypatch.setattr(type(job.engine), "_again_by_rows", watched)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["groups, gradient", "look-up"])
+@pytest.mark.parametrize("is_numpy", [True, False])
+def test_a_change_like_the_last_goes_the_short_way(monkeypatch, name, is_numpy):
+    job = Job(name).settle()
+    if not is_numpy:
+        job.args = jax.tree.map(jnp.asarray, job.args)
+        monkeypatch.setattr(job, "change", lambda row: moved(job, row))
+    for row in range(8):
+        job.change(row)
+    seen = short_ways(monkeypatch, job)
+    ran = job.ours.stats.ran
+    for row in range(15):
+        job.change(row)
+    assert sum(seen) >= 14  # one in 16 goes the long way
+    assert job.ours.stats.ran - ran == 15 * job.engine.last.plan.num_eqns
+
+
+def moved(job, row):
+    """A row of an array that may be still computed when the call begins."""
+    job.args = (jnp.asarray(job.args[0]).at[row].set(float(job.rng.uniform())), *job.args[1:])
+    return job.call()
+
+
+def test_other_changes_do_not_go_the_short_way(monkeypatch):
+    job = Job("groups, gradient").settle()
+    for row in range(8):
+        job.change(row)
+    seen = short_ways(monkeypatch, job)
+    theta, mu, sigma = job.args
+    job.call()  # nothing changed
+    job.args = theta, mu + 0.1, sigma
+    job.call()
+    job.change(3, 4)
+    job.args = (job.args[0] + (np.arange(NUM) == 5), mu, sigma)
+    job.call()
+    assert not any(seen)
+
+
+def test_the_short_way_starts_where_fewest_rows_differ(monkeypatch):
+    job = Job("groups, gradient").settle()
+    for row in range(8):
+        job.change(row)
+    seen = short_ways(monkeypatch, job)
+    accepted = job.args
+    for row in (4, 9, 9, 14):
+        job.args = accepted
+        job.change(row)
+    assert seen.count(True) >= 3
+
+
+def test_an_error_on_the_short_way_is_left_to_the_long_one(monkeypatch):
+    job = Job("groups, gradient").settle()
+    for row in range(8):
+        job.change(row)
+    program = job.engine.repeat.program
+    calls = []
+
+    def fails_once(feeds, loads):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("lost")
+        return type(program).__call__(program, feeds, loads)
+
+    monkeypatch.setattr(job.engine.repeat, "program", fails_once)
+    monkeypatch.setattr("incrax.engine.call.engine._is_settled", lambda repeat: True)
+    job.change(3)
+    assert calls == [1]
+    assert job.engine.repeat is not None  # of the long way
+
+
 def test_only_what_the_rows_need_is_counted():
     job = Job("groups").settle()
     before = job.ours.stats.ran

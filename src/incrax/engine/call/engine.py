@@ -28,10 +28,10 @@ from incrax._messages import deleted_input, large_unchanged
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.call.record import NO_MEMORY, RESTING, UNCHANGED, CallRecord, History
+from incrax.engine.call.repeat import Repeat, RepeatedRows
 from incrax.engine.call.resting import RestedCall, Resting
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
-from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, as_value
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
@@ -43,7 +43,7 @@ from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.eviction import cheapest_first, results_without_saved
-from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError
+from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError, padded
 from incrax.engine.store.store import (
     Baselines,
     Comparison,
@@ -68,42 +68,6 @@ ADVICE_SHARE = 0.2
 """Seconds that comparing an unchanged array has taken, and their share of all, from which on
 `frozen` is advised.
 """
-
-
-class Repeat:
-    """What the last call did, if it may be done again as it is: what serves, what is loaded, what
-    is taken over.
-    """
-
-    __slots__ = ("entry", "loads", "num_eqns", "plan", "program", "record", "saved", "ticks")
-
-    def __init__(
-        self,
-        record: CallRecord,
-        entry: Entry,
-        program: TimedProgram,
-        plan: Plan,
-        loads: list[Any],
-        saved: dict[Var, Any],
-    ) -> None:
-        self.record = record
-        self.entry = entry
-        self.program = program
-        self.plan = plan
-        self.num_eqns = plan.num_eqns
-        self.loads = loads
-        self.saved = saved
-        self.ticks = program.clock.ticks
-
-    def is_settled(self) -> bool:
-        """Whether what serves is chosen, and not to be looked at again."""
-        entry = self.entry
-        is_chosen = entry.is_final and entry.candidate == "plan" and entry.program is self.program
-        return (
-            is_chosen
-            and self.ticks == self.program.clock.ticks
-            and entry.uses % LONG_WAY_EVERY != 0
-        )
 
 
 class Engine:
@@ -234,13 +198,20 @@ class Engine:
             return self._rest(leaves, resting)
         if clock.unproven and self.store.prove(clock.unproven):
             changed = resting = None
-        values, waited_s = self.comparison.awaited(leaves, changed, clock.now)
-        start_s = clock.began(begin_s) + waited_s
+        waited_s = 0.0
+        if type(self.repeat) is RepeatedRows and changed is not None and resting is None:
+            waited_s = self.comparison.wait(leaves, changed, clock.now)
+            start_s = clock.began(begin_s) + waited_s
+            outputs = self._again_by_rows(self.repeat, leaves, changed, start_s)
+            if outputs is not None:
+                return outputs
+        values, again_s = self.comparison.awaited(leaves, changed, clock.now)
+        start_s = clock.began(begin_s) + waited_s + again_s
         self.check_alive(values)
         try:
             outputs = (
                 None
-                if self.repeat is None or resting is not None
+                if type(self.repeat) is not Repeat or resting is not None
                 else self._again(self.repeat, values, start_s)
             )
             return self._compared(values, resting, start_s, leaves) if outputs is None else outputs
@@ -410,30 +381,73 @@ class Engine:
     ) -> list[Any] | None:
         """Outputs the short way: what the last call did, with other values of the same inputs.
 
-        Most calls of a fit are like the one before. What serves, what it loads and what the new
-        version takes over need not be found out again. None, and nothing happened, where something
-        is to be decided.
+        None, and nothing happened, where something is to be decided.
         """
         clock = self.clock
         spent_s = clock.spent_s
         passed_s = clock.passed_s
-        base = self._repeated_base(repeat, values) if repeat.is_settled() else None
+        base = self._repeated_base(repeat, values) if _is_settled(repeat) else None
         if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
             return None
         results = repeat.program([value.feed for value in values], repeat.loads)
         if repeat.plan.guard is not None and not clock.read(results.pop()):
             return None
-        outputs = list(base.outputs)
-        for position, result in zip(repeat.plan.outputs, results, strict=True):
-            outputs[position] = result
+        outputs = _with_results(base.outputs, repeat.plan, results)
         state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
         state.harmless = repeat.entry.dirty
+        self._commit_again(repeat, base, state)
+        overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
+        self.chooser.note_repeated(repeat.entry, "plan", clock.spent_s - spent_s + overhead_s)
+        return outputs
+
+    def _commit_again(self, repeat: Repeat, base: State, state: State) -> None:
         self.store.commit(state, base)
         self.stats.ran += repeat.num_eqns
         self.stats.loaded += len(repeat.plan.loads)
         self._note(repeat.record)
+
+    def _again_by_rows(
+        self,
+        repeat: RepeatedRows,
+        leaves: Sequence[Any],
+        changed: Sequence[int],
+        start_s: float,
+    ) -> list[Any] | None:
+        """The same for a change of rows of the same inputs: what differs is compared once, with the
+        rows' numbers as the outcome.
+        """
+        clock = self.clock
+        spent_s = clock.spent_s
+        passed_s = clock.passed_s
+        if not _is_settled(repeat):
+            return None
+        if not self.slices.allows_difference(repeat.plan):
+            return None
+        moved, capacity = repeat.kind
+        values = self.comparison.anew(leaves, changed, moved)
+        found = None if values is None else self.comparison.nearest(values, moved)
+        if values is None or found is None:
+            return None
+        base, numbers = found
+        if self.slices.kind(moved, numbers.size) != repeat.kind or not repeat.serves(base):
+            return None
+        loads = repeat.taken(base, padded(numbers, capacity))
+        if is_any_deleted([*loads, *base.outputs]):
+            return None
+        try:
+            results = repeat.program([value.feed for value in values], loads)
+            if repeat.plan.guard is not None and not clock.read(results.pop()):
+                return None
+        except Exception:  # the long way knows what to do
+            self.repeat = None
+            return None
+        outputs = _with_results(base.outputs, repeat.plan, results)
+        saved = repeat.saved_after(base, outputs, results[len(repeat.plan.outputs) :])
+        state = State(values, outputs, saved, base.culprit, are_values=True)
+        self._commit_again(repeat, base, state)
+        self.slices.is_primed(repeat.entry, is_complete=True)
         overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        self.chooser.note_repeated(repeat.entry, clock.spent_s - spent_s + overhead_s)
+        self.chooser.note_repeated(repeat.entry, "slices", clock.spent_s - spent_s + overhead_s)
         return outputs
 
     def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
@@ -453,13 +467,17 @@ class Engine:
                 best = state if best is None or state.uses >= best.uses else best
         return best
 
-    def _repeatable(self, record: CallRecord, base: State | None, state: State) -> Repeat | None:
+    def _repeatable(
+        self, record: CallRecord, base: State | None, state: State, rows: ChangedRows | None
+    ) -> Repeat | None:
         """What the call that ended with this version did, if it may be done again as it is."""
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return None
+        if rows is not None and record.candidate == "slices":
+            return RepeatedRows(record, entry, program, plan, state, rows.kind, self.facts)
         if record.candidate != "plan" or record.filled or plan.saves or not entry.is_final:
             return None
         if (
@@ -515,7 +533,8 @@ class Engine:
             record = self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         is_repeatable = not self.must_wait and not self.always
-        self.repeat = self._repeatable(record, base, state) if is_repeatable else None
+        rows = saved.rows
+        self.repeat = self._repeatable(record, base, state, rows) if is_repeatable else None
         return state.outputs
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
@@ -660,9 +679,8 @@ class Engine:
         plan = self.plan_of(candidate, entry) if candidate != "segments" else None
         outputs = results
         if plan is not None:
-            outputs = [None] * self.num_outputs if base is None else list(base.outputs)
-            for position, value in zip(plan.outputs, results, strict=False):
-                outputs[position] = value
+            held = [None] * self.num_outputs if base is None else base.outputs
+            outputs = _with_results(held, plan, results)
             added.update(zip(plan.saves, results[len(plan.outputs) :], strict=True))
         if not chooser.is_exact:
             savable = chooser.savable
@@ -816,3 +834,24 @@ class Engine:
             [value.feed for value in values], ()
         )
         return self.calls.anew(run) if self.must_wait else run()
+
+
+def _is_settled(repeat: Repeat) -> bool:
+    """Whether what serves is chosen, and not to be looked at again."""
+    entry = repeat.entry
+    program = repeat.program
+    return (
+        entry.is_final
+        and entry.candidate == repeat.candidate
+        and entry.program is program
+        and repeat.ticks == program.clock.ticks
+        and entry.uses % LONG_WAY_EVERY != 0
+    )
+
+
+def _with_results(held: Sequence[Any], plan: Plan, results: Sequence[Any]) -> list[Any]:
+    """Outputs with those of a plan in their places."""
+    outputs = list(held)
+    for position, value in zip(plan.outputs, results, strict=False):
+        outputs[position] = value
+    return outputs

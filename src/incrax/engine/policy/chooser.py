@@ -419,11 +419,11 @@ class Chooser:
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
-    def note_repeated(self, entry: Entry, spent_s: float) -> None:
-        """A call was served by the plan of an entry as the one before was."""
+    def note_repeated(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
+        """A call was served as the one before was."""
         entry.count += 1
-        entry.note_use("plan")
-        self.note_call(entry, "plan", spent_s)
+        entry.note_use(candidate)
+        self.note_call(entry, candidate, spent_s)
 
     def _hoped_s(self, entry: Entry) -> float:
         """Seconds per call that a plan may save which waits for credit: what was promised, before

@@ -126,16 +126,16 @@ class Slices:
             self._plan_if_due(entry, kind, whole_s, value_of)
         if entry.program is None:
             return None
-        if entry.ticks != self.clock.ticks:
+        if entry.ticks != self.clock.ticks or not entry.is_final:
             entry.ticks = self.clock.ticks
             self._choose(entry, entry.program, other_s)
         return entry if entry.candidate == "slices" else None
 
     def _choose(self, entry: Entry, program: TimedProgram, other_s: float) -> None:
+        entry.is_final = program.is_settled
         if program.seconds is None:
             entry.settle("slices", "rows alone, being timed")
         else:
-            entry.is_final = program.is_settled
             entry.choose({"whole": other_s, "slices": program.seconds})
 
     def is_primed(self, entry: Entry, *, is_complete: bool) -> bool:
@@ -150,6 +150,10 @@ class Slices:
             return True
         self.num_differences = 0
         return False
+
+    def allows_difference(self, plan: Plan) -> bool:
+        """Whether a plan may add one more difference to a sum, if it does."""
+        return plan.guard is None or self.num_differences < MAX_DIFFERENCES
 
     def note_unusable(self, entry: Entry) -> None:
         """A guard was false: the whole function served a change instead."""

@@ -42,13 +42,13 @@ class ChangedRows(NamedTuple):
     numbers: np.ndarray
     kind: RowKind
 
-    @property
-    def padded(self) -> np.ndarray:
-        """The numbers, the first one repeated up to the capacity; int32."""
-        spare = self.kind[1] - self.numbers.size
-        if not spare:
-            return self.numbers.astype(np.int32)
-        return np.concatenate([self.numbers, np.repeat(self.numbers[:1], spare)]).astype(np.int32)
+
+def padded(numbers: np.ndarray, capacity: int) -> np.ndarray:
+    """Numbers of rows, the first one repeated up to the capacity; int32."""
+    spare = capacity - numbers.size
+    if not spare:
+        return numbers.astype(np.int32)
+    return np.concatenate([numbers, np.repeat(numbers[:1], spare)]).astype(np.int32)
 
 
 class UnusableError(Exception):
@@ -107,7 +107,7 @@ class SavedValues:
         found: list[Any] = []
         for var in program.loads:
             if var is sliced.numbers:
-                found.append(rows.padded)
+                found.append(padded(rows.numbers, rows.kind[1]))
             elif var in sliced.olds:
                 found.append(self._at_baseline(sliced.olds[var]))
             else:

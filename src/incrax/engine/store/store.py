@@ -345,17 +345,23 @@ class Comparison:
             if x is not anchor
         ]
 
-    def awaited(
+    def wait(
         self, leaves: Sequence[Any], changed: Sequence[int] | None, now: Callable[[], float]
-    ) -> tuple[tuple[LeafValue, ...], float]:
-        """As `resolve`, and the seconds of waiting before for inputs that are still computed: they
-        are no overhead.
-        """
+    ) -> float:
+        """Wait for inputs that are still computed; its seconds, which are no overhead."""
         running = [leaves[i] for i in changed or () if not _is_at_hand(leaves[i])]
+        if not running:
+            return 0.0
         start_s = now()
         for x in running:
             _wait(x)
-        waited_s = now() - start_s if running else 0.0
+        return now() - start_s
+
+    def awaited(
+        self, leaves: Sequence[Any], changed: Sequence[int] | None, now: Callable[[], float]
+    ) -> tuple[tuple[LeafValue, ...], float]:
+        """As `resolve`, and the seconds of waiting before."""
+        waited_s = self.wait(leaves, changed, now)
         return self.resolve(leaves, changed), waited_s
 
     def resolve(
@@ -457,6 +463,42 @@ class Comparison:
         if len(known) < len(found):
             return None
         return known[0] if len(known) == 1 else np.unique(np.concatenate(known))
+
+    def anew(
+        self, leaves: Sequence[Any], changed: Sequence[int], fresh: Sequence[int]
+    ) -> tuple[LeafValue, ...] | None:
+        """The leaves, some of them compared with nothing, all others the latest version's.
+
+        None where others differ from it, or an array was deleted.
+        """
+        values = list(self.store.states[-1].values)
+        for index in changed:
+            x = leaves[index]
+            if index in fresh:
+                values[index] = LeafValue(x)
+            elif self._resolve_leaf(index, x) is not values[index]:
+                return None
+        return None if any([value.is_deleted() for value in values]) else tuple(values)
+
+    def nearest(
+        self, values: tuple[LeafValue, ...], leaves: Sequence[int]
+    ) -> tuple[State, np.ndarray] | None:
+        """The version of which the fewest rows of some leaves differ, and their numbers; of several
+        the one that was most often a baseline, as the last accepted proposal is.
+
+        None where one differs in other leaves, or in none, or it is not known in which rows.
+        """
+        best = None
+        for state in sorted(reversed(self.store.states), key=lambda s: s.uses, reverse=True):
+            pairs = enumerate(zip(values, state.values, strict=True))
+            if any([new is not old and i not in leaves for i, (new, old) in pairs]):
+                return None
+            numbers = self.rows(values, state, leaves)
+            if numbers is None or not numbers.size:
+                return None
+            if best is None or numbers.size < best[1].size:
+                best = state, numbers
+        return best
 
     def pairs(self, values: tuple[LeafValue, ...]) -> Pairs:
         """Each state with its dirty set."""
