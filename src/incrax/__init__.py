@@ -23,6 +23,7 @@ from incrax._tuning import Tuning as Tuning
 from incrax._version import __version__ as __version__
 from incrax.engine.call.verification import verify as verify
 from incrax.engine.inputs.leaves import frozen as frozen
+from incrax.engine.inputs.row_updates import at as at
 from incrax.engine.inputs.rows import Rows as Rows
 from incrax.errors import IncraxError as IncraxError
 from incrax.errors import NotCalledError as NotCalledError
@@ -168,6 +169,7 @@ __all__ = [
     "Unbounded",
     "Unique",
     "assert_ran",
+    "at",
     "bind",
     "bucketed",
     "cache_folder",

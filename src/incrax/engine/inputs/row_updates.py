@@ -1,0 +1,245 @@
+"""Arrays that remember from which array they were made, and in which rows they may differ.
+
+In: an array, rows of its first axis, new values. Out: a plain `jax.Array`; for two arrays of one
+family, the rows in which they may differ. It must not read values.
+
+A family is a tree: each array knows its origin, the one it was made from. Two of them can differ
+only in the rows that were written on the way up to their nearest common origin and down again.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from incrax import _jax
+
+MAX_STEPS = 8
+"""Updates that are traced back at most."""
+
+MAX_ROWS = 4096
+"""Rows of one update that are remembered; more are found by comparison."""
+
+
+class _Origin:
+    """An array's place in its family: what it was made from, in which rows it was written."""
+
+    __slots__ = ("numbers", "parent")
+
+    def __init__(self, parent: _Origin | None, numbers: np.ndarray) -> None:
+        self.parent = parent
+        self.numbers = numbers
+
+    def trail(self) -> Iterator[_Origin]:
+        """This one and what it was made from, as far as that is known."""
+        origin: _Origin | None = self
+        while origin is not None:
+            yield origin
+            origin = origin.parent
+
+
+_origins: dict[int, tuple[weakref.ref[jax.Array], _Origin]] = {}
+
+
+def _origin(x: Any) -> _Origin | None:
+    found = _origins.get(id(x))
+    return found[1] if found is not None and found[0]() is x else None
+
+
+def _enter(x: jax.Array, origin: _Origin) -> _Origin:
+    ref = weakref.ref(x, lambda _, key=id(x): _origins.pop(key, None))
+    _origins[id(x)] = ref, origin
+    return origin
+
+
+def made_from(new: jax.Array, old: jax.Array, numbers: np.ndarray) -> jax.Array:
+    """The new array, of which it is known from now on that it has the old one's rows but for
+    these.
+    """
+    parent = _origin(old) or _enter(old, _Origin(None, np.zeros(0, np.int64)))
+    for steps, origin in enumerate(parent.trail(), 1):
+        if steps == MAX_STEPS:
+            origin.parent = None  # else a chain of a million updates would be kept
+    _enter(new, _Origin(parent, numbers))
+    return new
+
+
+def rows_between(new: Any, old: Any) -> np.ndarray | None:
+    """Numbers of the rows in which two arrays may differ; None where they are not known to be of
+    one family.
+    """
+    if not _origins:
+        return None
+    ours = _origin(new)
+    theirs = None if ours is None else _origin(old)
+    if ours is None or theirs is None:
+        return None
+    trail = list(theirs.trail())
+    written: list[np.ndarray] = []
+    for origin in ours.trail():
+        if origin in trail:
+            written += [each.numbers for each in trail[: trail.index(origin)]]
+            return np.unique(np.concatenate(written)) if written else np.zeros(0, np.int64)
+        written.append(origin.numbers)
+    return None
+
+
+def at(x: Any) -> Updates:
+    """Rows of an array to be written, which the result remembers: `at(x)[i].set(v)`.
+
+    An incremental function that gets the result need not compare all of it to learn which rows
+    changed: that takes as long as reading them.
+
+    Args:
+        x: an array of one or more axes. Of a `jax.Array` the result knows that it was made from it;
+            arrays of NumPy, which change in place, and traced values are updated, no more.
+
+    Returns:
+        What takes an index, and then one of the methods of `jax.numpy.ndarray.at` (`set`, `add`,
+        `subtract`, `multiply`, `divide`, `power`, `min`, `max`, `apply`), with the result that this
+        has: a new `jax.Array` of the same shape and dtype. Of the index the first part says which
+        rows change. `became(y)` takes an array that was made in another way.
+
+    Raises:
+        TypeError: x is no array with axes.
+
+    Cost: one copy of the array, as `x.at[i].set(v)`.
+
+    Example:
+        >>> import incrax, jax.numpy as jnp
+        >>> x = jnp.zeros(4)
+        >>> incrax.at(x)[2].set(1.5)
+        Array([0. , 0. , 1.5, 0. ], dtype=float32)
+    """
+    if not isinstance(x, (jax.Array, np.ndarray)) or not np.ndim(x):
+        raise TypeError(
+            f"`incrax.at` got {x!r}, of type {type(x).__name__}. It takes an array with one or more "
+            "axes, of which rows are written: `incrax.at(x)[i].set(v)`."
+        )
+    return Updates(x)
+
+
+class Updates:
+    """An array whose rows are to be written; see `at`."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, x: jax.Array | np.ndarray) -> None:
+        self._array = x
+
+    def __getitem__(self, index: Any) -> Update:
+        return Update(self._array, index)
+
+
+class Update:
+    """Some rows of an array, to be written by one of these methods; see `at`."""
+
+    __slots__ = ("_array", "_index")
+
+    def __init__(self, x: jax.Array | np.ndarray, index: Any) -> None:
+        self._array = x
+        self._index = index
+
+    def set(self, values: Any) -> jax.Array:
+        """With these values there."""
+        return self._written("set", values)
+
+    def add(self, values: Any) -> jax.Array:
+        """With these added."""
+        return self._written("add", values)
+
+    def subtract(self, values: Any) -> jax.Array:
+        """With these subtracted."""
+        return self._written("subtract", values)
+
+    def multiply(self, values: Any) -> jax.Array:
+        """Multiplied by these."""
+        return self._written("multiply", values)
+
+    def divide(self, values: Any) -> jax.Array:
+        """Divided by these."""
+        return self._written("divide", values)
+
+    def power(self, values: Any) -> jax.Array:
+        """To these powers."""
+        return self._written("power", values)
+
+    def min(self, values: Any) -> jax.Array:
+        """The smaller ones of what is there and these."""
+        return self._written("min", values)
+
+    def max(self, values: Any) -> jax.Array:
+        """The larger ones."""
+        return self._written("max", values)
+
+    def apply(self, function: Callable[[Any], Any]) -> jax.Array:
+        """With a function applied to each element."""
+        return self._known(jnp.asarray(self._array).at[self._index].apply(function))
+
+    def became(self, y: Any) -> jax.Array:
+        """The array y, which has x's values in all other rows: the caller says so.
+
+        A wrong claim makes results stale; `incrax.verify` finds that out.
+
+        Raises:
+            ValueError: it has another shape or dtype.
+        """
+        new = jnp.asarray(y)
+        old = self._array
+        if new.shape != old.shape or new.dtype != old.dtype:
+            raise ValueError(
+                f"`incrax.at(x)[i].became(y)` got y of type {new.dtype}{list(new.shape)} for x of "
+                f"type {old.dtype}{list(old.shape)}. It says that y is x but for the rows i, so "
+                "that both have one shape and one dtype."
+            )
+        return self._known(new if new is not old else jnp.array(new, copy=True))
+
+    def _written(self, method: str, values: Any) -> jax.Array:
+        index = self._index
+        is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+        if is_number and not isinstance(self._array, _jax.Tracer):
+            return self._known(_write_row(self._array, np.asarray(index), values, method))
+        return self._known(getattr(jnp.asarray(self._array).at[index], method)(values))
+
+    def _known(self, new: jax.Array) -> jax.Array:
+        old = self._array
+        is_lasting = isinstance(old, jax.Array) and not isinstance(old, _jax.Tracer)
+        if not is_lasting or isinstance(new, _jax.Tracer):
+            return new
+        numbers = _rows_of(self._index, old.shape[0])
+        return new if numbers is None else made_from(new, old, numbers)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _write_row(x: Any, index: Any, values: Any, method: str) -> jax.Array:
+    """Compiled: an index that JAX takes apart at each call costs more than most updates."""
+    return getattr(x.at[index], method)(values)
+
+
+def _rows_of(index: Any, length: int) -> np.ndarray | None:
+    """The rows that an index may write; None where that is not plain, or they are many."""
+    first = index[0] if isinstance(index, tuple) and index else index
+    if isinstance(first, slice):
+        numbers = np.arange(length)[first]
+    elif isinstance(first, _jax.Tracer) or not _is_integers(first):
+        return None
+    else:
+        numbers = np.unique(np.asarray(first))
+        numbers = np.where(numbers < 0, numbers + length, numbers)
+        numbers = numbers[(numbers >= 0) & (numbers < length)]
+    return numbers.astype(np.int64) if 0 < numbers.size <= MAX_ROWS else None
+
+
+def _is_integers(x: Any) -> bool:
+    if isinstance(x, (int, np.integer)):
+        return not isinstance(x, bool)
+    is_list = isinstance(x, list) and all(_is_integers(each) for each in x)
+    return is_list or (
+        isinstance(x, (jax.Array, np.ndarray)) and np.issubdtype(x.dtype, np.integer)
+    )
