@@ -12,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+import incrax
+
 
 class Problem(NamedTuple):
     """A function of the rows and of what stays.
 
     Fields: the function; its first argument, of which row `number % n` changes at call `number`; the
     others; how a row is drawn; by hand, a function of (new rows, the number of the row); how many
-    times faster than `jax.jit` a call should be.
+    times faster than `jax.jit` a call should be; whether rows are written by `incrax.at`.
     """
 
     function: Callable[..., Any]
@@ -27,20 +29,26 @@ class Problem(NamedTuple):
     draw: Callable[[np.random.Generator], Any]
     hand: Callable[[Any, int], Any] | None = None
     least: float = 0.0
+    is_told: bool = False
 
     def arguments(self) -> Callable[[int], tuple[Any, ...]]:
         """The arguments of call after call: all rows changed so far."""
         rng = np.random.default_rng(3)
-        made: list[np.ndarray] = [self.rows]
+        made: list[Any] = [jnp.asarray(self.rows) if self.is_told else self.rows]
 
         def at(number: int) -> tuple[Any, ...]:
             while len(made) <= number:
-                rows = made[-1].copy()
-                rows[self.row(len(made))] = self.draw(rng)
-                made.append(rows)
+                made.append(self._after(made[-1], self.row(len(made)), self.draw(rng)))
             return (jnp.asarray(made[number]), *self.others)
 
         return at
+
+    def _after(self, rows: Any, row: int, values: Any) -> Any:
+        if self.is_told:
+            return incrax.at(rows)[row].set(values)
+        rows = rows.copy()
+        rows[row] = values
+        return rows
 
     def row(self, number: int) -> int:
         """Which row changes."""
@@ -139,7 +147,7 @@ def factors(num_rows: int, num_columns: int, num_ratings: int, *, is_gradient: b
     return Problem(function, rows, (columns,), lambda rng: rng.normal(size=20), None, 10.0)
 
 
-def network(num_rows: int) -> Problem:
+def network(num_rows: int, *, is_told: bool = False) -> Problem:
     """A network over rows of data, one of which changes."""
     rng = np.random.default_rng(3)
     shapes = (20, 64), (64, 64), (64, 1)
@@ -152,7 +160,8 @@ def network(num_rows: int) -> Problem:
         return jnp.mean(((x @ weights[-1])[:, 0] - target) ** 2)
 
     rows = rng.normal(size=(num_rows, 20))
-    return Problem(cost, rows, (), lambda rng: rng.normal(size=20), None, 2.0)
+    least = 12.0 if is_told else 2.0
+    return Problem(cost, rows, (), lambda rng: rng.normal(size=20), None, least, is_told)
 
 
 def waves(num_events: int, *, is_gradient: bool) -> Problem:

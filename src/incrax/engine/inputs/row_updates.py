@@ -209,8 +209,7 @@ class Update:
 
     def _known(self, new: jax.Array) -> jax.Array:
         old = self._array
-        is_lasting = isinstance(old, jax.Array) and not isinstance(old, _jax.Tracer)
-        if not is_lasting or isinstance(new, _jax.Tracer):
+        if isinstance(old, (np.ndarray, _jax.Tracer)) or isinstance(new, _jax.Tracer):
             return new
         numbers = _rows_of(self._index, old.shape[0])
         return new if numbers is None else made_from(new, old, numbers)
