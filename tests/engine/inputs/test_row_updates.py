@@ -74,7 +74,11 @@ def test_a_family_is_forgotten_with_its_arrays():
         old, x = x, incrax.at(x)[k % 4].set(float(k))
     assert rows_between(x, old).tolist() == [3]
     assert len(list(row_updates._origin(x).trail())) <= MAX_STEPS + 1
-    del x, old
+    made = [x]
+    for k in range(5 * MAX_STEPS):
+        made.append(incrax.at(made[-1])[k % 4].add(1.0))
+    assert all(rows_between(a, b).size == 1 for a, b in zip(made, made[1:], strict=False))
+    del x, old, made
     gc.collect()
     assert len(row_updates._origins) <= before
 

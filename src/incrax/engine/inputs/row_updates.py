@@ -30,43 +30,41 @@ MAX_ROWS = 4096
 class _Origin:
     """An array's place in its family: what it was made from, in which rows it was written."""
 
-    __slots__ = ("numbers", "parent")
+    __slots__ = ("array", "numbers", "parent")
 
-    def __init__(self, parent: _Origin | None, numbers: np.ndarray) -> None:
+    def __init__(self, x: jax.Array, parent: _Origin | None, numbers: np.ndarray) -> None:
+        self.array = weakref.ref(x, lambda _, key=id(x): _origins.pop(key, None))
         self.parent = parent
         self.numbers = numbers
+        _origins[id(x)] = self
 
     def trail(self) -> Iterator[_Origin]:
-        """This one and what it was made from, as far as that is known."""
+        """This one and what it was made from, as far as that is looked at."""
         origin: _Origin | None = self
-        while origin is not None:
+        for _ in range(MAX_STEPS):
+            if origin is None:
+                return
             yield origin
             origin = origin.parent
 
 
-_origins: dict[int, tuple[weakref.ref[jax.Array], _Origin]] = {}
+_origins: dict[int, _Origin] = {}
 
 
 def _origin(x: Any) -> _Origin | None:
     found = _origins.get(id(x))
-    return found[1] if found is not None and found[0]() is x else None
-
-
-def _enter(x: jax.Array, origin: _Origin) -> _Origin:
-    ref = weakref.ref(x, lambda _, key=id(x): _origins.pop(key, None))
-    _origins[id(x)] = ref, origin
-    return origin
+    return found if found is not None and found.array() is x else None
 
 
 def made_from(new: jax.Array, old: jax.Array, numbers: np.ndarray) -> jax.Array:
     """The new array, of which it is known from now on that it has the old one's rows but for
     these.
     """
-    parent = _origin(old) or _enter(old, _Origin(None, np.zeros(0, np.int64)))
-    for steps, origin in enumerate(parent.trail(), 1):
-        if steps == MAX_STEPS:
-            origin.parent = None  # else a chain of a million updates would be kept
-    _enter(new, _Origin(parent, numbers))
+    parent = _origin(old) or _Origin(old, None, np.zeros(0, np.int64))
+    *_, last = parent.trail()
+    if last.array() is None:
+        last.parent = None  # else all of a chain of a million updates would be kept
+    _Origin(new, parent, numbers)
     return new
 
 
