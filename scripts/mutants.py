@@ -117,6 +117,20 @@ OPTIMISATIONS = [
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
+        "the short way of rows serves from any version",
+        "engine/call/repeat.py",
+        "        return state.saved.keys() == self.saved.keys()",
+        "        return True",
+        "tests/engine/call/test_slices.py::test_the_short_way_needs_what_the_last_call_saved",
+    ),
+    Mutant(
+        "only one side of a family counts",
+        "engine/inputs/row_updates.py",
+        "            written += [each.numbers for each in trail[: trail.index(origin)]]",
+        "            written += []",
+        "tests/engine/inputs/test_row_updates.py",
+    ),
+    Mutant(
         "the first version is the baseline of a change of rows",
         "engine/call/engine.py",
         "numbers.size < found.numbers.size):",

@@ -28,6 +28,7 @@ def small(monkeypatch):
     """Programs for rows are made whatever they promise: these functions are small."""
     monkeypatch.setattr(policy, "MIN_GAIN", -np.inf)
     monkeypatch.setattr(policy, "LEAST_SHARE", -1.0)
+    monkeypatch.setattr(policy, "ROWS_S", 0.0)
     monkeypatch.setattr(plans, "MAX_TABLE_SHARE", 1.0)
 
 
@@ -153,6 +154,15 @@ def test_the_short_way_starts_where_fewest_rows_differ(monkeypatch):
         job.args = accepted
         job.change(row)
     assert seen.count(True) >= 3
+
+
+def test_the_short_way_needs_what_the_last_call_saved():
+    job = Job("groups, gradient").settle()
+    for row in range(8):
+        job.change(row)
+    assert job.engine.repeat is not None
+    job.engine.store.forget(list(job.engine.repeat.saved)[:1])
+    job.change(8)
 
 
 def test_an_error_on_the_short_way_is_left_to_the_long_one(monkeypatch):

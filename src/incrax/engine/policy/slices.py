@@ -24,7 +24,7 @@ from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, plan_whole
 from incrax.engine.plan.slices import ValueOf, priming_saves, rough_share, slice_plan
-from incrax.engine.policy.candidates import MIN_GAIN, UPKEEP_S, Entry
+from incrax.engine.policy.candidates import MIN_GAIN, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import RowKind
 from incrax.engine.policy.materialize import NUM_COPIES
@@ -40,6 +40,9 @@ rows.
 
 WORTH_COUNTING_S = 3e-4
 """Seconds of the whole function from which on changes of rows are counted during a rest."""
+
+ROWS_S = 1e-4
+"""Seconds per call that it costs to find the rows and to look after what is saved for them."""
 
 LEAST_SHARE = 0.2
 """Of the work, roughly, that must be by rows, or left out, for a plan to be tried."""
@@ -136,7 +139,7 @@ class Slices:
         if program.seconds is None:
             entry.settle("slices", "rows alone, being timed")
         else:
-            entry.choose({"whole": other_s, "slices": program.seconds})
+            entry.choose({"whole": other_s, "slices": program.seconds + ROWS_S})
 
     def is_primed(self, entry: Entry, *, is_complete: bool) -> bool:
         """Count a change of rows; whether its program may serve it: the baseline has all that it
@@ -215,7 +218,7 @@ class Slices:
         if plan is None:
             plan = self.plans[kind] = slice_plan(self.facts, *kind, value_of)
         run_price = whole_s / max(self.facts.total_seconds, 1e-12)
-        entry.promise_s = plan.seconds * max(run_price, 1.0) + UPKEEP_S
+        entry.promise_s = plan.seconds * max(run_price, 1.0) + ROWS_S
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
         if whole_s - entry.promise_s < MIN_GAIN * whole_s or num_bytes > self.budget_bytes:
