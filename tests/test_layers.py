@@ -27,7 +27,7 @@ _program
 primitives
 engine
 engine.program engine.rewrites engine.plan engine.inputs engine.compile engine.policy engine.store engine.call
-rows explanation _incremental _api
+rows explanation _incremental _api _forecast
 control_flow.loops control_flow.tapes
 derivatives.row_sparse derivatives.sparsity derivatives
 models models.held

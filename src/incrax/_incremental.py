@@ -299,6 +299,32 @@ class Incremental(Generic[P, R]):
             if given is not None:
                 warm_up(given.traced.engine, given.leaves, changing)
 
+    def expect(self, calls: int) -> None:
+        """Say that so many more calls like those so far will come.
+
+        A plan that pays over them is compiled at once, rather than when calls so far have earned
+        it. It changes speed, never results. Samplers and scans say it of the functions that they
+        call; of a function that was not called yet, say it by `incremental(f, calls=...)`.
+
+        Args:
+            calls: how many, of the signature that was called last.
+
+        Raises:
+            ValueError: a negative number, or none.
+
+        Example:
+            >>> import incrax, jax.numpy as jnp
+            >>> f = incrax.incremental(lambda a, b: jnp.sin(a) * jnp.cos(b))
+            >>> result = f(0.1, 0.2)
+            >>> f.expect(100_000)
+        """
+        if not isinstance(calls, int) or calls < 0:
+            raise ValueError(f"`expect(calls)` got {calls!r}; it is a number of calls, at least 0.")
+        with self._locked():
+            traced = self._traces.latest
+            if traced is not None:
+                traced.engine.chooser.credit.expect(calls)
+
     def fresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate from scratch; saved values are neither read nor written.
 

@@ -129,6 +129,17 @@ def test_a_grid_is_taken_in_any_order_and_far_away(curved):
     )
 
 
+def test_a_scan_says_how_many_calls_are_still_to_come(monkeypatch, straight):
+    told = []
+    monkeypatch.setattr(incrax.Incremental, "expect", lambda self, calls: told.append(calls))
+    fit.profile(straight, straight.names[0], num_points=9, progress=False)
+    assert max(told) >= 8
+    told.clear()
+    names = straight.names[:2]
+    fit.scan2d(straight, *names, num_points=4, is_minimized=False, progress=False)
+    assert [calls for calls in told if calls] == [15, 14, 12, 8]
+
+
 def test_bounds_hold_in_a_profile():
     found = fit.minimize(
         bent, BENT, bounds={"p['b']": (0, 0.9), "p['a']": (None, 2.2)}, method="L-BFGS-B"

@@ -364,3 +364,24 @@ def test_seconds_of_inputs_that_change_together():
     assert table.seconds(["p['slow'][0]"]) <= alone["p['slow']"]
     with pytest.raises(incrax.errors.UnknownInputError):
         table.seconds(["nothing"])
+
+
+def expected(monkeypatch):
+    """What functions are told, from now on."""
+    told = []
+    monkeypatch.setattr(
+        incrax.Incremental, "expect", lambda self, calls: told.append((self, calls))
+    )
+    return told
+
+
+def test_a_chain_says_how_many_calls_are_still_to_come(monkeypatch):
+    told = expected(monkeypatch)
+    f = incrax.incremental(normal)
+    walks = {"p['a']": samplers.Walk(1.0), "p['b']": samplers.Hamiltonian(0.1, num_steps=4)}
+    samplers.gibbs(f, START, updates=walks, key=3, num_sweeps=20)
+    of_values = [calls for each, calls in told if each is f]
+    assert of_values == [19, 18, 16, 12, 4]  # one a sweep
+    gradients = [calls for each, calls in told if each is not f and calls]
+    assert len(gradients) == 5
+    assert gradients[0] > gradients[-1]

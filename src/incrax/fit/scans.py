@@ -14,13 +14,14 @@ from scipy.stats import chi2
 
 from incrax import Bound
 from incrax._extras import needed
+from incrax._forecast import Forecast
 from incrax._progress import Meter
 from incrax.fit import records
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
 from incrax.fit.minimizing import minimize
 from incrax.fit.result import FitResult
-from incrax.fit.task import CountedTask, Counts, Work, work_of
+from incrax.fit.task import CountedTask, Counts, Task, Work, work_of
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
@@ -432,9 +433,11 @@ def _followed(
         ((points - result.values[list(held)]) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1
     )
     found: dict[int, Minimum] = {}
+    forecast = _forecast(task, len(points))
     with Meter("scan", len(points), is_shown=progress) as meter:
         for k in _outward(points, distance, result.values[list(held)]):
             found[k] = follower.at(points[k])
+            forecast.advance()
             meter.advance()
     return counted, [found[k] for k in range(len(points))], work_of(task.prepared).since(before)
 
@@ -455,6 +458,7 @@ def _sliced(
     counted = CountedTask(task)
     before = work_of(task.prepared)
     found = []
+    forecast = _forecast(task, len(points))
     with Meter("scan", len(points), is_shown=progress) as meter:
         for point in points:
             x = result.values.copy()
@@ -465,8 +469,15 @@ def _sliced(
                     x, value, result.gradient, result.hessian, is_converged=bool(np.isfinite(value))
                 )
             )
+            forecast.advance()
             meter.advance()
     return counted, found, work_of(task.prepared).since(before)
+
+
+def _forecast(task: Task, num_points: int) -> Forecast:
+    """Of what a task evaluates; methods are made when they are asked for."""
+    prepared = task.prepared
+    return Forecast(lambda: () if prepared is None else prepared.methods.values(), num_points)
 
 
 def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:

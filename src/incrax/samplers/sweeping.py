@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from incrax import value_and_grad
+from incrax._forecast import Forecast
 from incrax._messages import unknown_input
 from incrax._progress import Meter
 from incrax.engine.inputs.paths import is_within
@@ -186,10 +187,14 @@ def _run(
         raise bad_start(place.value)
     samples = np.empty((num, x0.size))
     values = np.empty(num)
+    gradients = [block.value_and_gradient for block in made]
+    functions = [density.function, *(g.function for g in gradients if isinstance(g, _Gradient))]
+    forecast = Forecast(lambda: functions, num)
     with Meter("chain", num, is_shown=progress) as meter:
         for number in range(num):
             place = sweep(place, rng)
             samples[number], values[number] = place
+            forecast.advance()
             meter.advance()
     acceptance = {block.names[0]: block.accepted / max(block.tried, 1) for block in made}
     return Chain(

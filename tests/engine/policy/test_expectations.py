@@ -298,6 +298,35 @@ def test_a_number_of_calls_alone_is_enough_when_a_change_comes_back():
     assert chooser(ours).num_programs == 1
 
 
+def test_calls_that_are_announced_later_count_as_much():
+    ours = incrax.incremental(heavy)
+    ours.expect(10**9)  # nothing was called yet
+    x = np.linspace(0.1, 2.0, 200_000)
+    ours(1.0, 0.5, x)
+    ours(2.0, 0.5, x)
+    ours(3.0, 0.5, x)
+    assert chooser(ours).num_programs == 0
+    ours.expect(10**9)
+    ours.expect(10**9)
+    ours(4.0, 0.5, x)
+    assert chooser(ours).num_programs == 1
+
+
+def test_few_calls_to_come_repay_nothing():
+    ours = incrax.incremental(heavy)
+    x = np.linspace(0.1, 2.0, 200_000)
+    for a in (1.0, 2.0, 3.0):
+        ours(a, 0.5, x)
+        ours.expect(3)
+    assert chooser(ours).num_programs == 0
+
+
+@pytest.mark.parametrize("calls", [-1, 2.5, "many"])
+def test_another_number_of_calls_is_an_error(calls):
+    with pytest.raises(ValueError, match=r"`expect\(calls\)` got .*; it is a number of calls"):
+        incrax.incremental(model).expect(calls)
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 JOB = """

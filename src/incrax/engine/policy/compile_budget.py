@@ -77,6 +77,10 @@ class Credit:
         self.expectations = expectations
         self.num_calls = 0
 
+    def expect(self, calls: int) -> None:
+        """So many more calls will come, of each kind as many as its share so far."""
+        self.expected_calls = self.num_calls + calls
+
     def allows_planning(self, entry: Entry, whole_s: float) -> bool:
         """Whether to find out what a program for a dirty set would save.
 
