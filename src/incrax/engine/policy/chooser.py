@@ -187,7 +187,7 @@ class Chooser:
 
     def entry(self, dirty: int, *, may_wait: bool = False) -> Entry:
         """The record of a dirty set that is used now, with its candidate chosen; if it may wait, it
-        is planned for only where it is known from earlier processes.
+        is planned for only where it came back in earlier processes.
         """
         entry = self.entries.get(dirty)
         if entry is None:
@@ -208,7 +208,7 @@ class Chooser:
                 "whole" if self.only_whole else "segments", "exact policy: the same programs always"
             )
             return entry
-        if entry.program is None and (entry.num_expected or not may_wait):
+        if entry.program is None and (entry.num_expected > 1 or not may_wait):
             self._plan_if_due(entry)
         if self.is_timed:
             if not entry.is_final or entry.ticks != self.clock.ticks:
