@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from incrax._jax import Equation, Var, aval_bytes
+from incrax._jax import Equation, Var, aval_bytes, source_line
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.record import NO_MEMORY, CallRecord
 from incrax.engine.call.rehearsal import dry_run, outlook
@@ -19,13 +19,16 @@ from incrax.engine.plan.plan import Plan
 
 FIRST = "first call with this signature"
 
+MAX_WIDENED = 3
+"""Equations, at most, of which a report says that from there on all rows ran."""
+
 
 class Served(NamedTuple):
     """What served a call, or would serve one.
 
-    Fields: "saved outputs", "plan", "segments", "slices", "priming" or "whole", and why; bits of the inputs that differ
-    from the values that it starts from; equations run, those that fill missing values first; values
-    loaded and filled; seconds of the candidates; uses of this set of inputs; a line for each sum
+    Fields: "saved outputs", "plan", "segments", "slices", "priming" or "whole", and why; bits of
+    the inputs that differ from the values that it starts from; equations run, those that fill
+    missing values first; values loaded and filled; seconds of the candidates; uses of this set of inputs; a line for each sum
     that came from statistics, or why none does any more; how many equations of the function ran,
     and on which rows, if not on all.
     """
@@ -113,7 +116,13 @@ class Reader:
             return ""
         sliced = plan.sliced
         names = ", ".join(str(self.paths[leaf]) for leaf in sliced.leaves)
-        return f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}"
+        lines = [
+            f"{eqn.primitive.name} {source_line(eqn)}".strip()
+            for eqn in sliced.widened[:MAX_WIDENED]
+        ]
+        lines += ["..."] * (len(sliced.widened) > MAX_WIDENED)
+        wide = f"; all rows from {', '.join(lines)} on" if lines else ""
+        return f"at most {sliced.capacity} of {sliced.length} along the first axis of {names}{wide}"
 
     def names(self, mask: int) -> list[str]:
         """Names of inputs, and of elements of small arrays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import jax
@@ -322,6 +323,23 @@ def test_a_dry_run_says_what_a_call_does():
     report = job.ours.explain()
     assert report.as_dict()["rows"] == "at most 1 of 24 along the first axis of theta"
     assert "rows ran" in str(report)
+
+
+def test_a_report_says_where_all_rows_were_needed():
+    def ordered(theta):
+        return jnp.sum(jnp.sin(theta)) + jnp.sum(jax.lax.cumsum(theta) * jnp.sort(theta))
+
+    ours = incrax.incremental(ordered, tuning=EAGER)
+    theta = np.zeros(NUM)
+    for k in range(6):
+        theta = np.where(np.arange(NUM) == k, 1.0 + k, theta)
+        same(ours(theta), ordered(theta), factor=FACTOR, terms=200.0)
+    assert ours._traces.latest.engine.last.candidate == "slices"
+    rows = ours.explain().as_dict()["rows"]
+    where = r"cumsum .*test_slices.py:\d+.*, sort"
+    assert re.fullmatch(
+        f"at most 1 of 24 along the first axis of theta; all rows from {where} on", rows
+    )
 
 
 def test_indices_that_change_are_no_change_of_rows():

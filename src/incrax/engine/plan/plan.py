@@ -43,7 +43,7 @@ class Sliced:
     Fields: numbers of the leaves of which rows change; how many rows at most; their number in all;
     the variable of the rows' numbers; for some variables that it reads, of which variable they are
     the baseline's value; equations of the function that it stands for; what is loaded and made of
-    indices alone.
+    indices alone; equations that read some rows, and ran as a whole.
     """
 
     leaves: tuple[int, ...]
@@ -53,6 +53,7 @@ class Sliced:
     olds: dict[Var, Var]
     num_eqns: int = 0
     tables: tuple[Var, ...] = ()
+    widened: tuple[Equation, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class _Slicer:
     """Runs the equations that a change reaches on its rows, while JAX traces it.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
-    None: as a whole. `saves` is what is to be saved, `guards` what must hold.
+    None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
+    equations that read rows and were run as a whole.
     """
 
     def __init__(self, facts: Facts, leaves: Sequence[int], value_of: ValueOf) -> None:
@@ -127,6 +128,7 @@ class _Slicer:
         self.clean_rows: dict[Any, Any] = {}
         self.saves: dict[Var, Any] = {}
         self.guards: list[Any] = []
+        self.widened: list[Equation] = []
 
     def run(
         self,
@@ -149,6 +151,7 @@ class _Slicer:
         self.clean_rows = {}
         self.saves = {}
         self.guards = []
+        self.widened = []
         for leaf in self.leaves:
             var = self.facts.invars[leaf]
             new = _taken(known[var], 0, rows)
@@ -176,6 +179,7 @@ class _Slicer:
             else:
                 self._map(eqn, aligned, rows[0].of)
         except NotByRowsError:
+            self.widened += [eqn] if rows else []
             self._run_whole(eqn)
 
     def _rows(self, atom: Atom) -> _Rows | None:
@@ -772,6 +776,7 @@ class _Tracing(NamedTuple):
             {name: var for var, name in names.items()},
             len(reached),
             tuple(asked.tables),
+            tuple(slicer.widened),
         )
         returned = set(targets)
         saves = tuple(var for var in slicer.saves if var not in returned)
