@@ -28,9 +28,9 @@ class Served(NamedTuple):
 
     Fields: "saved outputs", "plan", "segments", "slices", "priming" or "whole", and why; bits of
     the inputs that differ from the values that it starts from; equations run, those that fill
-    missing values first; values loaded and filled; seconds of the candidates; uses of this set of inputs; a line for each sum
-    that came from statistics, or why none does any more; how many equations of the function ran,
-    and on which rows, if not on all.
+    missing values first; values loaded and filled; seconds of the candidates; uses of this set of
+    inputs; a line for each sum that came from statistics, or why none does any more; how many
+    equations of the function ran, and on which rows, if not on all.
     """
 
     by: str
