@@ -742,8 +742,8 @@ MUTANTS = [
     Mutant(
         "a repeated call that ignores its guard",
         "engine/call/engine.py",
-        "not clock.read(results.pop())",
-        "results.pop() is None",
+        "repeat.plan.guard is None or self.clock.read(results.pop())",
+        "repeat.plan.guard is None or results.pop() is not None",
     ),
     Mutant(
         "a repeated call hands on deleted outputs",

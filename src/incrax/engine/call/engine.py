@@ -390,7 +390,7 @@ class Engine:
         if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
             return None
         results = repeat.program([value.feed for value in values], repeat.loads)
-        if repeat.plan.guard is not None and not clock.read(results.pop()):
+        if not self._holds(repeat, results):
             return None
         outputs = _with_results(base.outputs, repeat.plan, results)
         state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
@@ -399,6 +399,10 @@ class Engine:
         overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         self.chooser.note_repeated(repeat.entry, "plan", clock.spent_s - spent_s + overhead_s)
         return outputs
+
+    def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
+        """Whether results may be used; the guard, if there is one, is taken from them."""
+        return repeat.plan.guard is None or self.clock.read(results.pop())
 
     def _commit_again(self, repeat: Repeat, base: State, state: State) -> None:
         self.store.commit(state, base)
@@ -436,7 +440,7 @@ class Engine:
             return None
         try:
             results = repeat.program([value.feed for value in values], loads)
-            if repeat.plan.guard is not None and not clock.read(results.pop()):
+            if not self._holds(repeat, results):
                 return None
         except Exception:  # the long way knows what to do
             self.repeat = None
