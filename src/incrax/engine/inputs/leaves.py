@@ -18,9 +18,9 @@ import numpy as np
 
 from incrax import _jax
 from incrax._messages import masked_array, unsupported_dtype
+from incrax.engine.inputs import row_updates
 from incrax.engine.inputs.mutable import declare, mutable_part
 from incrax.engine.inputs.placement import plain_sharding
-from incrax.engine.inputs.row_updates import rows_between
 
 T = TypeVar("T")
 
@@ -287,7 +287,7 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
     """Whether two values of one descriptor have the same bits."""
     if old.anchor is new.anchor and old.anchor is not NO_ANCHOR:
         return True
-    if rows_between(new.array, old.array) is not None:
+    if row_updates.known and row_updates.rows_between(new.array, old.array) is not None:
         return False  # equal rows that were written count as changed: nothing is read
     known = same_floats(old.anchor, new.anchor)
     if known is not None:
@@ -392,7 +392,7 @@ def changed_rows(new: LeafValue, old: LeafValue) -> np.ndarray | None:
     """Numbers of the rows, along the first axis, whose bits differ, or in which updates were
     written; None where only identity counts.
     """
-    written = rows_between(new.array, old.array)
+    written = row_updates.rows_between(new.array, old.array)
     if written is not None:
         return written
     a = new.bits

@@ -33,10 +33,10 @@ class _Origin:
     __slots__ = ("array", "numbers", "parent")
 
     def __init__(self, x: jax.Array, parent: _Origin | None, numbers: np.ndarray) -> None:
-        self.array = weakref.ref(x, lambda _, key=id(x): _origins.pop(key, None))
+        self.array = weakref.ref(x, lambda _, key=id(x): known.pop(key, None))
         self.parent = parent
         self.numbers = numbers
-        _origins[id(x)] = self
+        known[id(x)] = self
 
     def trail(self) -> Iterator[_Origin]:
         """This one and what it was made from, as far as that is looked at."""
@@ -48,11 +48,12 @@ class _Origin:
             origin = origin.parent
 
 
-_origins: dict[int, _Origin] = {}
+known: dict[int, _Origin] = {}
+"""Of the arrays that belong to a family, by `id`; empty where none was made."""
 
 
 def _origin(x: Any) -> _Origin | None:
-    found = _origins.get(id(x))
+    found = known.get(id(x))
     return found if found is not None and found.array() is x else None
 
 
@@ -72,8 +73,6 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     """Numbers of the rows in which two arrays may differ; None where they are not known to be of
     one family.
     """
-    if not _origins:
-        return None
     ours = _origin(new)
     theirs = None if ours is None else _origin(old)
     if ours is None or theirs is None:
