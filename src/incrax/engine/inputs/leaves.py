@@ -287,7 +287,8 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
     """Whether two values of one descriptor have the same bits."""
     if old.anchor is new.anchor and old.anchor is not NO_ANCHOR:
         return True
-    if row_updates.known and row_updates.rows_between(new.array, old.array) is not None:
+    is_update = id(new.array) in row_updates.known
+    if is_update and row_updates.rows_between(new.array, old.array) is not None:
         return False  # equal rows that were written count as changed: nothing is read
     known = same_floats(old.anchor, new.anchor)
     if known is not None:
