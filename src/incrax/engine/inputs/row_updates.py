@@ -111,8 +111,8 @@ def at(x: Any) -> Updates:
     Example:
         >>> import incrax, jax.numpy as jnp
         >>> x = jnp.zeros(4)
-        >>> incrax.at(x)[2].set(1.5)
-        Array([0. , 0. , 1.5, 0. ], dtype=float32)
+        >>> incrax.at(x)[2].set(1.5).tolist()
+        [0.0, 0.0, 1.5, 0.0]
     """
     if not isinstance(x, (jax.Array, np.ndarray)) or not np.ndim(x):
         raise TypeError(
