@@ -87,7 +87,7 @@ def rows_between(new: Any, old: Any) -> np.ndarray | None:
     return None
 
 
-def at(x: Any) -> Updates:
+def at(x: Any) -> RowUpdates:
     """Rows of an array to be written, which the result remembers: `at(x)[i].set(v)`.
 
     An incremental function that gets the result need not compare all of it to learn which rows
@@ -119,10 +119,10 @@ def at(x: Any) -> Updates:
             f"`incrax.at` got {x!r}, of type {type(x).__name__}. It takes an array with one or more "
             "axes, of which rows are written: `incrax.at(x)[i].set(v)`."
         )
-    return Updates(x)
+    return RowUpdates(x)
 
 
-class Updates:
+class RowUpdates:
     """An array whose rows are to be written; see `at`."""
 
     __slots__ = ("_array",)
@@ -130,11 +130,11 @@ class Updates:
     def __init__(self, x: jax.Array | np.ndarray) -> None:
         self._array = x
 
-    def __getitem__(self, index: Any) -> Update:
-        return Update(self._array, index)
+    def __getitem__(self, index: Any) -> RowUpdate:
+        return RowUpdate(self._array, index)
 
 
-class Update:
+class RowUpdate:
     """Some rows of an array, to be written by one of these methods; see `at`."""
 
     __slots__ = ("_array", "_index")
