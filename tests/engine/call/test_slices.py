@@ -157,6 +157,15 @@ def test_the_short_way_starts_where_fewest_rows_differ(monkeypatch):
     assert seen.count(True) >= 3
 
 
+def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("incrax.engine.plan.facts.calibrate", never)
+    monkeypatch.setattr("incrax.engine.plan.facts.is_calibrated", lambda: False)
+    Job("look-up, gradient").settle()
+
+
 def test_the_short_way_needs_what_the_last_call_saved():
     job = Job("groups, gradient").settle()
     for row in range(8):

@@ -7,7 +7,11 @@ import random
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from helpers import examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from incrax._program import listing_of, read_vars, trace, written_vars
 from incrax.engine.plan import frontier as module
@@ -307,3 +311,24 @@ def test_no_more_windows_than_needed_are_decided_on_and_one_more(monkeypatch):
     loads = {var: 1.0 + 2.0 * k for k, var in enumerate(values)}
     frontier = choose_frontier(eqns, values[-1:], [], loads.get, lambda _: 0.9)
     assert frontier == Frontier(tuple(range(32, 40)), (values[31],))
+
+
+EDGES = st.lists(
+    st.tuples(
+        st.sampled_from([0, *range(2, 12)]),
+        st.sampled_from([1, *range(2, 12)]),
+        st.one_of(st.just(np.inf), st.floats(0.0, 1.0)),
+    ).filter(lambda edge: edge[0] != edge[1]),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(EDGES)
+@examples(2)
+def test_a_small_cut_is_that_of_scipy(edges):
+    edges = [*edges, (0, 2, 0.5), (2, 1, 0.25)]
+    small = module._source_side(edges, 12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MAX_EDGES", 0)
+        assert (small == module._source_side(edges, 12)).all()

@@ -94,6 +94,7 @@ def test_planning_is_earned_by_the_work_that_a_change_does_not_reach(
 ):
     credit = called(0.0)._traces.latest.engine.chooser.credit
     monkeypatch.delitem(sys.modules, SOLVER, raising=False)
+    monkeypatch.setattr("incrax.engine.policy.compile_budget.MAX_EDGES", 0)
     monkeypatch.setattr(type(credit.facts), "is_calibrated", property(lambda _: False))
     entry = Entry(1, count=count, clean_share=share)
     whole_s = 0.2 * (CALIBRATION_S + SOLVER_S) / max(share, LEAST_CLEAN_SHARE)

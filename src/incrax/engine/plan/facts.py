@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from incrax import _jax
@@ -115,6 +115,15 @@ class Facts:
     def is_calibrated(self) -> bool:
         """Whether prices are there without measuring the machine."""
         return self.given_prices is not None or is_calibrated()
+
+    @property
+    def unmeasured(self) -> Facts:
+        """The same without measuring the machine, which takes longer than most jobs gain; what is
+        derived is shared.
+        """
+        if self.is_calibrated:
+            return self
+        return replace(self, given_prices=Calibration(), _seconds={})
 
     @cached_property
     def rough_seconds(self) -> tuple[float, ...]:

@@ -38,6 +38,9 @@ from incrax._program import Listing, read_vars, written_vars
 WINDOW = 2000
 """Equations that are decided on together."""
 
+MAX_EDGES = 100
+"""Of a graph whose cut is found without SciPy, which takes a quarter of a second to import."""
+
 INFINITE = 1 << 30
 _SCALE = 1 << 28
 _SOURCE = 0
@@ -246,16 +249,18 @@ def _minimum_cut(
 
 def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.ndarray:
     """Whether the residual graph of a maximum flow still reaches each node from the source."""
-    # Here, as importing SciPy takes longer than all of incrax, and only planning needs it.
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
     rows, cols, capacities = (np.array(column) for column in zip(*edges, strict=True))
     finite = np.isfinite(capacities)
     scale = _SCALE / max(float(capacities[finite].sum()), 1e-12)
     units = np.where(
         finite, np.maximum(np.where(finite, capacities, 0) * scale, 1), INFINITE
     ).astype(np.int64)
+    if len(edges) <= MAX_EDGES:
+        return _small_source_side(rows.tolist(), cols.tolist(), units.tolist(), num_nodes)
+    # Here, as importing SciPy takes longer than all of incrax, and few programs need it.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     graph = csr_array((units, (rows, cols)), shape=(num_nodes, num_nodes))
     graph.sum_duplicates()
     graph.data = np.minimum(graph.data, INFINITE)
@@ -266,6 +271,35 @@ def _source_side(edges: Sequence[tuple[int, int, float]], num_nodes: int) -> np.
     is_reached = np.zeros(num_nodes, bool)
     is_reached[breadth_first_order(residual, _SOURCE, return_predecessors=False)] = True
     return is_reached
+
+
+def _small_source_side(
+    rows: Sequence[int], cols: Sequence[int], units: Sequence[int], num_nodes: int
+) -> np.ndarray:
+    """The same for a small graph, by shortest augmenting paths: whatever maximum flow is found, the
+    nodes that the source still reaches are the same.
+    """
+    left: list[dict[int, int]] = [{} for _ in range(num_nodes)]
+    for start, end, room in zip(rows, cols, units, strict=True):
+        left[start][end] = min(left[start].get(end, 0) + room, INFINITE)
+        left[end].setdefault(start, 0)
+    while True:
+        before = {_SOURCE: _SOURCE}
+        reached = [_SOURCE]
+        for node in reached:  # which grows as it is walked
+            found = [end for end, room in left[node].items() if room and end not in before]
+            before.update(dict.fromkeys(found, node))
+            reached += found
+        if _SINK not in before:
+            return np.array([node in before for node in range(num_nodes)])
+        path = [_SINK]
+        while path[-1] != _SOURCE:
+            path.append(before[path[-1]])
+        steps = list(zip(path[1:], path, strict=False))
+        flow = min(left[start][end] for start, end in steps)
+        for start, end in steps:
+            left[start][end] -= flow
+            left[end][start] += flow
 
 
 def _trimmed(

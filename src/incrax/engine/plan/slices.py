@@ -611,6 +611,7 @@ def value_at(facts: Facts, feeds: Sequence[Any]) -> ValueOf:
     """The values of variables where the inputs are these; with NumPy, where that is known, as it
     compiles nothing.
     """
+    facts = facts.unmeasured
 
     def value_of(var: Var) -> np.ndarray:
         program = facts.program

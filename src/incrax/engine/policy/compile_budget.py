@@ -11,6 +11,7 @@ import sys
 from incrax._tuning import Tuning
 from incrax.engine.compile.timing import Clock, TimedProgram
 from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.frontier import MAX_EDGES
 from incrax.engine.policy.candidates import Entry
 from incrax.engine.policy.expectations import Expectations
 
@@ -81,15 +82,18 @@ class Credit:
         """So many more calls will come, of each kind as many as its share so far."""
         self.expected_calls = self.num_calls + calls
 
-    def allows_planning(self, entry: Entry, whole_s: float) -> bool:
+    def allows_planning(self, entry: Entry, whole_s: float, *, needs_prices: bool = True) -> bool:
         """Whether to find out what a program for a dirty set would save.
 
         On trust, or when all that it may have saved so far is worth it: what takes as long in the
         whole program as the equations that the change does not reach. What it may save in calls to
-        come must be worth the program, too.
+        come must be worth the program, too. What needs no prices does not have the machine
+        measured.
         """
         share = max(entry.clean_share, LEAST_CLEAN_SHARE)
         plan_s = self._plan_s
+        if needs_prices and not self.facts.is_calibrated:
+            plan_s += CALIBRATION_S
         if self._has_left(plan_s) or entry.count * share * whole_s > plan_s:
             return True
         return self._calls(entry) * share * whole_s > plan_s + FORESEEN_FACTOR * self._program_s
@@ -111,8 +115,8 @@ class Credit:
     @property
     def _plan_s(self) -> float:
         later_s = PLANNED_EQUATION_S * len(self.facts.eqns)
-        is_first = SOLVER not in sys.modules
-        return later_s + SOLVER_S * is_first + CALIBRATION_S * (not self.facts.is_calibrated)
+        is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
+        return later_s + SOLVER_S * is_first
 
     def allows(self, entry: Entry, whole_s: float, *, is_early: bool) -> bool:
         """Whether to compile for a dirty set: on trust if it is early, else when it would have

@@ -181,7 +181,9 @@ class Slices:
         entry.count += num_calls
         if entry.program is not None:
             return entry.candidate == "slices"
-        return not entry.is_barred and self.credit.allows_planning(entry, whole_s)
+        return not entry.is_barred and self.credit.allows_planning(
+            entry, whole_s, needs_prices=False
+        )
 
     def is_worth_counting(self, kind: RowKind, whole_s: float) -> bool:
         """Whether a change of rows may get a program that saves more than it takes to look."""
@@ -209,15 +211,18 @@ class Slices:
 
     def _plan_if_due(self, entry: Entry, kind: RowKind, whole_s: float, value_of: ValueOf) -> None:
         """Find out what a program would save, and compile it, each when that is paid for."""
-        if entry.count < self.hot_after or not self.credit.allows_planning(entry, whole_s):
+        if entry.count < self.hot_after or not self.credit.allows_planning(
+            entry, whole_s, needs_prices=False
+        ):
             return
+        facts = self.facts.unmeasured
         plan = self.plans.get(kind)
         if plan is None and rough_share(self.facts, kind[0]) < LEAST_SHARE:
             self._bar(entry, "rows alone: most of the function needs all rows")
             return
         if plan is None:
-            plan = self.plans[kind] = slice_plan(self.facts, *kind, value_of)
-        run_price = whole_s / max(self.facts.total_seconds, 1e-12)
+            plan = self.plans[kind] = slice_plan(facts, *kind, value_of)
+        run_price = whole_s / max(facts.total_seconds, 1e-12)
         entry.promise_s = plan.seconds * max(run_price, 1.0) + ROWS_S
         saved = (*plan.saves, *plan.base_loads)
         num_bytes = NUM_COPIES * sum(_jax.aval_bytes(var.aval) for var in saved)
@@ -238,7 +243,7 @@ class Slices:
         saves = dict.fromkeys(priming_saves(self.facts, plan))
         if self.priming is None or not self.primed.keys() >= saves.keys():
             self.primed |= saves
-            self.priming = self._program(plan_whole(self.facts, self.primed))
+            self.priming = self._program(plan_whole(self.facts.unmeasured, self.primed))
         self.tables |= dict.fromkeys(plan.sliced.tables)
         self.saved |= {**self.primed, **self.tables, **dict.fromkeys(plan.saves)}
 
