@@ -117,11 +117,19 @@ OPTIMISATIONS = [
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
-        "the short way of rows serves from any version",
-        "engine/call/repeat.py",
-        "        return state.saved.keys() == self.saved.keys()",
-        "        return True",
-        "tests/engine/call/test_slices.py::test_the_short_way_needs_what_the_last_call_saved",
+        "what an element decides stays saved on the short way of rows",
+        "engine/call/engine.py",
+        "saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)",
+        "saved = SavedValues(self, [(base, dirty)], base, 0, values, rows)",
+        "tests/engine/call/test_slices.py::"
+        "test_what_one_element_decides_is_not_current_after_a_short_way_changed_it",
+    ),
+    Mutant(
+        "rows hand on outputs that were deleted",
+        "engine/store/saved_values.py",
+        "        if not self.has_outputs(plan):\n            return None",
+        "",
+        "tests/engine/call/test_slices.py",
     ),
     Mutant(
         "only one side of a family counts",

@@ -28,10 +28,10 @@ from incrax._messages import deleted_input, large_unchanged
 from incrax._stats import Stats
 from incrax._tuning import Tuning
 from incrax.engine.call.record import NO_MEMORY, RESTING, UNCHANGED, CallRecord, History
-from incrax.engine.call.repeat import Repeat, RepeatedRows
 from incrax.engine.call.resting import RestedCall, Resting
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
+from incrax.engine.compile.timing import TimedProgram
 from incrax.engine.inputs.leaves import LeafValue, as_value
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
@@ -43,7 +43,7 @@ from incrax.engine.policy.log import Journal
 from incrax.engine.program.dependence import ALWAYS
 from incrax.engine.store.budget import Limits
 from incrax.engine.store.eviction import cheapest_first, results_without_saved
-from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError, padded
+from incrax.engine.store.saved_values import ChangedRows, SavedValues, UnusableError
 from incrax.engine.store.store import (
     Baselines,
     Comparison,
@@ -68,6 +68,43 @@ ADVICE_SHARE = 0.2
 """Seconds that comparing an unchanged array has taken, and their share of all, from which on
 `frozen` is advised.
 """
+
+
+class Repeat:
+    """What the last call did, if the next may do the same: what serves, what is loaded, what is
+    taken over. A change of rows finds its loads anew, from the version of which the fewest differ.
+    """
+
+    __slots__ = ("entry", "loads", "num_eqns", "plan", "program", "record", "saved", "ticks")
+
+    def __init__(
+        self,
+        record: CallRecord,
+        entry: Entry,
+        program: TimedProgram,
+        plan: Plan,
+        loads: list[Any],
+        saved: dict[Var, Any],
+    ) -> None:
+        self.record = record
+        self.entry = entry
+        self.program = program
+        self.plan = plan
+        self.num_eqns = plan.num_eqns
+        self.loads = loads
+        self.saved = saved
+        self.ticks = program.clock.ticks
+
+    def is_settled(self) -> bool:
+        """Whether what serves is chosen, and not to be looked at again."""
+        entry = self.entry
+        is_chosen = entry.candidate == self.record.candidate and entry.program is self.program
+        return (
+            is_chosen
+            and entry.is_final
+            and self.ticks == self.program.clock.ticks
+            and entry.uses % LONG_WAY_EVERY != 0
+        )
 
 
 class Engine:
@@ -199,21 +236,19 @@ class Engine:
         if clock.unproven and self.store.prove(clock.unproven):
             changed = resting = None
         waited_s = 0.0
-        if type(self.repeat) is RepeatedRows and changed is not None and resting is None:
+        repeat = self.repeat if resting is None else None
+        is_of_rows = repeat is not None and repeat.plan.sliced is not None
+        if repeat is not None and is_of_rows and changed is not None:
             waited_s = self.comparison.wait(leaves, changed, clock.now)
             start_s = clock.began(begin_s) + waited_s
-            outputs = self._again_by_rows(self.repeat, leaves, changed, start_s)
+            outputs = self._again_by_rows(repeat, leaves, changed, start_s)
             if outputs is not None:
                 return outputs
         values, again_s = self.comparison.awaited(leaves, changed, clock.now)
         start_s = clock.began(begin_s) + waited_s + again_s
         self.check_alive(values)
         try:
-            outputs = (
-                None
-                if type(self.repeat) is not Repeat or resting is not None
-                else self._again(self.repeat, values, start_s)
-            )
+            outputs = None if repeat is None or is_of_rows else self._again(repeat, values, start_s)
             return self._compared(values, resting, start_s, leaves) if outputs is None else outputs
         except Exception as error:
             self.repeat = None
@@ -383,10 +418,8 @@ class Engine:
 
         None, and nothing happened, where something is to be decided.
         """
-        clock = self.clock
-        spent_s = clock.spent_s
-        passed_s = clock.passed_s
-        base = self._repeated_base(repeat, values) if _is_settled(repeat) else None
+        begun = start_s, self.clock.spent_s, self.clock.passed_s
+        base = self._repeated_base(repeat, values) if repeat.is_settled() else None
         if base is None or is_any_deleted([*repeat.loads, *base.outputs]):
             return None
         results = repeat.program([value.feed for value in values], repeat.loads)
@@ -395,64 +428,65 @@ class Engine:
         outputs = _with_results(base.outputs, repeat.plan, results)
         state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
         state.harmless = repeat.entry.dirty
-        self._commit_again(repeat, base, state)
-        overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        self.chooser.note_repeated(repeat.entry, "plan", clock.spent_s - spent_s + overhead_s)
-        return outputs
-
-    def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
-        """Whether results may be used; the guard, if there is one, is taken from them."""
-        return repeat.plan.guard is None or self.clock.read(results.pop())
-
-    def _commit_again(self, repeat: Repeat, base: State, state: State) -> None:
-        self.store.commit(state, base)
-        self.stats.ran += repeat.num_eqns
-        self.stats.loaded += len(repeat.plan.loads)
-        self._note(repeat.record)
+        return self._commit_again(repeat, base, state, begun)
 
     def _again_by_rows(
-        self,
-        repeat: RepeatedRows,
-        leaves: Sequence[Any],
-        changed: Sequence[int],
-        start_s: float,
+        self, repeat: Repeat, leaves: Sequence[Any], changed: Sequence[int], start_s: float
     ) -> list[Any] | None:
         """The same for a change of rows of the same inputs: what differs is compared once, with the
         rows' numbers as the outcome.
         """
-        clock = self.clock
-        spent_s = clock.spent_s
-        passed_s = clock.passed_s
-        if not _is_settled(repeat):
+        begun = start_s, self.clock.spent_s, self.clock.passed_s
+        sliced = repeat.plan.sliced
+        assert sliced is not None
+        if not repeat.is_settled() or not self.slices.allows_difference(repeat.plan):
             return None
-        if not self.slices.allows_difference(repeat.plan):
-            return None
-        moved, capacity = repeat.kind
-        values = self.comparison.anew(leaves, changed, moved)
-        found = None if values is None else self.comparison.nearest(values, moved)
+        values = self.comparison.anew(leaves, changed, sliced.leaves)
+        found = None if values is None else self.comparison.nearest(values, sliced.leaves)
         if values is None or found is None:
             return None
         base, numbers = found
-        if self.slices.kind(moved, numbers.size) != repeat.kind or not repeat.serves(base):
+        kind = sliced.leaves, sliced.capacity
+        if self.slices.kind(sliced.leaves, numbers.size) != kind:
             return None
-        loads = repeat.taken(base, padded(numbers, capacity))
-        if is_any_deleted([*loads, *base.outputs]):
+        # Elements, not whole inputs: saved values may depend on one of them alone.
+        dirty = self.comparison.dirty(values, base)
+        rows = ChangedRows(base, dirty, numbers, kind)
+        saved = SavedValues(self, [(base, dirty)], base, dirty, values, rows)
+        loads = saved.for_rows(repeat.program)
+        if loads is None:
             return None
         try:
-            results = repeat.program([value.feed for value in values], loads)
+            results = repeat.program(saved.feeds, loads)
             if not self._holds(repeat, results):
                 return None
         except Exception:  # the long way knows what to do
             self.repeat = None
             return None
-        outputs = _with_results(base.outputs, repeat.plan, results)
-        saved = repeat.saved_after(base, outputs, results[len(repeat.plan.outputs) :])
-        state = State(values, outputs, saved, base.culprit, are_values=True)
-        self._commit_again(repeat, base, state)
+        state = self._new_state("slices", repeat.entry, saved, results)
         self.slices.is_primed(repeat.entry, is_complete=True)
+        return self._commit_again(repeat, base, state, begun)
+
+    def _holds(self, repeat: Repeat, results: list[Any]) -> bool:
+        """Whether results may be used; the guard, if there is one, is taken from them."""
+        return repeat.plan.guard is None or self.clock.read(results.pop())
+
+    def _commit_again(
+        self, repeat: Repeat, base: State, state: State, begun: tuple[float, float, float]
+    ) -> list[Any]:
+        """Its outputs, after it was stored and counted; it began at that time, with so many seconds
+        spent and passed.
+        """
+        clock = self.clock
+        start_s, spent_s, passed_s = begun
+        self.store.commit(state, base)
+        self.stats.ran += repeat.num_eqns
+        self.stats.loaded += len(repeat.plan.loads)
+        self._note(repeat.record)
         overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        self.chooser.note_repeated(repeat.entry, "slices", clock.spent_s - spent_s + overhead_s)
-        return outputs
+        candidate = repeat.entry.candidate
+        self.chooser.note_repeated(repeat.entry, candidate, clock.spent_s - spent_s + overhead_s)
+        return state.outputs
 
     def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
         """The version that the long way would start from: most used of those that differ in just
@@ -471,17 +505,15 @@ class Engine:
                 best = state if best is None or state.uses >= best.uses else best
         return best
 
-    def _repeatable(
-        self, record: CallRecord, base: State | None, state: State, rows: ChangedRows | None
-    ) -> Repeat | None:
+    def _repeatable(self, record: CallRecord, base: State | None, state: State) -> Repeat | None:
         """What the call that ended with this version did, if it may be done again as it is."""
         entry = record.entry
         plan = record.plan
         program = None if entry is None else entry.program
         if entry is None or program is None or plan is None or program.plan is not plan:
             return None
-        if rows is not None and record.candidate == "slices":
-            return RepeatedRows(record, entry, program, plan, state, rows.kind, self.facts)
+        if record.candidate == "slices":
+            return Repeat(record, entry, program, plan, [], state.saved)
         if record.candidate != "plan" or record.filled or plan.saves or not entry.is_final:
             return None
         if (
@@ -537,8 +569,7 @@ class Engine:
             record = self._account("whole", entry, saved, is_first=base is None)
         self.store.commit(state, base if saved.dirty != self.layout.full | self.always else None)
         is_repeatable = not self.must_wait and not self.always
-        rows = saved.rows
-        self.repeat = self._repeatable(record, base, state, rows) if is_repeatable else None
+        self.repeat = self._repeatable(record, base, state) if is_repeatable else None
         return state.outputs
 
     def _chosen(self, saved: SavedValues) -> tuple[Entry, Candidate]:
@@ -838,19 +869,6 @@ class Engine:
             [value.feed for value in values], ()
         )
         return self.calls.anew(run) if self.must_wait else run()
-
-
-def _is_settled(repeat: Repeat) -> bool:
-    """Whether what serves is chosen, and not to be looked at again."""
-    entry = repeat.entry
-    program = repeat.program
-    return (
-        entry.is_final
-        and entry.candidate == repeat.candidate
-        and entry.program is program
-        and repeat.ticks == program.clock.ticks
-        and entry.uses % LONG_WAY_EVERY != 0
-    )
 
 
 def _with_results(held: Sequence[Any], plan: Plan, results: Sequence[Any]) -> list[Any]:

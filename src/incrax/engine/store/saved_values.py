@@ -42,13 +42,13 @@ class ChangedRows(NamedTuple):
     numbers: np.ndarray
     kind: RowKind
 
-
-def padded(numbers: np.ndarray, capacity: int) -> np.ndarray:
-    """Numbers of rows, the first one repeated up to the capacity; int32."""
-    spare = capacity - numbers.size
-    if not spare:
-        return numbers.astype(np.int32)
-    return np.concatenate([numbers, np.repeat(numbers[:1], spare)]).astype(np.int32)
+    @property
+    def padded(self) -> np.ndarray:
+        """The numbers, the first one repeated up to the capacity; int32."""
+        spare = self.kind[1] - self.numbers.size
+        if not spare:
+            return self.numbers.astype(np.int32)
+        return np.concatenate([self.numbers, np.repeat(self.numbers[:1], spare)]).astype(np.int32)
 
 
 class UnusableError(Exception):
@@ -97,17 +97,21 @@ class SavedValues:
         )
 
     def for_rows(self, program: TimedProgram) -> list[Any] | None:
-        """What a program for rows takes besides leaves; None where the baseline lacks some of it."""
+        """What a program for rows takes besides leaves; None where the baseline lacks some of it, or
+        an output that the program does not compute.
+        """
         rows = self.rows
         plan = program.plan
         assert rows is not None
         assert plan is not None
         assert plan.sliced is not None
+        if not self.has_outputs(plan):
+            return None
         sliced = plan.sliced
         found: list[Any] = []
         for var in program.loads:
             if var is sliced.numbers:
-                found.append(padded(rows.numbers, rows.kind[1]))
+                found.append(rows.padded)
             elif var in sliced.olds:
                 found.append(self._at_baseline(sliced.olds[var]))
             else:
