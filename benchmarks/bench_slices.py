@@ -7,7 +7,8 @@ reaches all others, which must not become slower.
 
 Targets: groups value >= 2.5x, gradient >= 5x; by look-up 5x and 15x; Cholesky factors 10x and 20x;
 factorisation 10x; a network 2x, 12x with `incrax.at`; amplitudes 10x; 5e6 rows 100x; controls >=
-0.97x `jax.jit`; a call among 1e7 rows takes at most 1.3 times that among 1e4; at most 4 compiled programs a function.
+0.97x `jax.jit`; a call among 1e7 rows takes at most 1.3 times that among 1e4; at most 4 compiled
+programs a function.
 """
 
 from __future__ import annotations

@@ -312,6 +312,16 @@ def test_calls_that_are_announced_later_count_as_much():
     assert chooser(ours).num_programs == 1
 
 
+def test_a_short_job_takes_nothing_from_what_the_function_was_made_for():
+    ours = incrax.incremental(heavy, calls=10**9)
+    x = np.linspace(0.1, 2.0, 200_000)
+    ours(1.0, 0.5, x)
+    ours(2.0, 0.5, x)
+    ours.expect(3)
+    ours(3.0, 0.5, x)
+    assert chooser(ours).num_programs == 1
+
+
 def test_few_calls_to_come_repay_nothing():
     ours = incrax.incremental(heavy)
     x = np.linspace(0.1, 2.0, 200_000)

@@ -23,6 +23,9 @@ from incrax import _jax
 MAX_STEPS = 8
 """Updates that are traced back at most."""
 
+INEXACT = frozenset({"divide", "power"})
+"""Methods that compute all rows, by one in the others: numbers too small to be normal become zero."""
+
 MAX_ROWS = 4096
 """Rows of one update that are remembered; more are found by comparison."""
 
@@ -101,7 +104,8 @@ def at(x: Any) -> RowUpdates:
         What takes an index, and then one of the methods of `jax.numpy.ndarray.at` (`set`, `add`,
         `subtract`, `multiply`, `divide`, `power`, `min`, `max`, `apply`), with the result that this
         has: a new `jax.Array` of the same shape and dtype. Of the index the first part says which
-        rows change. `became(y)` takes an array that was made in another way.
+        rows change; `divide` and `power`, which do not keep the bits of other rows, are not
+        remembered. `became(y)` takes an array that was made in another way.
 
     Raises:
         TypeError: x is no array with axes.
@@ -200,9 +204,11 @@ class RowUpdate:
     def _written(self, method: str, values: Any) -> jax.Array:
         index = self._index
         is_number = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
-        if is_number and not isinstance(self._array, _jax.Tracer):
+        is_exact = method not in INEXACT
+        if is_number and is_exact and not isinstance(self._array, _jax.Tracer):
             return self._known(_write_row(self._array, np.asarray(index), values, method))
-        return self._known(getattr(jnp.asarray(self._array).at[index], method)(values))
+        new = getattr(jnp.asarray(self._array).at[index], method)(values)
+        return self._known(new) if is_exact else new
 
     def _known(self, new: jax.Array) -> jax.Array:
         old = self._array

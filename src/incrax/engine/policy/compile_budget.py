@@ -58,6 +58,7 @@ class Credit:
         "expectations",
         "expected_calls",
         "facts",
+        "hinted_calls",
         "num_calls",
         "whole",
     )
@@ -74,13 +75,15 @@ class Credit:
         self.clock = clock
         self.whole = whole
         self.compile_s = tuning.compile_s
-        self.expected_calls = tuning.calls or 0
+        self.hinted_calls = self.expected_calls = tuning.calls or 0
         self.expectations = expectations
         self.num_calls = 0
 
     def expect(self, calls: int) -> None:
-        """So many more calls will come, of each kind as many as its share so far."""
-        self.expected_calls = self.num_calls + calls
+        """So many more calls will come, of each kind as many as its share so far; no fewer in all
+        than the function was made for.
+        """
+        self.expected_calls = max(self.hinted_calls, self.num_calls + calls)
 
     def allows_planning(self, entry: Entry, whole_s: float, *, needs_prices: bool = True) -> bool:
         """Whether to find out what a program for a dirty set would save.
@@ -115,6 +118,7 @@ class Credit:
     @property
     def _plan_s(self) -> float:
         later_s = PLANNED_EQUATION_S * len(self.facts.eqns)
+        # An equation stands for some two edges of the graph that is cut.
         is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
         return later_s + SOLVER_S * is_first
 
