@@ -163,7 +163,10 @@ def test_rows_are_planned_without_measuring_the_machine(monkeypatch):
 
     monkeypatch.setattr("incrax.engine.plan.facts.calibrate", never)
     monkeypatch.setattr("incrax.engine.plan.facts.is_calibrated", lambda: False)
-    Job("look-up, gradient").settle()
+    job = Job("look-up, gradient")
+    tuning = incrax.Tuning(race=False, compile_s=np.inf, hot_after=2)  # which has no prices
+    job.ours = incrax.incremental(job.fun, tuning=tuning)
+    job.settle()
 
 
 def test_what_one_element_decides_is_not_current_after_a_short_way_changed_it():
@@ -471,6 +474,23 @@ def test_what_rows_were_worth_is_known_to_the_next_process(monkeypatch, tmp_path
     )
     assert entry_after.num_expected == entry.count
     assert entry_after.promise_s == entry.program.seconds
+
+
+def test_an_element_that_came_once_in_an_earlier_process_gets_no_plan(monkeypatch, tmp_path):
+    monkeypatch.setenv("INCRAX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("INCRAX_REMEMBER", "1")
+    monkeypatch.setattr(expectations, "LEAST_S", 0.0)
+    fun, args, _ = CASES["groups"]
+    for _ in range(2):
+        ours = incrax.incremental(fun, tuning=incrax.Tuning(compile_s=np.inf))
+        theta = args[0]
+        for row in range(4):  # while the whole function is timed
+            theta = np.where(np.arange(NUM) == row, 0.1 * row + 1.0, theta)
+            ours(theta, *args[1:])
+        expectations.write()
+    chooser = ours._traces.latest.engine.chooser
+    assert any(entry.num_expected == 1 for entry in chooser.entries.values())
+    assert chooser.num_planned == 0
 
 
 def test_what_rows_were_not_worth_is_known_to_the_next_process(monkeypatch, tmp_path):

@@ -611,13 +611,12 @@ def value_at(facts: Facts, feeds: Sequence[Any]) -> ValueOf:
     """The values of variables where the inputs are these; with NumPy, where that is known, as it
     compiles nothing.
     """
-    facts = facts.unmeasured
 
     def value_of(var: Var) -> np.ndarray:
         program = facts.program
         env: dict[Var, Any] = dict(zip(program.invars, feeds, strict=True))
         env.update(zip(program.constvars, program.consts, strict=True))
-        for eqn in plan_fill(facts, [var], lambda _: False).eqns:
+        for eqn in plan_fill(facts.unmeasured, [var], lambda _: False).eqns:
             constant = entry_of(eqn).constant
             if constant is None:
                 _jax.evaluate([eqn], env)
