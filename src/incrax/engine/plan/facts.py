@@ -116,10 +116,10 @@ class Facts:
         """Whether prices are there without measuring the machine."""
         return self.given_prices is not None or is_calibrated()
 
-    @property
+    @cached_property
     def unmeasured(self) -> Facts:
-        """The same without measuring the machine, which takes longer than most jobs gain; what is
-        derived is shared.
+        """The same without measuring the machine, if it was not when this was first asked for: that
+        takes longer than most jobs gain. What is derived is shared.
         """
         if self.is_calibrated:
             return self

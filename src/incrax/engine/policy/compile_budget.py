@@ -122,15 +122,18 @@ class Credit:
         is_first = SOLVER not in sys.modules and len(self.facts.eqns) > MAX_EDGES // 2
         return later_s + SOLVER_S * is_first
 
-    def allows(self, entry: Entry, whole_s: float, *, is_early: bool) -> bool:
-        """Whether to compile for a dirty set: on trust if it is early, else when it would have
-        paid.
+    def allows(
+        self, entry: Entry, whole_s: float, *, is_early: bool, num_programs: int = 1
+    ) -> bool:
+        """Whether to compile for a dirty set, so many programs: on trust if it is early, else when
+        it would have paid.
 
         Ski rental: what was lost for want of a program is then as much as it costs, or some times
         as much.
         """
-        has_credit = is_early and self._has_left(self.whole.first_s)
-        return has_credit or self.has_earned(entry, whole_s, 1.0 if is_early else EARNED_FACTOR)
+        has_credit = is_early and self._has_left(num_programs * self.whole.first_s)
+        factor = 1.0 if is_early else EARNED_FACTOR
+        return has_credit or self.has_earned(entry, whole_s, factor, num_programs)
 
     def _has_left(self, seconds: float) -> bool:
         """Whether so many more seconds are short against what ran: a short fit must not pay for
@@ -139,13 +142,20 @@ class Credit:
         allowed_s = self.compile_s + COMPILE_SHARE * self.clock.spent_s
         return self.clock.compiling_s + seconds <= allowed_s
 
-    def has_earned(self, entry: Entry, whole_s: float, factor: float = EARNED_FACTOR) -> bool:
+    def has_earned(
+        self,
+        entry: Entry,
+        whole_s: float,
+        factor: float = EARNED_FACTOR,
+        num_programs: int = 1,
+    ) -> bool:
         """Whether the gain over as many calls as there were, or over those to come, is so many
         times the time to compile.
         """
         served_s = entry.seconds.get(entry.candidate, whole_s)
         is_promising = entry.candidate == "segments" or not (entry.is_planned or entry.is_foretold)
         gain_s = max(served_s - entry.promise_s, EARNED_SHARE * served_s if is_promising else 0.0)
-        if entry.count * gain_s > factor * self._program_s:
+        price_s = num_programs * self._program_s
+        if entry.count * gain_s > factor * price_s:
             return True
-        return self._calls(entry) * gain_s > FORESEEN_FACTOR * self._program_s
+        return self._calls(entry) * gain_s > FORESEEN_FACTOR * price_s

@@ -230,7 +230,9 @@ class Slices:
             self._bar(
                 entry, f"rows alone: nothing to win, estimated {entry.promise_s * 1e3:.3g} ms"
             )
-        elif self.credit.allows(entry, whole_s, is_early=True):
+            return
+        num_programs = 1 + self._needs_priming(plan)
+        if self.credit.allows(entry, whole_s, is_early=True, num_programs=num_programs):
             self._compile(entry, plan)
 
     def _bar(self, entry: Entry, reason: str) -> None:
@@ -240,12 +242,17 @@ class Slices:
     def _compile(self, entry: Entry, plan: Plan) -> None:
         assert plan.sliced is not None
         entry.program = self._program(plan)
-        saves = dict.fromkeys(priming_saves(self.facts, plan))
-        if self.priming is None or not self.primed.keys() >= saves.keys():
-            self.primed |= saves
+        if self._needs_priming(plan):
+            self.primed |= dict.fromkeys(priming_saves(self.facts, plan))
             self.priming = self._program(plan_whole(self.facts.unmeasured, self.primed))
         self.tables |= dict.fromkeys(plan.sliced.tables)
         self.saved |= {**self.primed, **self.tables, **dict.fromkeys(plan.saves)}
+
+    def _needs_priming(self, plan: Plan) -> bool:
+        """Whether the whole function does not save all that a plan reads, yet."""
+        return self.priming is None or not self.primed.keys() >= set(
+            priming_saves(self.facts, plan)
+        )
 
     def _program(self, plan: Plan) -> TimedProgram:
         self.stats.compiles += 1
