@@ -26,7 +26,7 @@ rule, no claim: the variable is taken whole.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -88,7 +88,7 @@ class RowSet:
     clips: bool = False
 
 
-class _Rows(NamedTuple):
+class DirtyRows(NamedTuple):
     """The dirty rows of a variable: their values now and at the baseline, their axis, which."""
 
     new: Any
@@ -98,7 +98,7 @@ class _Rows(NamedTuple):
 
 
 @dataclass
-class _Asked:
+class Asked:
     """What a trace turns out to read besides clean variables: of these, the baseline's value; of
     those, which are derived and clean, the present one; and whether old rows are needed.
     """
@@ -108,25 +108,29 @@ class _Asked:
     old_rows: bool = False
 
 
-class _Slicer:
+class Slicer:
     """Runs the equations that a change reaches on its rows, while JAX traces it.
 
     `whole` has the values of variables as they are now, `dirty` the rows of those that are dirty;
     None: as a whole. `saves` is what is to be saved, `guards` what must hold, `widened` the
     equations that read rows and were run as a whole.
+
+    `adds_changes`: sums get their difference whatever it costs to sum anew, so that nothing but the
+    new rows is made: for steps of compiled loops.
     """
 
-    def __init__(self, facts: Facts, leaves: Sequence[int], value_of: ValueOf) -> None:
+    def __init__(self, facts: Facts, value_of: ValueOf, *, adds_changes: bool = False) -> None:
         self.facts = facts
-        self.leaves = leaves
         self.value_of = value_of
+        self.adds_changes = adds_changes
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
-        self.asked = _Asked()
+        self.asked = Asked()
         self.whole: dict[Var, Any] = {}
         self.olds: dict[Var, Any] = {}
-        self.dirty: dict[Var, _Rows | None] = {}
+        self.dirty: dict[Var, DirtyRows | None] = {}
         self.clean_rows: dict[Any, Any] = {}
         self.saves: dict[Var, Any] = {}
+        self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
         self.widened: list[Equation] = []
 
@@ -135,28 +139,31 @@ class _Slicer:
         reached: Iterable[Equation],
         known: dict[Var, Any],
         olds: dict[Var, Any],
-        rows: RowSet,
+        changes: Mapping[Var, tuple[Any, RowSet] | None],
     ) -> None:
         """Make all that the change reaches.
 
         Args:
             reached: the equations.
-            known: clean variables and the leaves, all of them, and tables asked for.
+            known: clean variables and tables asked for, and the inputs that changed as a whole.
             olds: values of the baseline that were asked for.
-            rows: those that changed.
+            changes: the inputs that changed: their new rows along the first axis, and which; None:
+                as a whole.
         """
-        self.whole = dict(known)
+        self.whole = known
         self.olds = olds
         self.dirty = {}
         self.clean_rows = {}
         self.saves = {}
+        self.row_saves = {}
         self.guards = []
         self.widened = []
-        for leaf in self.leaves:
-            var = self.facts.invars[leaf]
-            new = _taken(known[var], 0, rows)
-            old = _taken(self._old(var), 0, rows) if self.asked.old_rows else None
-            self.dirty[var] = _Rows(new, old, 0, rows)
+        for var, change in changes.items():
+            self.dirty[var] = None
+            if change is not None:
+                new, rows = change
+                old = taken(self._old(var), 0, rows) if self.asked.old_rows else None
+                self.dirty[var] = DirtyRows(new, old, 0, rows)
         for eqn in reached:
             self._step(eqn)
 
@@ -182,7 +189,7 @@ class _Slicer:
             self.widened += [eqn] if rows else []
             self._run_whole(eqn)
 
-    def _rows(self, atom: Atom) -> _Rows | None:
+    def _rows(self, atom: Atom) -> DirtyRows | None:
         return self.dirty.get(atom) if isinstance(atom, Var) else None
 
     def _axis_of(self, atom: Atom) -> int | None:
@@ -207,10 +214,10 @@ class _Slicer:
         if self.asked.old_rows:
             old = self._on_rows(eqn, aligned, of, lambda rows: rows.old)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
-            self.dirty[var] = _Rows(now, then, axis, of)
+            self.dirty[var] = DirtyRows(now, then, axis, of)
 
     def _on_rows(
-        self, eqn: Equation, aligned: Aligned, of: RowSet, part: Callable[[_Rows], Any]
+        self, eqn: Equation, aligned: Aligned, of: RowSet, part: Callable[[DirtyRows], Any]
     ) -> list[Any]:
         values = [
             self.result(atom) if axis is None else self._rows_of(atom, axis, of, part)
@@ -218,7 +225,7 @@ class _Slicer:
         ]
         return run_on_rows(eqn, aligned, of.size, values)
 
-    def _rows_of(self, atom: Atom, axis: int, of: RowSet, part: Callable[[_Rows], Any]) -> Any:
+    def _rows_of(self, atom: Atom, axis: int, of: RowSet, part: Callable[[DirtyRows], Any]) -> Any:
         """The rows of an operand: those that were made, or taken from a clean one."""
         rows = self._rows(atom)
         if rows is not None:
@@ -240,7 +247,7 @@ class _Slicer:
                 return self._on_rows(eqn, aligned, of, lambda rows: rows.new)[0]
             except NotByRowsError:
                 pass
-        return _taken(self.whole[var], axis, of)
+        return taken(self.whole[var], axis, of)
 
     # --- all rows ---------------------------------------------------------------------------------
 
@@ -254,20 +261,21 @@ class _Slicer:
         self.asked.tables[var] = None
         return self.whole[var] if var in self.whole else _zeros(var)
 
-    def _written(self, var: Var, rows: _Rows) -> Any:
-        """The baseline's value of a variable with its new rows; that of a leaf is there."""
-        if var not in self.saves and var not in self.facts.invars:
-            self.saves[var] = self.whole[var] = _with_rows(self._old(var), rows)
+    def _written(self, var: Var, rows: DirtyRows) -> Any:
+        """The baseline's value of a variable with its new rows; that of a leaf may be there."""
+        if var not in self.saves and not (var in self.facts.invars and var in self.whole):
+            self.saves[var] = self.whole[var] = with_rows(self._old(var), rows)
+            self.row_saves[var] = rows
         return self.whole[var]
 
-    def _meet(self, eqn: Equation, rows: _Rows) -> None:
+    def _meet(self, eqn: Equation, rows: DirtyRows) -> None:
         """What reads all rows together, or others."""
         rule = _MEETINGS.get(eqn.primitive.name)
         if rule is None:
             raise NotByRowsError
         rule(self, eqn, rows)
 
-    def _reduce(self, eqn: Equation, rows: _Rows) -> None:
+    def _reduce(self, eqn: Equation, rows: DirtyRows) -> None:
         """A reduction: of a value per row, or, of a sum where these are too large, its change."""
         operand = eqn.invars[0]
         axes = eqn.params["axes"]
@@ -275,6 +283,9 @@ class _Slicer:
         if rows.axis not in axes:
             raise NotByRowsError
         others = tuple(d for d in axes if d != rows.axis)
+        if self.adds_changes and eqn.primitive.name == "reduce_sum":
+            self._add_change(eqn, lambda part: [self._counted(part(rows), rows.axis, rows)])
+            return
         if rows.of.parent is not None and eqn.primitive.name == "reduce_sum":
             self._sum_by_ids(eqn, rows, others)
             return
@@ -290,12 +301,12 @@ class _Slicer:
             of_rows = lambda x: _jax.apply(apart, [x])[0]
             operand = self.facts.derived.make((eqn.primitive.name, others), [operand], of_rows)
             axis = rows.axis - sum(d < rows.axis for d in others)
-            last = _Rows(of_rows(rows.new), None, axis, rows.of)
+            last = DirtyRows(of_rows(rows.new), None, axis, rows.of)
         together = eqn.replace(params={**eqn.params, "axes": (last.axis,)})
         (value,) = _jax.apply(together, [self._written(operand, last)])
         self._set_whole(eqn.outvars[0], value)
 
-    def _sum_by_ids(self, eqn: Equation, rows: _Rows, others: tuple[int, ...]) -> None:
+    def _sum_by_ids(self, eqn: Equation, rows: DirtyRows, others: tuple[int, ...]) -> None:
         """A sum over rows that were looked up: of a value per id, with one for those of none."""
         operand = eqn.invars[0]
         members = rows.of
@@ -316,14 +327,14 @@ class _Slicer:
 
         kind = ("sum by ids", others, rows.axis, parent.length, members.clips)
         partial = self.facts.derived.make(kind, [operand, indices], per_id)
-        sums = _Rows(_sums(per_row(rows.new), members, parent), None, 0, parent)
+        sums = DirtyRows(_sums(per_row(rows.new), members, parent), None, 0, parent)
         together = eqn.replace(params={**eqn.params, "axes": (0,)})
         (value,) = _jax.apply(together, [self._written(partial, sums)])
         self._set_whole(eqn.outvars[0], value)
 
-    def _contract(self, eqn: Equation, rows: _Rows) -> None:
+    def _contract(self, eqn: Equation, rows: DirtyRows) -> None:
         """A product of matrices, summed over the rows: its change."""
-        if self.facts.seconds(eqn) < MIN_PRODUCT_S:
+        if not self.adds_changes and self.facts.seconds(eqn) < MIN_PRODUCT_S:
             raise NotByRowsError
         contracted, _ = eqn.params["dimension_numbers"]
         own = next(n for n, atom in enumerate(eqn.invars) if self._rows(atom) is not None)
@@ -344,7 +355,7 @@ class _Slicer:
         )
 
     def _add_change(
-        self, eqn: Equation, operands: Callable[[Callable[[_Rows], Any]], list[Any]]
+        self, eqn: Equation, operands: Callable[[Callable[[DirtyRows], Any]], list[Any]]
     ) -> None:
         """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
         (total,) = eqn.outvars
@@ -370,15 +381,15 @@ class _Slicer:
         """The rows as they were are computed again, by the next run."""
         if not self.asked.old_rows:
             self.asked.old_rows = True
-            raise _AgainError
+            raise AgainError
 
-    def _counted(self, value: Any, axis: int, rows: _Rows) -> Any:
+    def _counted(self, value: Any, axis: int, rows: DirtyRows) -> Any:
         """Rows, zero where they repeat others."""
         return _masked(value, axis, rows.of.counts)
 
     # --- look-ups ---------------------------------------------------------------------------------
 
-    def _look_up(self, eqn: Equation, rows: _Rows) -> None:
+    def _look_up(self, eqn: Equation, rows: DirtyRows) -> None:
         """`x[ids]`, x dirty in some rows: dirty where ids are those, read from a table."""
         operand, indices = eqn.invars
         if self._rows(operand) is None or self._rows(indices) is not None:
@@ -390,7 +401,7 @@ class _Slicer:
             None if value is None else _repeated(value, rows.axis, batch, members.size)
             for value in (rows.new, rows.old)
         )
-        self.dirty[eqn.outvars[0]] = _Rows(new, old, batch, members)
+        self.dirty[eqn.outvars[0]] = DirtyRows(new, old, batch, members)
 
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
@@ -415,13 +426,13 @@ class _Slicer:
         aval = _jax.array_aval((of.length, width), np.int32)
         recipe = HostRecipe(indices, make)
         table = self.facts.derived.make_on_host(kind, aval, recipe)
-        taken = _taken(self._table(table), 0, of)
+        numbers_of = taken(self._table(table), 0, of)
         if self.facts.mask(indices):
             make = functools.partial(_fits, length=of.length, width=width, clips=clips)
             recipe = HostRecipe(indices, make)
             fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
             self.guards.append(self._table(fits))
-        numbers = lax.reshape(taken, (of.size * width,))
+        numbers = lax.reshape(numbers_of, (of.size * width,))
         counts = lax.broadcast_in_dim(of.counts, (of.size, width), (0,))
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
@@ -430,7 +441,7 @@ class _Slicer:
         self.clean_rows[key] = found
         return found
 
-    def _add_back(self, eqn: Equation, rows: _Rows) -> None:
+    def _add_back(self, eqn: Equation, rows: DirtyRows) -> None:
         """`zeros.at[ids].add(x)`: by the ids of a look-up, the sum over each id's rows; by others,
         the change.
         """
@@ -450,7 +461,7 @@ class _Slicer:
         else:
             raise NotByRowsError
 
-    def _sum_of_members(self, eqn: Equation, rows: _Rows, axis: int) -> None:
+    def _sum_of_members(self, eqn: Equation, rows: DirtyRows, axis: int) -> None:
         parent = rows.of.parent
         assert parent is not None
         base = self._rows_of(eqn.invars[0], axis, parent, lambda rows: rows.new)
@@ -460,9 +471,9 @@ class _Slicer:
             return lax.add(base, _moved(sums, 0, axis))
 
         old = None if rows.old is None else summed(rows.old)
-        self.dirty[eqn.outvars[0]] = _Rows(summed(rows.new), old, axis, parent)
+        self.dirty[eqn.outvars[0]] = DirtyRows(summed(rows.new), old, axis, parent)
 
-    def _scatter_change(self, eqn: Equation, rows: _Rows) -> None:
+    def _scatter_change(self, eqn: Equation, rows: DirtyRows) -> None:
         self._want_old_rows()
         _, indices, _ = eqn.invars
         (total,) = eqn.outvars
@@ -473,15 +484,15 @@ class _Slicer:
         self._changed(total, before, after, new, old)
 
 
-class _AgainError(Exception):
+class AgainError(Exception):
     """A run found out that it needs what it was not given."""
 
 
-_MEETINGS: dict[str, Callable[[_Slicer, Equation, _Rows], None]] = {
-    **dict.fromkeys(REDUCTIONS, _Slicer._reduce),
-    "dot_general": _Slicer._contract,
-    "gather": _Slicer._look_up,
-    "scatter-add": _Slicer._add_back,
+_MEETINGS: dict[str, Callable[[Slicer, Equation, DirtyRows], None]] = {
+    **dict.fromkeys(REDUCTIONS, Slicer._reduce),
+    "dot_general": Slicer._contract,
+    "gather": Slicer._look_up,
+    "scatter-add": Slicer._add_back,
 }
 
 
@@ -511,7 +522,7 @@ def _moved(value: Any, source: int, target: int) -> Any:
     return value if order == sorted(order) else lax.transpose(value, order)
 
 
-def _taken(value: Any, axis: int, of: RowSet) -> Any:
+def taken(value: Any, axis: int, of: RowSet) -> Any:
     """Some rows of a value."""
     if of.size == 1 and of.parent is None:
         sizes = [1 if d == axis else size for d, size in enumerate(value.shape)]
@@ -523,7 +534,7 @@ def _taken(value: Any, axis: int, of: RowSet) -> Any:
     return lax.gather(value, lax.expand_dims(of.numbers, (1,)), dimensions, sizes, mode="clip")
 
 
-def _with_rows(old: Any, rows: _Rows) -> Any:
+def with_rows(old: Any, rows: DirtyRows) -> Any:
     """A value with new rows."""
     of = rows.of
     if of.size > MAX_UNROLLED or of.parent is not None:
@@ -732,18 +743,18 @@ class _Tracing(NamedTuple):
 
     def trace(self) -> _RowProgram:
         """Once to find out which values are read, then with these as arguments."""
-        slicer = _Slicer(self.facts, self.leaves, self.value_of)
+        slicer = Slicer(self.facts, self.value_of)
         while True:
             asked = slicer.asked
-            slicer.asked = _Asked(old_rows=asked.old_rows)
+            slicer.asked = Asked(old_rows=asked.old_rows)
             try:
                 found = self._run(slicer, asked)
-            except _AgainError:
+            except AgainError:
                 continue
             if slicer.asked == asked:
                 return found
 
-    def _run(self, slicer: _Slicer, asked: _Asked) -> _RowProgram:
+    def _run(self, slicer: Slicer, asked: Asked) -> _RowProgram:
         facts = self.facts
         targets = self._targets
         reached = reached_equations(facts, self.dirty, targets)
@@ -758,7 +769,9 @@ class _Tracing(NamedTuple):
         def fun(*values: Any) -> list[Any]:
             at_hand = dict(zip([*known, *asked.tables], values, strict=False))
             olds = dict(zip(asked.olds, values[len(at_hand) : -1], strict=True))
-            slicer.run(reached, at_hand, olds, _row_set(values[-1], self.capacity, length))
+            rows = row_set(values[-1], self.capacity, length)
+            changes = {var: (taken(at_hand[var], 0, rows), rows) for var in moved}
+            slicer.run(reached, at_hand, olds, changes)
             results.update({var: slicer.result(var) for var in targets})
             results.update(slicer.saves)
             if slicer.guards:
@@ -796,7 +809,7 @@ class _Tracing(NamedTuple):
         return [var for var in known if not self.facts.mask(var) & self.dirty]
 
 
-def _row_set(numbers: Any, capacity: int, length: int) -> RowSet:
+def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
     """The rows of an argument, which repeats the first to be as long as it is."""
     first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
     is_first = lax.eq(lax.iota(np.int32, capacity), np.int32(0))

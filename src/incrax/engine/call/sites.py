@@ -1,0 +1,502 @@
+"""Proposals inside compiled loops: what the function is after a few rows changed, and the change
+written, or not.
+
+In: an analysed function and its leaves. Out: `Sites`, whose `look` writes nothing and whose
+`settle` writes the rows that differ. It must not know the store, nor who accepts.
+
+A step of a sampler reads the rows of one site, and writes as many. Of a sum over rows it needs the
+difference, S + sum_dirty new - sum_dirty old: the state has S, of the rows nothing but the inputs.
+After `MAX_DIFFERENCES` of them, or where one would lose digits, the sums are summed anew, by
+`lax.cond`.
+
+Law: `look(state, changes)[1]` is f at the state's inputs with the changes written in, up to the
+rounding of `MAX_DIFFERENCES` differences; `settle` gives the state at these inputs, or, refused, the
+state.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax import _jax
+from incrax._jax import Var
+from incrax._messages import no_sites, unknown_input, wrong_site
+from incrax._program import read_vars, type_of
+from incrax.engine.call.pure import strong, typed
+from incrax.engine.compile.executables import device_constants
+from incrax.engine.plan.facts import Facts
+from incrax.engine.plan.plan import plan_fill, reached_equations
+from incrax.engine.plan.slices import (
+    AgainError,
+    DirtyRows,
+    RowSet,
+    Slicer,
+    row_set,
+    taken,
+    value_at,
+    with_rows,
+)
+
+MAX_DIFFERENCES = 512
+"""Differences added to a sum before it is summed anew."""
+
+Change = Any
+"""(numbers, rows) of an input of which rows change, or its value as a whole."""
+
+
+class SitesState(NamedTuple):
+    """What a loop carries: inputs that move, sums and other saved values at them, and how many
+    differences these have taken.
+    """
+
+    values: tuple[Any, ...]
+    num_differences: Any
+
+
+class _Place(NamedTuple):
+    """Where new rows go: which value of the state, along which axis, how many, whether of a
+    look-up, whose spare slots stand for no row.
+    """
+
+    slot: int
+    axis: int
+    size: int
+    length: int
+    is_looked_up: bool
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["rows", "wholes", "num_differences"],
+    meta_fields=["places", "slots"],
+)
+@dataclass(frozen=True)
+class Delta:
+    """A change that `look` saw and `settle` may write: numbers and values of new rows, and new
+    values that are written as a whole.
+    """
+
+    rows: tuple[tuple[Any, Any], ...]
+    wholes: tuple[Any, ...]
+    num_differences: Any
+    places: tuple[_Place, ...]
+    slots: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class _Form:
+    """What is known while JAX traces, of a function and the inputs of it that move.
+
+    Fields: the analysis; paths of the inputs; numbers of those that move; the result's tree; a
+    clean variable's value, for look-ups; what the state has, and what all states share.
+    """
+
+    facts: Facts
+    paths: tuple[str, ...]
+    moving: tuple[int, ...]
+    out_tree: Any
+    value_of: Any
+    tables: dict[Var, Any] = field(default_factory=dict)
+    slots: list[Var] = field(default_factory=list)
+    fixed: list[Var] = field(default_factory=list)
+
+    @functools.cached_property
+    def mask(self) -> int:
+        """The inputs that move."""
+        return sum(map(self.facts.layout.leaf_mask, self.moving))
+
+    def save(self, var: Var) -> None:
+        """Keep a value: in the state if it moves, else beside it."""
+        moves = var not in self.tables and self.facts.mask(var) & self.mask
+        kept = self.slots if moves else self.fixed
+        if var not in kept:
+            kept.append(var)
+
+    def index(self, path: str) -> int:
+        """The number of an input that moves.
+
+        Raises:
+            UnknownInputError: it is none.
+        """
+        names = [self.paths[leaf] for leaf in self.moving]
+        if path not in names:
+            raise unknown_input(path, names)
+        return self.moving[names.index(path)]
+
+
+class _Known(dict[Var, Any]):
+    """Values of clean variables; what is missing is computed, and noted."""
+
+    def __init__(self, facts: Facts, values: Mapping[Var, Any], env: dict[Var, Any]) -> None:
+        super().__init__(values)
+        self.facts = facts
+        self.env = env
+        self.missing: dict[Var, None] = {}
+
+    def __missing__(self, var: Var) -> Any:
+        self.missing[var] = None
+        self[var] = _computed(self.facts, [var], self.env)[0]
+        return self[var]
+
+
+class Sites:
+    """`look` and `settle` of one function: proposals that change a few rows of its inputs, for
+    compiled loops. Made by `Incremental.sites`; a pytree of the data that do not move, so that it
+    may be an argument of compiled functions.
+    """
+
+    def __init__(self, form: _Form, fixed: tuple[Any, ...]) -> None:
+        self._form = form
+        self._fixed = fixed
+
+    def look(self, state: SitesState, changes: Mapping[str, Change]) -> tuple[Delta, Any]:
+        """The function after some changes, which are not written.
+
+        Args:
+            state: the newest one.
+            changes: for each input that changes, by its path as `explain()` prints it, its new
+                value; or, of an input of which rows change, a pair (numbers, rows): one number
+                along the first axis and its new row, or an array of k distinct numbers and rows of
+                shape (k, ...). They may be traced; a number out of range counts as the nearest.
+
+        Returns:
+            What `settle` takes, and the function's result.
+
+        Raises:
+            UnknownInputError: a path names no input that moves.
+            StepTypeError: a value has another shape or dtype than the input, or its rows.
+
+        Cost: the equations that the rows reach, on these rows alone, now and as they were; all rows
+            where the function needs them all (`max`, `sort`, `cumsum` along the axis), and
+            under `vmap` wherever a sum is taken.
+        """
+        form = self._form
+        given = {form.index(path): self._given(path, change) for path, change in changes.items()}
+        env = self._env(state)
+        found, guards = self._changed(env, given)
+        if not guards:
+            return self._delta(found, state.num_differences), self._out(env, found)
+        allowed = lax.lt(state.num_differences, np.int32(MAX_DIFFERENCES))
+        is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
+        more = lax.add(state.num_differences, np.int32(1))
+        arrays = [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
+        arrays, more = lax.cond(
+            is_sound,
+            lambda: (arrays, more),
+            lambda: (self._anew(env, given, found), jnp.zeros_like(more)),
+        )
+        pairs = zip(found.items(), arrays, strict=True)
+        found = {
+            var: each._replace(new=array) if isinstance(each, DirtyRows) else array
+            for (var, each), array in pairs
+        }
+        return self._delta(found, more), self._out(env, found)
+
+    def settle(self, state: SitesState, delta: Delta, accept: Any = True) -> SitesState:
+        """The state with a change, or as it was.
+
+        Args:
+            state: the one that was looked at.
+            delta: what `look` returned.
+            accept: whether the change is written; one boolean, which may be traced.
+
+        Returns:
+            The next state.
+
+        Cost: reads and writes the rows, and the sums.
+        """
+        values = list(state.values)
+        for place, (numbers, new) in zip(delta.places, delta.rows, strict=True):
+            rows = _rows_at(place, numbers)
+            if accept is not True:
+                new = jnp.where(accept, new, taken(values[place.slot], place.axis, rows))
+            written = DirtyRows(new, None, place.axis, rows)
+            values[place.slot] = with_rows(values[place.slot], written)
+        for slot, new in zip(delta.slots, delta.wholes, strict=True):
+            values[slot] = new if accept is True else jnp.where(accept, new, values[slot])
+        count = delta.num_differences
+        if accept is not True:
+            count = jnp.where(accept, count, state.num_differences)
+        return SitesState(tuple(values), count)
+
+    def start(self, changes: Mapping[str, Any], state: SitesState) -> SitesState:
+        """The state at other values of inputs that move, all of it computed anew.
+
+        Args:
+            changes: inputs by path, as a whole.
+            state: any one, whose other inputs stay.
+        """
+        form = self._form
+        env = self._env(state)
+        for path, value in changes.items():
+            env[form.facts.invars[form.index(path)]] = strong(value)
+        for var in form.slots:
+            if var not in form.facts.invars:
+                del env[var]
+        return _state_of(form, env)
+
+    def inputs(self, state: SitesState) -> dict[str, jax.Array]:
+        """The inputs that move, by path, at a state."""
+        return {self._form.paths[i]: x for i, x in zip(self._form.moving, state.values)}
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _env(self, state: SitesState) -> dict[Var, Any]:
+        """Values of the state, and of what does not move."""
+        form = self._form
+        env = dict(zip(form.fixed, self._fixed, strict=True))
+        env.update(zip(form.slots, state.values, strict=True))
+        return env
+
+    def _given(self, path: str, change: Change) -> Change:
+        """A change with the input's dtype, rows along the first axis.
+
+        Raises:
+            StepTypeError: its shape does not fit.
+        """
+        aval = self._form.facts.invars[self._form.index(path)].aval
+        if not isinstance(change, tuple):
+            value = _cast(path, change, aval.dtype)
+            if value.shape != aval.shape:
+                raise wrong_site(path, f"a value of shape {value.shape}", f"{aval.shape}")
+            return value
+        numbers, rows = change
+        numbers, rows = jnp.asarray(numbers), _cast(path, rows, aval.dtype)
+        if not aval.shape or not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim > 1:
+            seen = f"numbers of dtype {numbers.dtype} and shape {numbers.shape}"
+            raise wrong_site(path, seen, "one integer, or a vector of them, for an array's rows")
+        expected = (*numbers.shape, *aval.shape[1:])
+        if rows.shape != expected:
+            raise wrong_site(path, f"rows of shape {rows.shape}", f"{expected}")
+        length = aval.shape[0]
+        numbers = lax.clamp(np.int32(0), numbers.reshape(-1).astype(np.int32), np.int32(length - 1))
+        return row_set(numbers, numbers.size, length), rows.reshape(-1, *aval.shape[1:])
+
+    def _changed(
+        self, env: dict[Var, Any], given: Mapping[int, Change]
+    ) -> tuple[dict[Var, Any], list[Any]]:
+        """New rows, or values, of all that the state has and the change reaches, and what must be
+        true of them.
+        """
+        form, facts = self._form, self._form.facts
+        dirty = sum(map(facts.layout.leaf_mask, given))
+        wanted = [var for var in form.slots if facts.mask(var) & dirty]
+        targets = dict.fromkeys(read for var in wanted for read in _sources(facts, var))
+        written = [var for var in targets if var not in facts.invars and facts.mask(var) & dirty]
+        reached = reached_equations(facts, dirty, written)
+        clean = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
+        slicer = Slicer(facts, form.value_of, adds_changes=True)
+        changes: dict[Var, Any] = {}
+        for leaf, change in given.items():
+            var = facts.invars[leaf]
+            is_rows = isinstance(change, tuple)
+            changes[var] = (change[1], change[0]) if is_rows else None
+            if not is_rows:
+                clean[var] = change
+        olds: dict[Var, Any] = {}
+        while True:
+            known = _Known(facts, {**form.tables, **clean}, env)
+            try:
+                slicer.run(reached, known, olds, changes)
+            except AgainError:
+                continue
+            asked = slicer.asked
+            missing = [var for var in asked.olds if var not in olds]
+            tables = [var for var in asked.tables if var not in form.tables]
+            for var in (*known.missing, *asked.olds):
+                self._note(var)
+            if not missing and not tables:
+                break
+            olds.update(zip(missing, _computed(facts, missing, env), strict=True))
+            for table in tables:
+                recipe = facts.derived.on_host[table]
+                form.tables[table] = recipe.make(form.value_of(recipe.source))
+        return {var: self._found(slicer, var) for var in wanted}, slicer.guards
+
+    def _reaches(self, var: Var, dirty: int) -> bool:
+        return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
+
+    def _note(self, var: Var) -> None:
+        """What a first look turns out to read is saved; see `make_sites`."""
+
+    @staticmethod
+    def _found(slicer: Slicer, var: Var) -> Any:
+        if var in slicer.dirty:
+            rows = slicer.dirty[var]
+            return slicer.whole[var] if rows is None else rows
+        if var in slicer.row_saves:
+            return slicer.row_saves[var]
+        if var in slicer.saves:
+            return slicer.saves[var]
+        recipe = slicer.facts.derived.recipes[var]
+        read = dict.fromkeys(u for eqn in recipe for u in read_vars(eqn))
+        made = {u for eqn in recipe for u in eqn.outvars}
+        env = {u: slicer.result(u) for u in read if u not in made}
+        _jax.evaluate(recipe, env)
+        return env[var]
+
+    def _anew(
+        self, env: dict[Var, Any], given: Mapping[int, Change], found: Mapping[Var, Any]
+    ) -> list[Any]:
+        """The same arrays as those found, from the inputs alone."""
+        facts = self._form.facts
+        dirty = sum(map(facts.layout.leaf_mask, given))
+        at = {var: x for var, x in env.items() if not self._reaches(var, dirty)}
+        for leaf, change in given.items():
+            var = facts.invars[leaf]
+            at[var] = change
+            if isinstance(change, tuple):
+                at[var] = with_rows(env[var], DirtyRows(change[1], None, 0, change[0]))
+        inputs = [leaf for leaf in facts.invars if leaf not in at]
+        at.update((var, env[var]) for var in inputs)
+        values = _computed(facts, list(found), at)
+        return [
+            taken(value, each.axis, each.of) if isinstance(each, DirtyRows) else value
+            for value, each in zip(values, found.values(), strict=True)
+        ]
+
+    def _delta(self, found: Mapping[Var, Any], num_differences: Any) -> Delta:
+        slots = {var: slot for slot, var in enumerate(self._form.slots)}
+        rows = [(slots[var], x) for var, x in found.items() if isinstance(x, DirtyRows)]
+        wholes = [(slots[var], x) for var, x in found.items() if not isinstance(x, DirtyRows)]
+        return Delta(
+            tuple((x.of.numbers, x.new) for _, x in rows),
+            tuple(strong(x) for _, x in wholes),
+            num_differences,
+            tuple(
+                _Place(slot, x.axis, x.of.size, x.of.length, x.of.parent is not None)
+                for slot, x in rows
+            ),
+            tuple(slot for slot, _ in wholes),
+        )
+
+    def _out(self, env: Mapping[Var, Any], found: Mapping[Var, Any]) -> Any:
+        out = []
+        for atom in self._form.facts.outvars:
+            value = atom.val if not isinstance(atom, Var) else found.get(atom, env.get(atom))
+            if isinstance(value, DirtyRows):
+                assert isinstance(atom, Var)
+                value = with_rows(env[atom], value)
+            out.append(typed(strong(value), type_of(atom)))
+        return jax.tree.unflatten(self._form.out_tree, out)
+
+
+class _First(Sites):
+    """A look that notes what is to be saved."""
+
+    def _note(self, var: Var) -> None:
+        self._form.save(var)
+
+
+jax.tree_util.register_pytree_node(
+    Sites, lambda sites: (sites._fixed, sites._form), lambda form, fixed: Sites(form, fixed)
+)
+
+
+def make_sites(
+    facts: Facts,
+    paths: Sequence[str],
+    leaves: Sequence[Any],
+    out_tree: Any,
+    moves: Sequence[Sequence[tuple[int, bool]]],
+) -> tuple[SitesState, Sites]:
+    """The state at some leaves, and the sites.
+
+    Args:
+        facts: the analysed function.
+        paths: of its inputs.
+        leaves: their values.
+        out_tree: of its result.
+        moves: what will change together: numbers of inputs, and whether rows of them.
+
+    Raises:
+        NotCalledError: the function has effects or calls the host.
+    """
+    if facts.has_effects or facts.calls_host:
+        raise no_sites()
+    moving = tuple(sorted({leaf for move in moves for leaf, _ in move}))
+    values = [typed(strong(x), var.aval) for x, var in zip(leaves, facts.invars, strict=True)]
+    feeds = [np.asarray(x) if not _jax.is_key_dtype(x.dtype) else x for x in values]
+    ask = functools.cache(value_at(facts, feeds))
+    form = _Form(facts, tuple(paths), moving, out_tree, None)
+    form.value_of = lambda var: None if facts.mask(var) & form.mask else ask(var)
+    env = {**device_constants(facts.program), **dict(zip(facts.invars, values, strict=True))}
+    for var in [*(facts.invars[leaf] for leaf in moving), *env, *_outputs(facts)]:
+        form.save(var)
+    while True:
+        known = (len(form.slots), len(form.fixed))
+        for move in moves:
+            jax.eval_shape(functools.partial(_first_look, form, move), env)
+        if known == (len(form.slots), len(form.fixed)):
+            break
+    state, fixed = jax.jit(lambda env: (_state_of(form, env), _fixed_of(form, env)))(env)
+    return state, Sites(form, fixed)
+
+
+def _outputs(facts: Facts) -> list[Var]:
+    return [atom for atom in facts.outvars if isinstance(atom, Var)]
+
+
+def _sources(facts: Facts, var: Var) -> list[Var]:
+    """The variables of the program that one is, or is derived from."""
+    recipe = facts.derived.recipes.get(var)
+    if recipe is None:
+        return [var]
+    made = {u for eqn in recipe for u in eqn.outvars}
+    return [u for eqn in recipe for u in read_vars(eqn) if u not in made]
+
+
+def _first_look(form: _Form, move: Sequence[tuple[int, bool]], env: dict[Var, Any]) -> None:
+    """Find out what a change reads."""
+    numbers = jnp.zeros(1, np.int32)
+    given: dict[int, Change] = {}
+    for leaf, is_rows in move:
+        x = env[form.facts.invars[leaf]]
+        given[leaf] = (row_set(numbers, 1, x.shape[0]), x[:1]) if is_rows else x
+    _First(form, ())._changed(env, given)
+
+
+def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> list[Any]:
+    """Values of variables, of those that are there."""
+    missing = [var for var in wanted if var not in env]
+    if not missing:
+        return [env[var] for var in wanted]
+    plan = plan_fill(facts.unmeasured, missing, lambda var: var in env)
+    at = {var: typed(x, var.aval) for var, x in env.items()}
+    _jax.evaluate(plan.eqns, at)
+    return [at[var] for var in wanted]
+
+
+def _state_of(form: _Form, env: Mapping[Var, Any]) -> SitesState:
+    values = map(strong, _computed(form.facts, form.slots, env))
+    return SitesState(tuple(values), jnp.int32(0))
+
+
+def _fixed_of(form: _Form, env: Mapping[Var, Any]) -> tuple[Any, ...]:
+    return tuple(map(strong, _computed(form.facts, form.fixed, {**form.tables, **env})))
+
+
+def _rows_at(place: _Place, numbers: Any) -> RowSet:
+    parent = RowSet(None, 0, 0, None) if place.is_looked_up else None
+    return RowSet(numbers, place.size, place.length, None, parent)
+
+
+def _cast(path: str, value: Any, dtype: Any) -> jax.Array:
+    """A value as an array of the input's dtype.
+
+    Raises:
+        StepTypeError: it has another one, and is no Python number.
+    """
+    array = jnp.asarray(value)
+    is_weak = bool(getattr(array, "weak_type", False)) and np.can_cast(array.dtype, dtype, "same_kind")
+    if array.dtype != dtype and not is_weak:
+        raise wrong_site(path, f"values of dtype {array.dtype}", f"{dtype}")
+    return array.astype(dtype) if array.dtype != dtype else strong(array)
