@@ -24,6 +24,7 @@ from incrax.engine.call.pure import PureState, Step
 from incrax.engine.call.registry import living, register
 from incrax.engine.call.resting import MISSED, Resting
 from incrax.engine.call.signature_table import Options, Traces
+from incrax.engine.call.sites import Sites, SitesState
 from incrax.engine.call.verification import check_call, check_rows, due_verification, verifying
 from incrax.engine.call.warm_up import warm_up
 from incrax.engine.inputs.leaves import has_tracer
@@ -193,6 +194,52 @@ class Incremental(Generic[P, R]):
             dynamic = signature.dynamic_leaves(leaves)
             step = self._traces.step(signature, dynamic)
         return step.start(dynamic), step
+
+    def sites(
+        self, *args: Any, moves: Sequence[str | Sequence[str]], **kwargs: Any
+    ) -> tuple[SitesState, Sites]:
+        """Proposals of a few rows for compiled loops: what the function would be, and the rows
+        written, or not.
+
+        `state, sites = f.sites(*args, moves=["theta[*]"])`, and in a step of `lax.scan`:
+        `delta, out = sites.look(state, {"theta": (i, row)})`, then
+        `state = sites.settle(state, delta, accept)`. A step costs the rows that it reads, whatever
+        the number of all rows, and writes as many.
+
+        Args:
+            *args: the arguments at the start.
+            moves: what will change: paths as `explain()` prints them; `"theta[*]"`: rows of
+                `theta` along its first axis; a tuple: together. Other inputs stay. A change that
+                none of these names, of inputs that they name, is right but slower.
+            **kwargs: keyword arguments.
+
+        Returns:
+            The state, a pytree of arrays that a loop carries, and `Sites`, a pytree of the data
+            that stay: give both to a compiled function as arguments.
+
+        Raises:
+            UnknownInputError: a path names no input.
+            StepTypeError: rows of a number.
+            NotCalledError: the function has effects or calls the host, or an input is mutable.
+
+        Cost: traces and plans once; one evaluation. `look` keeps a difference for each sum, which
+            is summed anew after as many as there are rows (at least 512), or where digits would be
+            lost: under `vmap` that runs at each step.
+
+        Example:
+            >>> import incrax, jax, jax.numpy as jnp
+            >>> f = incrax.incremental(lambda theta, y: -jnp.sum((y - theta[:, None]) ** 2))
+            >>> state, sites = f.sites(jnp.zeros(100), jnp.ones((100, 5)), moves=["theta[*]"])
+            >>> delta, out = sites.look(state, {"theta": (7, 1.0)})
+            >>> float(out)
+            -495.0
+            >>> float(sites.inputs(sites.settle(state, delta))["theta"].sum())
+            1.0
+        """
+        with self._locked():
+            signature = make_signature(self._fun, args, kwargs)
+            leaves = signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+            return self._traces.sites(signature, leaves, moves)
 
     # --- reports ----------------------------------------------------------------------------------
 

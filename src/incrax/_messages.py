@@ -93,6 +93,32 @@ def other_type(path: str, seen: str, expected: str) -> StepTypeError:
     )
 
 
+def wrong_site(path: str, seen: str, expected: str) -> StepTypeError:
+    """A change of an input that does not fit it."""
+    return StepTypeError(
+        f"`look` got `{path}` as {seen}; expected {expected}. A compiled loop cannot change types. "
+        "Give `(number, row)` for one row, `(numbers, rows)` for several, or the whole value, of "
+        "the input's dtype."
+    )
+
+
+def no_sites() -> NotCalledError:
+    """A function of which nothing can be looked at without being done."""
+    return NotCalledError(
+        "`sites()` cannot serve this function: it has side effects or calls the host, and a look "
+        "at a proposal would do so. Take these out of the function, or carry "
+        "`pure()` through the loop."
+    )
+
+
+def not_by_rows(path: str, shape: tuple[int, ...]) -> StepTypeError:
+    """Rows asked for of an input that has none."""
+    return StepTypeError(
+        f"`moves` names rows of `{path}`, an input of shape {shape}, which has no first axis. "
+        f"Write `{path}` for the whole input."
+    )
+
+
 def other_weak_type(paths: Sequence[str]) -> StepTypeError:
     """Arguments whose types are weak where the examples' are not, or the other way round, in other
     arithmetic.

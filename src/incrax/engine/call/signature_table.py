@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from incrax import _jax
 from incrax._context import context_key
@@ -30,6 +31,7 @@ from incrax.engine.call.analysis import (
 )
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
+from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
 from incrax.engine.compile.executables import Compiler
 from incrax.engine.compile.host_calls import HostCalls
 from incrax.engine.compile.packing import packable
@@ -321,6 +323,23 @@ class Traces:
             if not is_traced:
                 self.steps.add(key, found)
         return found
+
+    def sites(
+        self, signature: Signature, leaves: Sequence[Any], moves: Sequence[str | Sequence[str]]
+    ) -> tuple[SitesState, Sites]:
+        """The state at some leaves and the sites of a signature, for these moves.
+
+        Raises:
+            NotCalledError: an input is mutable, or the function has effects.
+            UnknownInputError: a path names no input.
+        """
+        analysis = analyse(self.fun, signature, leaves, self.options.own_tuning(), is_exact=False)
+        if has_mutable_inputs(analysis):
+            raise nothing_saved("sites()")
+        paths = signature.dynamic_paths
+        shapes = [np.shape(x) for x in leaves]
+        found = [named_move(paths, shapes, move) for move in moves]
+        return make_sites(analysis.facts, paths, leaves, analysis.out_tree, found)
 
     def _make_step(self, signature: Signature, leaves: Sequence[Any]) -> Step:
         is_exact = self.options.is_exact

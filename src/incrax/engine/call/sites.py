@@ -6,11 +6,12 @@ In: an analysed function and its leaves. Out: `Sites`, whose `look` writes nothi
 
 A step of a sampler reads the rows of one site, and writes as many. Of a sum over rows it needs the
 difference, S + sum_dirty new - sum_dirty old: the state has S, of the rows nothing but the inputs.
-After `MAX_DIFFERENCES` of them, or where one would lose digits, the sums are summed anew, by
-`lax.cond`.
+After as many of them as the axis has rows, `MIN_DIFFERENCES` at least, or where one would lose
+digits, the sums are summed anew, by `lax.cond`: so that they lose about what the sum itself loses,
+and a step costs no more with more rows.
 
 Law: `look(state, changes)[1]` is f at the state's inputs with the changes written in, up to the
-rounding of `MAX_DIFFERENCES` differences; `settle` gives the state at these inputs, or, refused, the
+rounding of that many differences; `settle` gives the state at these inputs, or, refused, the
 state.
 """
 
@@ -28,10 +29,11 @@ from jax import lax
 
 from incrax import _jax
 from incrax._jax import Var
-from incrax._messages import no_sites, unknown_input, wrong_site
+from incrax._messages import no_sites, not_by_rows, unknown_input, wrong_site
 from incrax._program import read_vars, type_of
 from incrax.engine.call.pure import strong, typed
 from incrax.engine.compile.executables import device_constants
+from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import plan_fill, reached_equations
 from incrax.engine.plan.slices import (
@@ -45,8 +47,8 @@ from incrax.engine.plan.slices import (
     with_rows,
 )
 
-MAX_DIFFERENCES = 512
-"""Differences added to a sum before it is summed anew."""
+MIN_DIFFERENCES = 512
+"""Differences that may be added to a sum before it is summed anew, however few rows there are."""
 
 Change = Any
 """(numbers, rows) of an input of which rows change, or its value as a whole."""
@@ -184,7 +186,9 @@ class Sites:
         found, guards = self._changed(env, given)
         if not guards:
             return self._delta(found, state.num_differences), self._out(env, found)
-        allowed = lax.lt(state.num_differences, np.int32(MAX_DIFFERENCES))
+        lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
+        limit = max(MIN_DIFFERENCES, *lengths)
+        allowed = lax.lt(state.num_differences, np.int32(limit))
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
         more = lax.add(state.num_differences, np.int32(1))
         arrays = [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
@@ -245,7 +249,8 @@ class Sites:
 
     def inputs(self, state: SitesState) -> dict[str, jax.Array]:
         """The inputs that move, by path, at a state."""
-        return {self._form.paths[i]: x for i, x in zip(self._form.moving, state.values)}
+        paths = [self._form.paths[leaf] for leaf in self._form.moving]
+        return dict(zip(paths, state.values[: len(paths)], strict=True))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -401,12 +406,38 @@ jax.tree_util.register_pytree_node(
 )
 
 
+Move = list[tuple[int, bool]]
+"""What changes together: numbers of inputs, and whether rows of them."""
+
+
+def named_move(
+    paths: Sequence[str], shapes: Sequence[tuple[int, ...]], names: str | Sequence[str]
+) -> Move:
+    """The inputs that paths name; "theta[*]": rows of it.
+
+    Raises:
+        UnknownInputError: a path names no input.
+        StepTypeError: an input has no rows.
+    """
+    found: Move = []
+    for name in [names] if isinstance(names, str) else names:
+        path = name.removesuffix("[*]")
+        leaves = [leaf for leaf, known in enumerate(paths) if is_within(known, path)]
+        if not leaves:
+            raise unknown_input(name, paths)
+        for leaf in leaves:
+            if path != name and not shapes[leaf]:
+                raise not_by_rows(paths[leaf], shapes[leaf])
+            found.append((leaf, path != name))
+    return found
+
+
 def make_sites(
     facts: Facts,
     paths: Sequence[str],
     leaves: Sequence[Any],
     out_tree: Any,
-    moves: Sequence[Sequence[tuple[int, bool]]],
+    moves: Sequence[Move],
 ) -> tuple[SitesState, Sites]:
     """The state at some leaves, and the sites.
 
@@ -415,7 +446,7 @@ def make_sites(
         paths: of its inputs.
         leaves: their values.
         out_tree: of its result.
-        moves: what will change together: numbers of inputs, and whether rows of them.
+        moves: what will change.
 
     Raises:
         NotCalledError: the function has effects or calls the host.
@@ -431,13 +462,16 @@ def make_sites(
     env = {**device_constants(facts.program), **dict(zip(facts.invars, values, strict=True))}
     for var in [*(facts.invars[leaf] for leaf in moving), *env, *_outputs(facts)]:
         form.save(var)
-    while True:
-        known = (len(form.slots), len(form.fixed))
+    variables = list(env)
+    with_env = lambda fun: lambda values: fun(form, dict(zip(variables, values, strict=True)))
+    num_saved = -1
+    while num_saved != len(form.slots) + len(form.fixed):
+        num_saved = len(form.slots) + len(form.fixed)
         for move in moves:
-            jax.eval_shape(functools.partial(_first_look, form, move), env)
-        if known == (len(form.slots), len(form.fixed)):
-            break
-    state, fixed = jax.jit(lambda env: (_state_of(form, env), _fixed_of(form, env)))(env)
+            first_look = functools.partial(_first_look, move)
+            jax.eval_shape(with_env(first_look), list(env.values()))
+    made = with_env(lambda form, env: (_state_of(form, env), _fixed_of(form, env)))
+    state, fixed = jax.jit(made)(list(env.values()))
     return state, Sites(form, fixed)
 
 
@@ -454,7 +488,7 @@ def _sources(facts: Facts, var: Var) -> list[Var]:
     return [u for eqn in recipe for u in read_vars(eqn) if u not in made]
 
 
-def _first_look(form: _Form, move: Sequence[tuple[int, bool]], env: dict[Var, Any]) -> None:
+def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
     """Find out what a change reads."""
     numbers = jnp.zeros(1, np.int32)
     given: dict[int, Change] = {}
@@ -496,7 +530,9 @@ def _cast(path: str, value: Any, dtype: Any) -> jax.Array:
         StepTypeError: it has another one, and is no Python number.
     """
     array = jnp.asarray(value)
-    is_weak = bool(getattr(array, "weak_type", False)) and np.can_cast(array.dtype, dtype, "same_kind")
+    is_weak = bool(getattr(array, "weak_type", False)) and np.can_cast(
+        array.dtype, dtype, "same_kind"
+    )
     if array.dtype != dtype and not is_weak:
         raise wrong_site(path, f"values of dtype {array.dtype}", f"{dtype}")
     return array.astype(dtype) if array.dtype != dtype else strong(array)
