@@ -1,0 +1,181 @@
+"""Question: what does a step of a sampler cost that moves one site, inside one `lax.scan`?
+
+Metropolis steps, each of one effect out of n: by `f.sites` (`look`, `settle`), by the whole
+log-density in each step, and by hand, where the difference of one group is enough. Chains are the
+same: same decisions, same parameters. Targets: at least 5 or 10 times the whole, within 1.6x of by
+hand, and a step that costs no more than 1.5 times as much among 1e6 groups as among 1e3.
+
+- *groups*: effects of vectorised groups, a robust likelihood.
+- *crossed*: planes and airports of as many flights as the demo has, by two look-ups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import harness
+import jax
+import jax.numpy as jnp
+import numpy as np
+from harness import JIT, OURS, Line, Options, Speed, limit, within
+from jax import lax
+
+import incrax
+
+HAND = "by hand"
+STEP = 0.3
+
+
+def density(theta: Any, y: Any) -> Any:
+    """Robust likelihood of groups of observations, and a prior, shapes (n,) and (n, m)."""
+    return -jnp.sum(jnp.log1p((y - theta[:, None]) ** 2)) - 0.5 * jnp.sum(theta**2)
+
+
+def crossed(theta: Any, other: Any, first: Any, second: Any, y: Any) -> Any:
+    """The same for observations that belong to one of theta and one of the others each."""
+    mean = theta[first] + other[second]
+    return -jnp.sum(jnp.log1p((y - mean) ** 2)) - 0.5 * jnp.sum(theta**2) - jnp.sum(other**2)
+
+
+def of_group(theta: Any, y: Any, i: Any, value: Any) -> Any:
+    """By hand: what `density` gains where theta[i] becomes a value."""
+    row = lax.dynamic_index_in_dim(y, i, keepdims=False)
+    term = lambda t: -jnp.sum(jnp.log1p((row - t) ** 2)) - 0.5 * t**2
+    return term(value) - term(theta[i])
+
+
+def proposals(num: int, num_steps: int) -> tuple[Any, Any, Any]:
+    """Which effect each step moves, by how much, and what its acceptance is compared with."""
+    rng = np.random.default_rng(2)
+    moves = rng.integers(0, num, num_steps), STEP * rng.normal(size=num_steps)
+    return jax.tree.map(jnp.asarray, (*moves, np.log(rng.uniform(size=num_steps))))
+
+
+@jax.jit
+def by_sites(sites: Any, state: Any, start: Any, turns: Any) -> Any:
+    """The chain by `look` and `settle`."""
+
+    def step(carry: Any, turn: Any) -> Any:
+        state, value = carry
+        i, move, bound = turn
+        row = sites.inputs(state)["theta"][i] + move
+        delta, out = sites.look(state, {"theta": (i, row)})
+        accept = bound < out - value
+        return (sites.settle(state, delta, accept), jnp.where(accept, out, value)), None
+
+    (state, value), _ = lax.scan(step, (state, start), turns)
+    return sites.inputs(state)["theta"], value
+
+
+def by_whole(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The chain with the whole density in each step."""
+
+    @jax.jit
+    def run(theta: Any, rest: Any, start: Any, turns: Any) -> Any:
+        def step(carry: Any, turn: Any) -> Any:
+            theta, value = carry
+            i, move, bound = turn
+            moved = theta.at[i].add(move)
+            out = fun(moved, *rest)
+            accept = bound < out - value
+            return (jnp.where(accept, moved, theta), jnp.where(accept, out, value)), None
+
+        return lax.scan(step, (theta, start), turns)[0]
+
+    return run
+
+
+@jax.jit
+def by_hand(theta: Any, y: Any, start: Any, turns: Any) -> Any:
+    """The chain of groups by the difference of one."""
+
+    def step(carry: Any, turn: Any) -> Any:
+        theta, value = carry
+        i, move, bound = turn
+        new = theta[i] + move
+        gain = of_group(theta, y, i, new)
+        accept = bound < gain
+        theta = theta.at[i].set(jnp.where(accept, new, theta[i]))
+        return (theta, value + jnp.where(accept, gain, 0.0)), None
+
+    return lax.scan(step, (theta, start), turns)[0]
+
+
+def lines(options: Options) -> Iterator[Line]:
+    """Groups, crossed effects, and groups in growing numbers."""
+    rng = np.random.default_rng(0)
+    for num, size, least in ((500, 1_000, 10.0), (100, 1_000, 5.0), (1_000, 80, 10.0)):
+        name = f"sweep over {num:,} groups of {size:,}"
+        if options.only in name:
+            y = jnp.asarray(rng.normal(size=(num, size)))
+            yield _line(name, density, (jnp.zeros(num), y), num, least, options, hand=True)
+    name = "200 steps, 4,037 planes and 104 airports, 327,346 flights"
+    if options.only in name:
+        first, second = rng.integers(0, 4_037, 327_346), rng.integers(0, 104, 327_346)
+        data = (jnp.asarray(first, jnp.int32), jnp.asarray(second, jnp.int32))
+        y = jnp.asarray(rng.normal(size=327_346))
+        at = (jnp.zeros(4_037), jnp.zeros(104), *data, y)
+        yield _line(name, crossed, at, 20 if options.quick else 200, 50.0, options, hand=False)
+    yield from _flat(options)
+
+
+def _line(
+    name: str,
+    fun: Any,
+    at: tuple[Any, ...],
+    num: int,
+    least: float,
+    options: Options,
+    *,
+    hand: bool,
+) -> Line:
+    start = jax.jit(fun)(*at)
+    turns = proposals(len(at[0]), num)
+    state, sites = incrax.incremental(fun).sites(*at, moves=["theta[*]"])
+    whole = by_whole(fun)
+    forms = {
+        OURS: lambda _: by_sites(sites, state, start, turns),
+        JIT: lambda _: whole(at[0], at[1:], start, turns),
+    }
+    if hand:
+        forms[HAND] = lambda _: by_hand(at[0], at[1], start, turns)
+    found = harness.compare(forms, lambda k: (k,), options.rounds, warm=1, rtol=1e-8)
+    targets = [Speed(JIT, least), *([within(1.6, HAND)] if hand else [])]
+    line = harness.timing_line(name, found, targets)
+    line.cells["us a step"] = f"{1e6 * line.timings[OURS].median / num:.2f}"
+    return line
+
+
+def _flat(options: Options) -> Iterator[Line]:
+    """Steps of one group of 20, among more and more; the whole is left out."""
+    first = None
+    for num in (1_000, 10_000) if options.quick else (1_000, 10_000, 100_000, 1_000_000):
+        name = f"flat, {num:.0e} groups of 20"
+        if options.only not in name:
+            continue
+        y = jnp.asarray(np.random.default_rng(0).normal(size=(num, 20)))
+        theta = jnp.zeros(num)
+        start = jax.jit(density)(theta, y)
+        turns = proposals(num, 20_000)
+        state, sites = incrax.incremental(density).sites(theta, y, moves=["theta[*]"])
+        forms = {OURS: lambda _: by_sites(sites, state, start, turns)}  # noqa: B023  called here
+        if num <= 10_000:  # XLA copies all of theta in each step of this form by hand
+            forms[HAND] = lambda _: by_hand(theta, y, start, turns)  # noqa: B023
+        found = harness.compare(forms, lambda k: (k,), options.rounds, warm=1, rtol=1e-8)
+        line = harness.timing_line(name, found, [within(1.6, HAND)] if HAND in forms else [])
+        seconds = line.timings[OURS].median
+        first = seconds if first is None else first
+        line.checks.append(limit("times the first", seconds / first, 1.5))
+        line.cells["us a step"] = f"{1e6 * seconds / 20_000:.2f}"
+        yield line
+
+
+def main() -> None:
+    """All cases."""
+    options = harness.start(__doc__, rounds=5, quick_rounds=2)
+    harness.report("One site moves inside `lax.scan`", lines(options), options)
+
+
+if __name__ == "__main__":
+    main()
