@@ -98,7 +98,7 @@ class DirtyRows(NamedTuple):
 
 
 @dataclass
-class Asked:
+class _Asked:
     """What a trace turns out to read besides clean variables: of these, the baseline's value; of
     those, which are derived and clean, the present one; and whether old rows are needed.
     """
@@ -124,7 +124,7 @@ class Slicer:
         self.value_of = value_of
         self.adds_changes = adds_changes
         self.writer = {var: eqn for eqn in facts.eqns for var in written_vars(eqn)}
-        self.asked = Asked()
+        self.asked = _Asked()
         self.whole: dict[Var, Any] = {}
         self.olds: dict[Var, Any] = {}
         self.dirty: dict[Var, DirtyRows | None] = {}
@@ -746,7 +746,7 @@ class _Tracing(NamedTuple):
         slicer = Slicer(self.facts, self.value_of)
         while True:
             asked = slicer.asked
-            slicer.asked = Asked(old_rows=asked.old_rows)
+            slicer.asked = _Asked(old_rows=asked.old_rows)
             try:
                 found = self._run(slicer, asked)
             except AgainError:
@@ -754,7 +754,7 @@ class _Tracing(NamedTuple):
             if slicer.asked == asked:
                 return found
 
-    def _run(self, slicer: Slicer, asked: Asked) -> _RowProgram:
+    def _run(self, slicer: Slicer, asked: _Asked) -> _RowProgram:
         facts = self.facts
         targets = self._targets
         reached = reached_equations(facts, self.dirty, targets)
