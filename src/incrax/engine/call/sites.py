@@ -56,7 +56,7 @@ Change = Any
 
 class SitesState(NamedTuple):
     """What a loop carries: inputs that move, sums and other saved values at them, and how many
-    differences these have taken.
+    differences each of these has taken, an array of int32.
     """
 
     values: tuple[Any, ...]
@@ -183,14 +183,18 @@ class Sites:
         form = self._form
         given = {form.index(path): self._given(path, change) for path, change in changes.items()}
         env = self._env(state)
-        found, guards = self._changed(env, given)
+        found, guards, _ = self._changed(env, given)
         if not guards:
             return self._delta(found, state.num_differences), self._out(env, found)
         lengths = [change[0].length for change in given.values() if isinstance(change, tuple)]
-        limit = max(MIN_DIFFERENCES, *lengths)
-        allowed = lax.lt(state.num_differences, np.int32(limit))
+        limit = max([MIN_DIFFERENCES, *lengths])
+        # Each saved value has a count of its own: what is summed anew here are those that this
+        # change reaches, and others must not be taken for new.
+        reached = np.array([form.slots.index(var) for var in found])
+        counts = state.num_differences[reached]
+        allowed = lax.lt(jnp.max(counts), np.int32(limit))
         is_sound = functools.reduce(lax.bitwise_and, [jnp.asarray(g) for g in guards], allowed)
-        more = lax.add(state.num_differences, np.int32(1))
+        more = lax.add(counts, np.int32(1))
         arrays = [each.new if isinstance(each, DirtyRows) else each for each in found.values()]
         arrays, more = lax.cond(
             is_sound,
@@ -202,7 +206,8 @@ class Sites:
             var: each._replace(new=array) if isinstance(each, DirtyRows) else array
             for (var, each), array in pairs
         }
-        return self._delta(found, more), self._out(env, found)
+        counts = state.num_differences.at[reached].set(more)
+        return self._delta(found, counts), self._out(env, found)
 
     def settle(self, state: SitesState, delta: Delta, accept: Any = True) -> SitesState:
         """The state with a change, or as it was.
@@ -287,9 +292,9 @@ class Sites:
 
     def _changed(
         self, env: dict[Var, Any], given: Mapping[int, Change]
-    ) -> tuple[dict[Var, Any], list[Any]]:
-        """New rows, or values, of all that the state has and the change reaches, and what must be
-        true of them.
+    ) -> tuple[dict[Var, Any], list[Any], list[Var]]:
+        """New rows, or values, of all that the state has and the change reaches; what must be true
+        of them; and which values were read of what does not change, and as they were.
         """
         form, facts = self._form, self._form.facts
         dirty = sum(map(facts.layout.leaf_mask, given))
@@ -316,21 +321,17 @@ class Sites:
             asked = slicer.asked
             missing = [var for var in asked.olds if var not in olds]
             tables = [var for var in asked.tables if var not in form.tables]
-            for var in (*known.missing, *asked.olds):
-                self._note(var)
             if not missing and not tables:
                 break
             olds.update(zip(missing, _computed(facts, missing, env), strict=True))
             for table in tables:
                 recipe = facts.derived.on_host[table]
                 form.tables[table] = recipe.make(form.value_of(recipe.source))
-        return {var: self._found(slicer, var) for var in wanted}, slicer.guards
+        read = [*known.missing, *asked.olds, *asked.tables]
+        return {var: self._found(slicer, var) for var in wanted}, slicer.guards, read
 
     def _reaches(self, var: Var, dirty: int) -> bool:
         return var not in self._form.tables and bool(self._form.facts.mask(var) & dirty)
-
-    def _note(self, var: Var) -> None:
-        """What a first look turns out to read is saved; see `make_sites`."""
 
     @staticmethod
     def _found(slicer: Slicer, var: Var) -> Any:
@@ -341,11 +342,8 @@ class Sites:
             return slicer.row_saves[var]
         if var in slicer.saves:
             return slicer.saves[var]
-        recipe = slicer.facts.derived.recipes[var]
-        read = dict.fromkeys(u for eqn in recipe for u in read_vars(eqn))
-        made = {u for eqn in recipe for u in eqn.outvars}
-        env = {u: slicer.result(u) for u in read if u not in made}
-        _jax.evaluate(recipe, env)
+        env = {source: slicer.result(source) for source in _sources(slicer.facts, var)}
+        _jax.evaluate(slicer.facts.derived.recipes[var], env)
         return env[var]
 
     def _anew(
@@ -360,8 +358,6 @@ class Sites:
             at[var] = change
             if isinstance(change, tuple):
                 at[var] = with_rows(env[var], DirtyRows(change[1], None, 0, change[0]))
-        inputs = [leaf for leaf in facts.invars if leaf not in at]
-        at.update((var, env[var]) for var in inputs)
         values = _computed(facts, list(found), at)
         return [
             taken(value, each.axis, each.of) if isinstance(each, DirtyRows) else value
@@ -392,13 +388,6 @@ class Sites:
                 value = with_rows(env[atom], value)
             out.append(typed(strong(value), type_of(atom)))
         return jax.tree.unflatten(self._form.out_tree, out)
-
-
-class _First(Sites):
-    """A look that notes what is to be saved."""
-
-    def _note(self, var: Var) -> None:
-        self._form.save(var)
 
 
 jax.tree_util.register_pytree_node(
@@ -495,7 +484,9 @@ def _first_look(move: Move, form: _Form, env: dict[Var, Any]) -> None:
     for leaf, is_rows in move:
         x = env[form.facts.invars[leaf]]
         given[leaf] = (row_set(numbers, 1, x.shape[0]), x[:1]) if is_rows else x
-    _First(form, ())._changed(env, given)
+    _, _, read = Sites(form, ())._changed(env, given)
+    for var in read:
+        form.save(var)
 
 
 def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> list[Any]:
@@ -511,7 +502,7 @@ def _computed(facts: Facts, wanted: Sequence[Var], env: Mapping[Var, Any]) -> li
 
 def _state_of(form: _Form, env: Mapping[Var, Any]) -> SitesState:
     values = map(strong, _computed(form.facts, form.slots, env))
-    return SitesState(tuple(values), jnp.int32(0))
+    return SitesState(tuple(values), jnp.zeros(len(form.slots), np.int32))
 
 
 def _fixed_of(form: _Form, env: Mapping[Var, Any]) -> tuple[Any, ...]:
