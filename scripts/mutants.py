@@ -112,8 +112,8 @@ OPTIMISATIONS = [
     Mutant(
         "values per row are not saved again",
         "engine/plan/slices.py",
-        "            self.saves[var] = self.whole[var] = _with_rows(self._old(var), rows)",
-        "            self.whole[var] = _with_rows(self._old(var), rows)",
+        "            self.saves[var] = self.whole[var] = with_rows(self._old(var), rows)",
+        "            self.whole[var] = with_rows(self._old(var), rows)",
         "tests/engine/call/test_slices.py",
     ),
     Mutant(
