@@ -17,7 +17,11 @@ import jax
 import pytest
 from jax._src import compiler
 
+from incrax.engine.policy import bypass
+
 jax.config.update("jax_enable_x64", True)
+
+bypass.LOOK_SHARE = 1e9  # every call is looked at: the functions of tests take no time
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
 hypothesis.settings.register_profile("default run", derandomize=True, max_examples=3, **common)

@@ -29,6 +29,11 @@ def add_switch(variable: ContextVar[bool]) -> None:
     _switches.append(variable)
 
 
+def are_switches_on() -> bool:
+    """Whether nobody turned a switch off here."""
+    return not _switches or all([variable.get() for variable in _switches])
+
+
 def context_key() -> Hashable:
     """JAX's configuration and the switches that are off here; a switch that is added, and on,
     changes nothing.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from incrax import _jax
+from incrax._context import context_key
 from incrax._jax import Atom, Equation, Literal, Var
 
 STATEFUL = frozenset({"rng_uniform"})
@@ -70,32 +71,55 @@ def trace_with_tree(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple
     return trace(noted, *args, **kwargs), trees[-1]
 
 
+class OtherTypesError(Exception):
+    """A function that was traced is called with arguments of another tree or other types, or in
+    another configuration.
+    """
+
+
 def trace_jitted(
-    fun: Callable[..., Any], name: str, leaves: Sequence[Any]
-) -> tuple[Program, Any, Callable[..., list[Any]] | None]:
-    """The program of a function of leaves, the tree of its outputs, and a `jax.jit` with this name
-    that returns their leaves, all of one trace; None where a tracer is closed over.
+    fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Program, Any, Callable[..., Any] | None]:
+    """The program of a function, the tree of its outputs, and `jax.jit` of it under this name, all
+    of one trace; None where a tracer is closed over.
+
+    With arguments of other types, or in another configuration, that jitted function raises
+    OtherTypesError.
     """
     known: list[Program] = []
-    trees: list[Any] = []
+    config = context_key()
 
     @functools.wraps(fun)
-    def run(*leaves: Any) -> list[Any]:
-        if known:  # after `jax.clear_caches`: what is captured may have changed by now
-            return evaluator(known[0])(known[0].consts, *leaves)
-        outputs, tree = jax.tree.flatten(fun(*leaves))
-        trees.append(tree)
-        return outputs
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not known:
+            return fun(*args, **kwargs)
+        # After `jax.clear_caches`: what is captured may have changed by now.
+        leaves, treedef = jax.tree.flatten((args, kwargs))
+        is_known = treedef == in_tree and all(map(_has_type, leaves, known[0].invars))
+        if not is_known or context_key() != config or _jax.is_jit_disabled():
+            raise OtherTypesError
+        return jax.tree.unflatten(out_tree, evaluator(known[0])(known[0].consts, *leaves))
 
     run.__name__ = name
     jitted = jax.jit(run)
-    jaxpr = jitted.trace(*leaves).jaxpr
+    leaves, in_tree = jax.tree.flatten((args, dict(kwargs)))
+    traced = jitted.trace(*args, **kwargs)
+    jaxpr = traced.jaxpr
     if len(jaxpr.in_avals) != len(leaves):  # tracers that it closes over are inputs here
-        program, tree = trace_with_tree(fun, *leaves)
-        return program, tree, None
+        return *trace_with_tree(fun, *args, **kwargs), None
+    out_tree = jax.tree.structure(traced.out_info)
     _jax.own_arrays(jaxpr)
     known.append(from_jaxpr(jaxpr))
-    return known[0], trees[-1], jitted
+    return known[0], out_tree, jitted
+
+
+def _has_type(x: Any, var: Var) -> bool:
+    """Whether a value, or a tracer, has a variable's shape and dtype, weak or not."""
+    aval = jax.typeof(x)
+    is_weak = getattr(aval, "weak_type", False)
+    known: Any = var.aval
+    is_known_weak = getattr(known, "weak_type", False)
+    return (aval.shape, aval.dtype, is_weak) == (known.shape, known.dtype, is_known_weak)
 
 
 def from_jaxpr(jaxpr: Any) -> Program:

@@ -18,6 +18,7 @@ from incrax.engine.inputs.paths import mask_paths
 from incrax.engine.plan.plan import Plan
 
 FIRST = "first call with this signature"
+NOT_COMPARED = "saving did not pay in the last calls: it is that of `jax.jit`"
 
 MAX_WIDENED = 3
 """Equations, at most, of which a report says that from there on all rows ran."""
@@ -133,6 +134,9 @@ class Reader:
         if served.is_first:
             yield from ((path, FIRST) for path in self.paths)
             return
+        if served.why == NOT_COMPARED:
+            yield "not compared", "nobody looked at this call, since saving does not pay"
+            return
         states = self.engine.store.states
         for index, _ in self.layout.leaves_of(served.changed):
             by_identity = is_compared_by_identity(states[-1].anchors[index] if states else None)
@@ -154,9 +158,7 @@ def _why(record: CallRecord) -> str:
         return "the device had no memory left until all saved values were dropped"
     if record.is_first:
         return FIRST
-    return (
-        record.entry.reason if record.entry is not None else "saving did not pay in the last calls"
-    )
+    return NOT_COMPARED if record.entry is None else record.entry.reason
 
 
 def sized(var: Var) -> tuple[str, int]:

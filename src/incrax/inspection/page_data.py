@@ -11,8 +11,6 @@ import linecache
 import math
 import platform
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import or_
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -86,7 +84,7 @@ def page_data(subject: Subject) -> dict[str, Any]:
             "num_outputs": len(data.program.outvars),
             "num_signatures": subject.num_signatures,
             "always": hex(engine.always),
-            "is_resting": engine.rests,
+            "bypasses": engine.bypasses,
             "has_rows": subject.rows is not None,
             "hot_after": engine.tuning.hot_after,
         },
@@ -419,13 +417,7 @@ class _Data:
                 "joined"
             )
             return _Did("rows", why, None, record.num_run, record.num_joined, record.num_reused)
-        if served is None:
-            why = (
-                "saving did not pay in the last calls; inputs that are other objects are taken for "
-                "changed"
-            )
-            changed = reduce(or_, map(self.layout.leaf_mask, call.rested or ()), 0)
-            return _Did("whole (resting)", why, changed, len(self.eqns))
+        assert served is not None
         kind = "first call" if served.is_first else served.by
         why = served.why if served.is_first else call.why or served.why
         return _Did(

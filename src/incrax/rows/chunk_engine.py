@@ -82,7 +82,7 @@ class ChunkTable:
         self.uses: list[frozenset[int]] = []
         self.kin: dict[tuple[int, bool, int], Engine] = {}
         self.evaluated: Engine | None = None
-        self._counted: set[Chooser] = set()
+        self._passes_by: dict[Chooser, bool] = {}  # in this call, after one chunk was looked at
 
     def fork(self, trace: RowTrace, versions: Sequence[Versions], stats: Stats) -> ChunkTable:
         """An independent table that shares results, values and programs so far."""
@@ -143,7 +143,7 @@ class ChunkTable:
         not pay, one of the chunks that share programs is looked at for all of them.
         """
         previous: list[Any] = []
-        self._counted.clear()
+        self._passes_by.clear()
 
         def result(chunk: Chunk) -> list[Any]:
             found = self._result(chunk, number, version, rows, stats)
@@ -212,9 +212,9 @@ class ChunkTable:
         if engine is None:
             engine = entry.engines[number] = kin.sibling(self._share(rows))
         leaves = [*chunk.arrays(), *others]
-        if kin.chooser in self._counted and engine.rests:
+        if self._passes_by.get(kin.chooser, False):
             return engine.without_saving(leaves)
-        self._counted.add(kin.chooser)
+        self._passes_by.setdefault(kin.chooser, engine.bypasses)
         self.evaluated = engine
         return engine.call(leaves, engine.comparison.changed_leaves(leaves))
 

@@ -73,7 +73,9 @@ def ledger(monkeypatch, engine):
     monkeypatch.setattr(engine.chooser.clock, "now", lambda: now_s[0])
     monkeypatch.setattr(engine.repeat.program, "num_runs", 1)
     monkeypatch.setattr(
-        type(engine.chooser), "note_call", lambda *args: spent.append(args[-1]) or note(*args)
+        type(engine.chooser),
+        "note_call",
+        lambda *args: spent.append(args[-2] + args[-1]) or note(*args),
     )
     return spent, now_s
 
@@ -274,7 +276,6 @@ def test_a_call_like_the_one_before_takes_few_moves_between_files():
     ours(jnp.asarray(-1.0), 0.5, X)
     assert engine.repeat is not None
     a = jnp.asarray(-2.0)
-    engine.watch.balance_s = -1e-9  # the call since which it has paid is noted in this one
     assert file_moves(lambda: ours(a, 0.5, X)) <= 50
 
 

@@ -106,7 +106,7 @@ def test_a_copy_of_a_version_shares_arrays_but_not_the_table():
     second.saved[b] = value(b)
     assert set(first.saved) == {a}
     assert second.saved[a] is first.saved[a]
-    assert second.entries is first.entries
+    assert second.values is first.values
 
 
 def test_values_are_added_to_a_version_without_changing_its_copies():

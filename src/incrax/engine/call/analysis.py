@@ -39,13 +39,14 @@ RULE_KEEPING_PASSES = (cancel_inverses, inline_but_rules, fold_constants, merge_
 @dataclass(frozen=True)
 class Analysis:
     """A traced function: the program as traced, what is known of it, its output tree, and
-    `jax.jit` of it as a function of leaves, if there is one.
+    `jax.jit` of it, if there is one: of its arguments, or of those leaves that are not static where
+    some are.
     """
 
     traced: Program
     facts: Facts
     out_tree: Any
-    jitted: Callable[..., list[Any]] | None
+    jitted: Callable[..., Any] | None
 
 
 def analyse(
@@ -99,16 +100,20 @@ def facts_of(
 @annotated("trace")
 def _trace(
     fun: Callable[..., Any], signature: Signature, feeds: Sequence[Any]
-) -> tuple[Program, Any, Callable[..., list[Any]] | None]:
+) -> tuple[Program, Any, Callable[..., Any] | None]:
     """The program, its output tree, and `jax.jit` of it."""
+    name = f"{as_program_name(name_of(fun))}_whole"
+    args, kwargs = signature.rebuild(feeds)
 
     @functools.wraps(fun)
-    def evaluate(*leaves: Any) -> Any:
+    def of_leaves(*leaves: Any) -> Any:
         args, kwargs = signature.rebuild(leaves)
         return fun(*args, **kwargs)
 
     try:
-        return trace_jitted(evaluate, f"{as_program_name(name_of(fun))}_whole", feeds)
+        if signature.statics:
+            return trace_jitted(of_leaves, name, tuple(feeds), {})
+        return trace_jitted(fun, name, args, kwargs)
     except NO_VALUE as error:
         raise branch_in_incremental(name_of(fun), place_of_error(error)) from error
 

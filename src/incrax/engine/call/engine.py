@@ -1,10 +1,9 @@
 """Stage 11, run: compare the leaves, choose a program, load, execute, commit.
 
 One `Engine` serves one traced signature. Each call reads the store, computes, and commits by one
-assignment at the end: an exception leaves the store as it was. A call goes one of four ways, the
+assignment at the end: an exception leaves the store as it was. A call goes one of three ways, the
 first that applies:
 
-- `_rest`: the whole program, while saving does not pay;
 - `_again`: what the last call did, where the same inputs changed and nothing is to be decided;
 - `_unchanged`: outputs of a saved version that no changed input reaches;
 - `_evaluate`: the candidate chosen for the dirty set, from the best version.
@@ -27,12 +26,11 @@ from incrax._jax import Var
 from incrax._messages import deleted_input, large_unchanged
 from incrax._stats import Stats
 from incrax._tuning import Tuning
-from incrax.engine.call.record import NO_MEMORY, RESTING, UNCHANGED, CallRecord, History
-from incrax.engine.call.resting import RestedCall, Resting
+from incrax.engine.call.record import BYPASSED, NO_MEMORY, UNCHANGED, CallRecord, History
 from incrax.engine.compile.executables import Compiler, Executable
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.compile.timing import TimedProgram
-from incrax.engine.inputs.leaves import LeafValue, as_value
+from incrax.engine.inputs.leaves import LeafValue
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan
 from incrax.engine.plan.slices import value_at
@@ -59,9 +57,6 @@ LONG_WAY_EVERY = 16
 """Uses of a dirty set of which one is compared with all versions; those at which programs are timed
 again are among them.
 """
-
-MAX_RESTED_BYTES = 2**20
-"""Of outputs up to which calls go the short way of a rest, which holds two results more."""
 
 ADVICE_S = 1.0
 ADVICE_SHARE = 0.2
@@ -141,19 +136,15 @@ class Engine:
         self.must_wait = facts.calls_host
         self.calls = compiler.calls
         self.out_vars = tuple((i, a) for i, a in enumerate(facts.outvars) if isinstance(a, Var))
-        out_bytes = sum(_jax.aval_bytes(a.aval) for _, a in self.out_vars)
-        self.rests_shortly = not (self.must_wait or self.always or out_bytes > MAX_RESTED_BYTES)
         self.reach = reduce(or_, (facts.mask(var) for _, var in self.out_vars), self.always)
         self.has_advised = False
         self._last: CallRecord | None = None
-        self._rested: Sequence[int] | None = None
         self.repeat: Repeat | None = None
         outputs = frozenset(var for _, var in self.out_vars)
         store = Store(limits.versions, limits.budget_bytes, self._eviction_order, pool, outputs)
         self._adopt(store)
 
     def _adopt(self, store: Store) -> Self:
-        self.resting = self._new_rest()
         self.store = store
         self.comparison = Comparison(store, self.layout)
         self.baselines = Baselines(store, self.comparison, self.chooser, self.always)
@@ -162,7 +153,7 @@ class Engine:
     def _decide_by(self, chooser: Chooser) -> None:
         self.chooser = chooser
         self.clock = chooser.clock
-        self.watch = chooser.watch
+        self.ledger = chooser.ledger
         self.whole = chooser.whole
         self.segments = chooser.segments
         self.slices = chooser.slices
@@ -182,7 +173,7 @@ class Engine:
         shared.
         """
         other = self._copy(self.stats)
-        other._last = other._rested = None
+        other._last = None
         store = Store(
             self.store.versions,
             budget_bytes,
@@ -193,17 +184,11 @@ class Engine:
         return other._adopt(store)
 
     def _copy(self, stats: Stats) -> Engine:
-        self.catch_up()
         other = copy.copy(self)
         other.stats = stats
         other.repeat = None
         other.history = History(self.tuning.history)
         return other
-
-    def _new_rest(self) -> Resting:
-        whole = self.whole.executable
-        widths = self.layout.widths
-        return Resting(whole, self.num_eqns, widths, self.watch, self.stats, self.history)
 
     def _eviction_order(self, state: State) -> list[Var]:
         return cheapest_first(self.facts, self.segments, state.values, state.saved)
@@ -216,8 +201,9 @@ class Engine:
         """As `call`, for a user's call that began at `begin_s`, of `perf_counter`: it is entered in
         the history.
         """
+        self.history.num_calls += self.ledger.skipped
         outputs = self.call(leaves, changed, begin_s)
-        self.history.note(begin_s, self._last, self._rested, self.store)
+        self.history.note(begin_s, self._last, self.store)
         return outputs
 
     def call(
@@ -228,15 +214,14 @@ class Engine:
         """
         if self.comparison.unchanged_s and not self.has_advised:
             self.has_advised = self._advise_frozen()
-        watch = self.watch
         clock = self.clock
-        resting = changed if watch.rest and self.store.states else None
-        if resting is not None and not watch.wants_look():
-            return self._rest(leaves, resting)
+        ledger = self.ledger
+        if ledger.skipped or ledger.weight != 1:
+            self._begin_look()
         if clock.unproven and self.store.prove(clock.unproven):
-            changed = resting = None
+            changed = None
         waited_s = 0.0
-        repeat = self.repeat if resting is None else None
+        repeat = self.repeat
         is_of_rows = repeat is not None and repeat.plan.sliced is not None
         if repeat is not None and is_of_rows and changed is not None:
             waited_s = self.comparison.wait(leaves, changed, clock.now)
@@ -249,7 +234,7 @@ class Engine:
         self.check_alive(values)
         try:
             outputs = None if repeat is None or is_of_rows else self._again(repeat, values, start_s)
-            return self._compared(values, resting, start_s, leaves) if outputs is None else outputs
+            return self._compared(values, start_s) if outputs is None else outputs
         except Exception as error:
             self.repeat = None
             self.store.drop_broken()
@@ -257,15 +242,14 @@ class Engine:
                 raise
             return self._without_saved(values, error)
 
-    def _compared(
-        self,
-        values: tuple[LeafValue, ...],
-        resting: Sequence[int] | None,
-        start_s: float,
-        leaves: Sequence[Any],
-    ) -> list[Any]:
+    def _begin_look(self) -> None:
+        """Count the calls that bypassed since the last look."""
+        whole_s = self.whole.seconds or 0.0
+        self.clock.spent_s += self.ledger.skipped * whole_s
+        self.ledger.begin_look(whole_s)
+
+    def _compared(self, values: tuple[LeafValue, ...], start_s: float) -> list[Any]:
         """Outputs from the version that is best to start from."""
-        watch = self.watch
         pairs = self.baselines.compare(values)
         base, dirty = pairs[-1] if pairs else (None, self.layout.full)
         dirty |= self.always
@@ -274,17 +258,6 @@ class Engine:
                 return self._unchanged(base, dirty)
             dirty = self.layout.full
         rows = self.changed_rows(pairs, values)
-        if resting is not None:
-            is_due = rows is not None and self.slices.is_due(
-                rows.kind, watch.look_every, self.chooser.whole_s
-            )
-            watch.counts_rows = rows is not None and self.slices.is_worth_counting(
-                rows.kind, self.chooser.whole_s
-            )
-            is_idle = self.chooser.is_idle(self.chooser.seen(dirty)) and not is_due
-            watch.look(0 if is_due else dirty.bit_count(), is_idle=is_idle)
-            if watch.rest:
-                return self._rest(leaves, resting)
         if rows is not None:
             pairs = [*(pair for pair in pairs if pair[0] is not rows.base), (rows.base, rows.dirty)]
             base, dirty = pairs[-1]
@@ -306,55 +279,12 @@ class Engine:
                     break
         return found
 
-    def catch_up(self) -> None:
-        """Make versions of the last calls that were served by `rested`."""
-        num_calls = self.resting.num_calls
-        if not num_calls:
-            return
-        for call in self.resting.take():
-            entries = self.comparison.taken_over(call.leaves)
-            self.store.replace(State(entries, call.outputs, {}, None))
-            self._note(None)
-            self._rested = call.changed
-            self.clock.unproven += _jax.first_buffer(call.outputs)
-        del self.clock.unproven[:-2]
-        self.watch.skip(num_calls)
-        self.clock.spent_s += num_calls * (self.whole.seconds or 0.0)
-
     def _unchanged(self, state: State, dirty: int = 0) -> list[Any]:
         self.stats.unchanged += 1
-        self.watch.unchanged += 1
+        self.ledger.unchanged += 1
         self.store.touch(state)
-        self._note(UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED)
+        self._last = UNCHANGED._replace(dirty=dirty) if dirty else UNCHANGED
         return state.outputs
-
-    def _rest(self, leaves: Sequence[Any], changed: Sequence[int]) -> list[Any]:
-        """The whole program, while nothing is saved: leaves are compared up to the first
-        difference.
-        """
-        latest = self.store.states[-1]
-        self.repeat = None
-        entries = self.comparison.entries(leaves, changed, latest)
-        if entries is None and not self.always:
-            self.check_alive(latest.values)
-            if not is_any_deleted(latest.outputs) and not self.store.prove(self.clock.unproven):
-                return self._unchanged(latest)
-        entries = latest.entries if entries is None else entries
-        try:
-            outputs = self._whole_awaited([e.feed if type(e) is LeafValue else e for e in entries])
-        except Exception as error:
-            self.check_alive(map(as_value, entries))
-            self.store.drop_broken()
-            if not _jax.is_out_of_memory(error):
-                raise
-            return self._without_saved(tuple(map(as_value, entries)), error)
-        self.store.replace(State(entries, outputs, {}, None))
-        del self.clock.unproven[:-2]
-        self._rested = changed
-        if self.rests_shortly:
-            call = RestedCall(tuple(leaves), outputs, changed)
-            self.resting.start(call)
-        return outputs
 
     def _whole_awaited(self, feeds: Sequence[Any]) -> list[Any]:
         """Outputs of the whole program, waited for where functions on the host must have run."""
@@ -365,9 +295,10 @@ class Engine:
         return outputs
 
     def without_saving(self, leaves: Sequence[Any]) -> list[Any]:
-        """Outputs of the whole program at values that stay as they are; nothing is compared,
-        counted or kept.
+        """Outputs of the whole program at values that stay as they are; nothing is compared or
+        kept.
         """
+        self.ledger.pass_by(self.whole.seconds or 0.0)
         if self.store.states:
             self.clear_saved()
         try:
@@ -381,11 +312,11 @@ class Engine:
         """The device has no memory left: try the whole program once more after all saved values
         were dropped.
         """
-        self._note(NO_MEMORY)
+        self._last = NO_MEMORY
         self.stats.evicted += len(self.store.sizes())
         run = None if self.always else lambda: self.whole([value.feed for value in values], ())
         outputs = results_without_saved(self.store, run, error)
-        self.store.commit(State(values, outputs, {}, None, are_values=True), None)
+        self.store.commit(State(values, outputs, {}, None), None)
         self.stats.ran += self.num_eqns
         return outputs
 
@@ -405,7 +336,7 @@ class Engine:
             return False
         nbytes = _jax.aval_bytes(self.facts.invars[index].aval)
         warnings.warn(
-            large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=5
+            large_unchanged(self.paths[index], nbytes, seconds), UserWarning, stacklevel=6
         )
         return True
 
@@ -426,7 +357,7 @@ class Engine:
         if not self._holds(repeat, results):
             return None
         outputs = _with_results(base.outputs, repeat.plan, results)
-        state = State(values, outputs, repeat.saved, base.culprit, are_values=True)
+        state = State(values, outputs, repeat.saved, base.culprit)
         state.harmless = repeat.entry.dirty
         return self._commit_again(repeat, base, state, begun)
 
@@ -482,10 +413,11 @@ class Engine:
         self.store.commit(state, base)
         self.stats.ran += repeat.num_eqns
         self.stats.loaded += len(repeat.plan.loads)
-        self._note(repeat.record)
+        self._last = repeat.record
         overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
-        candidate = repeat.entry.candidate
-        self.chooser.note_repeated(repeat.entry, candidate, clock.spent_s - spent_s + overhead_s)
+        entry = repeat.entry
+        program_s = clock.spent_s - spent_s
+        self.chooser.note_repeated(entry, entry.candidate, program_s, overhead_s)
         return state.outputs
 
     def _repeated_base(self, repeat: Repeat, values: tuple[LeafValue, ...]) -> State | None:
@@ -556,9 +488,9 @@ class Engine:
         if was_prepared and not is_try:
             overhead_s = max(clock.now() - start_s - (clock.passed_s - passed_s), 0.0)
         usual_s = clock.spent_s - spent_s
-        chooser.note_call(entry, candidate, usual_s + overhead_s)
+        chooser.note_call(entry, candidate, usual_s, overhead_s)
         if base is not None and (is_try or not was_prepared):
-            self.watch.note_learning(max(clock.now() - start_s - usual_s, 0.0))
+            self.ledger.note_learning(max(clock.now() - start_s - usual_s, 0.0))
         instead = (
             None
             if guard is None
@@ -580,7 +512,8 @@ class Engine:
         if rows is not None and self.whole.is_settled:
             value_of = value_at(self.facts, saved.feeds)
             other_s = chooser.expected_s(saved.dirty)
-            entry = slices.entry(rows.kind, chooser.whole_s, other_s, value_of)
+            weight = self.ledger.weight
+            entry = slices.entry(rows.kind, weight, chooser.whole_s, other_s, value_of)
             if entry is not None:
                 assert entry.program is not None
                 saved.taken = saved.for_rows(entry.program)
@@ -637,8 +570,12 @@ class Engine:
         return "whole", self._run_whole(saved), None
 
     def _run_whole(self, saved: SavedValues) -> list[Any]:
-        self.stats.compiles += not self.whole.num_runs
-        return self.whole(saved.feeds, ())
+        is_first = not self.whole.num_runs
+        self.stats.compiles += is_first
+        results = self.whole(saved.feeds, ())
+        if is_first:
+            self.ledger.note_compiled(self.whole.first_s)
+        return results
 
     def _run_from_saved(
         self, candidate: Candidate, entry: Entry, saved: SavedValues
@@ -724,9 +661,7 @@ class Engine:
                 {v: outputs[i] for i, v in self.out_vars if v in savable and v in saveable}
             )
         table = self._carried_over(base, saved.dirty, added)
-        state = State(
-            saved.values, outputs, table, self._culprit(candidate, base, entry), are_values=True
-        )
+        state = State(saved.values, outputs, table, self._culprit(candidate, base, entry))
         if base is not None and table is base.saved:
             state.harmless = saved.dirty
         return state
@@ -780,28 +715,20 @@ class Engine:
             tuple(saved.plans),
             is_first,
         )
-        self._note(record)
+        self._last = record
         return record
 
     # --- what the last call was -------------------------------------------------------------------
 
-    def _note(self, record: CallRecord | None) -> None:
-        self._last = record
-        self._rested = None
-
     @property
     def last(self) -> CallRecord | None:
-        """The last call; what changed in one that was not compared in full is found out now."""
-        self.catch_up()
-        if self._rested is not None:
-            dirty = self.comparison.dirty_after_rest(self._rested) | self.always
-            self._note(RESTING._replace(dirty=dirty))
-        return self._last
+        """The last call."""
+        return BYPASSED if self.ledger.skipped else self._last
 
     @property
-    def rests(self) -> bool:
-        """Whether the whole program serves all calls for now."""
-        return self.watch.rest > 0
+    def bypasses(self) -> bool:
+        """Whether the next call is that of `jax.jit`."""
+        return self.ledger.left > 0
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -821,18 +748,16 @@ class Engine:
 
     def checkpoint(self) -> None:
         """Keep the latest version until the next checkpoint."""
-        self.catch_up()
         self.store.pin(self.store.states[-1])
 
     def rollback(self) -> list[Any]:
         """The outputs at the checkpoint, whose version is the latest again."""
-        self.catch_up()
         state = self.store.pinned
         assert state is not None
         if is_any_deleted(state.outputs):
             return self.call([value.feed for value in state.values], None)
         self.store.touch(state)
-        self._note(UNCHANGED)
+        self._last = UNCHANGED
         return state.outputs
 
     def clear(self) -> None:
@@ -843,8 +768,6 @@ class Engine:
 
     def clear_saved(self) -> None:
         """Drop all saved values."""
-        self._note(self.last)
-        self.resting.take()
         self.repeat = None
         self.store.clear()
 

@@ -7,7 +7,7 @@ a call next to nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -42,8 +42,8 @@ class CallRecord(NamedTuple):
 
 
 UNCHANGED = CallRecord(0, "saved outputs")
-RESTING = CallRecord(0, "whole")
-"""A call while nothing is saved; its dirty set is not known yet."""
+BYPASSED = CallRecord(0, "whole")
+"""A call of `jax.jit`, of which nothing was compared."""
 NO_MEMORY = CallRecord(0, "whole")
 """A call for which the device had no memory until all saved values were dropped."""
 
@@ -59,22 +59,22 @@ class Chunks(NamedTuple):
 class PastCall(NamedTuple):
     """One call of the history.
 
-    Fields: its number; when it began and returned, seconds of `time.perf_counter`; what it did
-    (None: it rested, and was not compared in full); the leaves that were other objects, if it
-    rested; why it was served so; bytes saved.
+    Fields: its number, calls that bypassed counted; when it began and returned, seconds of
+    `time.perf_counter`; what it did; why it was served so; bytes saved.
     """
 
     number: int
     start_s: float
     end_s: float
     record: CallRecord | Chunks | None
-    rested: Sequence[int] | None
     why: str | None
     saved_bytes: int
 
 
 class History:
-    """A bounded list of calls; `num_calls` counts those that were forgotten, too."""
+    """A bounded list of calls that were looked at; `num_calls` counts those that were forgotten, and
+    those that bypassed, too.
+    """
 
     __slots__ = ("_append", "num_calls", "rows", "size", "sizes")
 
@@ -85,30 +85,17 @@ class History:
         self.sizes: dict[Var, int] = {}
         self._append = self.rows.append
 
-    def note(
-        self, start_s: float, record: CallRecord | None, rested: Sequence[int] | None, store: Store
-    ) -> None:
+    def note(self, start_s: float, record: CallRecord | None, store: Store) -> None:
         """A call that began at `start_s` ended now."""
         if not self.size:
             return
         end_s = perf_counter()
-        if rested is not None:
-            record = None
         entry = None if record is None else record.entry
         is_filled = record is not None and bool(record.filled)
         saved_bytes = self._weigh(store) if self._is_weighed() or is_filled else -1
+        why = None if entry is None else entry.reason
+        self._append((self.num_calls, start_s, end_s, record, why, saved_bytes))
         self.num_calls += 1
-        self._append(
-            (start_s, end_s, record, rested, None if entry is None else entry.reason, saved_bytes)
-        )
-
-    def note_rested(self, start_s: float, changed: Sequence[int]) -> None:
-        """The same for a call of the whole program, in which these leaves were other objects and
-        nothing was saved.
-        """
-        if self.size:
-            self.num_calls += 1
-            self._append((start_s, perf_counter(), None, changed, None, -1))
 
     def note_rows(self, start_s: float, chunks: Chunks, saved_bytes: Callable[[], int]) -> None:
         """The same for a call with `Rows`."""
@@ -116,8 +103,8 @@ class History:
             return
         end_s = perf_counter()
         num_bytes = saved_bytes() if self._is_weighed() else -1
+        self._append((self.num_calls, start_s, end_s, chunks, None, num_bytes))
         self.num_calls += 1
-        self._append((start_s, end_s, chunks, None, None, num_bytes))
 
     def _is_weighed(self) -> bool:
         return self.num_calls < NUM_WEIGHED or not self.num_calls % WEIGHED_EVERY
@@ -138,7 +125,7 @@ class History:
         before.
         """
         last_bytes = 0
-        for number, row in enumerate(self.rows, self.num_calls - len(self.rows)):
-            call = PastCall(number, *row)
+        for row in self.rows:
+            call = PastCall(*row)
             last_bytes = last_bytes if call.saved_bytes < 0 else call.saved_bytes
             yield call._replace(saved_bytes=last_bytes)

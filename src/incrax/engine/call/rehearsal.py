@@ -31,14 +31,14 @@ def dry_run(engine: Engine, leaves: Sequence[Any]) -> CallRecord | None:
     """
     values = engine.comparison.resolve(leaves, engine.comparison.changed_leaves(leaves))
     engine.check_alive(values)
-    is_resting = engine.rests and bool(engine.store.states)
+    is_bypassed = engine.bypasses and bool(engine.store.states)
     pairs = (
-        engine.baselines.compare_latest(values) if is_resting else engine.baselines.compare(values)
+        engine.baselines.compare_latest(values) if is_bypassed else engine.baselines.compare(values)
     )
-    found = None if is_resting else _by_rows(engine, pairs, values)
+    found = None if is_bypassed else _by_rows(engine, pairs, values)
     if found is not None:
         return found
-    return _record(engine, pairs, is_resting=is_resting) if pairs else None
+    return _record(engine, pairs, is_bypassed=is_bypassed) if pairs else None
 
 
 def _by_rows(engine: Engine, pairs: Pairs, values: tuple[LeafValue, ...]) -> CallRecord | None:
@@ -60,11 +60,11 @@ def outlook(engine: Engine, dirty: int) -> CallRecord | None:
     """
     if not engine.store.states:
         return None
-    pairs = [(engine.store.states[-1], dirty)] if engine.rests else engine.baselines.after(dirty)
-    return _record(engine, pairs, is_resting=engine.rests)
+    pairs = [(engine.store.states[-1], dirty)] if engine.bypasses else engine.baselines.after(dirty)
+    return _record(engine, pairs, is_bypassed=engine.bypasses)
 
 
-def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> CallRecord:
+def _record(engine: Engine, pairs: Pairs, *, is_bypassed: bool) -> CallRecord:
     """What a call with these baselines would do."""
     base, dirty = pairs[-1]
     dirty |= engine.always
@@ -73,7 +73,7 @@ def _record(engine: Engine, pairs: Pairs, *, is_resting: bool) -> CallRecord:
             return UNCHANGED._replace(dirty=dirty)
         dirty = engine.layout.full
     entry = engine.chooser.seen(dirty)
-    candidate: Candidate = "whole" if entry is None or is_resting else entry.candidate
+    candidate: Candidate = "whole" if entry is None or is_bypassed else entry.candidate
     plan = None if entry is None else engine.plan_of(candidate, entry)
     if entry is None:
         entry, plan = _first_use(engine, dirty)

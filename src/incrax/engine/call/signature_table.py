@@ -18,7 +18,7 @@ import numpy as np
 from incrax import _jax
 from incrax._context import context_key
 from incrax._messages import many_functions, many_signatures, nothing_saved
-from incrax._names import name_of
+from incrax._names import as_program_name, name_of
 from incrax._stats import Stats
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import Tuning
@@ -29,6 +29,7 @@ from incrax.engine.call.analysis import (
     has_mutable_inputs,
     trace_for,
 )
+from incrax.engine.call.bypass import NO_CALL, Bypass
 from incrax.engine.call.engine import Engine
 from incrax.engine.call.pure import Step, make_step
 from incrax.engine.call.sites import Sites, SitesState, make_sites, named_move
@@ -79,16 +80,19 @@ class Options(NamedTuple):
 class Traced:
     """One traced signature with its engine."""
 
-    __slots__ = ("analysis", "comparison", "engine", "resting", "signature", "store")
+    __slots__ = ("analysis", "bypass", "comparison", "engine", "ledger", "signature", "store")
 
-    def __init__(self, signature: Signature, analysis: Analysis, engine: Engine) -> None:
+    def __init__(
+        self, signature: Signature, analysis: Analysis, engine: Engine, stats: Stats
+    ) -> None:
         self.signature = signature
         self.analysis = analysis
         self.engine = engine
+        self.ledger = engine.ledger
         self.store = engine.store
         self.comparison = engine.comparison
-        self.resting = engine.resting
-        self.resting.bind(signature, analysis.out_tree)
+        jitted = None if engine.must_wait or engine.always else analysis.jitted
+        self.bypass = None if jitted is None else Bypass(jitted, signature, engine, stats)
 
     @property
     def num_bytes(self) -> int:
@@ -101,6 +105,19 @@ class Traced:
         plans = [program.plan for program in programs if program.plan is not None]
         return program_bytes(2 * num_eqns + sum(len(plan.eqns) for plan in plans), 1 + len(plans))
 
+    def look_at_last(self) -> None:
+        """Evaluate the last call once more if nobody looked at it, so that its version is there."""
+        if self.bypass is None or not self.ledger.skipped:
+            return
+        args, kwargs, _ = self.bypass.last
+        leaves = self.signature.dynamic_leaves(jax.tree.leaves((args, kwargs)))
+        self.engine.call(leaves, self.comparison.changed_leaves(leaves))
+
+    def forget_last(self) -> None:
+        """Hold nothing of the last call."""
+        if self.bypass is not None:
+            self.bypass.last = NO_CALL
+
     def serves(self, treedef: Any) -> bool:
         """Whether a call may have this signature: same tree and configuration."""
         return treedef == self.signature.treedef and context_key() == self.signature.config
@@ -110,8 +127,6 @@ class Traced:
         signature = self.signature
         if signature.statics and not signature.same_statics(leaves):
             return None
-        if self.resting.num_calls:
-            self.engine.catch_up()
         dynamic = signature.dynamic_leaves(leaves) if signature.statics else leaves
         states = self.store.states
         anchors = states[-1].anchors if states else ()
@@ -134,6 +149,23 @@ class Given(NamedTuple):
     traced: Traced
     leaves: Sequence[Any]
     changed: list[int] | None
+
+
+def _of_leaves(analysis: Analysis, signature: Signature) -> Callable[..., list[Any]] | None:
+    """`jax.jit` of the function, as one of its dynamic leaves."""
+    jitted = analysis.jitted
+    if jitted is None:
+        return None
+    treedef = signature.treedef
+
+    def run(*leaves: Any) -> list[Any]:
+        if signature.statics:
+            return jax.tree.leaves(jitted(*leaves))
+        args, kwargs = jax.tree.unflatten(treedef, leaves)
+        return jax.tree.leaves(jitted(*args, **kwargs))
+
+    run.__name__ = f"{as_program_name(name_of(jitted))}"
+    return run
 
 
 def _step_bytes(step: Step) -> int:
@@ -165,7 +197,8 @@ class Traces:
         other = Traces(self.fun, self.options, stats)
         other.calls = self.calls
         for key, traced in self.table.items():
-            copied = Traced(traced.signature, traced.analysis, traced.engine.fork(stats))
+            engine = traced.engine.fork(stats)
+            copied = Traced(traced.signature, traced.analysis, engine, stats)
             other.table.add(key, copied)
             if traced is self.latest:
                 other.latest = copied
@@ -206,7 +239,6 @@ class Traces:
         if has_mutable_inputs(found.analysis):
             return None
         self.latest = found
-        found.engine.catch_up()
         dynamic = signature.dynamic_leaves(leaves)
         return Given(found, dynamic, found.comparison.changed_leaves(dynamic))
 
@@ -259,9 +291,9 @@ class Traces:
             facts, self.calls, self.name, on_host=on_host, recycles=can_recycle(), placed=placed
         )
         journal = Journal(self.name, signature.dynamic_paths, facts.layout)
-        whole = compiler.compile_whole(analysis.traced, analysis.jitted)
+        whole = compiler.compile_whole(analysis.traced, _of_leaves(analysis, signature))
         engine = Engine(facts, whole, journal, compiler, tuning, stats, limits, is_exact=is_exact)
-        return Traced(signature, analysis, engine)
+        return Traced(signature, analysis, engine, stats)
 
     def _add(self, signature: Signature, leaves: Sequence[Any]) -> Traced:
         traced = self._make(signature, leaves, self.stats)
@@ -290,7 +322,7 @@ class Traces:
         """Say once that a signature is traced again because it was forgotten."""
         if self._forgotten is not None and hash(signature.key) in self._forgotten:
             self._forgotten = None
-            warnings.warn(many_signatures(self.options.max_signatures), UserWarning, stacklevel=5)
+            warnings.warn(many_signatures(self.options.max_signatures), UserWarning, stacklevel=6)
 
     def _warn_of_functions(self, signature: Signature) -> None:
         """Say once that functions among the arguments may be why so many traces are made."""
@@ -303,7 +335,7 @@ class Traces:
             self._has_warned = True
             shown = ", ".join(f"`{path}`" for path in functions)
             warnings.warn(
-                many_functions(shown, self.options.max_signatures), UserWarning, stacklevel=5
+                many_functions(shown, self.options.max_signatures), UserWarning, stacklevel=6
             )
 
     # --- the pure form ----------------------------------------------------------------------------

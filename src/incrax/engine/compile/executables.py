@@ -51,14 +51,6 @@ class Executable:
     num_eqns: int
     donated: tuple[Any, ...] = ()
 
-    @property
-    def direct(self) -> Callable[..., list[Any]] | None:
-        """The jitted function where it takes the leaves as they are and nothing else."""
-        is_plain = self.leaves == tuple(range(len(self.leaves))) and not self.packing.packs
-        return (
-            self.call if is_plain and not (self.constants or self.loads or self.donated) else None
-        )
-
     def __call__(
         self, feeds: Sequence[Any], loaded: Sequence[Any], donated: Sequence[Any] = ()
     ) -> list[Any]:
@@ -159,8 +151,8 @@ class Compiler:
     def compile_whole(
         self, program: Program, jitted: Callable[..., list[Any]] | None = None
     ) -> Executable:
-        """The function as it was traced, without saved values: `jax.jit` of it, where nothing about
-        it is ours.
+        """The function as it was traced, without saved values: `jax.jit` of it as a function of
+        leaves, if that is given, and nothing about it is ours.
         """
         leaves = tuple(range(len(program.invars)))
         num_eqns = len(self.facts.eqns)

@@ -254,18 +254,6 @@ def _snapshot(x: np.ndarray) -> np.ndarray:
     return np.array(x, dtype=x.dtype.newbyteorder("="), order="C", copy=True, subok=False)
 
 
-def as_entry(x: Any) -> Any:
-    """A leaf as it is where its object never changes, else its `LeafValue`: cheaper where nothing
-    is compared.
-    """
-    return x if type(x) in IMMUTABLE else LeafValue(x)
-
-
-def as_value(entry: Any) -> LeafValue:
-    """The `LeafValue` of an entry."""
-    return entry if type(entry) is LeafValue else LeafValue(entry)
-
-
 def _read_bits(x: Any) -> np.ndarray | None:
     if isinstance(x, jax.Array):
         if x.is_deleted() or (_frozen and is_frozen(x)) or not _jax.is_held_whole(x):
@@ -304,28 +292,15 @@ def same_value(old: LeafValue, new: LeafValue) -> bool:
     return _same_words(old.flat(a), new.flat(b))
 
 
-def known_value(new: LeafValue, olds: Iterable[LeafValue]) -> LeafValue:
-    """The first of some values that has the same bits, or the new one."""
+def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
+    """The first of some values that has the bits of a leaf, or a new one."""
+    new = LeafValue(x)
     tried = None
     for old in () if new.is_deleted() else olds:
         if old is not tried and not old.is_deleted() and same_value(old, new):
             return old
         tried = old
     return new
-
-
-def resolved(x: Any, olds: Iterable[LeafValue]) -> LeafValue:
-    """The same for a leaf."""
-    return known_value(LeafValue(x), olds)
-
-
-def same_entry(old: Any, new: Any) -> bool:
-    """Whether two entries of one descriptor have the same bits."""
-    known = same_floats(old, new)
-    if known is not None:
-        return known
-    value = as_value(old)
-    return not value.is_deleted() and same_value(value, as_value(new))
 
 
 def has_bits_of(x: Any, old: LeafValue) -> bool:

@@ -1,210 +1,159 @@
-"""Does saving pay over many calls? If not, the engine rests: it runs the whole program for a while.
+"""What saving has cost and gained, and how many calls may bypass it.
 
-Each choice may be right by itself and their sequence wrong, where values that are saved become
-stale before they are used; and choosing costs time, too. The ledger compares what was spent with
-what the whole program would have taken.
+A call that *looks*, that is compared and may be served from saved values, takes some 0.1 ms beyond
+its program. Where nothing is gained, looks may take `LOOK_SHARE` of the whole program's seconds; the
+calls between them are those of `jax.jit`, and are not looked at. What a look finds counts for the
+calls before it that nobody looked at, so that a kind of change is noticed as if all were seen.
 
-In: seconds, and how many inputs changed. Out: whether to rest. It must not know candidates.
+In: seconds of calls. Out: how many calls may bypass, and the verdict. It must not know candidates.
 """
 
 from __future__ import annotations
 
+import math
+
 from incrax.engine.policy.verdict import Verdict
 
-FIRST_WINDOW = 64
-WINDOW = 32
-"""Calls over which the ledger is kept: at first, and after a rest."""
+LOOK_SHARE = 0.01
+"""Of the whole program's seconds, compilation included, what looks that gain nothing may take."""
 
-MAX_LOSS = 1.02
-"""Seconds spent relative to the whole program's from which on the engine rests; after a gain, only
-if the next window, with all programs timed anew, says so too: the machine may have become busier
-between the times that are compared.
-"""
+MAX_BYPASSED = 4096
+"""Calls in a row that nobody looks at."""
 
-HOPE_SHARE = 0.1
-"""Of the seconds that plans may save which are not made yet: a smaller loss is the price of finding
-out.
-"""
+MAX_CREDIT = 16
+"""Looks without a gain, after many with one, until calls bypass."""
 
-IDLE = 16
-"""Calls in a row that the whole program serves by choice from which on the engine rests: it
-compares less.
-"""
-
-FIRST_REST = 128
-MAX_REST = 2048
-"""Calls of the first rest; each rest that follows at once is twice as long."""
-
-LOOK_EVERY = 16
-MAX_LOOKS = 32
-"""One in so many calls of a rest is compared in full, to notice a change of habit, but no more than
-so many of a long one: each takes as long as the short way of some ten calls.
-"""
-
-NUM_LOOKS = 2
-"""Looks in a row that must find at most half of the changes there were before, to end a rest."""
+NEWEST = 0.25
+"""Weight of the newest call in running means."""
 
 
-class Watch:
-    """The ledger of one engine; `rest` is the number of calls for which the whole program still
-    serves all, `counts_rows` whether a program for a few rows is being earned meanwhile.
+class Ledger:
+    """The account of one engine.
+
+    Fields: calls that may still bypass; those that did since the last look; how many calls the
+    present look stands for; seconds that looks may take, and that one takes; counts and seconds of
+    all calls so far, see `Verdict`.
+
+    After a bypass two calls are looked at: the first is compared with a version that is long gone,
+    which tells nothing of what changes from call to call, the second with the first.
     """
 
     __slots__ = (
+        "_waiting",
         "ahead_since",
-        "balance_s",
-        "baseline_s",
+        "bypassed",
         "calls",
-        "changes",
-        "counts_rows",
-        "has_gained",
-        "hoped_s",
-        "idle",
+        "credit_s",
+        "gained_s",
+        "is_learning",
         "learning_s",
-        "length",
-        "looks",
-        "rest",
-        "rested",
+        "left",
+        "look_s",
+        "skipped",
         "spent_s",
-        "total",
         "unchanged",
-        "usual",
-        "window",
+        "weight",
+        "whole_s",
     )
 
     def __init__(self) -> None:
-        self.total = Verdict()
-        self.ahead_since = 0
-        self.balance_s = 0.0
-        self.learning_s = 0.0
-        self.rested = 0
-        self.unchanged = 0
+        self.left = 0
+        self.skipped = 0
+        self.weight = 1
+        self._waiting = 0
+        self.credit_s = 0.0
+        self.look_s = 0.0
         self.calls = 0
-        self.baseline_s = 0.0
+        self.unchanged = 0
+        self.bypassed = 0
         self.spent_s = 0.0
-        self.hoped_s = 0.0
-        self.changes = 0
-        self.usual = 0.0
-        self.rest = 0
-        self.looks = 0
-        self.length = FIRST_REST
-        self.window = FIRST_WINDOW
-        self.has_gained = False
-        self.idle = 0
-        self.counts_rows = False
+        self.whole_s = 0.0
+        self.learning_s = 0.0
+        self.gained_s = 0.0
+        self.ahead_since = 0
+        self.is_learning = False
 
-    def note(
-        self,
-        spent_s: float,
-        whole_s: float,
-        num_changed: int,
-        hoped_s: float = 0.0,
-        *,
-        is_idle: bool = False,
+    def pass_by(self, whole_s: float) -> None:
+        """A part of a call, which takes so many seconds, goes by a look at another part."""
+        self.bypassed += 1
+        self._earn(LOOK_SHARE * whole_s)
+
+    def begin_look(self, whole_s: float) -> None:
+        """A call is looked at, where the whole program takes so many seconds."""
+        self.left = 0
+        skipped = self.skipped
+        if skipped:
+            self.skipped = 0
+            self.bypassed += skipped
+            self._earn(LOOK_SHARE * skipped * whole_s)
+            self.weight = 0
+            self._waiting += skipped + 1
+        else:
+            self.weight = 1 + self._waiting
+            self._waiting = 0
+
+    def note_compiled(self, seconds: float) -> None:
+        """The whole program was compiled."""
+        self.credit_s += LOOK_SHARE * seconds
+
+    def note_call(
+        self, spent_s: float, whole_s: float, overhead_s: float, *, is_learning: bool = False
     ) -> bool:
-        """Count a call that took so many seconds, with so many changed inputs; the whole program
-        takes `whole_s`.
+        """Count a look.
 
         Args:
             spent_s: seconds in programs and of the overhead.
             whole_s: seconds of the whole program.
-            num_changed: changed inputs.
-            hoped_s: seconds that a plan may save which is not made yet.
-            is_idle: whether the whole program served the call by choice.
+            overhead_s: seconds of the overhead.
+            is_learning: whether a plan may come that gains.
 
         Returns:
-            Whether all programs should be timed anew.
+            Whether the next calls bypass.
         """
+        gained_s = whole_s - spent_s
         self.calls += 1
         self.spent_s += spent_s
-        self.baseline_s += whole_s
-        self.changes += num_changed
-        self.hoped_s += hoped_s
-        self._weigh(whole_s - spent_s)
-        self.idle = self.idle + 1 if is_idle else 0
-        if self.idle >= IDLE:
-            return self._settle(has_lost=True, is_doubtful=False)
-        lost_s = self.spent_s - self.baseline_s
-        has_lost = lost_s > max((MAX_LOSS - 1) * self.baseline_s, HOPE_SHARE * self.hoped_s)
-        return self.calls >= self.window and self._settle(
-            has_lost=has_lost, is_doubtful=has_lost and self.has_gained
-        )
+        self.whole_s += whole_s
+        newest = NEWEST if self.calls > 1 else 1.0
+        self.look_s += newest * (overhead_s - self.look_s)
+        self.gained_s += newest * (gained_s - self.gained_s)
+        self.is_learning = is_learning
+        self._weigh()
+        self._earn(LOOK_SHARE * whole_s + gained_s)
+        if self.credit_s >= 0 or not self.weight:
+            return False
+        missing_s = 2 * self.look_s - self.credit_s
+        num_calls = math.ceil(missing_s / max(LOOK_SHARE * whole_s, 1e-12))
+        self.left = min(num_calls, MAX_BYPASSED) if num_calls > 1 else 0
+        return self.left > 0
 
     def note_learning(self, seconds: float) -> None:
         """Count seconds of planning, compiling and trying, beyond what calls usually take."""
         self.learning_s += seconds
-        self._weigh(-seconds)
+        self._weigh()
 
-    def _weigh(self, gained_s: float) -> None:
-        self.balance_s += gained_s
-        if self.balance_s <= 0:
+    def _earn(self, seconds: float) -> None:
+        """Add to what looks may take, up to a bound that compiling alone may exceed."""
+        bound_s = max(MAX_CREDIT * self.look_s, self.credit_s)
+        self.credit_s = min(self.credit_s + seconds, bound_s)
+
+    def _weigh(self) -> None:
+        if self.whole_s <= self.spent_s + self.learning_s:
             self.ahead_since = 0
         elif not self.ahead_since:
-            self.ahead_since = self.total.calls + self.calls + self.unchanged + self.rested
+            self.ahead_since = self.calls + self.unchanged + self.bypassed
 
     @property
     def verdict(self) -> Verdict:
         """What saving has been worth since the start."""
-        calls, spent_s, whole_s, *_ = self.total
         return Verdict(
-            calls + self.calls,
-            spent_s + self.spent_s,
-            whole_s + self.baseline_s,
+            self.calls,
+            self.spent_s,
+            self.whole_s,
             self.unchanged,
-            self.rested,
+            self.bypassed + self.skipped,
             self.learning_s,
             ahead_since=self.ahead_since,
-            gained_s=(self.baseline_s - self.spent_s) / self.calls if self.calls else 0.0,
-            is_learning=self.hoped_s > 0,
+            gained_s=self.gained_s,
+            is_learning=self.is_learning,
         )
-
-    def _settle(self, *, has_lost: bool, is_doubtful: bool) -> bool:
-        if has_lost and not is_doubtful:
-            self.rest = self.length
-            self.looks = 0
-            self.usual = self.changes / self.calls
-            self.length = min(2 * self.length, MAX_REST)
-            self.window = WINDOW
-        elif not has_lost:
-            self.length = FIRST_REST
-        self.has_gained = not has_lost
-        self.total = self.verdict
-        self.calls = 0
-        self.changes = 0
-        self.idle = 0
-        self.baseline_s = 0.0
-        self.spent_s = 0.0
-        self.hoped_s = 0.0
-        return is_doubtful
-
-    def wants_look(self) -> bool:
-        """Count a call during a rest; whether to compare it in full."""
-        self.rest -= 1
-        self.rested += 1
-        return self.rest % self.look_every == 0
-
-    @property
-    def to_look(self) -> int:
-        """Calls of the rest up to the next one that wants a look; none where it has ended."""
-        return (self.rest - 1) % self.look_every + 1 if self.rest else 0
-
-    @property
-    def look_every(self) -> int:
-        """One in so many calls of the present rest is compared."""
-        return max(self.length // MAX_LOOKS, LOOK_EVERY)
-
-    def skip(self, num_calls: int) -> None:
-        """Count calls of a rest that nothing looked at."""
-        self.rest -= num_calls
-        self.rested += num_calls
-
-    def look(self, num_changed: int, *, is_idle: bool = False) -> None:
-        """A call during a rest was compared: end the rest if fewer inputs change than used to; not
-        for a change that the whole program served by choice before: it is no new habit.
-        """
-        self.looks = self.looks + 1 if 2 * num_changed <= self.usual and not is_idle else 0
-        if self.looks >= NUM_LOOKS:
-            self.rest = 0
-            self.rested -= 1  # this one is weighed
-            self.length = FIRST_REST
-            self.window = FIRST_WINDOW

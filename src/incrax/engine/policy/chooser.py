@@ -23,7 +23,7 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import Plan, Prices, plan_dirty
 from incrax.engine.plan.slices import can_slice
 from incrax.engine.policy.autotune import Race
-from incrax.engine.policy.bypass import Watch
+from incrax.engine.policy.bypass import Ledger
 from incrax.engine.policy.candidates import BARRED, MIN_GAIN, UPKEEP_S, Candidate, Entry
 from incrax.engine.policy.compile_budget import Credit
 from incrax.engine.policy.expectations import Expectations
@@ -56,11 +56,6 @@ MAX_UNUSABLE = 4
 
 USES_PER_CENTRE = 16
 """Uses of a plan that statistics about another point must serve on the average."""
-
-SMALL_GAIN_S = 5e-5
-"""Seconds per call that a plan must promise for the engine not to rest while its compilation is
-being earned.
-"""
 
 
 class Chooser:
@@ -126,7 +121,7 @@ class Chooser:
         self._num_savable = 0
         self.num_planned = 0
         self.num_programs = 0
-        self.watch = Watch()
+        self.ledger = Ledger()
         self.regret_s = 0.0
         self.segments.want(lasting_needs(facts, budget_bytes) if is_exact else first_wanted(facts))
 
@@ -146,7 +141,7 @@ class Chooser:
         other.credit = Credit(self.facts, clock, other.whole, self.tuning, expectations)
         other.slices = self.slices.fork(stats, clock, pool, other.credit)
         other.loaded = dict(self.loaded)
-        other.watch = Watch()
+        other.ledger = Ledger()
         return other
 
     @property
@@ -200,8 +195,8 @@ class Chooser:
             self.entries[dirty] = entry
             if len(self.entries) > MAX_ENTRIES:
                 self._forget_one()
-        entry.count += 1
-        self.credit.num_calls += 1
+        entry.count += self.ledger.weight
+        self.credit.num_calls += self.ledger.weight
         if self.is_exact:
             entry.is_planned = entry.is_final = True
             entry.settle(
@@ -419,50 +414,39 @@ class Chooser:
         if elapsed_s is not None and candidate != "whole":
             self.race.lost_s += max(elapsed_s - self.whole_s, 0.0)
 
-    def note_repeated(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
+    def note_repeated(
+        self, entry: Entry, candidate: Candidate, spent_s: float, overhead_s: float
+    ) -> None:
         """A call was served as the one before was."""
         entry.count += 1
         entry.note_use(candidate)
-        self.note_call(entry, candidate, spent_s)
+        self.note_call(entry, candidate, spent_s, overhead_s)
 
-    def _hoped_s(self, entry: Entry) -> float:
-        """Seconds per call that a plan may save which waits for credit: what was promised, before
-        that what is known roughly.
-        """
-        if entry.is_planned or entry.is_final:
-            return 0.0
-        if entry.promise_s < math.inf:
-            return self.whole_s - entry.promise_s
-        return entry.clean_share * self.whole_s
-
-    def _is_settled(self, entry: Entry) -> bool:
-        """Whether what serves a dirty set is known; a small gain that waits for credit counts as
-        none.
-        """
-        return entry.is_final or (not entry.is_planned and self._hoped_s(entry) < SMALL_GAIN_S)
-
-    def is_idle(self, entry: Entry | None) -> bool:
-        """Whether the whole program serves a dirty set by choice."""
-        return entry is not None and entry.candidate == "whole" and self._is_settled(entry)
-
-    def note_call(self, entry: Entry, candidate: Candidate, spent_s: float) -> None:
+    def note_call(
+        self, entry: Entry, candidate: Candidate, program_s: float, overhead_s: float
+    ) -> None:
         """Enter a call in the ledger: seconds in programs and of its overhead."""
-        if (
-            self.whole.is_settled
-            and not self.race.callback_s
-            and self.is_timed
-            and self.clock.is_running
-        ):
-            whole_s = self.whole_s if self.whole.seconds is None else self.whole.seconds
-            is_idle = candidate == "whole" and self.is_idle(entry)
-            hoped_s = self._hoped_s(entry)
-            if self.watch.note(spent_s, whole_s, entry.dirty.bit_count(), hoped_s, is_idle=is_idle):
+        is_weighed = self.is_timed and self.clock.is_running and not self.race.callback_s
+        whole_s = self.whole.seconds
+        if not is_weighed or whole_s is None or not self.whole.is_settled:
+            return
+        may_learn = not entry.is_planned and self._may_gain(entry)
+        spent_s = program_s + overhead_s
+        if self.ledger.note_call(spent_s, whole_s, overhead_s, is_learning=may_learn):
+            if candidate != "whole":  # the machine may have changed since programs were timed
                 entries = [*self.entries.values(), *self.slices.entries.values()]
                 self.race.retime(entry.program for entry in entries)
-            if self.watch.rest:
-                self.journal.rested(self.watch.rest, self.verdict.sentence)
+            self.journal.bypassed(self.ledger.left, self.verdict.sentence)
+
+    def _may_gain(self, entry: Entry) -> bool:
+        """Whether a plan that waits for credit may save something: what was promised, before that
+        what is known roughly.
+        """
+        if entry.promise_s < math.inf:
+            return entry.promise_s < self.whole_s
+        return entry.clean_share > 0.0
 
     @property
     def verdict(self) -> Verdict:
         """What saving has been worth so far."""
-        return self.watch.verdict._replace(compile_s=self.whole.first_s)
+        return self.ledger.verdict._replace(compile_s=self.whole.first_s)

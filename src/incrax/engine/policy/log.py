@@ -1,4 +1,4 @@
-"""What the log says of a function: traces and why, plans, choices, evictions, rests.
+"""What the log says of a function: traces and why, plans, choices, evictions, bypasses.
 
 Logger `incrax`: INFO for what costs time or memory now and then, DEBUG for each choice.
 
@@ -83,11 +83,11 @@ class Journal(NamedTuple):
         )
         return len(variables)
 
-    def rested(self, num_calls: int, verdict: str) -> None:
+    def bypassed(self, num_calls: int, verdict: str) -> None:
         """Saving did not pay of late."""
         logger.info(
-            "%s: the whole function serves the next %d calls, as saving did not pay of late; is it "
-            "worth it so far: %s",
+            "%s: the next %d calls are those of jax.jit, as saving did not pay of late; is it worth "
+            "it so far: %s",
             *(self.name, num_calls, verdict),
         )
 

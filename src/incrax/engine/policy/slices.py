@@ -38,9 +38,6 @@ MAX_SHARE = 0.25
 rows.
 """
 
-WORTH_COUNTING_S = 3e-4
-"""Seconds of the whole function from which on changes of rows are counted during a rest."""
-
 ROWS_S = 1e-4
 """Seconds per call that it costs to find the rows and to look after what is saved for them."""
 
@@ -118,13 +115,14 @@ class Slices:
         return None if capacity is None else (leaves, capacity)
 
     def entry(
-        self, kind: RowKind, whole_s: float, other_s: float, value_of: ValueOf
+        self, kind: RowKind, weight: int, whole_s: float, other_s: float, value_of: ValueOf
     ) -> Entry | None:
-        """The record of a change that is used now, if its program serves it; else it takes
-        `other_s`. `value_of` has the inputs' values, of which a program may need indices.
+        """The record of a change that is used now, and stands for so many calls, if its program
+        serves it; else it takes `other_s`. `value_of` has the inputs' values, of which a program
+        may need indices.
         """
         entry = self._entry(kind)
-        entry.count += 1
+        entry.count += weight
         if entry.program is None and not entry.is_barred:
             self._plan_if_due(entry, kind, whole_s, value_of)
         if entry.program is None:
@@ -172,22 +170,6 @@ class Slices:
         pays = self.priming is not None and self.is_priming_used
         self.is_priming_used = False
         return pays
-
-    def is_due(self, kind: RowKind, num_calls: int, whole_s: float) -> bool:
-        """Count a change that stands for so many calls of a rest; whether a program serves it, or
-        it is time to make one.
-        """
-        entry = self._entry(kind)
-        entry.count += num_calls
-        if entry.program is not None:
-            return entry.candidate == "slices"
-        return not entry.is_barred and self.credit.allows_planning(
-            entry, whole_s, needs_prices=False
-        )
-
-    def is_worth_counting(self, kind: RowKind, whole_s: float) -> bool:
-        """Whether a change of rows may get a program that saves more than it takes to look."""
-        return self.is_open(kind) and whole_s > WORTH_COUNTING_S
 
     def is_open(self, kind: RowKind) -> bool:
         """Whether a change of rows may get a program yet."""

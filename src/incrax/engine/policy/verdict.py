@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 UNCHANGED_S = 1e-5
-REST_S = 2e-5
-"""Seconds that a call with nothing changed is taken to need, and that one of a rest needs beyond
+BYPASS_S = 1e-6
+"""Seconds that a call with nothing changed is taken to need, and that one of a bypass needs beyond
 the whole program.
 """
 
@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
     """What calls took so far.
 
     Fields: calls that were weighed; their seconds, in programs and of the overhead; seconds of the
-    whole program for them; calls with nothing changed and calls of rests, beside them; seconds of
+    whole program for them; calls with nothing changed and calls of bypasses, beside them; seconds of
     planning, compiling and trying; seconds to compile the whole program; the call since which those
     that were weighed, learning included, have taken less than the whole program would have (0: they
     have not); seconds that a call of late has gained; whether plans are being earned.
@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
     spent_s: float = 0.0
     whole_s: float = 0.0
     unchanged: int = 0
-    rested: int = 0
+    bypassed: int = 0
     learning_s: float = 0.0
     compile_s: float = 0.0
     ahead_since: int = 0
@@ -45,20 +45,19 @@ class Verdict(NamedTuple):
     @property
     def num_calls(self) -> int:
         """All of them."""
-        return self.calls + self.unchanged + self.rested
+        return self.calls + self.unchanged + self.bypassed
 
     @property
     def ours_s(self) -> float:
         """Seconds that all of them took, learning included."""
-        rests_s = self.rested * (self._each_s + REST_S)
-        return (
-            self.compile_s + self.learning_s + self.spent_s + rests_s + self.unchanged * UNCHANGED_S
-        )
+        bypassed_s = self.bypassed * (self._each_s + BYPASS_S)
+        unchanged_s = self.unchanged * UNCHANGED_S
+        return self.compile_s + self.learning_s + self.spent_s + bypassed_s + unchanged_s
 
     @property
     def jit_s(self) -> float:
         """Seconds that the whole program would have taken for all of them."""
-        return self.compile_s + self.whole_s + (self.rested + self.unchanged) * self._each_s
+        return self.compile_s + self.whole_s + (self.bypassed + self.unchanged) * self._each_s
 
     @property
     def _each_s(self) -> float:

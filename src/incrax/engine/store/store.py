@@ -27,15 +27,11 @@ from incrax._profiling import is_profiled, profiled
 from incrax.engine.compile.recycling import Pool
 from incrax.engine.inputs.leaves import (
     LeafValue,
-    as_entry,
-    as_value,
     changed_elements,
     changed_rows,
     has_bits_of,
     is_compared_by_identity,
-    known_value,
     resolved,
-    same_entry,
 )
 from incrax.engine.policy.chooser import Chooser
 from incrax.engine.program.dependence import ALWAYS, Layout
@@ -47,41 +43,31 @@ LARGE_BYTES = 2**20
 class State:
     """One version of everything that depends on the inputs.
 
-    Fields: entries (leaf values, or leaves whose objects never change) and their anchors; outputs;
-    saved values; the dirty set whose whole evaluation left saved values stale, if any; how often it
-    was a baseline since; a dirty set that reaches none of the saved values (-1: not known).
+    Fields: leaf values and their anchors; outputs; saved values; the dirty set whose whole
+    evaluation left saved values stale, if any; how often it was a baseline since; a dirty set that
+    reaches none of the saved values (-1: not known).
     """
 
-    __slots__ = ("_values", "anchors", "culprit", "entries", "harmless", "outputs", "saved", "uses")
+    __slots__ = ("anchors", "culprit", "harmless", "outputs", "saved", "uses", "values")
 
     def __init__(
         self,
-        entries: tuple[Any, ...],
+        values: tuple[LeafValue, ...],
         outputs: list[Any],
         saved: dict[Var, Any],
         culprit: int | None,
-        *,
-        are_values: bool = False,
     ) -> None:
-        self.entries = entries
-        self.anchors = tuple([e.anchor if type(e) is LeafValue else e for e in entries])
+        self.values = values
+        self.anchors = tuple([value.anchor for value in values])
         self.outputs = outputs
         self.saved = saved
         self.culprit = culprit
         self.uses = 0
         self.harmless = -1
-        self._values: tuple[LeafValue, ...] | None = entries if are_values else None
-
-    @property
-    def values(self) -> tuple[LeafValue, ...]:
-        """The leaf values; made when something is compared with them."""
-        if self._values is None:
-            self._values = tuple([as_value(entry) for entry in self.entries])
-        return self._values
 
     def copy(self) -> State:
         """The same version for another store: arrays are shared, the table is not."""
-        return State(self.entries, self.outputs, dict(self.saved), self.culprit)
+        return State(self.values, self.outputs, dict(self.saved), self.culprit)
 
 
 Pairs: TypeAlias = list[tuple[State, int]]
@@ -177,15 +163,6 @@ class Store:
         others = [s for s in self.states if s is not used]
         kept = others if used is None else [*others, used]
         self._set([*kept, state])
-
-    def replace(self, state: State) -> None:
-        """Add a version without saved values; where none has any, there is nothing to weigh or to
-        give away.
-        """
-        if self.pinned is not None or any([s.saved for s in self.states]):
-            self.commit(state, None)
-        else:
-            self.states = [self.states[-1], state] if self.versions > 1 and self.states else [state]
 
     def touch(self, state: State) -> None:
         """Mark a version as the most recently used."""
@@ -384,36 +361,6 @@ class Comparison:
             values[index] = resolve_leaf(index, leaves[index])
         return tuple(values)
 
-    def entries(
-        self, leaves: Sequence[Any], changed: Sequence[int], state: State
-    ) -> tuple[Any, ...] | None:
-        """The leaves as entries of a new state; None if they have the bits of a state, all but
-        `changed` its objects.
-
-        Comparing stops at the first difference.
-        """
-        entries = list(state.entries)
-        is_same = True
-        for index in changed:
-            old = entries[index]
-            new = entries[index] = self._entry(index, leaves[index], old)
-            is_same = is_same and (new is old or same_entry(old, new))
-        return None if is_same else tuple(entries)
-
-    def _entry(self, index: int, x: Any, old: Any) -> Any:
-        """The entry of a leaf: the old one where that has the bits of an array of NumPy."""
-        is_old = type(old) is LeafValue and self._has_bits_of(index, x, old)
-        return old if is_old else as_entry(x)
-
-    def taken_over(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """Entries of leaves; the latest version's for arrays of NumPy that have its bits, which are
-        then not copied to the device again.
-        """
-        olds = self.store.states[-1].entries
-        return tuple(
-            [self._entry(i, *pair) for i, pair in enumerate(zip(leaves, olds, strict=True))]
-        )
-
     def _resolve_leaf(self, index: int, x: Any) -> LeafValue:
         """The stored value with these bits, or a new one."""
         is_numpy = type(x) is np.ndarray
@@ -437,20 +384,6 @@ class Comparison:
                 self.unchanged_s.get(index, 0.0) + time.perf_counter() - start_s
             )
         return is_same
-
-    def dirty_after_rest(self, changed: Sequence[int]) -> int:
-        """The dirty set of the latest state against the one before it, with which it was not
-        compared in full.
-
-        If that one is gone, all of the leaves that were other objects.
-        """
-        if len(self.store.states) < 2:
-            return sum([self.layout.leaf_mask(index) for index in changed])
-        before, state = self.store.states[-2:]
-        values = tuple(
-            [known_value(new, [old]) for new, old in zip(state.values, before.values, strict=True)]
-        )
-        return self.dirty(values, before)
 
     def rows(
         self, values: tuple[LeafValue, ...], state: State, leaves: Sequence[int]

@@ -2,7 +2,7 @@
 
 const calls = data.calls;
 const numCalls = calls.seconds.length;
-const KIND_CLASSES = { 'plan': 'plan', 'segments': 'segments', 'whole': 'whole', 'whole (resting)': 'resting', 'saved outputs': 'outputs', 'first call': 'first', 'rows': 'plan' };
+const KIND_CLASSES = { 'plan': 'plan', 'segments': 'segments', 'whole': 'whole', 'saved outputs': 'outputs', 'first call': 'first', 'rows': 'plan' };
 const cursor = { call: numCalls - 1, lines: [], sliders: [] };
 
 function buildCharts() {

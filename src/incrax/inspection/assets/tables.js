@@ -16,7 +16,7 @@ function plansTable() {
     + (whole.first_s ? `its first run, with compilation, took ${duration(whole.first_s)}. ` : 'it has not run by itself yet. ')
     + `Trying candidates has cost ${whole.lost_s ? duration(whole.lost_s) : 'nothing'} so far.`
     + (data.worth ? ` Is saving worth it? ${data.worth[0].toUpperCase()}${data.worth.slice(1)}.` : '')
-    + (data.function.is_resting ? ' The engine rests: the whole function serves all calls for a while, since saving did not pay.' : '')));
+    + (data.function.bypasses ? ' The next calls are those of jax.jit, since saving did not pay.' : '')));
   if (!data.plans.length) {
     byId('plans-table').replaceChildren(make('p', {}, 'No change has been seen yet.'));
     return;

@@ -20,51 +20,50 @@ def model(a, b, x):
     return a * jnp.sum(jnp.exp(-b * x) * jnp.cos(x))
 
 
-def resting(calls=4):
-    """A function whose programs rest, and the engines of its chunks, the padded last one apart."""
+def bypassing(calls=4):
+    """A function whose programs bypass, and the engines of its chunks, the padded last one apart."""
     ours = incrax.incremental(model)
     for k in range(calls):
         ours(1.0 + k, 2.0 + k, ROWS)
     chunks = ours._rows.latest.chunks
     for kin in chunks.kin.values():
-        kin.chooser.watch.rest = LONG
+        kin.ledger.left = LONG
     return ours, chunks.engines()
 
 
 def test_every_call_equals_jit():
-    ours, _ = resting()
+    ours, _ = bypassing()
     for a, b in ((0.5, 2.0), (0.5, 3.0), (float("nan"), 3.0), (-0.0, 3.0), (-0.0, 3.0), (0.5, 2.0)):
         same(ours(a, b, ROWS), jax.jit(model)(a, b, DATA), factor=64)
 
 
 def test_one_chunk_is_compared_and_the_others_keep_nothing():
-    ours, engines = resting()
+    ours, engines = bypassing()
     chooser, ran = engines[0].chooser, ours.stats.ran
-    before = chooser.watch.rest
     ours(0.5, 7.0, ROWS)
-    assert chooser.watch.rest == before - 1
+    assert chooser.ledger.bypassed == 3
     assert ours.stats.ran == ran + sum(len(engine.facts.program.eqns) for engine in engines)
     of_four, padded = engines[:4], engines[4]
     assert [len(engine.store.states) > 0 for engine in of_four] == [True, False, False, False]
     assert padded.store.states
 
 
-def test_after_the_rest_every_chunk_is_compared_again():
-    ours, engines = resting()
+def test_after_the_bypass_every_chunk_is_compared_again():
+    ours, engines = bypassing()
     ours(0.5, 7.0, ROWS)
     for engine in engines:
-        engine.chooser.watch.rest = 0
+        engine.ledger.left = 0
     same(ours(0.5, 8.0, ROWS), jax.jit(model)(0.5, 8.0, DATA), factor=64)
     assert all(engine.store.states for engine in engines)
 
 
 def test_a_device_without_memory_is_asked_once_more(monkeypatch):
-    ours, engines = resting()
+    ours, engines = bypassing()
     whole, failures = engines[0].chooser.whole, []
     run = type(whole).__call__
 
     def fail_once(program, feeds, loads):
-        if program is whole and not failures and ours._rows.latest.chunks._counted:
+        if program is whole and not failures and ours._rows.latest.chunks._passes_by:
             failures.append(1)
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return run(program, feeds, loads)

@@ -1,0 +1,90 @@
+"""Calls that nobody looks at, while nothing pays: `jax.jit` of the function.
+
+Between two looks (`engine.policy.bypass`) a call is neither flattened nor compared nor recorded;
+`jax.jit` dispatches it by its own fast path. Arguments of another tree or other types make it trace
+the function, which refuses (`OtherTypesError`): such a call is looked at. `Incremental.__call__`
+does all this by itself, since each function of Python that is called takes a microsecond.
+
+In: the arguments of calls. Out: what is held of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from incrax import _jax
+from incrax._context import are_switches_on
+from incrax._program import OtherTypesError
+from incrax._stats import Stats
+from incrax.engine.call.engine import Engine
+from incrax.engine.call.verification import verifying
+from incrax.engine.inputs.leaves import IMMUTABLE
+from incrax.engine.inputs.signature import Signature
+from incrax.engine.store.store import is_any_deleted
+
+MAX_HELD_BYTES = 2**20
+"""Of results up to which the last one is held, for a call with the same arguments."""
+
+NOT_HELD: Any = object()
+"""Stands for a result."""
+
+NO_CALL: tuple[tuple[Any, ...], dict[str, Any], Any] = ((), {}, NOT_HELD)
+
+
+class Bypass:
+    """Calls of one signature.
+
+    Fields: `jax.jit` of the function of its arguments; the ledger; the arguments of the last call
+    that bypassed, by position and by keyword, and its result or `NOT_HELD`; whether results are
+    held; counters, and the equations of a call.
+
+    What it knows of the arguments are their objects: the same immutable ones have the last result.
+    Nothing is known of what is in a list, a dict or an array of NumPy, which may have changed.
+    """
+
+    __slots__ = ("holds_results", "jitted", "last", "ledger", "num_eqns", "stats")
+
+    def __init__(
+        self, jitted: Callable[..., Any], signature: Signature, engine: Engine, stats: Stats
+    ) -> None:
+        """`jitted` takes the arguments, or, where some leaves are static, those that are not."""
+        self.jitted = _of_arguments(jitted, signature) if signature.statics else jitted
+        self.ledger = engine.ledger
+        self.stats = stats
+        self.num_eqns = engine.num_eqns
+        result_bytes = sum(_jax.aval_bytes(var.aval) for _, var in engine.out_vars)
+        self.holds_results = result_bytes <= MAX_HELD_BYTES
+        self.last = NO_CALL
+
+    def is_held(self, args: tuple[Any, ...], result: Any) -> bool:
+        """Whether the last result is that of these objects, which are those of the last call."""
+        if result is NOT_HELD or not IMMUTABLE.issuperset(map(type, args)):
+            return False
+        if is_any_deleted([*args, *jax.tree.leaves(result)]):
+            return False
+        self.stats.calls += 1
+        self.stats.unchanged += 1
+        return True
+
+
+def is_looked_at() -> bool:
+    """Whether calls are verified here, or a switch that is off makes them other functions."""
+    return verifying() is not None or not are_switches_on()
+
+
+def _of_arguments(jitted: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """The function of its arguments, of one of those leaves that are not static.
+
+    It raises OtherTypesError where the static ones are others.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = _jax.flatten((args, kwargs))
+        if treedef != signature.treedef or not signature.same_statics(leaves):
+            raise OtherTypesError
+        return jitted(*signature.dynamic_leaves(leaves))
+
+    return run

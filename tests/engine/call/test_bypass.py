@@ -1,0 +1,351 @@
+"""While nothing pays, calls between two looks are those of `jax.jit`: right results, whatever comes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Failed, file_moves, same
+from hypothesis import given
+from hypothesis import strategies as st
+
+import incrax
+from incrax.engine.call.bypass import MAX_HELD_BYTES
+
+LONG = 10**6
+X = np.linspace(0.1, 2.0, 50)
+V = np.ones(2)
+
+
+def model(a, b, v, x):
+    return a * jnp.sum(jnp.exp(-b * x)) + jnp.sum(v), jnp.arctan2(a, b) + v
+
+
+def ledger(ours):
+    return ours._traces.latest.engine.ledger
+
+
+def num_bypassed(ours):
+    """Calls that bypassed since the last look."""
+    return ledger(ours).skipped
+
+
+def bypassing(fun=model, *args, calls=3, num=LONG, **kwargs):
+    """An incremental function whose next calls bypass."""
+    ours = incrax.incremental(fun)
+    for _ in range(calls):
+        ours(*args, **kwargs)
+    ledger(ours).left = num
+    ours._bypass = ours._traces.latest.bypass
+    return ours
+
+
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, 1.5, float("nan"), np.nextafter(1.0, 2.0), 1e300])
+VECTORS = st.lists(NUMBERS, min_size=2, max_size=2).map(np.array)
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS, VECTORS), min_size=1, max_size=40),
+    st.booleans(),
+    st.integers(1, 9),
+)
+def test_every_call_equals_jit_while_looks_come_and_go(points, as_arrays, num):
+    plain = jax.jit(model)
+    make = jnp.float64 if as_arrays else float
+    ours = bypassing(model, make(1.0), 1.0, np.ones(2), X)
+    for number, (a, b, v) in enumerate(points):
+        if number % num == 0:
+            ledger(ours).left = 0 if number % 2 else num
+            ours._bypass = ours._traces.latest.bypass
+        a, b, v = make(a), float(b), (jnp.asarray(v) if as_arrays else v)
+        for mine, known in zip(ours(a, b, v, X), plain(a, b, v, X), strict=True):
+            same(mine, known)
+            np.testing.assert_array_equal(np.signbit(mine), np.signbit(known))
+
+
+def test_the_same_objects_run_nothing():
+    x = jnp.asarray(X)
+    ours = bypassing(lambda a, x: a * jnp.sum(x), 1.0, x)
+    a = 3.0
+    known = ours(a, x)
+    before = ours.stats.as_dict()
+    assert ours(a, x) is known
+    after = ours.stats.as_dict()
+    assert after["ran"] == before["ran"]
+    assert after["unchanged"] == before["unchanged"] + 1
+    assert after["calls"] == before["calls"] + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: np.ones(2), lambda v: v.__setitem__(0, 7.0)),
+        (lambda: [1.0, 2.0], lambda v: v.__setitem__(0, 7.0)),
+        (lambda: {"a": 1.0}, lambda v: v.update(a=7.0)),
+    ],
+    ids=["array of NumPy", "list", "dict"],
+)
+def test_what_may_change_in_place_is_never_taken_for_unchanged(make, change):
+    fun = lambda v: sum(map(jnp.sum, jax.tree.leaves(v)))
+    value = make()
+    ours = bypassing(fun, value)
+    ours(value)
+    change(value)
+    same(ours(value), jax.jit(fun)(value))
+    assert num_bypassed(ours) == 2
+
+
+def test_large_results_are_not_held():
+    size = MAX_HELD_BYTES // 8 + 1
+    ours = bypassing(lambda x: jnp.broadcast_to(x, (size,)), 1.0)
+    x = 2.0
+    result = weakref.ref(ours(x))
+    gc.collect()
+    assert result() is None
+    ours(x)
+    assert num_bypassed(ours) == 2
+
+
+def test_calls_are_counted():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    before = ours.stats.as_dict()
+    for number in range(5):
+        ours(10.0 + number, 2.0, V, X)
+    assert num_bypassed(ours) == 5
+    after = ours.stats.as_dict()
+    assert after["calls"] - before["calls"] == 5
+    assert after["ran"] - before["ran"] == 5 * ours.explain().num_equations
+
+
+def test_the_report_says_that_nobody_looked():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    ours(1.0, 3.0, V, X)
+    report = ours.explain().as_dict()
+    assert list(report["changed"]) == ["not compared"]
+    assert report["served_by"] == "whole"
+    assert report["num_ran"] == report["num_equations"]
+    assert ours.explain(1.0, 3.0, V, X).as_dict()["served_by"] == "whole"
+
+
+def test_looks_come_back_and_the_history_has_their_numbers():
+    ours = bypassing(model, 1.0, 2.0, V, X, num=5)
+    for number in range(7):
+        same(ours(5.0 + number, 2.0, V, X)[0], jax.jit(model)(5.0 + number, 2.0, V, X)[0])
+    assert ledger(ours).bypassed == 5
+    assert list(ours.explain().as_dict()["changed"]) == ["a"]
+    history = ours._traces.latest.engine.history
+    assert [call.number for call in history.calls()] == [0, 1, 2, 8, 9]
+
+
+OTHERS = {
+    "another type": (np.float32(3.0), 2.0, V, X),
+    "an integer": (3, 2.0, V, X),
+    "another shape": (30.0, 2.0, np.ones((2, 1)), X),
+    "another tree": ((30.0,), 2.0, V, X),
+    "a word": (30.0, 2.0, "word", X),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_types_are_looked_at(name):
+    def fun(a, b, v, x):
+        v = 1.0 if isinstance(v, str) else v
+        return model(jnp.sum(jnp.asarray(a)), b, v, x)
+
+    ours = bypassing(fun, 1.0, 2.0, V, X)
+    args = OTHERS[name]
+    plain = jax.jit(fun, static_argnums=2) if name == "a word" else jax.jit(fun)
+    for mine, known in zip(ours(*args), plain(*args), strict=True):
+        same(mine, known)
+    assert ours.stats.traces == 2
+    assert num_bypassed(ours) == 0
+    same(ours(31.0, 2.0, V, X)[0], jax.jit(fun)(31.0, 2.0, V, X)[0])
+
+
+def test_arguments_by_keyword_are_those_of_jit():
+    ours = bypassing(model, 1.0, 2.0, v=V, x=X)
+    same(ours(4.0, 2.0, v=V, x=X)[0], jax.jit(model)(4.0, 2.0, V, X)[0])
+    assert num_bypassed(ours) == 1
+    same(ours(5.0, b=2.0, v=V, x=X)[0], jax.jit(model)(5.0, 2.0, V, X)[0])
+    assert ours.stats.traces == 2
+
+
+def test_static_leaves_are_compared():
+    fun = lambda module, x: (2.0 if module["name"] == "twice" else 1.0) * x
+    ours = bypassing(fun, {"name": "twice", "w": 1.0}, 3.0)
+    assert float(ours({"name": "twice", "w": 1.0}, 4.0)) == 8.0
+    assert num_bypassed(ours) == 1
+    assert float(ours({"name": "once", "w": 1.0}, 4.0)) == 4.0
+    assert ours.stats.traces == 2
+
+
+def test_modules_with_functions_among_their_leaves_bypass():
+    module = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
+    fun = lambda module, x: module(x)
+    ours = bypassing(fun, module, jnp.ones(2))
+    same(ours(module, jnp.zeros(2)), fun(module, jnp.zeros(2)))
+    assert num_bypassed(ours) == 1
+
+
+@pytest.mark.parametrize("setting", [jax.enable_x64, jax.debug_nans])
+def test_another_configuration_is_looked_at(setting):
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    with setting(not jax.config.jax_enable_x64 if setting is jax.enable_x64 else True):
+        mine = ours(30.0, 2.0, V, X)[0]
+        known = jax.jit(model)(30.0, 2.0, V, X)[0]
+    assert mine.dtype == known.dtype
+    np.testing.assert_allclose(mine, known, rtol=1e-5)
+
+
+def test_the_precision_of_products_is_that_of_the_call():
+    ours = bypassing(lambda x: x @ x, jnp.eye(3, dtype=jnp.float32))
+    with jax.default_matmul_precision("highest"):
+        ours(2.0 * jnp.eye(3, dtype=jnp.float32))
+    assert ours.stats.traces == 2
+    assert num_bypassed(ours) == 0
+
+
+def test_nans_are_refused_where_that_is_asked_for():
+    ours = bypassing(lambda x: jnp.log(x), 1.0)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        ours(-1.0)
+
+
+def test_under_a_transformation_and_without_compiling_the_function_is_called_as_it_is():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    num_before = ours.stats.transparent
+    slope = jax.grad(lambda a: ours(a, 2.0, V, X)[0])(3.0)
+    np.testing.assert_allclose(slope, np.sum(np.exp(-2.0 * X)), rtol=1e-12)
+    with jax.disable_jit():
+        ours(30.0, 2.0, V, X)
+    jax.jit(lambda a: a + ours(30.0, 2.0, V, X)[0])(1.0)
+    assert ours.stats.transparent == num_before + 3
+    assert num_bypassed(ours) == 0
+
+
+def test_after_the_caches_of_jax_were_cleared_it_is_the_program_that_was_traced():
+    scale = [2.0]
+    ours = bypassing(lambda x: scale[0] * x, 1.0)
+    scale[0] = 3.0
+    jax.clear_caches()
+    assert float(ours(5.0)) == 10.0
+    assert num_bypassed(ours) == 1
+
+
+def test_a_call_is_verified_where_that_is_asked_for():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    with incrax.verify(every=1):
+        ours(30.0, 2.0, V, X)
+    assert num_bypassed(ours) == 0
+
+
+def test_a_switch_that_is_off_is_looked_at():
+    from incrax import bijectors
+
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    with bijectors.set_record_flow_graph(False):
+        same(ours(30.0, 2.0, V, X)[0], jax.jit(model)(30.0, 2.0, V, X)[0])
+    assert ours.stats.traces == 2
+
+
+def test_a_deleted_input_raises_with_its_name():
+    a = jnp.asarray(2.0)
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    ours(a, 2.0, V, X)
+    a.delete()
+    for _ in range(2):
+        with pytest.raises(incrax.errors.DeletedInputError, match="`a`"):
+            ours(a, 2.0, V, X)
+    same(ours(3.0, 2.0, V, X)[0], jax.jit(model)(3.0, 2.0, V, X)[0])
+
+
+def test_deleted_results_are_computed_again():
+    x = jnp.asarray(X)
+    ours = bypassing(lambda a, x: a * jnp.sum(x), 1.0, x)
+    a = 3.0
+    value = ours(a, x)
+    known = float(value)
+    value.delete()
+    assert float(ours(a, x)) == known
+
+
+def test_effects_and_calls_to_the_host_are_always_looked_at():
+    seen = []
+
+    def noisy(a, x):
+        jax.debug.callback(lambda value: seen.append(float(value)), a)
+        return a * jnp.sum(x)
+
+    ours = bypassing(noisy, 1.0, X)
+    assert ours._traces.latest.bypass is None
+    seen.clear()
+    for _ in range(3):
+        ours(5.0, X)
+    jax.effects_barrier()
+    assert seen == [5.0] * 3
+
+
+def test_results_that_failed_after_their_call_are_no_version():
+    ours = incrax.incremental(model)
+    known = float(ours(3.0, 2.0, V, X)[0])
+    engine = ours._traces.latest.engine
+    engine.store.states[-1].outputs[0] = failed = Failed()
+    engine.chooser.clock.unproven = [failed]
+    assert float(ours(3.0, 2.0, V, X)[0]) == known
+
+
+def test_a_checkpoint_is_that_of_the_last_call():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    known = ours(30.0, 2.0, V, X)
+    ours.checkpoint()
+    for number in range(4):
+        ours(40.0 + number, 2.0, V, X)
+    for mine, other in zip(ours.rollback(), known, strict=True):
+        same(mine, other)
+
+
+def test_a_fork_has_a_ledger_of_its_own():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    other = ours.fork()
+    for mine, known in zip(other(30.0, 2.0, V, X), jax.jit(model)(30.0, 2.0, V, X), strict=True):
+        same(mine, known)
+    assert ledger(other) is not ledger(ours)
+    assert num_bypassed(ours) == 0
+    assert other.stats.calls == 1
+
+
+def test_threads_bypass_together():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    plain = jax.jit(model)
+    wrong = []
+
+    def work(first):
+        for number in range(50):
+            a = first + number
+            wrong.extend([a] * (float(ours(a, 2.0, V, X)[0]) != float(plain(a, 2.0, V, X)[0])))
+
+    threads = [threading.Thread(target=work, args=(1000.0 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_clear_drops_what_is_held():
+    ours = bypassing(lambda x: x + 1, np.zeros(3))
+    result = weakref.ref(ours(np.ones(3)))
+    ours.clear()
+    gc.collect()
+    assert result() is None
+
+
+def test_a_call_takes_few_moves_between_files():
+    ours = bypassing(model, 1.0, 2.0, V, X)
+    assert file_moves(lambda: ours(30.0, 2.0, V, X)) <= 6

@@ -1,0 +1,132 @@
+"""The ledger: looks that gain nothing take a small share of the whole program's time, and stand for
+the calls that nobody looked at.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from incrax.engine.policy import bypass
+from incrax.engine.policy.bypass import MAX_BYPASSED, MAX_CREDIT, Ledger
+
+SHARE = 0.01
+WHOLE_S = 1e-3
+LOOK_S = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def _looks_take_a_hundredth(monkeypatch):
+    monkeypatch.setattr(bypass, "LOOK_SHARE", SHARE)
+
+
+def look(ledger, gained_s=-LOOK_S, whole_s=WHOLE_S):
+    """A call that is looked at."""
+    ledger.begin_look(whole_s)
+    overhead_s = LOOK_S
+    return ledger.note_call(whole_s - gained_s, whole_s, overhead_s)
+
+
+def skip(ledger):
+    """A call bypasses: what `Incremental.__call__` writes."""
+    ledger.left -= 1
+    ledger.skipped += 1
+
+
+def bypass_all(ledger):
+    """The calls that may bypass now."""
+    number = 0
+    while ledger.left:
+        skip(ledger)
+        number += 1
+    return number
+
+
+def run(ledger, num_calls, gained_s=-LOOK_S, whole_s=WHOLE_S):
+    """How many of so many calls are looked at."""
+    num_looks = 0
+    for _ in range(num_calls):
+        if ledger.left:
+            skip(ledger)
+        else:
+            look(ledger, gained_s, whole_s)
+            num_looks += 1
+    return num_looks
+
+
+@pytest.mark.parametrize("whole_s", [1e-5, 1e-4, 1e-3, 5e-3])
+def test_looks_without_a_gain_take_their_share(whole_s):
+    num_calls = 200_000
+    lost_s = run(Ledger(), num_calls, whole_s=whole_s) * LOOK_S
+    assert 0.5 * SHARE <= lost_s / (num_calls * whole_s) <= 1.2 * SHARE
+
+
+def test_a_function_that_takes_long_is_always_looked_at():
+    assert run(Ledger(), 1000, whole_s=1.0) == 1000
+
+
+def test_gains_never_bypass():
+    ledger = Ledger()
+    assert run(ledger, 1000, gained_s=1e-4) == 1000
+
+
+def test_after_gains_some_losses_are_borne():
+    ledger = Ledger()
+    run(ledger, 1000, gained_s=1e-3)
+    num_looks = 0
+    while not ledger.left:
+        look(ledger)
+        num_looks += 1
+    assert 0.5 * MAX_CREDIT <= num_looks <= 2 * MAX_CREDIT
+
+
+def test_what_pays_in_turns_with_what_does_not_is_looked_at():
+    ledger = Ledger()
+    for _ in range(1000):
+        assert not ledger.left
+        look(ledger, 3e-4)
+        assert not ledger.left
+        look(ledger, -LOOK_S)
+
+
+def test_compiling_pays_for_the_first_looks():
+    ledger, other = Ledger(), Ledger()
+    other.note_compiled(100 * LOOK_S / SHARE)
+    assert run(ledger, 100) < 20
+    assert run(other, 100) > 80
+
+
+def test_after_a_bypass_two_calls_are_looked_at_and_stand_for_all():
+    ledger = Ledger()
+    look(ledger)
+    number = bypass_all(ledger)
+    assert number > 1
+    look(ledger)
+    assert (ledger.left, ledger.weight) == (0, 0)
+    look(ledger)
+    assert ledger.weight == number + 2
+
+
+def test_no_bypass_is_longer_than_it_may_be():
+    ledger = Ledger()
+    look(ledger, gained_s=-1e3)
+    assert ledger.left == MAX_BYPASSED
+
+
+def test_the_verdict_counts_calls_that_bypassed():
+    ledger = Ledger()
+    num_looks = run(ledger, 1000)
+    verdict = ledger.verdict
+    assert verdict.calls == num_looks
+    assert verdict.num_calls == 1000
+    assert verdict.jit_s == pytest.approx(1000 * WHOLE_S)
+    lost_s = num_looks * LOOK_S + verdict.bypassed * 1e-6
+    assert verdict.ours_s == pytest.approx(1000 * WHOLE_S + lost_s)
+
+
+def test_the_call_since_which_it_has_paid_is_known():
+    ledger = Ledger()
+    look(ledger)
+    look(ledger, 5e-4)
+    assert ledger.verdict.ahead_since == 2
+    ledger.note_learning(1.0)
+    assert ledger.verdict.ahead_since == 0
