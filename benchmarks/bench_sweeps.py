@@ -7,6 +7,9 @@ hand, and a step that costs no more than 1.5 times as much among 1e6 groups as a
 
 - *groups*: effects of vectorised groups, a robust likelihood.
 - *crossed*: planes and airports of as many flights as the demo has, by two look-ups.
+- *gibbs*: whole chains, their compilation included: `samplers.gibbs` with a walk on each effect,
+  against a `lax.scan` over the whole log-density; of the sweeps after compilation at least 5 or 10
+  times as many.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from harness import JIT, OURS, Line, Options, Speed, limit, within
 from jax import lax
 
 import incrax
+from incrax import samplers
 
 HAND = "by hand"
 STEP = 0.3
@@ -118,6 +122,10 @@ def lines(options: Options) -> Iterator[Line]:
         at = (jnp.zeros(4_037), jnp.zeros(104), *data, y)
         yield _line(name, crossed, at, 20 if options.quick else 200, 50.0, options, hand=False)
     yield from _flat(options)
+    for num, size, least in ((100, 1_000, 5.0), (1_000, 80, 10.0)):
+        name = f"samplers.gibbs, {num:,} groups of {size:,}"
+        if options.only in name:
+            yield _chain(name, num, size, least, options)
 
 
 def _line(
@@ -169,6 +177,38 @@ def _flat(options: Options) -> Iterator[Line]:
         line.checks.append(limit("times the first", seconds / first, 1.5))
         line.cells["us a step"] = f"{1e6 * seconds / 20_000:.2f}"
         yield line
+
+
+def _chain(name: str, num: int, size: int, least: float, options: Options) -> Line:
+    """A chain of 60 sweeps from the call to the samples; what a sweep takes is the difference to
+    one of a third of them.
+    """
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(num, size)))
+    sweeps = 6 if options.quick else 60
+
+    def ours(num_sweeps: int) -> Any:
+        walks = {"theta[*]": samplers.Walk(STEP)}
+        at = jnp.zeros(num), y
+        found = samplers.gibbs(density, *at, updates=walks, key=1, num_sweeps=num_sweeps)
+        return found.samples.var()
+
+    def whole(num_sweeps: int) -> Any:
+        turns = proposals(num, num * num_sweeps)
+        turns = (jnp.tile(jnp.arange(num), num_sweeps), *turns[1:])
+        return by_whole(density)(jnp.zeros(num), (y,), density(jnp.zeros(num), y), turns)
+
+    forms = {OURS: ours, JIT: whole}
+    found = harness.compare(forms, lambda _: (sweeps,), options.rounds, warm=1, rtol=None)
+    third = harness.compare(forms, lambda _: (sweeps // 3,), options.rounds, warm=0, rtol=None)
+    sweep_s = {
+        form: (found[form].median - third[form].median) / (sweeps - sweeps // 3) for form in forms
+    }
+    line = harness.timing_line(name, found)
+    ratio = sweep_s[JIT] / max(sweep_s[OURS], 1e-9)
+    line.numbers["a sweep, jax.jit / incrax"] = ratio
+    line.cells["a sweep"] = f"{1e3 * sweep_s[OURS]:.2f} ms, {ratio:.0f} times less"
+    line.checks.append(limit("a sweep, of the whole's seconds", 1.0 / ratio, 1.0 / least))
+    return line
 
 
 def main() -> None:

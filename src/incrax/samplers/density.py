@@ -77,11 +77,11 @@ class Density:
         """Vectors of shape (*batch, n) in the shape of the selection, each leaf of shape (*batch,
         *shape).
         """
-        return self.selection.tree(self._split(np.asarray(x)))
+        return self.selection.tree(self.split(np.asarray(x)))
 
     def of_vector(self) -> Callable[[Any], Any]:
         """The log-density as a function of a vector, traced or not; see `of_leaves`."""
-        return self._of(self._split)
+        return self._of(self.split)
 
     def of_tree(self) -> Callable[[Any], Any]:
         """The log-density as a function of a tree in the shape of the selection, None where nothing
@@ -136,13 +136,14 @@ class Density:
         placed = {k: x for k, x in zip(mirror.positions, leaves, strict=True) if k is not None}
         return [placed[k] for k in range(len(self.shapes))]
 
-    def _split(self, x: Any) -> list[Any]:
+    def split(self, x: Any) -> list[Any]:
+        """Vectors of shape (*batch, n) as leaves of shape (*batch, *shape)."""
         sizes = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
         batch = x.shape[:-1]
         array = jnp if isinstance(x, jax.Array) else np
         parts = array.split(x, sizes, axis=-1)
         return [
-            part.reshape(*batch, *shape) for part, shape in zip(parts, self.shapes, strict=True)
+            part.reshape((*batch, *shape)) for part, shape in zip(parts, self.shapes, strict=True)
         ]
 
 

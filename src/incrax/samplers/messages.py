@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from incrax._messages import NUM_SHOWN
@@ -60,6 +60,27 @@ def not_an_update(block: str, kind: str) -> TypeError:
         f"`gibbs(updates=...)` got {kind} for `{block}`. {_UNTOUCHED} Pass a `Walk`, a "
         "`Hamiltonian` or a "
         "`Conditional` for each block."
+    )
+
+
+def not_compiled(block: str, kind: str) -> TypeError:
+    """An update that no compiled sweep can make."""
+    return TypeError(
+        f"`gibbs(updates=...)` got a {kind} for `{block}`, and a block named by `[*]`: sweeps with "
+        f"such a block are one compiled program, in which blocks move by `Walk` alone. {_UNTOUCHED} "
+        "Pass a `Walk` for it, or name the rows one by one."
+    )
+
+
+def unequal_rows(block: str, lengths: Mapping[str, int | None]) -> BlockError:
+    """Inputs whose rows are to move together and do not match."""
+    seen = ", ".join(
+        f"`{path}` has {'no rows there' if num is None else f'{num} rows'}"
+        for path, num in lengths.items()
+    )
+    return BlockError(
+        f"Rows of `{block}` cannot move together: {seen}. {_UNTOUCHED} Name inputs with as many "
+        "rows, each with `[*]`, or make them blocks of their own."
     )
 
 

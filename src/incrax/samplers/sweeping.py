@@ -6,6 +6,7 @@ In: a log-density, blocks and how they move, a key. Out: a `Chain`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from incrax._progress import Meter
 from incrax.engine.inputs.paths import is_within
 from incrax.samplers.blocking import Blocks
 from incrax.samplers.chain import Chain, generator
+from incrax.samplers.compiled_sweeps import ROWS, compiled_gibbs, is_by_rows
 from incrax.samplers.density import Density
 from incrax.samplers.messages import (
     bad_start,
@@ -54,7 +56,8 @@ def gibbs(
         *args: its arguments at the start; those that are not sampled stay.
         updates: for each block, named by a path as `explain()` prints it or a tuple of paths, how
             it moves: a `Walk`, a `Hamiltonian` or a `Conditional`. Each moves once a sweep, in this
-            order.
+            order. `"theta[*]"`: each row of theta, along its first axis, is a block of its own;
+            whole sweeps are then one compiled program, and all blocks must walk.
         key: a key of `jax.random`, or an integer.
         num_sweeps: samples, one after each sweep.
         wrt: what is sampled; see `grad`. None: the first argument.
@@ -70,8 +73,9 @@ def gibbs(
         UnknownInputError: a block names nothing that is sampled.
         TypeError: an update is none, or the function returns something else than one number.
 
-    Cost: per step one evaluation of what its block reaches. A `Hamiltonian` evaluates value and
-        gradient by its block alone, by an incremental function of its own.
+    Cost: per step one evaluation of what its block reaches; of a row some microseconds, see
+        `Incremental.sites`, which also says what makes a step read all rows. A `Hamiltonian`
+        evaluates value and gradient by its block alone, by an incremental function of its own.
 
     Example:
         >>> import jax.numpy as jnp
@@ -88,6 +92,8 @@ def gibbs(
             raise not_an_update(str(name), type(update).__name__)
     groups = [_named(density.names, name) for name in updates]
     _check_cover(density.names, groups)
+    if any(map(is_by_rows, updates)):
+        return compiled_gibbs(density, updates, groups, key, num_sweeps, progress=progress)
     made = [_block(density, names) for names in groups]
     pairs = list(zip(made, updates.values(), strict=True))
 
@@ -216,17 +222,22 @@ def _named(names: Sequence[str], asked: Any) -> tuple[str, ...]:
     """
     parts = asked if isinstance(asked, tuple) else (asked,)
     for part in parts:
-        if not isinstance(part, str) or not any(is_within(name, part) for name in names):
+        if not isinstance(part, str) or not any(_is_of(name, part) for name in names):
             raise unknown_input(str(part), names)
-    return tuple(dict.fromkeys(name for part in parts for name in names if is_within(name, part)))
+    return tuple(dict.fromkeys(name for part in parts for name in names if _is_of(name, part)))
+
+
+def _is_of(name: str, part: str) -> bool:
+    """Whether an element is within what a path names, by rows or not."""
+    return is_within(name, part.removesuffix(ROWS))
 
 
 def _check_cover(names: Sequence[str], groups: Sequence[Sequence[str]]) -> None:
-    found = [name for group in groups for name in group]
-    twice = [name for name in names if found.count(name) > 1]
+    found = Counter(name for group in groups for name in group)
+    twice = [name for name in names if found[name] > 1]
     if twice:
         raise overlapping_blocks(twice)
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if not found[name]]
     if missing:
         raise missing_in_blocks(missing)
 

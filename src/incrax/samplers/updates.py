@@ -6,7 +6,7 @@ In: where a chain is, a block. Out: where it is next. It must not know other blo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -81,7 +81,7 @@ class Walk:
         """So many steps."""
         if self.times < 1:
             raise wrong_number("Walk(times=...)", self.times)
-        width = _widths("Walk", self.width, block)
+        width = widths_of("Walk", self.width, block.names)
         for _ in range(self.times):
             x = block.at(place.x, place.x[block.places] + width * rng.normal(size=width.size))
             moved = Position(x, block.value(x))
@@ -110,8 +110,8 @@ class Hamiltonian:
         """One trajectory; where it leaves the support it is rejected."""
         if self.num_steps < 1:
             raise wrong_number("Hamiltonian(num_steps=...)", self.num_steps)
-        _widths("Hamiltonian", self.step_size, block)
-        width = _widths("Hamiltonian", self.width, block)
+        widths_of("Hamiltonian", self.step_size, block.names)
+        width = widths_of("Hamiltonian", self.width, block.names)
         momentum = rng.normal(size=width.size)
         start_kinetic = 0.5 * momentum @ momentum
         num_steps = int(rng.integers((self.num_steps + 1) // 2, self.num_steps + 1))
@@ -163,11 +163,16 @@ class Conditional:
         return drawn
 
 
-def _widths(update: str, width: Any, block: Block) -> np.ndarray:
+def widths_of(update: str, width: Any, names: Sequence[str]) -> np.ndarray:
+    """A width for each of these elements.
+
+    Raises:
+        ProposalError: there are other numbers of them, or one is not positive.
+    """
     widths = np.asarray(width, np.float64)
-    is_fitting = widths.shape in ((), (len(block.names),)) and bool(
+    is_fitting = widths.shape in ((), (len(names),)) and bool(
         np.all(widths > 0) and np.all(np.isfinite(widths))
     )
     if not is_fitting:
-        raise wrong_width(update, repr(width), block.names)
-    return np.broadcast_to(widths, (len(block.names),))
+        raise wrong_width(update, repr(width), names)
+    return np.broadcast_to(widths, (len(names),))
