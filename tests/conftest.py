@@ -17,11 +17,13 @@ import jax
 import pytest
 from jax._src import compiler
 
-from incrax.engine.policy import bypass
+from incrax.engine.policy import bypass, candidates, chooser
 
 jax.config.update("jax_enable_x64", True)
 
-bypass.LOOK_SHARE = 1e9  # every call is looked at: the functions of tests take no time
+# The functions of tests take no time: every call is looked at, and small gains count.
+bypass.LOOK_SHARE = 1e9
+candidates.UPKEEP_S = chooser.UPKEEP_S = 5e-6
 
 common = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck)}
 hypothesis.settings.register_profile("default run", derandomize=True, max_examples=3, **common)
