@@ -920,12 +920,6 @@ MUTANTS = [
         "t",
     ),
     Mutant(
-        "a rest that compares one leaf only",
-        "engine/store/store.py",
-        "            is_same = is_same and (new is old or same_entry(old, new))",
-        "            is_same = same_entry(old, new)",
-    ),
-    Mutant(
         "packed leaves without their weak type",
         "engine/compile/packing.py",
         "_jax.as_weak(part) if aval.weak_type else part",
@@ -953,8 +947,8 @@ MUTANTS = [
     Mutant(
         "another array taken for an equal one that was deleted",
         "engine/inputs/leaves.py",
-        "return not value.is_deleted() and same_value(value, as_value(new))",
-        "return same_value(value, as_value(new))",
+        "if old is not tried and not old.is_deleted() and same_value(old, new):",
+        "if old is not tried and same_value(old, new):",
     ),
     Mutant(
         "exact policy chooses programs by what was called",
@@ -1062,8 +1056,8 @@ MUTANTS = [
     Mutant(
         "leaves compared with a version that was dropped",
         "engine/call/engine.py",
-        "changed = resting = None",
-        "pass",
+        "            changed = None",
+        "            pass",
     ),
     Mutant(
         "a difference is read as a sum",
@@ -1114,10 +1108,10 @@ MUTANTS = [
         "elapsed",
     ),
     Mutant(
-        "rests by the clock where it must not decide",
+        "calls bypass by the clock where it must not decide",
         "engine/policy/chooser.py",
-        "and self.is_timed and self.clock.is_running",
-        "and self.is_timed",
+        "is_weighed = self.is_timed and self.clock.is_running",
+        "is_weighed = self.is_timed",
     ),
     Mutant(
         "races where the clock must not decide",
