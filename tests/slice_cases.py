@@ -91,6 +91,62 @@ def smoothed(theta, scale):
     return jax.lax.scan(lambda c, x: (0.9 * c + x, c), scale, jnp.sort(theta))[0]
 
 
+def ring(theta, coupling):
+    """Neighbours on a ring, by `roll`."""
+    return jnp.sum(jnp.tanh(theta * (jnp.roll(theta, 1) + coupling * jnp.roll(theta, -1))))
+
+
+def lattice(spins, coupling):
+    """A lattice of rows and columns in one line; the products of neighbours to the right and below."""
+    right, below = jnp.roll(spins, -1), jnp.roll(spins, -6)
+    return coupling * jnp.sum(spins * right + spins * below) + jnp.max(right - below)
+
+
+def walk(theta, scale):
+    """Steps of a random walk, and second differences."""
+    steps = jnp.diff(theta)
+    bends = theta[2:] - 2 * theta[1:-1] + theta[:-2]
+    return jnp.sum(jax.scipy.stats.norm.logpdf(steps, 0.0, scale)) - jnp.sum(jnp.abs(bends)), steps
+
+
+def spread(theta, scale):
+    """Three steps of a stencil with open ends; rows of two."""
+    x = jnp.stack([theta, theta**2], axis=1)
+    for _ in range(3):
+        ends = jnp.pad(x, ((1, 1), (0, 0)), constant_values=0.5)
+        x = x + 0.1 * scale * jnp.sin(ends[2:] - 2 * x + ends[:-2])
+    return jnp.sum(x**2), jnp.max(x, axis=0)
+
+
+def every_other(theta, scale):
+    """Strides, reversal, joined parts and gaps; a check of parts against other parts."""
+    black, white = theta[::2], theta[1::2]
+    both = jnp.concatenate([black[::-1] * scale, jnp.tanh(white)])
+    apart = jax.lax.pad(white, 1.0, ((2, -3, 1),))
+    first, last = jnp.split(theta, 2)
+    return jnp.sum(both**2), jnp.prod(1 + 0.1 * apart), jnp.sum(first * last), jnp.sum(both * theta)
+
+
+def counted_neighbours(theta, scale):
+    """A look-up of what neighbours make."""
+    return jnp.sum((OBSERVED - scale * (theta + jnp.roll(theta, 1))[IDS]) ** 2)
+
+
+def pairs(strength, scale):
+    """Games between two of many: two look-ups of one array meet."""
+    ahead = scale * (strength[IDS] - strength[IDS[::-1]])
+    return jnp.sum(jax.nn.log_sigmoid(ahead)) - 0.5 * jnp.sum(strength**2)
+
+
+def graph(features, weight):
+    """Messages along edges, two hops."""
+    hidden = jnp.tanh(features)
+    for _ in range(2):
+        message = jnp.tanh(weight * hidden[IDS] + hidden[IDS[::-1]])
+        hidden = 0.1 * jax.ops.segment_sum(message, IDS, NUM) + features
+    return jnp.sum(hidden**2)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -127,6 +183,21 @@ CASES = {
     "largest": Case(with_gradient(largest, 0), (THETA, 0.5)),
     "products": Case(products, (THETA, 0.5)),
     "columns": Case(with_gradient(columns, 1), (RNG.normal(size=(NUM, 4)), 0.3)),
+    "ring": Case(ring, (THETA, 0.5)),
+    "ring, gradient": Case(with_gradient(ring, 0, 1), (THETA, 0.5)),
+    "lattice": Case(lattice, (np.sign(THETA), 0.5)),
+    "walk": Case(walk, (THETA, 0.5)),
+    "walk, gradient": Case(jax.grad(lambda *args: walk(*args)[0], (0, 1)), (THETA, 0.5)),
+    "spread": Case(spread, (THETA, 0.5)),
+    "spread, gradient": Case(jax.grad(lambda *args: spread(*args)[0], (0, 1)), (THETA, 0.5)),
+    "every other": Case(every_other, (THETA, 0.5)),
+    "every other, gradient": Case(
+        jax.grad(lambda *args: sum(every_other(*args)), (0, 1)), (THETA, 0.5)
+    ),
+    "look-up of neighbours": Case(counted_neighbours, (THETA, 0.5)),
+    "pairs": Case(pairs, (THETA, 0.5)),
+    "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),
+    "graph": Case(graph, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
     "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
 }

@@ -86,6 +86,23 @@ class Reads(NamedTuple):
     moved: Callable[[], np.ndarray] | None = None
 
 
+class Run(NamedTuple):
+    """Rows of an output that are rows of an operand: `out + i * out_step` is `first + i * step`,
+    for 0 <= i < count.
+    """
+
+    operand: int
+    out: int
+    first: int
+    count: int
+    out_step: int = 1
+    step: int = 1
+
+    def reversed(self) -> Run:
+        """From the rows of the output to those of the operand."""
+        return Run(self.operand, self.first, self.out, self.count, self.step, self.out_step)
+
+
 class View:
     """What a rule may know of an equation besides its parameters. This one: nothing but literals.
 
@@ -202,6 +219,8 @@ class Primitive:
 
     Fields:
         index: how outputs read operands.
+        runs: where rows along an axis go that an equation moves by fixed distances: for each output,
+            the runs of rows of its operands; a last operand fills what no run covers.
         inside: what outputs depend on, for equations that hold jaxprs: `(eqn, operands, known,
             walk) -> outputs`.
         work: what one evaluation computes; None for an equation of which nobody said.
@@ -219,6 +238,7 @@ class Primitive:
     """
 
     index: IndexRule | None = None
+    runs: Callable[[Equation, int], Sequence[Sequence[Run]]] | None = None
     inside: Callable[..., list[Any]] | None = None
     work: Callable[[Equation], EquationWork | Evaluations | None] | None = None
     constant: Callable[..., Any] | None = None

@@ -25,6 +25,7 @@ from incrax.primitives.entry import (
     Primitive,
     Read,
     Reads,
+    Run,
     View,
     each,
     element_numbers,
@@ -207,6 +208,48 @@ def _numbered(eqn: Equation, _: View) -> list[Reads]:
     return [Reads([*(None for _ in eqn.invars), Read((Axis(eqn.params["dimension"], NUMBERED),))])]
 
 
+# --- runs of rows ---------------------------------------------------------------------------------
+
+Runs = list[list[Run]]
+
+
+def _runs_of_slice(eqn: Equation, axis: int) -> Runs:
+    strides = eqn.params["strides"] or (1,) * len(shape_of(eqn.invars[0]))
+    count = shape_of(eqn.outvars[0])[axis]
+    return [[Run(0, 0, eqn.params["start_indices"][axis], count, step=strides[axis])]]
+
+
+def _runs_of_rev(eqn: Equation, axis: int) -> Runs:
+    count = shape_of(eqn.outvars[0])[axis]
+    return [[Run(0, 0, count - 1, count, step=-1)]]
+
+
+def _runs_of_concatenate(eqn: Equation, _: int) -> Runs:
+    counts = [shape_of(atom)[eqn.params["dimension"]] for atom in eqn.invars]
+    starts = np.cumsum([0, *counts]).tolist()
+    return [
+        [
+            Run(n, start, 0, count)
+            for n, (start, count) in enumerate(zip(starts[:-1], counts, strict=True))
+        ]
+    ]
+
+
+def _runs_of_pad(eqn: Equation, axis: int) -> Runs:
+    """Elements that a negative padding cuts off are in no run."""
+    low, _, inner = eqn.params["padding_config"][axis]
+    step = inner + 1
+    first = max(0, -(low // step)) if low < 0 else 0
+    ends = shape_of(eqn.invars[0])[axis], -((low - shape_of(eqn.outvars[0])[axis]) // step)
+    return [[Run(0, low + first * step, first, max(0, min(ends) - first), out_step=step)]]
+
+
+def _runs_of_split(eqn: Equation, axis: int) -> Runs:
+    counts = [shape_of(var)[axis] for var in eqn.outvars]
+    starts = np.cumsum([0, *counts]).tolist()
+    return [[Run(0, 0, start, count)] for start, count in zip(starts[:-1], counts, strict=True)]
+
+
 # --- entries --------------------------------------------------------------------------------------
 
 _FREE = Primitive(work=no_work, is_free=True, algebra=LINEAR)
@@ -232,18 +275,27 @@ FAMILY: Family = {
         constant=lambda x, *, dimensions, **_: np.expand_dims(x, tuple(dimensions)),
     ),
     "reshape": replace(_moved(_reshape, _of_reshape), is_free=True, algebra=LINEAR),
-    "slice": replace(_moved(_slice, _of_slice), is_free=True, algebra=LINEAR),
+    "slice": replace(_moved(_slice, _of_slice), runs=_runs_of_slice, is_free=True, algebra=LINEAR),
     "rev": replace(
         _moved(lambda x, *, dimensions, **_: np.flip(x, tuple(dimensions)), _of_rev),
+        runs=_runs_of_rev,
         is_free=True,
         algebra=LINEAR,
     ),
     "tile": replace(_moved(lambda x, *, reps, **_: np.tile(x, reps), _of_tile), constant=None),
     "iota": Primitive(index=_numbered, work=no_work, constant=_iota, is_free=True),
-    "pad": Primitive(index=_padded, work=no_work, algebra=_JOINED, puts_together=True),
-    "concatenate": replace(_CONCATENATE, algebra=_JOINED, puts_together=True, is_unfused=True),
+    "pad": Primitive(
+        index=_padded, runs=_runs_of_pad, work=no_work, algebra=_JOINED, puts_together=True
+    ),
+    "concatenate": replace(
+        _CONCATENATE,
+        runs=_runs_of_concatenate,
+        algebra=_JOINED,
+        puts_together=True,
+        is_unfused=True,
+    ),
     "stack": replace(_STACK, constant=None, algebra=_JOINED, puts_together=True),
-    "split": Primitive(index=_split, work=no_work, algebra=LINEAR),
+    "split": Primitive(index=_split, runs=_runs_of_split, work=no_work, algebra=LINEAR),
     "unstack": Primitive(index=_unstacked, work=no_work, algebra=LINEAR),
     **each("broadcast broadcast_to", Primitive(work=no_work)),
 }

@@ -57,7 +57,25 @@ def crossed_gradient(p):
     return jax.value_and_grad(crossed)(p)
 
 
-FUNCTIONS = [groups, crossed, largest, products, centred, by_group, gradient, crossed_gradient]
+def neighbours(p):
+    """A ring, and games between two of many."""
+    theta = p["theta"]
+    ahead = theta[IDS] - theta[IDS[::-1]]
+    steps = jnp.sum(jnp.diff(theta) ** 2) + jnp.sum(theta * jnp.roll(theta, 7)) * p["scale"]
+    return jnp.sum(jax.nn.log_sigmoid(ahead)) - steps - jnp.max(theta - jnp.roll(theta, 1))
+
+
+FUNCTIONS = [
+    groups,
+    crossed,
+    largest,
+    products,
+    centred,
+    by_group,
+    gradient,
+    crossed_gradient,
+    neighbours,
+]
 
 
 def start():

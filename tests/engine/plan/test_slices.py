@@ -36,8 +36,8 @@ def kept(request, monkeypatch):
 class Sliced:
     """A plan, compiled by `jax.jit`, and the values that it has left behind."""
 
-    def __init__(self, name, capacity):
-        self.fun, args, _ = CASES[name]
+    def __init__(self, case, capacity):
+        self.fun, args, _ = CASES[case] if isinstance(case, str) else case
         ours = incrax.incremental(self.fun)
         ours(*args)
         self.facts = ours._traces.latest.engine.facts
@@ -127,13 +127,15 @@ def test_rows_alone_give_what_the_function_gives(name, capacity, kept):
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].is_by_rows])
 def test_nothing_of_the_size_of_the_data_is_made(name, monkeypatch):
-    """What has all rows and more than one number each is written in place, or clean."""
+    """What has all rows and more than one number each is written in place, or clean; numbers of rows
+    are compared in pairs.
+    """
     monkeypatch.setattr(slices, "MAX_TABLE_SHARE", 1.0)
     monkeypatch.setattr(slices, "MIN_PRODUCT_S", 0.0)
     plan = Sliced(name, 1).plan
     written = [var for eqn in plan.eqns for var in written_vars(eqn)]
     data = [var.aval.str_short() for var in written if np.prod(var.aval.shape) > 3 * NUM]
-    assert [x for x in data if not x.endswith("[150]")] == []
+    assert [x for x in data if x.startswith("float") and not x.endswith("[150]")] == []
 
 
 def test_spare_slots_count_once(kept):

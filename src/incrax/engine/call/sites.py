@@ -36,16 +36,8 @@ from incrax.engine.compile.executables import device_constants
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.plan import plan_fill, reached_equations
-from incrax.engine.plan.slices import (
-    AgainError,
-    DirtyRows,
-    RowSet,
-    Slicer,
-    row_set,
-    taken,
-    value_at,
-    with_rows,
-)
+from incrax.engine.plan.row_sets import DirtyRows, RowSet, row_set, taken, with_rows
+from incrax.engine.plan.slices import AgainError, Slicer, value_at
 
 MIN_DIFFERENCES = 512
 """Differences that may be added to a sum before it is summed anew, however few rows there are."""
@@ -64,15 +56,15 @@ class SitesState(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where new rows go: which value of the state, along which axis, how many, whether of a
-    look-up, whose spare slots stand for no row.
+    """Where new rows go: which value of the state, along which axis, how many, whether some slots
+    stand for no row.
     """
 
     slot: int
     axis: int
     size: int
     length: int
-    is_looked_up: bool
+    has_spare: bool
 
 
 @functools.partial(
@@ -372,10 +364,7 @@ class Sites:
             tuple((x.of.numbers, x.new) for _, x in rows),
             tuple(strong(x) for _, x in wholes),
             num_differences,
-            tuple(
-                _Place(slot, x.axis, x.of.size, x.of.length, x.of.parent is not None)
-                for slot, x in rows
-            ),
+            tuple(_Place(slot, x.axis, x.of.size, x.of.length, x.of.has_spare) for slot, x in rows),
             tuple(slot for slot, _ in wholes),
         )
 
@@ -510,8 +499,7 @@ def _fixed_of(form: _Form, env: Mapping[Var, Any]) -> tuple[Any, ...]:
 
 
 def _rows_at(place: _Place, numbers: Any) -> RowSet:
-    parent = RowSet(None, 0, 0, None) if place.is_looked_up else None
-    return RowSet(numbers, place.size, place.length, None, parent)
+    return RowSet(numbers, place.size, place.length, None, place.has_spare)
 
 
 def _cast(path: str, value: Any, dtype: Any) -> jax.Array:

@@ -14,6 +14,9 @@ with the new rows written in, which is saved again. Where rows meet:
 - a sum or a product of matrices whose x_i. are too large to be kept gets the difference,
   S + sum_dirty new - sum_dirty old, with the old rows computed again from the old inputs; a guard
   says whether more was lost to rounding than the sum itself loses;
+- rows that are moved by fixed distances (slices, pads, concatenations, so also `roll`) are dirty
+  where they go; where different sets meet, as in `x[1:] - x[:-1]`, their union is, and each operand
+  is made for all of it;
 - a look-up `x[ids]` with clean ids is dirty in the rows that have a dirty one as id: a table of
   each id's rows is kept. The sum of rows back to their ids is one over the table's rows, and of a
   sum over all of them a value per id is kept.
@@ -41,14 +44,22 @@ from incrax._program import read_vars, written_vars
 from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    RowSet,
+    RowSets,
+    by_slots,
+    is_by_slots,
+    overlaid,
+    row_set,
+    taken,
+    with_rows,
+)
 from incrax.engine.rewrites.partial_sums import HostRecipe, live
-from incrax.primitives.entry import shape_of
+from incrax.primitives.entry import Run, shape_of
 from incrax.primitives.indexing import windows_of
 from incrax.primitives.on_rows import Aligned, NotByRowsError, aligned_back, aligned_by, run_on_rows
 from incrax.primitives.table import entry_of
-
-MAX_UNROLLED = 8
-"""Rows up to which each is written by itself: XLA's scatter is a loop."""
 
 MAX_PARTIAL = 2**17
 """Elements of a value per row up to which it is kept for a reduction over the rows."""
@@ -60,7 +71,10 @@ MAX_LOST = 2.0**10
 """By how much what goes into a difference may exceed what comes out, and the new rows."""
 
 MAX_TABLE_SHARE = 0.25
-"""Of all rows, those that a look-up may make dirty."""
+"""Of all rows, those that a look-up, or different sets that meet, may make dirty."""
+
+MAX_PULLED = 64
+"""Equations run for the rows of one operand where different sets meet, before the operand is kept."""
 
 REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
@@ -68,33 +82,6 @@ REDUCTIONS = frozenset(
 
 ValueOf = Callable[[Var], "np.ndarray | None"]
 """The present value of a clean variable; None where it is not to be had."""
-
-
-@dataclass(frozen=True, eq=False)
-class RowSet:
-    """Some rows of an axis.
-
-    Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
-    others repeat one, or stand for none, where `length` is their number; the set from which it was
-    looked up, by which indices, and whether those out of range read the last row.
-    """
-
-    numbers: Any
-    size: int
-    length: int
-    counts: Any
-    parent: RowSet | None = None
-    indices: Atom | None = None
-    clips: bool = False
-
-
-class DirtyRows(NamedTuple):
-    """The dirty rows of a variable: their values now and at the baseline, their axis, which."""
-
-    new: Any
-    old: Any
-    axis: int
-    of: RowSet
 
 
 @dataclass
@@ -128,7 +115,9 @@ class Slicer:
         self.whole: dict[Var, Any] = {}
         self.olds: dict[Var, Any] = {}
         self.dirty: dict[Var, DirtyRows | None] = {}
-        self.clean_rows: dict[Any, Any] = {}
+        self.sets = RowSets()
+        self.rows_at: dict[Any, Any] = {}
+        self.num_pulled = 0
         self.saves: dict[Var, Any] = {}
         self.row_saves: dict[Var, DirtyRows] = {}
         self.guards: list[Any] = []
@@ -153,7 +142,8 @@ class Slicer:
         self.whole = known
         self.olds = olds
         self.dirty = {}
-        self.clean_rows = {}
+        self.sets = RowSets()
+        self.rows_at = {}
         self.saves = {}
         self.row_saves = {}
         self.guards = []
@@ -177,17 +167,32 @@ class Slicer:
     def _step(self, eqn: Equation) -> None:
         states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
         rows = [state for state in states if state is not None]
+        self.num_pulled = 0
         try:
-            if len(rows) < len(states) or any(each.of is not rows[0].of for each in rows):
+            if len(rows) < len(states):
                 raise NotByRowsError
             aligned = aligned_by(eqn, [self._axis_of(atom) for atom in eqn.invars])
-            if aligned is None:
+            if aligned is not None:
+                self._map(eqn, aligned, self._joined([each.of for each in rows]))
+            elif entry_of(eqn).runs is not None:
+                self._move(eqn, rows[0].axis)
+            elif all(each.of is rows[0].of for each in rows):
                 self._meet(eqn, rows[0])
             else:
-                self._map(eqn, aligned, rows[0].of)
+                raise NotByRowsError
         except NotByRowsError:
             self.widened += [eqn] if rows else []
             self._run_whole(eqn)
+
+    def _joined(self, sets: Sequence[RowSet]) -> RowSet:
+        """The rows of all sets."""
+        found = self.sets.union(sets)
+        if found is None:
+            raise NotByRowsError
+        is_new = all(found is not each for each in sets)
+        if is_new and found.size > MAX_TABLE_SHARE * found.length:
+            raise NotByRowsError
+        return found
 
     def _rows(self, atom: Atom) -> DirtyRows | None:
         return self.dirty.get(atom) if isinstance(atom, Var) else None
@@ -209,45 +214,126 @@ class Slicer:
 
     def _map(self, eqn: Equation, aligned: Aligned, of: RowSet) -> None:
         """Each row of the results is made of that row of the operands."""
-        new = self._on_rows(eqn, aligned, of, lambda rows: rows.new)
+        new = self._on_rows(eqn, aligned, of, is_old=False)
         old: list[Any] = [None] * len(new)
         if self.asked.old_rows:
-            old = self._on_rows(eqn, aligned, of, lambda rows: rows.old)
+            old = self._on_rows(eqn, aligned, of, is_old=True)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
             self.dirty[var] = DirtyRows(now, then, axis, of)
 
-    def _on_rows(
-        self, eqn: Equation, aligned: Aligned, of: RowSet, part: Callable[[DirtyRows], Any]
-    ) -> list[Any]:
+    def _on_rows(self, eqn: Equation, aligned: Aligned, of: RowSet, *, is_old: bool) -> list[Any]:
         values = [
-            self.result(atom) if axis is None else self._rows_of(atom, axis, of, part)
+            self._all_of(atom, is_old=is_old)
+            if axis is None
+            else self._rows_of(atom, axis, of, is_old=is_old)
             for atom, axis in zip(eqn.invars, aligned.operands, strict=True)
         ]
         return run_on_rows(eqn, aligned, of.size, values)
 
-    def _rows_of(self, atom: Atom, axis: int, of: RowSet, part: Callable[[DirtyRows], Any]) -> Any:
-        """The rows of an operand: those that were made, or taken from a clean one."""
-        rows = self._rows(atom)
-        if rows is not None:
-            return part(rows)
-        assert isinstance(atom, Var)
-        key = (atom, axis, id(of))
-        if key not in self.clean_rows:
-            self.clean_rows[key] = self._clean_rows_of(atom, axis, of)
-        return self.clean_rows[key]
+    def _all_of(self, atom: Atom, *, is_old: bool) -> Any:
+        """An operand that has no rows."""
+        if self._rows(atom) is not None:
+            raise NotByRowsError
+        is_dirty = isinstance(atom, Var) and atom in self.dirty
+        return self._kept(atom) if is_old and is_dirty else self.result(atom)
 
-    def _clean_rows_of(self, var: Var, axis: int, of: RowSet) -> Any:
-        """Rows of a clean variable: computed from rows of what it is made of, where that is by
-        rows; it costs little, and needs no value of all rows to be kept.
+    def _rows_of(self, atom: Atom, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """The rows of an operand in a set, as they are now or were at the baseline: those that were
+        made, or made now.
+        """
+        rows = self._rows(atom)
+        if rows is not None and rows.of is of:
+            return rows.old if is_old else rows.new
+        assert isinstance(atom, Var)
+        is_old = is_old and atom in self.dirty
+        key = (atom, axis, of, is_old)
+        if key not in self.rows_at:
+            self.rows_at[key] = self._pulled(atom, axis, of, is_old=is_old)
+        return self.rows_at[key]
+
+    def _pulled(self, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a variable, made of rows of what it is made of, where that is by rows: it costs
+        little, and needs no value of all rows to be kept.
         """
         eqn = self.writer.get(var)
-        aligned = None if eqn is None else aligned_back(eqn, axis)
-        if eqn is not None and aligned is not None:
+        is_whole = var in self.dirty and self.dirty[var] is None
+        if eqn is not None and not is_whole and self.num_pulled < MAX_PULLED:
+            self.num_pulled += 1
+            aligned = aligned_back(eqn, axis)
             try:
-                return self._on_rows(eqn, aligned, of, lambda rows: rows.new)[0]
+                if eqn.primitive.name == "gather" and self._rows(eqn.invars[0]) is not None:
+                    return self._looked_up_at(eqn, axis, of, is_old=is_old)
+                if aligned is not None:
+                    return self._on_rows(eqn, aligned, of, is_old=is_old)[0]
+                if entry_of(eqn).runs is not None:
+                    return self._moved_back(eqn, var, axis, of, is_old=is_old)
             except NotByRowsError:
                 pass
-        return taken(self.whole[var], axis, of)
+        rows = self._rows(var)
+        if is_old:
+            return taken(self._kept(var), axis, of)
+        if rows is not None and eqn is None and var not in self.whole:
+            return overlaid(taken(self._old(var), axis, of), axis, of, rows)
+        return taken(self.result(var), axis, of)
+
+    # --- rows to other places ---------------------------------------------------------------------
+
+    def _move(self, eqn: Equation, axis: int) -> None:
+        """Rows go to other places of the results."""
+        entry = entry_of(eqn)
+        assert entry.runs is not None
+        for var, runs in zip(eqn.outvars, entry.runs(eqn, axis), strict=True):
+            self._check_moves(eqn, runs, axis)
+            length = shape_of(var)[axis]
+            found: list[tuple[DirtyRows, RowSet]] = []
+            for run in runs:
+                rows = self._rows(eqn.invars[run.operand])
+                if rows is not None:
+                    found.append((rows, self.sets.moved(rows.of, run, length)))
+            places = [place for _, place in found]
+            of = places[0] if len(places) == 1 else self.sets.side_by_side(places)
+            if of.size > max(MAX_TABLE_SHARE * length, *(place.size for place in places)):
+                raise NotByRowsError
+
+            def put(values: Sequence[Any], places: Sequence[RowSet] = places) -> Any:
+                if len(places) == 1:
+                    return values[0]
+                if is_by_slots(places):
+                    return by_slots(places, values, axis)
+                return lax.concatenate(values, axis)
+
+            new = put([rows.new for rows, _ in found])
+            old = put([rows.old for rows, _ in found]) if self.asked.old_rows else None
+            self.dirty[var] = DirtyRows(new, old, axis, of)
+
+    def _check_moves(self, eqn: Equation, runs: Sequence[Run], axis: int) -> None:
+        """Raise where an operand that is dirty in other ways than along this axis is moved, or
+        fills.
+        """
+        moved = {run.operand for run in runs}
+        for number, atom in enumerate(eqn.invars):
+            if isinstance(atom, Var) and atom in self.dirty:
+                if number not in moved or self._axis_of(atom) != axis:
+                    raise NotByRowsError
+
+    def _moved_back(self, eqn: Equation, var: Var, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of a result, from where they were moved."""
+        entry = entry_of(eqn)
+        assert entry.runs is not None
+        runs = entry.runs(eqn, axis)[eqn.outvars.index(var)]
+        self._check_moves(eqn, runs, axis)
+        sources = []
+        values = []
+        for run in runs:
+            atom = eqn.invars[run.operand]
+            source = self.sets.source(of, run, shape_of(atom)[axis])
+            sources.append(source)
+            values.append(self._rows_of(atom, axis, source, is_old=is_old))
+        if sum(run.count for run in runs) < of.length:
+            (fill,) = eqn.invars[len(runs) :]
+            value = lax.broadcast(self.result(fill), values[0].shape)
+            return by_slots([of, *sources], [value, *values], axis)
+        return by_slots(sources, values, axis)
 
     # --- all rows ---------------------------------------------------------------------------------
 
@@ -255,6 +341,17 @@ class Slicer:
         """The baseline's value of a variable; nothing of worth where it was not asked for before."""
         self.asked.olds[var] = None
         return self.olds[var] if var in self.olds else _zeros(var)
+
+    def _kept(self, var: Var) -> Any:
+        """The baseline's value of a dirty variable, which is saved for the next call."""
+        rows = self._rows(var)
+        if var in self.facts.invars:
+            return self._old(var)
+        if rows is None:
+            self.saves[var] = self.whole[var]
+        else:
+            self._written(var, rows)
+        return self._old(var)
 
     def _table(self, var: Var) -> Any:
         """A clean derived value, likewise."""
@@ -284,7 +381,7 @@ class Slicer:
             raise NotByRowsError
         others = tuple(d for d in axes if d != rows.axis)
         if self.adds_changes and eqn.primitive.name == "reduce_sum":
-            self._add_change(eqn, lambda part: [self._counted(part(rows), rows.axis, rows)])
+            self._add_change_of_rows(eqn, rows)
             return
         if rows.of.parent is not None and eqn.primitive.name == "reduce_sum":
             self._sum_by_ids(eqn, rows, others)
@@ -293,7 +390,7 @@ class Slicer:
         if np.prod([size for d, size in enumerate(shape) if d not in others]) > MAX_PARTIAL:
             if eqn.primitive.name != "reduce_sum":
                 raise NotByRowsError
-            self._add_change(eqn, lambda part: [self._counted(part(rows), rows.axis, rows)])
+            self._add_change_of_rows(eqn, rows)
             return
         last = rows
         if others:
@@ -348,22 +445,24 @@ class Slicer:
             raise NotByRowsError
         self._add_change(
             eqn,
-            lambda part: [
-                self._counted(self._rows_of(atom, axis, rows.of, part), axis, rows)
+            lambda is_old: [
+                self._counted(self._rows_of(atom, axis, rows.of, is_old=is_old), axis, rows)
                 for atom, axis in zip(eqn.invars, axes, strict=True)
             ],
         )
 
-    def _add_change(
-        self, eqn: Equation, operands: Callable[[Callable[[DirtyRows], Any]], list[Any]]
-    ) -> None:
+    def _add_change_of_rows(self, eqn: Equation, rows: DirtyRows) -> None:
+        part = lambda is_old: rows.old if is_old else rows.new
+        self._add_change(eqn, lambda is_old: [self._counted(part(is_old), rows.axis, rows)])
+
+    def _add_change(self, eqn: Equation, operands: Callable[[bool], list[Any]]) -> None:
         """S + (sum over the dirty rows now) - (the same at the baseline), which is saved."""
         (total,) = eqn.outvars
         if _jax.is_key_dtype(total.aval.dtype) or total.aval.dtype == np.bool_:
             raise NotByRowsError
         self._want_old_rows()
-        (new,) = _jax.apply(eqn, operands(lambda rows: rows.new))
-        (old,) = _jax.apply(eqn, operands(lambda rows: rows.old))
+        (new,) = _jax.apply(eqn, operands(False))
+        (old,) = _jax.apply(eqn, operands(True))
         before = self._old(total)
         self._changed(total, before, lax.add(before, lax.sub(new, old)), new, old)
 
@@ -403,21 +502,45 @@ class Slicer:
         )
         self.dirty[eqn.outvars[0]] = DirtyRows(new, old, batch, members)
 
+    def _looked_up_at(self, eqn: Equation, axis: int, of: RowSet, *, is_old: bool) -> Any:
+        """Rows of `x[ids]`, x dirty in some rows: those of x that the ids of these rows name."""
+        operand, indices = eqn.invars
+        rows = self._rows(operand)
+        if rows is None or _batch_of(eqn, rows.axis) != axis or self._rows(indices) is not None:
+            raise NotByRowsError
+        length = rows.of.length
+        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        assert isinstance(indices, Var)
+        if not clips and (
+            self.facts.mask(indices) or np.any(self._ids_of(indices, length) == length)
+        ):
+            raise NotByRowsError  # what is read there is no row
+        key = (indices, "ids", of, length)
+        if key not in self.rows_at:
+            ids = _ids(jnp, self._rows_of(indices, 0, of, is_old=False), length, clips=clips)
+            self.rows_at[key] = RowSet(ids, of.size, length, of.counts, has_spare=True)
+        places = self.rows_at[key]
+        return _moved(self._rows_of(operand, rows.axis, places, is_old=is_old), rows.axis, axis)
+
+    def _ids_of(self, indices: Var, length: int, *, clips: bool = False) -> np.ndarray:
+        """The present indices of a look-up."""
+        with jax.ensure_compile_time_eval():  # else it would be part of what is traced
+            value = self.value_of(indices)
+        if value is None:
+            raise NotByRowsError
+        return _ids(np, value, length, clips=clips)
+
     def _members(self, eqn: Equation, of: RowSet, length: int) -> RowSet:
         """The rows of indices that are among some others."""
         indices = eqn.invars[1]
         if not isinstance(indices, Var) or of.parent is not None:
             raise NotByRowsError
-        key = (indices, "members", id(of))
-        if key in self.clean_rows:
-            return self.clean_rows[key]
+        key = (indices, "members", of)
+        if key in self.rows_at:
+            return self.rows_at[key]
         mode = eqn.params["mode"]
         clips = mode == lax.GatherScatterMode.CLIP
-        with jax.ensure_compile_time_eval():  # else it would be part of what is traced
-            value = self.value_of(indices)
-        if value is None:
-            raise NotByRowsError
-        ids = _ids(np, value, of.length, clips=clips)
+        ids = self._ids_of(indices, of.length, clips=clips)
         width = int(np.bincount(ids, minlength=of.length + 1)[:-1].max(initial=1))
         if width * of.size > MAX_TABLE_SHARE * length:
             raise NotByRowsError
@@ -432,13 +555,16 @@ class Slicer:
             recipe = HostRecipe(indices, make)
             fits = self.facts.derived.make_on_host(("fits", *kind), _jax.bool_aval(), recipe)
             self.guards.append(self._table(fits))
+        if of.has_spare:  # no row has no members
+            is_row = lax.broadcast_in_dim(of.is_row, (of.size, width), (0,))
+            numbers_of = lax.select(is_row, numbers_of, lax.full_like(numbers_of, length))
         numbers = lax.reshape(numbers_of, (of.size * width,))
         counts = lax.broadcast_in_dim(of.counts, (of.size, width), (0,))
         counts = lax.bitwise_and(
             lax.reshape(counts, numbers.shape), lax.lt(numbers, np.int32(length))
         )
-        found = RowSet(numbers, of.size * width, length, counts, of, indices, clips)
-        self.clean_rows[key] = found
+        found = RowSet(numbers, of.size * width, length, counts, True, of, indices, clips)
+        self.rows_at[key] = found
         return found
 
     def _add_back(self, eqn: Equation, rows: DirtyRows) -> None:
@@ -464,7 +590,7 @@ class Slicer:
     def _sum_of_members(self, eqn: Equation, rows: DirtyRows, axis: int) -> None:
         parent = rows.of.parent
         assert parent is not None
-        base = self._rows_of(eqn.invars[0], axis, parent, lambda rows: rows.new)
+        base = self._rows_of(eqn.invars[0], axis, parent, is_old=False)
 
         def summed(value: Any) -> Any:
             sums = _sums(_moved(value, rows.axis, 0), rows.of, parent)
@@ -477,7 +603,7 @@ class Slicer:
         self._want_old_rows()
         _, indices, _ = eqn.invars
         (total,) = eqn.outvars
-        places = self._rows_of(indices, 0, rows.of, lambda rows: rows.new)
+        places = self._rows_of(indices, 0, rows.of, is_old=False)
         new, old = (self._counted(value, rows.axis, rows) for value in (rows.new, rows.old))
         before = self._old(total)
         (after,) = _jax.apply(eqn, [before, places, lax.sub(new, old)])
@@ -520,39 +646,6 @@ def _moved(value: Any, source: int, target: int) -> Any:
     order = [d for d in range(value.ndim) if d != source]
     order.insert(target, source)
     return value if order == sorted(order) else lax.transpose(value, order)
-
-
-def taken(value: Any, axis: int, of: RowSet) -> Any:
-    """Some rows of a value."""
-    if of.size == 1 and of.parent is None:
-        sizes = [1 if d == axis else size for d, size in enumerate(value.shape)]
-        start = _start(of, 0, axis, value.ndim)
-        return lax.dynamic_slice(value, start, sizes, allow_negative_indices=False)
-    others = tuple(d for d in range(value.ndim) if d != axis)
-    sizes = tuple(1 if d == axis else size for d, size in enumerate(value.shape))
-    dimensions = lax.GatherDimensionNumbers(others, (axis,), (axis,))
-    return lax.gather(value, lax.expand_dims(of.numbers, (1,)), dimensions, sizes, mode="clip")
-
-
-def with_rows(old: Any, rows: DirtyRows) -> Any:
-    """A value with new rows."""
-    of = rows.of
-    if of.size > MAX_UNROLLED or of.parent is not None:
-        others = tuple(d for d in range(old.ndim) if d != rows.axis)
-        dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
-        places = lax.expand_dims(of.numbers, (1,))
-        return lax.scatter(old, places, rows.new, dimensions, mode="drop")
-    for k in range(of.size):
-        row = lax.slice_in_dim(rows.new, k, k + 1, axis=rows.axis)
-        start = _start(of, k, rows.axis, old.ndim)
-        old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
-    return old
-
-
-def _start(of: RowSet, k: int, axis: int, rank: int) -> list[Any]:
-    """Where the k-th row begins, along each axis."""
-    number = lax.squeeze(lax.slice_in_dim(of.numbers, k, k + 1), (0,))
-    return [number if d == axis else np.int32(0) for d in range(rank)]
 
 
 def _repeated(value: Any, axis: int, target: int, count: int) -> Any:
@@ -705,6 +798,8 @@ def rough_share(facts: Facts, leaves: Sequence[int]) -> float:
             aligned = aligned_by(eqn, axes)
             if aligned is not None:
                 outputs = aligned.outputs
+            elif entry_of(eqn).runs is not None:
+                outputs = [max((d for d in axes if d is not None), default=None)] * len(outputs)
             elif eqn.primitive.name == "gather" and axes[0] is not None:
                 outputs = [0]  # a look-up, maybe
             elif eqn.primitive.name not in _MEETINGS:
@@ -807,14 +902,6 @@ class _Tracing(NamedTuple):
         written = (var for eqn in program.eqns for var in written_vars(eqn))
         known = (*program.invars, *program.constvars, *written)
         return [var for var in known if not self.facts.mask(var) & self.dirty]
-
-
-def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
-    """The rows of an argument, which repeats the first to be as long as it is."""
-    first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
-    is_first = lax.eq(lax.iota(np.int32, capacity), np.int32(0))
-    counts = lax.bitwise_or(lax.ne(numbers, first), is_first)
-    return RowSet(numbers, capacity, length, counts)
 
 
 def _type_of(var: Var) -> Any:

@@ -1,0 +1,261 @@
+"""Sets of rows of which the numbers are known when a program runs, and what becomes of them where
+rows are moved, or where different ones meet.
+
+In: numbers while JAX traces, and which rows an equation moves where. Out: other sets, rows of
+values, values with rows written in. It must not know what the values are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from incrax._jax import Atom
+from incrax.primitives.entry import Run
+
+MAX_UNROLLED = 8
+"""Rows up to which each is written by itself: XLA's scatter is a loop."""
+
+MAX_JOINED = 512
+"""Rows of different sets that meet: each is compared with all others."""
+
+
+class Image(NamedTuple):
+    """A set whose k-th number is `step * n + shift` of the k-th number n of another, where
+    `low <= n < high`; else it is none.
+    """
+
+    of: RowSet
+    step: int
+    shift: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)
+class RowSet:
+    """Some rows of an axis.
+
+    Fields: their numbers, shape (size,); how many; the axis' length; whether each counts: the
+    others repeat one, or stand for none, where `length` is their number; whether there may be some
+    of none; the set from which it was looked up, by which indices, and whether those out of range
+    read the last row; the set that it is the image of; those that it joins.
+    """
+
+    numbers: Any
+    size: int
+    length: int
+    counts: Any
+    has_spare: bool = False
+    parent: RowSet | None = None
+    indices: Atom | None = None
+    clips: bool = False
+    image: Image | None = None
+    parts: frozenset[RowSet] = frozenset()
+
+    @property
+    def is_row(self) -> Any:
+        """Whether each number is one of a row."""
+        return lax.lt(self.numbers, np.int32(self.length))
+
+
+class DirtyRows(NamedTuple):
+    """The dirty rows of a variable: their values now and at the baseline, their axis, which."""
+
+    new: Any
+    old: Any
+    axis: int
+    of: RowSet
+
+
+def row_set(numbers: Any, capacity: int, length: int) -> RowSet:
+    """The rows of an argument, which repeats the first to be as long as it is."""
+    first = lax.broadcast_in_dim(lax.slice_in_dim(numbers, 0, 1), (capacity,), (0,))
+    is_first = lax.eq(lax.iota(np.int32, capacity), np.int32(0))
+    counts = lax.bitwise_or(lax.ne(numbers, first), is_first)
+    return RowSet(numbers, capacity, length, counts)
+
+
+class RowSets:
+    """The sets of one trace: what is made of the same ones in the same way is one set."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, RowSet] = {}
+
+    def _once(self, key: Hashable, make: Callable[[], RowSet]) -> RowSet:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def moved(self, of: RowSet, run: Run, length: int) -> RowSet:
+        """Where a run of rows takes those of a set, on an axis of another length."""
+        return self._once(("moved", of, run[1:], length), lambda: _moved(of, run, length))
+
+    def source(self, of: RowSet, run: Run, length: int) -> RowSet:
+        """Where the rows of a set come from, by a run of rows of an axis of another length."""
+        return self.moved(of, run.reversed(), length)
+
+    def side_by_side(self, sets: Sequence[RowSet]) -> RowSet:
+        """Sets without a row in common, as one; slot by slot where they are images of one set."""
+        return self._once(("beside", tuple(sets)), lambda: _side_by_side(sets))
+
+    def union(self, sets: Iterable[RowSet]) -> RowSet | None:
+        """All rows of some sets of one axis; None if these are too many, or of axes of different
+        length.
+        """
+        parts = dict.fromkeys(part for each in sets for part in each.parts or (each,))
+        for each in sets:
+            if (each.parts or {each}) >= parts.keys():
+                return each
+        size = sum(part.size for part in parts)
+        if size > MAX_JOINED or len({part.length for part in parts}) > 1:
+            return None
+        return self._once(("union", frozenset(parts)), lambda: _union(tuple(parts)))
+
+
+def _moved(of: RowSet, run: Run, length: int) -> RowSet:
+    place = lax.mul(lax.sub(of.numbers, np.int32(run.first)), np.int32(np.sign(run.step)))
+    step = abs(run.step)
+    is_there = lax.bitwise_and(
+        lax.ge(place, np.int32(0)), lax.lt(place, np.int32(run.count * step))
+    )
+    if step > 1:
+        is_there = lax.bitwise_and(is_there, lax.eq(lax.rem(place, np.int32(step)), np.int32(0)))
+        place = lax.div(place, np.int32(step))
+    found = lax.add(lax.mul(place, np.int32(run.out_step)), np.int32(run.out))
+    numbers = lax.select(is_there, found, lax.full_like(found, length))
+    has_spare = of.has_spare or run.count < of.length
+    counts = lax.bitwise_and(of.counts, is_there)
+    return RowSet(numbers, of.size, length, counts, has_spare, image=_image(of, run))
+
+
+def _image(of: RowSet, run: Run) -> Image | None:
+    """Of the set that a moved one is an image of already, if any."""
+    if abs(run.step) != 1 or run.out_step != 1:
+        return None
+    last = run.first + run.step * (run.count - 1)
+    step = run.step
+    shift = run.out - run.step * run.first
+    low = min(run.first, last)
+    high = max(run.first, last) + 1
+    before = of.image
+    if before is None:
+        return Image(of, step, shift, low, high)
+    ends = sorted(before.step * (end - before.shift) for end in (low, high - 1))
+    return Image(
+        before.of,
+        step * before.step,
+        step * before.shift + shift,
+        max(before.low, ends[0]),
+        min(before.high, ends[1] + 1),
+    )
+
+
+def _side_by_side(sets: Sequence[RowSet]) -> RowSet:
+    length = sets[0].length
+    images = [each.image for each in sets if each.image is not None]
+    if not is_by_slots(sets):
+        numbers = lax.concatenate([each.numbers for each in sets], 0)
+        counts = lax.concatenate([each.counts for each in sets], 0)
+        size = sum(each.size for each in sets)
+        return RowSet(numbers, size, length, counts, any(each.has_spare for each in sets))
+    of = images[0].of
+    covered = sum(max(image.high - image.low, 0) for image in images)
+    return RowSet(
+        by_slots(sets, [each.numbers for each in sets]),
+        of.size,
+        length,
+        by_slots(sets, [each.counts for each in sets]),
+        of.has_spare or covered < of.length,
+    )
+
+
+def is_by_slots(sets: Sequence[RowSet]) -> bool:
+    """Whether sets are images of one set, of which each row is in one of them at most."""
+    images = sorted(
+        (each.image for each in sets if each.image is not None), key=lambda image: image.low
+    )
+    if len(images) < len(sets) or any(image.of is not images[0].of for image in images):
+        return False
+    return all(a.high <= b.low for a, b in zip(images, images[1:], strict=False))
+
+
+def by_slots(sets: Sequence[RowSet], values: Sequence[Any], axis: int = 0) -> Any:
+    """Slot by slot, the value of the set that has a row there; those of the first where none has."""
+    found = values[0]
+    for each, value in zip(sets[1:], values[1:], strict=True):
+        is_row = lax.broadcast_in_dim(each.is_row, jnp.shape(value), (axis,))
+        found = lax.select(is_row, value, found)
+    return found
+
+
+def _union(parts: Sequence[RowSet]) -> RowSet:
+    numbers = lax.concatenate([part.numbers for part in parts], 0)
+    counts = lax.concatenate([part.counts for part in parts], 0)
+    size = numbers.shape[0]
+    # A row counts once: in the first slot that has its number and counts.
+    shape = (size, size)
+    same = lax.eq(
+        lax.broadcast_in_dim(numbers, shape, (0,)), lax.broadcast_in_dim(numbers, shape, (1,))
+    )
+    slot = lambda axis: lax.broadcasted_iota(np.int32, shape, axis)
+    earlier = lax.bitwise_and(lax.lt(slot(1), slot(0)), lax.broadcast_in_dim(counts, shape, (1,)))
+    earlier = lax.bitwise_and(same, earlier)
+    counts = lax.bitwise_and(counts, lax.bitwise_not(lax.reduce_or(earlier, (1,))))
+    has_spare = any(part.has_spare for part in parts)
+    return RowSet(numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts))
+
+
+# --- rows of values -------------------------------------------------------------------------------
+
+
+def taken(value: Any, axis: int, of: RowSet) -> Any:
+    """Some rows of a value; any one for those that are none."""
+    if of.size == 1 and of.parent is None:
+        sizes = [1 if d == axis else size for d, size in enumerate(value.shape)]
+        start = _start(of, 0, axis, value.ndim)
+        return lax.dynamic_slice(value, start, sizes, allow_negative_indices=False)
+    others = tuple(d for d in range(value.ndim) if d != axis)
+    sizes = tuple(1 if d == axis else size for d, size in enumerate(value.shape))
+    dimensions = lax.GatherDimensionNumbers(others, (axis,), (axis,))
+    return lax.gather(value, lax.expand_dims(of.numbers, (1,)), dimensions, sizes, mode="clip")
+
+
+def with_rows(old: Any, rows: DirtyRows) -> Any:
+    """A value with new rows."""
+    of = rows.of
+    if of.size > MAX_UNROLLED or of.has_spare:
+        others = tuple(d for d in range(old.ndim) if d != rows.axis)
+        dimensions = lax.ScatterDimensionNumbers(others, (rows.axis,), (rows.axis,))
+        places = lax.expand_dims(of.numbers, (1,))
+        return lax.scatter(old, places, rows.new, dimensions, mode="drop")
+    for k in range(of.size):
+        row = lax.slice_in_dim(rows.new, k, k + 1, axis=rows.axis)
+        start = _start(of, k, rows.axis, old.ndim)
+        old = lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
+    return old
+
+
+def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
+    """Rows of a set, of the baseline, with those that are dirty in their places."""
+    shape = (of.size, rows.of.size)
+    same = lax.eq(
+        lax.broadcast_in_dim(of.numbers, shape, (0,)),
+        lax.broadcast_in_dim(rows.of.numbers, shape, (1,)),
+    )
+    same = lax.bitwise_and(same, lax.broadcast_in_dim(rows.of.is_row, shape, (1,)))
+    place = lax.argmax(same.astype(np.int32), 1, np.int32)
+    slots = RowSet(place, of.size, rows.of.size, of.counts, has_spare=True)
+    is_dirty = lax.broadcast_in_dim(lax.reduce_or(same, (1,)), value.shape, (axis,))
+    return lax.select(is_dirty, taken(rows.new, axis, slots), value)
+
+
+def _start(of: RowSet, k: int, axis: int, rank: int) -> list[Any]:
+    """Where the k-th row begins, along each axis."""
+    number = lax.squeeze(lax.slice_in_dim(of.numbers, k, k + 1), (0,))
+    return [number if d == axis else np.int32(0) for d in range(rank)]
