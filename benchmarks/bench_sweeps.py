@@ -6,6 +6,8 @@ same: same decisions, same parameters. Targets: at least 5 or 10 times the whole
 hand, and a step that costs no more than 1.5 times as much among 1e6 groups as among 1e3.
 
 - *groups*: effects of vectorised groups, a robust likelihood.
+- *lattice*: single flips of an Ising model, neighbours by `roll` of the lattice in one line; at
+  least 1,000 times the whole energy, and within 2x of the local formula by hand.
 - *crossed*: planes and airports of as many flights as the demo has, by two look-ups.
 - *gibbs*: whole chains, their compilation included: `samplers.gibbs` with a walk on each effect,
   against a `lax.scan` over the whole log-density; of the sweeps after compilation at least 5 or 10
@@ -47,6 +49,11 @@ def of_group(theta: Any, y: Any, i: Any, value: Any) -> Any:
     row = lax.dynamic_index_in_dim(y, i, keepdims=False)
     term = lambda t: -jnp.sum(jnp.log1p((row - t) ** 2)) - 0.5 * t**2
     return term(value) - term(theta[i])
+
+
+def energy(spins: Any, width: int) -> Any:
+    """Of an Ising model on a torus, the lattice row by row in one line."""
+    return -jnp.sum(spins * (jnp.roll(spins, -1) + jnp.roll(spins, -width)))
 
 
 def proposals(num: int, num_steps: int) -> tuple[Any, Any, Any]:
@@ -121,6 +128,10 @@ def lines(options: Options) -> Iterator[Line]:
         y = jnp.asarray(rng.normal(size=327_346))
         at = (jnp.zeros(4_037), jnp.zeros(104), *data, y)
         yield _line(name, crossed, at, 20 if options.quick else 200, 50.0, options, hand=False)
+    for width in (64, 512):
+        name = f"flips, Ising {width} x {width}"
+        if options.only in name:
+            yield _lattice(name, width, options)
     yield from _flat(options)
     for num, size, least in ((100, 1_000, 5.0), (1_000, 80, 10.0)):
         name = f"samplers.gibbs, {num:,} groups of {size:,}"
@@ -152,6 +163,67 @@ def _line(
     targets = [Speed(JIT, least), *([within(1.6, HAND)] if hand else [])]
     line = harness.timing_line(name, found, targets)
     line.cells["us a step"] = f"{1e6 * line.timings[OURS].median / num:.2f}"
+    return line
+
+
+def _lattice(name: str, width: int, options: Options) -> Line:
+    """Metropolis flips at 1/T = 0.4."""
+    num = width * width
+    num_steps = 50 if options.quick else 2_000
+    rng = np.random.default_rng(0)
+    start = jnp.asarray(rng.choice([-1.0, 1.0], num), jnp.float32)
+    sites_of = jnp.asarray(rng.integers(0, num, num_steps), jnp.int32)
+    turns = sites_of, jnp.asarray(np.log(rng.uniform(size=num_steps)), jnp.float32)
+    fun = lambda spins: energy(spins, width)
+    state, sites = incrax.incremental(fun).sites(start, moves=["spins[*]"])
+
+    @jax.jit
+    def ours(sites: Any, state: Any, value: Any, turns: Any) -> Any:
+        def step(carry: Any, turn: Any) -> Any:
+            state, value = carry
+            i, bound = turn
+            delta, out = sites.look(state, {"spins": (i, -sites.inputs(state)["spins"][i])})
+            accept = bound < 0.4 * (value - out)
+            return (sites.settle(state, delta, accept), jnp.where(accept, out, value)), None
+
+        (state, value), _ = lax.scan(step, (state, value), turns)
+        return sites.inputs(state)["spins"], value
+
+    @jax.jit
+    def whole(spins: Any, value: Any, turns: Any) -> Any:
+        def step(carry: Any, turn: Any) -> Any:
+            spins, value = carry
+            i, bound = turn
+            flipped = spins.at[i].multiply(-1)
+            out = fun(flipped)
+            accept = bound < 0.4 * (value - out)
+            return (jnp.where(accept, flipped, spins), jnp.where(accept, out, value)), None
+
+        return lax.scan(step, (spins, value), turns)[0]
+
+    @jax.jit
+    def by_formula(spins: Any, value: Any, turns: Any) -> Any:
+        def step(carry: Any, turn: Any) -> Any:
+            spins, value = carry
+            i, bound = turn
+            beside = jnp.asarray([-1, 1, -width, width], jnp.int32)
+            gain = 2 * spins[i] * jnp.sum(spins[(i + beside) % num])
+            accept = bound < -0.4 * gain
+            spins = spins.at[i].multiply(jnp.where(accept, -1.0, 1.0))
+            return (spins, value + jnp.where(accept, gain, 0.0)), None
+
+        return lax.scan(step, (spins, value), turns)[0]
+
+    value = fun(start)
+    forms = {
+        OURS: lambda _: ours(sites, state, value, turns),
+        JIT: lambda _: whole(start, value, turns),
+        HAND: lambda _: by_formula(start, value, turns),
+    }
+    found = harness.compare(forms, lambda k: (k,), options.rounds, warm=1, rtol=1e-8)
+    targets = [Speed(JIT, 1000.0 if width == 512 else 10.0), within(2.0, HAND)]
+    line = harness.timing_line(name, found, targets)
+    line.cells["us a step"] = f"{1e6 * line.timings[OURS].median / num_steps:.2f}"
     return line
 
 

@@ -219,9 +219,15 @@ def test_what_is_not_finite_is_left_again():
     near(out, groups(at | {"theta": at["theta"].at[4].set(0.1)}))
 
 
-def test_a_step_makes_nothing_as_long_as_the_axis():
+def ring(p):
+    theta = p["theta"]
+    return jnp.sum(jnp.tanh(theta * (jnp.roll(theta, 1) + jnp.roll(theta, -7)))) * p["scale"]
+
+
+@pytest.mark.parametrize("fun", [groups, ring], ids=lambda fun: fun.__name__)
+def test_a_step_makes_nothing_as_long_as_the_axis(fun):
     """Of one row, no value of all rows is made; that is left to the branch that sums anew."""
-    state, sites = incrax.incremental(groups).sites(start(), moves=["p['theta'][*]"])
+    state, sites = incrax.incremental(fun).sites(start(), moves=["p['theta'][*]"])
     jaxpr = jax.make_jaxpr(lambda state, i, x: sites.look(state, {"p['theta']": (i, x)})[1])
     traced = jaxpr(state, 3, 0.5).jaxpr
     outside = live(traced.eqns, set(traced.outvars))
