@@ -119,7 +119,7 @@ OPTIMISATIONS = [
     Mutant(
         "a row of two sets that meet counts twice",
         "engine/plan/row_sets.py",
-        "    counts = lax.bitwise_and(counts, lax.bitwise_not(lax.reduce_or(earlier, (1,))))",
+        "    counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))",
         "    pass",
         "tests/engine/plan/test_row_sets.py",
     ),

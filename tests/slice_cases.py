@@ -16,6 +16,7 @@ NUM = 24
 MANY = 150
 Y = RNG.normal(size=(NUM, 7))
 IDS = RNG.integers(NUM - 1, size=MANY)  # the last row has no members
+FROM, TO = np.arange(NUM), (3 * np.arange(NUM) + 1) % NUM  # three edges to one node
 OTHERS = RNG.integers(9, size=MANY)
 OBSERVED = RNG.normal(size=MANY)
 TIMES = np.sort(RNG.uniform(size=(NUM, 5)))
@@ -147,6 +148,12 @@ def graph(features, weight):
     return jnp.sum(hidden**2)
 
 
+def sparse_graph(features, weight):
+    """One hop: each node has one or two edges."""
+    message = jnp.tanh(weight * features[FROM] + features[TO])
+    return jnp.sum(jnp.tanh(features + jax.ops.segment_sum(message, TO, NUM)) ** 2)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -198,6 +205,8 @@ CASES = {
     "pairs": Case(pairs, (THETA, 0.5)),
     "pairs, gradient": Case(with_gradient(pairs, 0, 1), (THETA, 0.5)),
     "graph": Case(graph, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
+    "sparse graph": Case(sparse_graph, (THETA, 0.5)),
+    "sparse graph, gradient": Case(with_gradient(sparse_graph, 0, 1), (THETA, 0.5)),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
     "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
 }

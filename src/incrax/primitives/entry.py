@@ -88,19 +88,19 @@ class Reads(NamedTuple):
 
 class Run(NamedTuple):
     """Rows of an output that are rows of an operand: `out + i * out_step` is `first + i * step`,
-    for 0 <= i < count.
+    for 0 <= i < num.
     """
 
     operand: int
     out: int
     first: int
-    count: int
+    num: int
     out_step: int = 1
     step: int = 1
 
     def reversed(self) -> Run:
         """From the rows of the output to those of the operand."""
-        return Run(self.operand, self.first, self.out, self.count, self.step, self.out_step)
+        return Run(self.operand, self.first, self.out, self.num, self.step, self.out_step)
 
 
 class View:

@@ -16,7 +16,15 @@ from slice_cases import Case
 
 from incrax._program import trace
 from incrax.engine.plan import slices
-from incrax.engine.plan.row_sets import DirtyRows, RowSet, RowSets, overlaid, row_set, with_rows
+from incrax.engine.plan.row_sets import (
+    DirtyRows,
+    RowSet,
+    RowSets,
+    grouped,
+    overlaid,
+    row_set,
+    with_rows,
+)
 from incrax.engine.program.simplify import inline
 from incrax.primitives.entry import Run, shape_of
 from incrax.primitives.table import entry_of
@@ -129,6 +137,12 @@ def test_spare_slots_of_a_union_count_not_at_all():
     union = sets.union([of_rows(3, 3), of_rows(5, 3)])
     assert union is not None
     assert np.asarray(union.counts).tolist() == [True, False, True, False]
+
+
+def test_rows_that_several_slots_name_count_once():
+    of, same = grouped(jnp.asarray([3, 12, 3, 0], jnp.int32), LENGTH)
+    assert np.asarray(of.counts).tolist() == [True, False, False, True]
+    assert np.asarray(same)[0].tolist() == [True, False, True, False]
 
 
 def test_too_many_rows_are_no_set():

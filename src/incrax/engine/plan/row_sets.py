@@ -122,14 +122,14 @@ def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     place = lax.mul(lax.sub(of.numbers, np.int32(run.first)), np.int32(np.sign(run.step)))
     step = abs(run.step)
     is_there = lax.bitwise_and(
-        lax.ge(place, np.int32(0)), lax.lt(place, np.int32(run.count * step))
+        lax.ge(place, np.int32(0)), lax.lt(place, np.int32(run.num * step))
     )
     if step > 1:
         is_there = lax.bitwise_and(is_there, lax.eq(lax.rem(place, np.int32(step)), np.int32(0)))
         place = lax.div(place, np.int32(step))
     found = lax.add(lax.mul(place, np.int32(run.out_step)), np.int32(run.out))
     numbers = lax.select(is_there, found, lax.full_like(found, length))
-    has_spare = of.has_spare or run.count < of.length
+    has_spare = of.has_spare or run.num < of.length
     counts = lax.bitwise_and(of.counts, is_there)
     return RowSet(numbers, of.size, length, counts, has_spare, image=_image(of, run))
 
@@ -138,7 +138,7 @@ def _image(of: RowSet, run: Run) -> Image | None:
     """Of the set that a moved one is an image of already, if any."""
     if abs(run.step) != 1 or run.out_step != 1:
         return None
-    last = run.first + run.step * (run.count - 1)
+    last = run.first + run.step * (run.num - 1)
     step = run.step
     shift = run.out - run.step * run.first
     low = min(run.first, last)
@@ -199,16 +199,31 @@ def _union(parts: Sequence[RowSet]) -> RowSet:
     counts = lax.concatenate([part.counts for part in parts], 0)
     size = numbers.shape[0]
     # A row counts once: in the first slot that has its number and counts.
-    shape = (size, size)
-    same = lax.eq(
-        lax.broadcast_in_dim(numbers, shape, (0,)), lax.broadcast_in_dim(numbers, shape, (1,))
-    )
-    slot = lambda axis: lax.broadcasted_iota(np.int32, shape, axis)
-    earlier = lax.bitwise_and(lax.lt(slot(1), slot(0)), lax.broadcast_in_dim(counts, shape, (1,)))
-    earlier = lax.bitwise_and(same, earlier)
-    counts = lax.bitwise_and(counts, lax.bitwise_not(lax.reduce_or(earlier, (1,))))
+    earlier = lax.broadcast_in_dim(counts, (size, size), (1,))
+    counts = lax.bitwise_and(counts, _is_first(equal_numbers(numbers, numbers), earlier))
     has_spare = any(part.has_spare for part in parts)
     return RowSet(numbers, size, parts[0].length, counts, has_spare, parts=frozenset(parts))
+
+
+def grouped(numbers: Any, length: int) -> tuple[RowSet, Any]:
+    """The set of the rows that some numbers name, slot by slot, and which slots name the same."""
+    same = equal_numbers(numbers, numbers)
+    is_row = lax.lt(numbers, np.int32(length))
+    counts = lax.bitwise_and(is_row, _is_first(same, lax.full_like(same, True)))
+    return RowSet(numbers, numbers.shape[0], length, counts, has_spare=True), same
+
+
+def equal_numbers(a: Any, b: Any) -> Any:
+    """Which numbers of one set are which of another, shape (size of a, size of b)."""
+    shape = (a.shape[0], b.shape[0])
+    return lax.eq(lax.broadcast_in_dim(a, shape, (0,)), lax.broadcast_in_dim(b, shape, (1,)))
+
+
+def _is_first(same: Any, may_be_first: Any) -> Any:
+    """Whether no earlier slot that may be is the same."""
+    slot = lambda axis: lax.broadcasted_iota(np.int32, same.shape, axis)
+    earlier = lax.bitwise_and(lax.lt(slot(1), slot(0)), lax.bitwise_and(same, may_be_first))
+    return lax.bitwise_not(lax.reduce_or(earlier, (1,)))
 
 
 # --- rows of values -------------------------------------------------------------------------------
@@ -244,10 +259,7 @@ def with_rows(old: Any, rows: DirtyRows) -> Any:
 def overlaid(value: Any, axis: int, of: RowSet, rows: DirtyRows) -> Any:
     """Rows of a set, of the baseline, with those that are dirty in their places."""
     shape = (of.size, rows.of.size)
-    same = lax.eq(
-        lax.broadcast_in_dim(of.numbers, shape, (0,)),
-        lax.broadcast_in_dim(rows.of.numbers, shape, (1,)),
-    )
+    same = equal_numbers(of.numbers, rows.of.numbers)
     same = lax.bitwise_and(same, lax.broadcast_in_dim(rows.of.is_row, shape, (1,)))
     place = lax.argmax(same.astype(np.int32), 1, np.int32)
     slots = RowSet(place, of.size, rows.of.size, of.counts, has_spare=True)

@@ -45,10 +45,12 @@ from incrax.engine.plan.facts import Facts
 from incrax.engine.plan.frontier import choose_frontier
 from incrax.engine.plan.plan import NEW_VALUE_S, Plan, Sliced, plan_fill, reached_equations
 from incrax.engine.plan.row_sets import (
+    MAX_JOINED,
     DirtyRows,
     RowSet,
     RowSets,
     by_slots,
+    grouped,
     is_by_slots,
     overlaid,
     row_set,
@@ -329,7 +331,7 @@ class Slicer:
             source = self.sets.source(of, run, shape_of(atom)[axis])
             sources.append(source)
             values.append(self._rows_of(atom, axis, source, is_old=is_old))
-        if sum(run.count for run in runs) < of.length:
+        if sum(run.num for run in runs) < of.length:
             (fill,) = eqn.invars[len(runs) :]
             value = lax.broadcast(self.result(fill), values[0].shape)
             return by_slots([of, *sources], [value, *values], axis)
@@ -470,6 +472,9 @@ class Slicer:
         """Note a value that was changed by a difference, and when it may be used."""
         self._set_whole(var, after)
         self.saves[var] = after
+        self._guard(before, after, new, old)
+
+    def _guard(self, before: Any, after: Any, new: Any, old: Any) -> None:
         if jnp.issubdtype(after.dtype, jnp.inexact):
             lost = lax.max(_largest(before), _largest(old))
             left = lax.max(_largest(after), _largest(new))
@@ -600,14 +605,45 @@ class Slicer:
         self.dirty[eqn.outvars[0]] = DirtyRows(summed(rows.new), old, axis, parent)
 
     def _scatter_change(self, eqn: Equation, rows: DirtyRows) -> None:
+        """`x.at[ids].add(r)`, r dirty in some rows: the change of the rows that these name, or, where
+        they are too many, of all.
+        """
         self._want_old_rows()
         _, indices, _ = eqn.invars
         (total,) = eqn.outvars
         places = self._rows_of(indices, 0, rows.of, is_old=False)
         new, old = (self._counted(value, rows.axis, rows) for value in (rows.new, rows.old))
+        change = lax.sub(new, old)
         before = self._old(total)
-        (after,) = _jax.apply(eqn, [before, places, lax.sub(new, old)])
-        self._changed(total, before, after, new, old)
+        axis = _added_axis(eqn)
+        size = rows.of.size
+        if axis is None or size > min(MAX_JOINED, MAX_TABLE_SHARE * shape_of(total)[axis]):
+            (after,) = _jax.apply(eqn, [before, places, change])
+            self._changed(total, before, after, new, old)
+            return
+        clips = eqn.params["mode"] == lax.GatherScatterMode.CLIP
+        of, same = grouped(
+            _ids(jnp, places, shape_of(total)[axis], clips=clips), shape_of(total)[axis]
+        )
+        change = _moved(change, rows.axis, 0)
+        sums = lax.dot_general(same.astype(change.dtype), change, (((1,), (0,)), ((), ())))
+        rows_before = taken(before, axis, of)
+        rows_after = lax.add(rows_before, _moved(sums, 0, axis))
+        found = DirtyRows(rows_after, rows_before, axis, of)
+        self.dirty[total] = found
+        self._written(total, found)
+        self._guard(rows_before, rows_after, new, old)
+
+
+def _added_axis(eqn: Equation) -> int | None:
+    """The axis of which each index of a scatter names one entry, all of it; None if there is none."""
+    windows = windows_of(eqn)
+    if len(windows.indexed) != 1 or windows.collapsed != windows.indexed or windows.batching:
+        return None
+    (axis,) = windows.indexed
+    sizes = list(windows.shape)
+    sizes[axis] = 1
+    return axis if list(windows.sizes) == sizes else None
 
 
 class AgainError(Exception):
