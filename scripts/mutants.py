@@ -173,6 +173,20 @@ OPTIMISATIONS = [
         "tests/engine/plan/test_slices.py tests/engine/call/test_sites.py",
     ),
     Mutant(
+        "rows that a loop carries are not followed",
+        "primitives/on_rows.py",
+        "                        need(other, axes[one])",
+        "                        pass",
+        "tests/engine/plan/test_slices.py",
+    ),
+    Mutant(
+        "a loop that carries something is one of rows by themselves",
+        "primitives/on_rows.py",
+        "return not num_carry and is_along",
+        "return is_along",
+        "tests/engine/plan/test_slices.py",
+    ),
+    Mutant(
         "values per row are not saved again",
         "engine/plan/slices.py",
         "            self.saves[var] = self.whole[var] = with_rows(self._old(var), rows)",

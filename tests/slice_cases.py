@@ -154,6 +154,30 @@ def sparse_graph(features, weight):
     return jnp.sum(jnp.tanh(features + jax.ops.segment_sum(message, TO, NUM)) ** 2)
 
 
+def filters(rates, noise, is_counted=True):
+    """A loop over the times of each series, by `vmap`, with a counter."""
+
+    def one(rate, series):
+        def step(carry, y):
+            mean, variance, number = carry
+            spread = variance * rate**2 + noise
+            gain = spread / (spread + 1.0)
+            score = -0.5 * (y - rate * mean) ** 2 / (spread + 1.0) - 0.5 * jnp.log(spread + 1.0)
+            mean = rate * mean + gain * (y - rate * mean)
+            return (mean, spread * (1 - gain), number + 1), score * (
+                (number + 1) if is_counted else 1
+            )
+
+        return jax.lax.scan(step, (0.0, 1.0, 0), series)[1].sum()
+
+    return jax.vmap(one)(jnp.tanh(rates), Y).sum()
+
+
+def mapped(theta, scale):
+    """A loop over the rows that carries nothing."""
+    return jax.lax.map(lambda x: jnp.sum(jnp.sin(x * jnp.arange(5.0)) * scale), theta).sum()
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -207,6 +231,16 @@ CASES = {
     "graph": Case(graph, (RNG.normal(size=(NUM, 2)), 0.5), is_by_rows=False),
     "sparse graph": Case(sparse_graph, (THETA, 0.5)),
     "sparse graph, gradient": Case(with_gradient(sparse_graph, 0, 1), (THETA, 0.5)),
+    "filters": Case(filters, (THETA, 0.5)),
+    "filters, gradient": Case(
+        with_gradient(lambda rates, noise: filters(rates, noise, is_counted=False), 0),
+        (THETA, 0.5),
+    ),
+    "filters, counted, Hessian": Case(
+        jax.jacfwd(jax.grad(filters, 1), 1), (THETA, 0.5), is_by_rows=False
+    ),
+    "mapped": Case(mapped, (THETA, 0.5)),
+    "mapped, gradient": Case(with_gradient(mapped, 0), (THETA, 0.5)),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
     "loop over the rows": Case(smoothed, (THETA, 0.5), is_by_rows=False),
 }

@@ -2,18 +2,20 @@
 
 In: an equation, and which axis of an operand, or of the result, has an entry per row. Out: where the
 rows go, and what the equation makes of some of them. It reads the index rules; a primitive without
-one is refused. It must not know which rows these are.
+one is refused, but for loops, of which every equation inside must do so. It must not know which rows
+these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from incrax import _jax
-from incrax._jax import Equation
+from incrax._jax import Equation, Var
 from incrax.primitives.entry import NOTHING_KNOWN, Read, shape_of
 from incrax.primitives.row_axis import Axes
 from incrax.primitives.table import entry_of
@@ -24,9 +26,9 @@ class NotByRowsError(Exception):
 
 
 class Aligned(NamedTuple):
-    """Which axis of each output, and of each operand (None: it has none), is that of the rows."""
+    """Which axis of each output, and of each operand, is that of the rows; None: it has none."""
 
-    outputs: tuple[int, ...]
+    outputs: tuple[int | None, ...]
     operands: tuple[int | None, ...]
 
 
@@ -34,6 +36,8 @@ def aligned_by(eqn: Equation, rows: Axes) -> Aligned | None:
     """Where the rows of an equation's operands go, if each row of an output is made of that row of
     the operands; None if not, or if nothing is known.
     """
+    if eqn.primitive.name == "scan":
+        return _aligned_loop(eqn, rows)
     found = _reads(eqn)
     return None if found is None else _aligned(eqn, found, [_place(r, rows) for r in found], rows)
 
@@ -56,9 +60,11 @@ def run_on_rows(eqn: Equation, aligned: Aligned, count: int, values: Sequence[An
         NotByRowsError: it cannot be run on another number of rows.
     """
     shapes = [
-        tuple(count if d == axis else size for d, size in enumerate(shape_of(var)))
+        _at(shape_of(var), axis, count)
         for var, axis in zip(eqn.outvars, aligned.outputs, strict=True)
     ]
+    if eqn.primitive.name == "scan" and not _is_map(eqn, aligned.operands):
+        return _run_loop(eqn, aligned, count, values)
     change = _PARAMETERS.get(eqn.primitive.name)
     if change is not None:
         eqn = eqn.replace(params={**eqn.params, **change(eqn.params, aligned, count)})
@@ -97,7 +103,156 @@ _PARAMETERS: dict[str, Change] = {
     "slice": _resized("limit_indices"),
     "dynamic_slice": _resized("slice_sizes"),
     "gather": _windows,
+    "scan": lambda params, to, count: {"length": count},
 }
+
+
+# --- loops ----------------------------------------------------------------------------------------
+
+
+class _Inside(NamedTuple):
+    """The axis of rows of each variable of a loop's body that has one, and the equations in order
+    with what they do to rows (None: they have none).
+    """
+
+    axes: dict[Var, int]
+    eqns: list[tuple[Equation, Aligned | None]]
+
+    def of(self, atom: Any) -> int | None:
+        """The axis of rows of an atom."""
+        return self.axes.get(atom) if isinstance(atom, Var) else None
+
+
+def _is_map(eqn: Equation, rows: Axes) -> bool:
+    """Whether each turn of a scan makes its row by itself, and the rows are the turns."""
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    is_along = all(axis in (None, 0) for axis in rows[num_consts:])
+    return not num_carry and is_along and not any(axis is not None for axis in rows[:num_consts])
+
+
+def _aligned_loop(eqn: Equation, rows: Axes) -> Aligned | None:
+    """The same of a scan: its turns are the rows and carry nothing, or each turn treats each row by
+    itself.
+    """
+    if eqn.effects:
+        return None
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    if _is_map(eqn, rows):
+        num_xs = len(eqn.invars) - num_consts
+        return Aligned((0,) * len(eqn.outvars), (None,) * num_consts + (0,) * num_xs)
+    inside = _inside(eqn, rows)
+    if inside is None:
+        return None
+    body = _jax.open_jaxpr(eqn.params["jaxpr"])
+    first = num_consts + num_carry
+    return Aligned(
+        _outer(map(inside.of, body.outvars), num_carry), _outer(map(inside.of, body.invars), first)
+    )
+
+
+def _outer(axes: Iterable[int | None], num_whole: int) -> tuple[int | None, ...]:
+    """Axes of what a scan takes or gives, from those of one turn; there is one more of all but the
+    first.
+    """
+    return tuple(axis if axis is None or n < num_whole else axis + 1 for n, axis in enumerate(axes))
+
+
+def _inside(eqn: Equation, rows: Axes) -> _Inside | None:  # noqa: C901  one walk
+    """Where the rows are inside a scan, if every equation treats each by itself."""
+    body = _jax.open_jaxpr(eqn.params["jaxpr"])
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    first = num_consts + num_carry
+    writers = {var: each for each in body.eqns for var in each.outvars}
+    axes: dict[Var, int] = {}
+
+    def need(atom: Any, axis: int) -> None:
+        """An atom has rows along an axis, or is made to have them.
+
+        Raises:
+            NotByRowsError: it has others, or cannot have any.
+        """
+        if not isinstance(atom, Var) or axes.get(atom, axis) != axis:
+            raise NotByRowsError
+        if atom in axes or atom in body.invars:
+            axes[atom] = axis
+            return
+        back = aligned_back(writers[atom], axis) if atom in writers else None
+        if back is None:
+            raise NotByRowsError
+        axes[atom] = axis
+        for operand, source in zip(writers[atom].invars, back.operands, strict=True):
+            if source is not None:
+                need(operand, source)
+
+    def walk() -> list[tuple[Equation, Aligned | None]]:
+        eqns = []
+        for each in body.eqns:
+            own = [axes.get(atom) if isinstance(atom, Var) else None for atom in each.invars]
+            aligned = None
+            if own != [None] * len(own):
+                aligned = aligned_by(each, own)
+            elif each.outvars[0] in axes:
+                aligned = aligned_back(each, axes[each.outvars[0]])
+            else:
+                eqns.append((each, None))
+                continue
+            if aligned is None:
+                raise NotByRowsError
+            pairs = [*zip(each.invars, aligned.operands, strict=True)]
+            for atom, axis in (*pairs, *zip(each.outvars, aligned.outputs, strict=True)):
+                if axis is not None and axes.setdefault(atom, axis) != axis:
+                    raise NotByRowsError
+            eqns.append((each, aligned))
+        return eqns
+
+    try:
+        for n, (var, axis) in enumerate(zip(body.invars, rows, strict=True)):
+            if axis is not None:
+                need(var, axis if n < first else axis - 1)
+        if any(axis < 0 for axis in axes.values()):
+            return None
+        num_known = -1
+        eqns: list[tuple[Equation, Aligned | None]] = []
+        while num_known != len(axes):
+            num_known = len(axes)
+            eqns = walk()
+            carried = zip(body.invars[num_consts:first], body.outvars, strict=False)
+            for before, after in carried:
+                for one, other in ((before, after), (after, before)):
+                    if isinstance(one, Var) and one in axes:
+                        need(other, axes[one])
+    except NotByRowsError:
+        return None
+    return _Inside(axes, eqns)
+
+
+def _run_loop(eqn: Equation, aligned: Aligned, count: int, values: Sequence[Any]) -> list[Any]:
+    """A scan on some rows, each turn on these."""
+    inside = _inside(eqn, aligned.operands)
+    if inside is None:
+        raise NotByRowsError
+    body = _jax.open_jaxpr(eqn.params["jaxpr"])
+    num_consts, num_carry = _jax.scan_counts(eqn)
+    first = num_consts + num_carry
+    consts = values[:num_consts]
+
+    def turn(carry: Any, xs: Any) -> Any:
+        env = dict(zip(body.constvars, body.consts, strict=True))
+        env.update(zip(body.invars, (*consts, *carry, *xs), strict=True))
+        for each, by_rows in inside.eqns:
+            given = [_jax.read(atom, env) for atom in each.invars]
+            found = (
+                _jax.apply(each, given)
+                if by_rows is None
+                else run_on_rows(each, by_rows, count, given)
+            )
+            env.update(zip(each.outvars, found, strict=True))
+        results = [_jax.read(atom, env) for atom in body.outvars]
+        return results[:num_carry], results[num_carry:]
+
+    params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = lax.scan(turn, list(values[num_consts:first]), list(values[first:]), **params)
+    return [*carry, *ys]
 
 
 # --- axes -----------------------------------------------------------------------------------------

@@ -121,9 +121,7 @@ class RowSets:
 def _moved(of: RowSet, run: Run, length: int) -> RowSet:
     place = lax.mul(lax.sub(of.numbers, np.int32(run.first)), np.int32(np.sign(run.step)))
     step = abs(run.step)
-    is_there = lax.bitwise_and(
-        lax.ge(place, np.int32(0)), lax.lt(place, np.int32(run.num * step))
-    )
+    is_there = lax.bitwise_and(lax.ge(place, np.int32(0)), lax.lt(place, np.int32(run.num * step)))
     if step > 1:
         is_there = lax.bitwise_and(is_there, lax.eq(lax.rem(place, np.int32(step)), np.int32(0)))
         place = lax.div(place, np.int32(step))

@@ -170,6 +170,10 @@ class Slicer:
         states = [self.dirty[var] for var in read_vars(eqn) if var in self.dirty]
         rows = [state for state in states if state is not None]
         self.num_pulled = 0
+        if not states:  # of what no row reaches, though the loop that makes it is reached
+            values = _jax.apply(eqn, [self.result(atom) for atom in eqn.invars])
+            self.whole.update(zip(eqn.outvars, values, strict=True))
+            return
         try:
             if len(rows) < len(states):
                 raise NotByRowsError
@@ -221,7 +225,10 @@ class Slicer:
         if self.asked.old_rows:
             old = self._on_rows(eqn, aligned, of, is_old=True)
         for var, axis, now, then in zip(eqn.outvars, aligned.outputs, new, old, strict=True):
-            self.dirty[var] = DirtyRows(now, then, axis, of)
+            if axis is not None:
+                self.dirty[var] = DirtyRows(now, then, axis, of)
+            elif var not in self.whole:  # no row reaches it, inside a loop
+                self.whole[var] = now
 
     def _on_rows(self, eqn: Equation, aligned: Aligned, of: RowSet, *, is_old: bool) -> list[Any]:
         values = [
