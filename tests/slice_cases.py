@@ -178,6 +178,20 @@ def mapped(theta, scale):
     return jax.lax.map(lambda x: jnp.sum(jnp.sin(x * jnp.arange(5.0)) * scale), theta).sum()
 
 
+def lagged(rates, scale):
+    """What a turn makes of its row is read by the next one alone."""
+    one = lambda rate, series: jax.lax.scan(
+        lambda before, y: (rate * y, jnp.sin(before)), 0.3, series * scale
+    )[1]
+    return jax.vmap(one)(rates, Y).sum()
+
+
+def along(theta, scale):
+    """A loop from row to row."""
+    last, all_rows = jax.lax.scan(lambda c, x: (0.9 * c + x, c * x), scale, theta)
+    return last + jnp.sum(all_rows**2)
+
+
 class Case(NamedTuple):
     """A function, its arguments, and whether a change of a row of the first runs that row alone."""
 
@@ -239,6 +253,8 @@ CASES = {
     "filters, counted, Hessian": Case(
         jax.jacfwd(jax.grad(filters, 1), 1), (THETA, 0.5), is_by_rows=False
     ),
+    "lagged": Case(lagged, (THETA, 0.5)),
+    "from row to row": Case(along, (THETA, 0.5), is_by_rows=False),
     "mapped": Case(mapped, (THETA, 0.5)),
     "mapped, gradient": Case(with_gradient(mapped, 0), (THETA, 0.5)),
     "soft-max": Case(with_gradient(softmax, 0), (THETA, 0.5), is_by_rows=False),
