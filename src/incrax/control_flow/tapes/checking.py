@@ -55,9 +55,4 @@ def branches_of(fun: Callable[..., Any], signature: Signature, leaves: Sequence[
     subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(floats=True), [fun])
     found = observed(subject, signature, leaves)
     impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.log.impure))
-    mutable = tuple(
-        dict.fromkeys(
-            container.name for container in found.captured.containers if container.is_mutable
-        )
-    )
-    return TapeReport(found.recording.guards, impure, mutable)
+    return TapeReport(found.recording.guards, impure, tuple(found.captured.mutable))

@@ -97,7 +97,6 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[A
                 recording = record(_flat(subject, signature, trees), leaves, avals)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
-        subject.roots.extend(log.states)
         found = log.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
             return Observed(recording, captured, log, avals, trees[-1])
