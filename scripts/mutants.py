@@ -1152,8 +1152,8 @@ MUTANTS = [
     Mutant(
         "loops start before the guards in front of them hold",
         "control_flow/tapes/paths.py",
-        "if shared is not None and not needed <= shared:",
-        "if shared is None:",
+        "later = [n for n in range(1, len(loops)) if not loops[n] <= loops[n - 1]]",
+        "later = []",
     ),
     Mutant(
         "programs on a guess under debug_nans",
@@ -1165,7 +1165,7 @@ MUTANTS = [
         "derivatives beyond max_paths of constants",
         "control_flow/tapes/guarded.py",
         "            return self._plain(args, kwargs)\n        if path.floats",
-        "            return self._plain(*known)\n        if path.floats",
+        "            return self._plain(*signature.rebuild(known))\n        if path.floats",
     ),
     Mutant(
         "a derivative through a Python float",

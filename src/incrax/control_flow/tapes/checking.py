@@ -5,13 +5,12 @@ In: a function and leaves. Out: a report. It must not keep anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from incrax._table import Printable, Table
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
-from incrax.engine.inputs.signature import Signature
 
 
 class TapeReport(NamedTuple):
@@ -50,9 +49,9 @@ class _PrintedReport(Printable):
         ]
 
 
-def branches_of(fun: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> TapeReport:
-    """The report of one path."""
+def branches_of(fun: Callable[..., Any], args: Any, kwargs: Any) -> TapeReport:
+    """The report of the path that these values take."""
     subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(floats=True), [fun])
-    found = observed(subject, signature, leaves)
+    found = observed(subject, *subject.signed(args, kwargs))
     impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.log.impure))
     return TapeReport(found.recording.guards, impure, tuple(found.captured.mutable))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from incrax._table import Printable, Table
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.tape import Tape
-from incrax.control_flow.tapes.tree import outcomes
 
 
 class TapeExplanation(NamedTuple):
@@ -71,7 +70,7 @@ class _PrintedExplanation(Printable):
 def explain(stats: TapeStats, tapes: Iterable[Tape]) -> TapeExplanation:
     """The report of some tapes."""
     tapes = list(tapes)
-    paths = tuple(_described(tape, path) for tape in tapes for path in tape.tree.paths)
+    paths = tuple(_described(tape, path) for tape in tapes for path in tape.paths)
     guards = tuple(
         {"place": place, "outcomes": sorted(keys)} for place, keys in _seen(tapes).items()
     )
@@ -89,10 +88,10 @@ def outcomes_of(tapes: Sequence[Tape]) -> list[str]:
 
 
 def _seen(tapes: Iterable[Tape]) -> dict[str, set[str]]:
-    seen: dict[str, set[Any]] = {}
+    seen: dict[str, set[str]] = {}
     for tape in tapes:
-        for place, keys in outcomes(tape.tree).items():
-            seen.setdefault(place, set()).update(map(shown, keys))
+        for guard in [guard for path in tape.paths for guard in path.guards]:
+            seen.setdefault(guard.place, set()).add(shown(guard.key))
     return seen
 
 

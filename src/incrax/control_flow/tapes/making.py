@@ -27,8 +27,9 @@ from incrax.control_flow.tapes.messages import (
 )
 from incrax.control_flow.tapes.paths import Path
 from incrax.control_flow.tapes.recording import Recording, record
+from incrax.control_flow.tapes.statics import StaticArguments, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Signature, make_signature
 from incrax.errors import TapeError
 
 MAX_ROUNDS = 3
@@ -46,6 +47,7 @@ class TapeOptions(NamedTuple):
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
     dynamic: tuple[str | int, ...] = ()
+    static: StaticArguments | None = None
 
 
 class RecordedFunction(NamedTuple):
@@ -56,6 +58,11 @@ class RecordedFunction(NamedTuple):
     options: TapeOptions
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
+
+    def signed(self, args: Any, kwargs: Any) -> tuple[Signature, Sequence[Any]]:
+        """The signature of a call, and the leaves that are values."""
+        signature = make_signature(self.fun, args, kwargs, is_watched=True)
+        return signature, signature.dynamic_leaves(jax.tree_util.tree_leaves((args, kwargs)))
 
     def captured(self, statics: Sequence[Any] = ()) -> Captured:
         """What the function captures now, and what can be read from static arguments."""
@@ -87,8 +94,9 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[A
     """Run and record once; again where code was found only by running it."""
     avals = types_of(leaves)
     trees = []
+    statics = [*signature.statics, *static_values(*signature.rebuild(leaves))]
     for number in range(MAX_ROUNDS):
-        captured = subject.captured(signature.statics)
+        captured = subject.captured(statics)
         log = RunLog()
         if captured.tracers:
             raise kept_tracer(subject.name, captured.tracers[0])
@@ -117,7 +125,7 @@ def make_path(
     _refuse(subject, run)
     path = Path(run.recording, run.avals, run.out_tree, stats)
     if path.needs_check:
-        path.prepare_check()
+        path.stages  # noqa: B018 - a guard that needs an effect is refused now
     path.record_s = time.perf_counter() - begin
     return path, run.captured
 
@@ -159,14 +167,8 @@ def _array(name: str, result: Any) -> Any:
 def _learn_guard(value: Any) -> None:
     """Let Python read what the user's guard gives."""
     for leaf in jax.tree_util.tree_leaves(value):
-        if not isinstance(leaf, _jax.Tracer):
-            continue
-        if leaf.dtype == bool and leaf.size == 1:
-            bool(leaf)
-        elif leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer):
-            int(leaf)
-        else:
-            leaf.tolist()
+        if isinstance(leaf, _jax.Tracer):
+            bool(leaf) if leaf.dtype == bool and leaf.size == 1 else leaf.tolist()
 
 
 def _refuse(subject: RecordedFunction, run: Observed) -> None:

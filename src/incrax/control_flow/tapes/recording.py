@@ -235,7 +235,7 @@ def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
         recorder.known.update(
             (x.val, (jnp_value(leaf), True)) for x, leaf in zip(inputs, leaves, strict=True)
         )
-        results = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in fun(*inputs)]
+        results = fun(*inputs)
         counts.append(len(results))
         return [*results, *recorder.symbols]
 
