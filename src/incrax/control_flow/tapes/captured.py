@@ -255,8 +255,8 @@ class Captured:
     def __init__(self, name: str, constant: Sequence[str]) -> None:
         self.name = name
         self.constant = frozenset(constant)
-        self.cells: list[tuple[str, Any, Any]] = []
-        self.globals: list[tuple[dict[str, Any], str, Any]] = []
+        self.variables: list[tuple[str, Callable[[], Any], Any]] = []
+        """Cells, globals, attributes of modules: name, how to read it, value."""
         self.containers: list[Container] = []
         self.mutable: dict[str, None] = {}
         """Names of objects that can change in place."""
@@ -274,21 +274,15 @@ class Captured:
 
     def is_current(self) -> bool:
         """Whether everything captured has the value that it had."""
-        for _, cell, value in self.cells:
-            if contents(cell) is not value and not same_image(contents(cell), value):
-                return False
-        for scope, name, value in self.globals:
-            now = scope.get(name, MISSING)
+        for _, read, value in self.variables:
+            now = read()
             if now is not value and not same_image(now, value):
                 return False
         return all(container.is_current() for container in self.containers)
 
     def changed(self) -> list[str]:
         """Names of what changed."""
-        names = [n for n, cell, value in self.cells if not same_image(contents(cell), value)]
-        names += [
-            n for scope, n, value in self.globals if not same_image(scope.get(n, MISSING), value)
-        ]
+        names = [n for n, read, value in self.variables if not same_image(read(), value)]
         return names + [c.name for c in self.containers if not c.is_current()]
 
     # --- the walk ---------------------------------------------------------------------------------
@@ -303,6 +297,11 @@ class Captured:
         if not is_scalar and id(value) not in self._seen:
             self._seen[id(value)] = value
             self._waiting.append((name, value))
+
+    def _visit_variable(self, name: str, read: Callable[[], Any]) -> None:
+        if name not in self.constant:
+            self.variables.append((name, read, read()))
+            self.visit(name, read())
 
     def walk(self) -> None:
         """Follow what was noted, until nothing is new; no recursion, as values may be nested
@@ -377,9 +376,7 @@ class Captured:
         if fun is os.getenv:
             self.visit("os.environ", os.environ)
         for variable, cell in zip(fun.__code__.co_freevars, fun.__closure__ or (), strict=True):
-            if variable not in self.constant:
-                self.cells.append((variable, cell, contents(cell)))
-                self.visit(variable, contents(cell))
+            self._visit_variable(variable, functools.partial(contents, cell))
         if is_own or vars(fun):
             self._watch(name, lambda: _content_of_function(fun))
 
@@ -394,9 +391,7 @@ class Captured:
         if not _SCOPES.isdisjoint(names):
             names.update((name, None) for name in scope if not name.startswith("__"))
         for name in names:
-            if name not in self.constant:
-                self.globals.append((scope, name, scope.get(name, MISSING)))
-                self.visit(name, scope.get(name, MISSING))
+            self._visit_variable(name, functools.partial(scope.get, name, MISSING))
 
     def _visit_text(self, text: str) -> None:
         """Note a text, by which code may read a module, or an attribute of one."""
@@ -417,9 +412,9 @@ class Captured:
                 value = scope[attribute]
                 known.add(attribute)
                 is_read = is_own or (isinstance(value, _PLAIN) and value is not sys.modules)
-                if value is os.getenv or (is_read and f"{name}.{attribute}" not in self.constant):
-                    self.globals.append((scope, attribute, value))
-                    self.visit(f"{name}.{attribute}", value)
+                if is_read or value is os.getenv:
+                    read = functools.partial(scope.get, attribute, MISSING)
+                    self._visit_variable(f"{name}.{attribute}", read)
         return bool(self._waiting)
 
 

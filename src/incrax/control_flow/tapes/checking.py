@@ -6,14 +6,16 @@ In: a function and leaves. Out: a report. It must not keep anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from incrax._table import Printable, Table
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
 
 
-class TapeReport(NamedTuple):
+@dataclass(frozen=True)
+class TapeReport(Printable):
     """Branches that depend on values, and what else a compiled program would freeze; true if there
     is nothing.
     """
@@ -28,21 +30,11 @@ class TapeReport(NamedTuple):
     def __bool__(self) -> bool:
         return not self.branches and not self.impure
 
-    def __str__(self) -> str:
-        return str(_PrintedReport(self))
-
-
-class _PrintedReport(Printable):
-    def __init__(self, report: TapeReport) -> None:
-        self.report = report
-
     def tables(self) -> list[Table]:
         """Branches, and the rest."""
-        branches = [
-            [g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.report.branches
-        ]
-        others = [["not reproducible", text] for text in self.report.impure]
-        others += [["captured, can change", name] for name in self.report.mutable]
+        branches = [[g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.branches]
+        others = [["not reproducible", text] for text in self.impure]
+        others += [["captured, can change", name] for name in self.mutable]
         return [
             Table("branches that depend on values", ["where", "expression", "here"], branches),
             Table("what a compiled program would freeze", ["kind", "what"], others),

@@ -7,9 +7,7 @@ value is found.
 from __future__ import annotations
 
 import operator
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -35,25 +33,11 @@ stays traced.
 """
 
 
-_here = threading.local()
-
-
-@contextmanager
-def placed(place: Place) -> Iterator[None]:
-    """Record guards of this thread under a place of their own inside the block."""
-    _here.place = place
-    try:
-        yield
-    finally:
-        _here.place = None
-
-
 def learned(tracer: Any, kind: str, place: Place | None = None) -> Any:
     """The value of a tracer; what the conversion tells of it becomes a guard."""
     frame = caller(2)
     value = tracer._trace.value_of(tracer)
-    place = place or getattr(_here, "place", None) or place_of(frame)
-    assert place is not None
+    place = place or place_of(frame)
     is_float = kind == "value" and jnp.issubdtype(tracer.dtype, jnp.inexact)
     tracer._trace.learn(
         tracer, Guard(kind, key_of(kind, value), place.where, place.expression, bool(is_float))

@@ -6,14 +6,16 @@ In: tapes. Out: a report. It must not change anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from incrax._table import Printable, Table
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.tape import Tape
 
 
-class TapeExplanation(NamedTuple):
+@dataclass(frozen=True)
+class TapeExplanation(Printable):
     """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it
     to programs.
     """
@@ -29,21 +31,9 @@ class TapeExplanation(NamedTuple):
         """Counters, paths and guards."""
         return {"stats": dict(self.stats), "paths": list(self.paths), "guards": list(self.guards)}
 
-    def __str__(self) -> str:
-        return str(_PrintedExplanation(self))
-
-    def _repr_html_(self) -> str:
-        return _PrintedExplanation(self)._repr_html_()
-
-
-class _PrintedExplanation(Printable):
-    def __init__(self, explanation: TapeExplanation) -> None:
-        self.explanation = explanation
-
     def tables(self) -> list[Table]:
         """Calls, paths, guards."""
-        found = self.explanation
-        counts = [[name.replace("_", " "), str(n)] for name, n in found.stats.items()]
+        counts = [[name.replace("_", " "), str(n)] for name, n in self.stats.items()]
         paths = [
             [
                 str(n),
@@ -54,10 +44,10 @@ class _PrintedExplanation(Printable):
                 f"{p['compile_s']:.3f}",
             ]
             + ["\n".join(p["guards"]) or "none"]
-            for n, p in enumerate(found.paths)
+            for n, p in enumerate(self.paths)
         ]
         guards = [
-            [g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in found.guards
+            [g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.guards
         ]
         header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
         return [

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax.control_flow.tapes.captured import Captured, captured_by
-from incrax.control_flow.tapes.conversions import placed
+from incrax.control_flow.tapes.conversions import learned
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.messages import (
     branch_inside,
@@ -27,7 +27,7 @@ from incrax.control_flow.tapes.messages import (
 )
 from incrax.control_flow.tapes.paths import Path
 from incrax.control_flow.tapes.recording import Recording, record
-from incrax.control_flow.tapes.statics import StaticArguments, static_values
+from incrax.control_flow.tapes.statics import StaticArguments, of_static, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
 from incrax.engine.inputs.signature import Signature, make_signature
 from incrax.errors import TapeError
@@ -69,17 +69,6 @@ class RecordedFunction(NamedTuple):
         return captured_by(self.name, [*self.roots, *statics], self.options.constant)
 
 
-def types_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """The types that JAX gives arguments."""
-    avals: list[Any] = []
-
-    def note(*xs: Any) -> None:
-        avals.extend(map(jax.typeof, xs))
-
-    jax.eval_shape(note, *leaves)
-    return tuple(avals)
-
-
 class Observed(NamedTuple):
     """A run: what it recorded, captured and did."""
 
@@ -92,7 +81,8 @@ class Observed(NamedTuple):
 
 def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
     """Run and record once; again where code was found only by running it."""
-    avals = types_of(leaves)
+    with jax.ensure_compile_time_eval():
+        values = list(map(jnp.asarray, leaves))
     trees = []
     statics = [*signature.statics, *static_values(*signature.rebuild(leaves))]
     for number in range(MAX_ROUNDS):
@@ -102,11 +92,12 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[A
             raise kept_tracer(subject.name, captured.tracers[0])
         try:
             with watched(captured, log):
-                recording = record(_flat(subject, signature, trees), leaves, avals)
+                recording = record(_flat(subject, signature, trees), values)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
         found = log.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
+            avals = tuple(map(jax.typeof, values))
             return Observed(recording, captured, log, avals, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
@@ -137,10 +128,12 @@ def _flat(
 
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = signature.rebuild(leaves)
-        if subject.options.guard is not None:
-            key = subject.options.guard(*args, **kwargs)
-            with placed(Place("guard=", getattr(subject.options.guard, "__name__", "guard"), "")):
-                _learn_guard(key)
+        guard = subject.options.guard
+        key = None if guard is None else of_static(guard)(*args, **kwargs)
+        for leaf in jax.tree_util.tree_leaves(key):
+            if isinstance(leaf, _jax.Tracer):
+                place = Place("guard=", getattr(guard, "__name__", "guard"), "")
+                learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
         return [_array(subject.name, x) for x in results]
@@ -162,13 +155,6 @@ def _array(name: str, result: Any) -> Any:
         if isinstance(error, TapeError):
             raise
         raise no_array(name, result) from error
-
-
-def _learn_guard(value: Any) -> None:
-    """Let Python read what the user's guard gives."""
-    for leaf in jax.tree_util.tree_leaves(value):
-        if isinstance(leaf, _jax.Tracer):
-            bool(leaf) if leaf.dtype == bool and leaf.size == 1 else leaf.tolist()
 
 
 def _refuse(subject: RecordedFunction, run: Observed) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from incrax import _jax
@@ -192,11 +191,6 @@ def _values_of(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     if called is None:
         raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
     program = inline(from_jaxpr(called))
-    return evaluated_without_effects(program, values)
-
-
-def evaluated_without_effects(program: Program, values: Sequence[Any]) -> list[Any]:
-    """The outputs of a program, from the equations that they need."""
     env: dict[Any, Any] = dict(zip(program.constvars, program.consts, strict=True))
     env.update(zip(program.invars, values, strict=True))
     eqns = effectless(needed_equations(program.eqns, program.outvars), program.outvars)
@@ -222,8 +216,8 @@ def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     return kept[::-1]
 
 
-def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
-    """Run `fun(*leaves)` once, staging what it does and keeping what Python learned of its values.
+def record(fun: Flat, values: Sequence[Any]) -> Recording:
+    """Run `fun(*values)` once, staging what it does and keeping what Python learned of its values.
 
     Raises:
         GuardOnEffectError: Python asked for a value that an effect made.
@@ -233,22 +227,16 @@ def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
 
     def run(*inputs: Any) -> list[Any]:
         recorder.known.update(
-            (x.val, (jnp_value(leaf), True)) for x, leaf in zip(inputs, leaves, strict=True)
+            (x.val, (value, True)) for x, value in zip(inputs, values, strict=True)
         )
         results = fun(*inputs)
         counts.append(len(results))
         return [*results, *recorder.symbols]
 
     try:
-        body = _jax.staged(recorder, run, avals)
+        body = _jax.staged(recorder, run, list(map(jax.typeof, values)))
     finally:
         recorder.is_over = True
     if recorder.refused is not None:
         raise recorder.refused
     return Recording(from_jaxpr(body), counts[0], tuple(recorder.guards))
-
-
-def jnp_value(leaf: Any) -> Any:
-    """A leaf as an array on the device."""
-    with jax.ensure_compile_time_eval():
-        return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)
