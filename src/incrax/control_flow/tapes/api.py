@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from incrax._incremental import Incremental
 from incrax._messages import wrong_option
@@ -18,31 +18,23 @@ R = TypeVar("R")
 FALLBACKS = ("eager", "error")
 
 
+class _Options(TypedDict, total=False):
+    guard: Callable[..., Any] | None
+    static: str | int | Sequence[str | int]
+    floats: bool
+    max_paths: int
+    fallback: str
+    constant: str | Sequence[str]
+    dynamic: str | int | Sequence[str | int]
+
+
 @overload
-def guarded(
-    f: Callable[P, R],
-    *,
-    guard: Callable[..., Any] | None = ...,
-    static: str | int | Sequence[str | int] = ...,
-    floats: bool = ...,
-    max_paths: int = ...,
-    fallback: str = ...,
-    constant: str | Sequence[str] = ...,
-    dynamic: str | int | Sequence[str | int] = ...,
-) -> Guarded[P, R]: ...
+def guarded(f: Callable[P, R], **options: Unpack[_Options]) -> Guarded[P, R]: ...
 
 
 @overload
 def guarded(
-    f: None = None,
-    *,
-    guard: Callable[..., Any] | None = ...,
-    static: str | int | Sequence[str | int] = ...,
-    floats: bool = ...,
-    max_paths: int = ...,
-    fallback: str = ...,
-    constant: str | Sequence[str] = ...,
-    dynamic: str | int | Sequence[str | int] = ...,
+    f: None = None, **options: Unpack[_Options]
 ) -> Callable[[Callable[P, R]], Guarded[P, R]]: ...
 
 
@@ -127,7 +119,7 @@ def guarded(
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
-        own = options._replace(static=static_arguments(plain, static)) if static != () else options
+        own = options._replace(static=static_arguments(plain, static))
         if not isinstance(fun, Incremental):
             return Guarded(fun, own)
         saved = fun._traces.options

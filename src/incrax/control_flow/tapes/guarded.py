@@ -57,16 +57,11 @@ class Guarded(Generic[P, R]):
         self._fun = fun
         self._options = options
         self._make = make
-        self._statics = options.static
-        self._ragged = (
-            RaggedArguments(fun, options.dynamic, "guarded", "guarded(dynamic=...)")
-            if options.dynamic
-            else None
+        self._ragged = RaggedArguments(fun, options.dynamic, "guarded", "guarded(dynamic=...)")
+        self._is_marked = bool(options.dynamic or options.static.names)
+        self._subject = RecordedFunction(
+            of_static(fun), name_of(fun), options, [fun, options.guard]
         )
-        self._is_marked = self._ragged is not None or self._statics is not None
-        called = of_static(fun) if self._statics else fun
-        guards = [] if options.guard is None else [options.guard]
-        self._subject = RecordedFunction(called, name_of(fun), options, [fun, *guards])
         self._stats = TapeStats()
         self._tapes: LruTable[Any, list[Tape]] = LruTable(MAX_SIGNATURES, weigh=_tapes_bytes)
         self._latest: Tape | None = None
@@ -87,7 +82,7 @@ class Guarded(Generic[P, R]):
         )
         given, named, lengths = self.marked(args, kwargs, is_padded=is_known)
         results = self._called(given, named)
-        return results if self._ragged is None else exact(results, lengths)
+        return exact(results, lengths) if lengths else results
 
     def marked(
         self, args: Any, kwargs: Any, *, is_padded: bool = True, mark: Any = as_static
@@ -95,13 +90,9 @@ class Guarded(Generic[P, R]):
         """The arguments as they are recorded: rows padded, static ones part of the structure; and
         the numbers of rows.
         """
-        lengths: Lengths = {}
-        if self._ragged is not None:
-            replaced = self._ragged.padded if is_padded else self._ragged.wrapped
-            args, kwargs, lengths = replaced(args, kwargs)
-        if self._statics is not None:
-            args, kwargs = self._statics.marked(args, kwargs, mark)
-        return args, kwargs, lengths
+        replaced = self._ragged.padded if is_padded else self._ragged.wrapped
+        args, kwargs, lengths = replaced(args, kwargs)
+        return *self._options.static.marked(args, kwargs, mark), lengths
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call, by the path that is expected where that can be."""

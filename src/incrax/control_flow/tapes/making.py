@@ -47,7 +47,7 @@ class TapeOptions(NamedTuple):
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
     dynamic: tuple[str | int, ...] = ()
-    static: StaticArguments | None = None
+    static: StaticArguments = StaticArguments()
 
 
 class RecordedFunction(NamedTuple):
