@@ -59,63 +59,55 @@ def _depend(mapped: _jax.Mapped, jaxpr: Any, is_batched: Sequence[bool]) -> list
 # --- turns that an example does not take ----------------------------------------------------------
 
 
-def masked_body(
-    jaxpr: Any, layout: BodyLayout, is_replaced: Sequence[bool]
-) -> tuple[Any, BodyLayout]:
-    """A body that leaves the carry alone in rows from `num` on.
+Given = tuple[Any, int | None, bool]
+"""An input: its value, the axis of examples, whether the body is linear in it."""
+
+
+def masked_loop(
+    jaxpr: Any, layout: BodyLayout, inputs: Sequence[Given], num: Any, rows: Any, first: Any
+) -> tuple[Any, BodyLayout, list[Given]]:
+    """A body that leaves the carry alone in rows from `num` on, its layout and its inputs.
 
     (num, stand-ins, *constants | carry | row, *xs) -> (carry | ys). In such rows the body is
     evaluated at the stand-ins, those of an example that takes all turns, so that its derivatives,
     multiplied by zero there, are finite. What a body is linear in has no stand-in, or it were
-    linear no more.
+    linear no more; nor has a constant that all examples share.
 
     Args:
         jaxpr: a body for one example.
         layout: of the body.
-        is_replaced: inputs that have a stand-in.
+        inputs: of the loop.
+        num: numbers of turns of the examples.
+        rows: numbers of the rows.
+        first: number of the row of the first turn of the longest example.
     """
-    num_stand_ins = sum(is_replaced)
+    longest = jnp.argmax(num)
+    start_of_xs = layout.num_consts + layout.num_carry
     avals = avals_in(jaxpr)
-    consts, carry, xs = layout.split(avals)
+    stand_ins: dict[int, Any] = {}
+    for number, (x, axis, linear) in enumerate(inputs):
+        if not linear and (axis is not None or number >= layout.num_consts):
+            one = x if axis is None else lax.dynamic_index_in_dim(x, longest, axis, keepdims=False)
+            if number >= start_of_xs:
+                one = lax.dynamic_index_in_dim(one, first, 0, keepdims=False)
+            stand_ins[number] = lax.stop_gradient(one)
 
     def turn(num: Any, *values: Any) -> list[Any]:
-        stand_ins = iter(values[:num_stand_ins])
-        rest = list(values[num_stand_ins:])
-        row = rest.pop(layout.num_consts + layout.num_carry)
-        is_active = row < num
+        others = dict(zip(stand_ins, values, strict=False))
+        rest = list(values[len(stand_ins) :])
+        is_active = rest.pop(start_of_xs) < num
         used = [
-            lax.select(is_active, x, next(stand_ins)) if r else x
-            for x, r in zip(rest, is_replaced, strict=True)
+            lax.select(is_active, x, others[n]) if n in others else x for n, x in enumerate(rest)
         ]
         outs = call(jaxpr, used)
-        old = rest[layout.num_consts :][: layout.num_carry]
+        old = rest[layout.num_consts : start_of_xs]
         kept = [*old, *(lax.full(y.shape, 0, y.dtype) for y in outs[layout.num_carry :])]
         return [lax.select(is_active, new, other) for new, other in zip(outs, kept, strict=True)]
 
     integer = jax.typeof(jnp.int32(0))
-    replaced = [aval for aval, r in zip(avals, is_replaced, strict=True) if r]
-    body = close(turn, [integer, *replaced, *consts, *carry, integer, *xs])
-    return body, BodyLayout(1 + num_stand_ins + len(consts), len(carry), 1 + len(xs))
-
-
-def stand_ins(
-    num: Any,
-    inputs: Sequence[Any],
-    axes: Sequence[int | None],
-    layout: BodyLayout,
-    is_replaced: Sequence[bool],
-    first: Any,
-) -> list[Any]:
-    """The inputs in the first turn, row `first`, of the example with most turns."""
-    longest = jnp.argmax(num)
-    found = []
-    for number, (x, axis, replaced) in enumerate(zip(inputs, axes, is_replaced, strict=True)):
-        if replaced:
-            one = x if axis is None else lax.dynamic_index_in_dim(x, longest, axis, keepdims=False)
-            is_row = number >= layout.num_consts + layout.num_carry
-            found.append(
-                lax.stop_gradient(
-                    lax.dynamic_index_in_dim(one, first, 0, keepdims=False) if is_row else one
-                )
-            )
-    return found
+    replaced = [avals[number] for number in stand_ins]
+    body = close(turn, [integer, *replaced, *avals[:start_of_xs], integer, *avals[start_of_xs:]])
+    before: list[Given] = [(num, 0, False), *((x, None, False) for x in stand_ins.values())]
+    new = BodyLayout(len(before) + layout.num_consts, layout.num_carry, 1 + layout.num_xs)
+    row: Given = (rows, None, False)
+    return body, new, [*before, *inputs[:start_of_xs], row, *inputs[start_of_xs:]]
