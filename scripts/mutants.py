@@ -487,7 +487,7 @@ MUTANTS = [
     ),
     Mutant(
         "the table of branches shows where one is instead of what it was",
-        "control_flow/tapes/checking.py",
+        "control_flow/tapes/explanation.py",
         'str(g).rpartition(" is ")[2]',
         'str(g).rpartition(" is ")[0]',
     ),
@@ -1332,7 +1332,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamic arguments are padded to their own length",
-        "control_flow/loops/ragged.py",
+        "control_flow/loops/padded.py",
         "insort(known, capacity_for(num))",
         "insort(known, num)",
     ),

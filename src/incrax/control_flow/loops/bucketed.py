@@ -25,8 +25,14 @@ from incrax._context import traced_for
 from incrax._messages import wrong_option
 from incrax._names import reduced
 from incrax.control_flow.loops.messages import other_room
-from incrax.control_flow.loops.padded import SMALLEST, capacity_for, is_staged, is_traced
-from incrax.control_flow.loops.ragged import RaggedArguments, exact
+from incrax.control_flow.loops.padded import (
+    SMALLEST,
+    RaggedArguments,
+    capacity_for,
+    exact,
+    is_staged,
+    is_traced,
+)
 
 
 def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:

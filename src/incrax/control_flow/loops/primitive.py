@@ -21,17 +21,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
-from incrax.control_flow.loops.batches import batched_body, masked_loop
 from incrax.control_flow.loops.bodies import (
     BodyLayout,
+    Linearized,
     avals_in,
     avals_out,
+    batched_body,
     call,
     close,
+    linearized,
+    masked_loop,
     merged,
     transposed,
 )
-from incrax.control_flow.loops.linearized import Linearized, linearized
 from incrax.control_flow.loops.messages import small_memory
 
 NAME = _jax.LOOP

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops.bodies import BodyLayout
+from incrax.control_flow.loops.bodies import BodyLayout, traced_turn
 from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
 from incrax.control_flow.loops.padded import (
     Padded,
@@ -29,7 +29,6 @@ from incrax.control_flow.loops.padded import (
     padded,
 )
 from incrax.control_flow.loops.primitive import Spec, bind
-from incrax.control_flow.loops.tracing import traced_turn
 
 MEMORY = 2**28
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
@@ -139,20 +138,17 @@ def _fold(
 ) -> tuple[Any, Any]:
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
-    ys_tree: list[Any] = []
 
-    def turn(carry: Any, *row: Any) -> tuple[Any, list[Any]]:
+    def turn(carry: Any, *row: Any) -> tuple[Any, Any]:
         out = f(carry, jax.tree.unflatten(rows_tree, row))
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise no_pair("scan", _shown(out))
-        ys, tree = jax.tree.flatten(out[1])
-        ys_tree[:] = [tree]
-        return out[0], ys
+        return out[0], out[1]
 
     traced = traced_turn("scan", init, turn, types)
     spec = loop(BodyLayout(len(traced.consts), len(traced.init), len(leaves)))
     carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
-    return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(ys_tree[0], ys)
+    return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 
 
 def _shown(out: Any) -> str:

@@ -20,12 +20,10 @@ from jax import lax
 
 from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops.bodies import BodyLayout, call, lift
-from incrax.control_flow.loops.linearized import linearized
+from incrax.control_flow.loops.bodies import BodyLayout, call, lift, linearized, traced_turn
 from incrax.control_flow.loops.messages import no_condition
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
-from incrax.control_flow.loops.tracing import traced_turn
 
 MEMORY = 2**26
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 64 MiB."""
@@ -79,7 +77,7 @@ def while_loop(
             raise wrong_option(f"while_loop({name})", value, "a function")
     most = MOST if max_steps is None else as_size("while_loop", "max_steps", max_steps)
     memory = as_size("while_loop", "memory", memory)
-    traced = traced_turn("while_loop", init, lambda carry: (body(carry), []))
+    traced = traced_turn("while_loop", init, lambda carry: (body(carry), None))
     condition = _jax.trace_body(_flat(cond, traced.tree), *map(jax.typeof, traced.init))
     counts = len(condition.consts), len(traced.consts)
     parts = _Parts(lift(condition), traced.jaxpr, *counts, most, memory)

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from incrax._incremental import Incremental
 from incrax._messages import wrong_option
-from incrax.control_flow.tapes.checking import TapeReport, branches_of
+from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.control_flow.tapes.making import TapeOptions
 from incrax.control_flow.tapes.statics import static_arguments

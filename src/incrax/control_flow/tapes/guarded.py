@@ -11,7 +11,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import name_of, reduced
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
-from incrax.control_flow.loops.ragged import Lengths, RaggedArguments, exact
+from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
@@ -321,3 +321,58 @@ class Guarded(Generic[P, R]):
             f"guarded({self._subject.name}): {stats.calls} calls, {stats.hits} hits, "
             f"{stats.recordings} recordings"
         )
+
+
+# --- one path, for others to look at ----------------------------------------------------------------
+
+
+class Alone(NamedTuple):
+    """A path that is right at some values.
+
+    Fields: `run(*args, **kwargs)` gives its results (rows as long as they are padded), and the
+    number of the first guard that does not hold, for arguments of the same structure and types,
+    traced or not, anything where static values stand; the number of guards.
+    """
+
+    run: Callable[..., tuple[Any, Any]]
+    num_guards: int
+
+
+def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Alone:
+    """The path that a call with these values takes.
+
+    Raises:
+        TapeError: no tape can hold it; the message says why.
+
+    Cost: a trace of the function, and the equations that its guards depend on.
+    """
+    given, named, _ = f.marked(args, kwargs)
+    signature, leaves = f._subject.signed(given, named)
+    subject = f._subject._replace(roots=list(f._subject.roots))  # recording adds to them
+    path, _ = make_path(subject, signature, leaves, TapeStats())
+
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        given, named, _ = f.marked(args, kwargs, mark=lambda *_: None)
+        leaves = jax.tree.leaves((given, named))
+        results, failing = path._run(path.consts, *signature.dynamic_leaves(leaves))
+        return jax.tree.unflatten(path.out_tree, results), failing
+
+    return Alone(run, path.num_guards)
+
+
+def incremental_of(
+    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Sequence[Any]]:
+    """The incremental function of the path that these values take, recorded if need be, and its
+    arguments.
+
+    Without values that of the path that most calls took. None where there is no path, or it is
+    compiled as a whole.
+    """
+    if not args and not kwargs:
+        paths = [path for tape in f._all_tapes() for path in tape.paths]
+        return max(paths, key=lambda path: path.hits).incremental if paths else None, ()
+    given, named, _ = f.marked(args, kwargs)
+    signature, leaves = f._subject.signed(given, named)
+    path = f.path_at(signature, leaves)
+    return None if path is None else path.incremental, leaves
