@@ -119,7 +119,7 @@ class Guarded(Generic[P, R]):
             tape.likely = path.successor
             return jax.tree_util.tree_unflatten(path.out_tree, results)
         other = tape.after(path, number, leaves)
-        return self._answer(tape, tape.signature, leaves, args, kwargs, other)
+        return self._answer(tape, tape.signature, leaves, other)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the path expected by the latest tape may not answer."""
@@ -134,15 +134,13 @@ class Guarded(Generic[P, R]):
         tape = self._tape_for(signature)
         self._latest = tape
         first = None if tape is None else tape.likely
-        return self._answer(tape, signature, dynamic, args, kwargs, first, is_expected=True)
+        return self._answer(tape, signature, dynamic, first, is_expected=True)
 
     def _answer(
         self,
         tape: Tape | None,
         signature: Signature,
         leaves: Any,
-        args: Any,
-        kwargs: Any,
         first: Path | None,
         *,
         is_expected: bool = False,
@@ -168,7 +166,7 @@ class Guarded(Generic[P, R]):
             results = self._first_results(path, leaves)
         else:
             self._stats.eager += 1
-            return self._plain(args, kwargs)
+            return self._plain(*signature.rebuild(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
     def _plain(self, args: Any, kwargs: Any) -> Any:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from incrax import _jax
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax.control_flow.tapes import conversions
+from incrax.control_flow.tapes.conversions import RecordedTracer
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
 from incrax.engine.program.simplify import inline, needed_equations
@@ -29,60 +28,6 @@ class Recording(NamedTuple):
     program: Program
     num_results: int
     guards: tuple[Guard, ...]
-
-
-class RecordedTracer(_jax.JaxprTracer):
-    """A staged value that tells what it is, at the price of a guard."""
-
-    __slots__ = ()
-    _trace: Recorder
-
-    def __bool__(self) -> bool:
-        return conversions.to_bool(self)
-
-    def __int__(self) -> int:
-        return conversions.to_scalar(self, int)
-
-    def __float__(self) -> float:
-        return conversions.to_scalar(self, float)
-
-    def __complex__(self) -> complex:
-        return conversions.to_scalar(self, complex)
-
-    def __index__(self) -> int:
-        return conversions.to_index(self)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return conversions.to_numpy(self, dtype)
-
-    def __format__(self, spec: str) -> str:
-        return self._text(lambda value: conversions.formatted(value, spec), super().__str__)
-
-    def __str__(self) -> str:
-        return self._text(str, super().__str__)
-
-    def __repr__(self) -> str:
-        return self._text(repr, super().__repr__)
-
-    def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
-        """Text of the value; when the run is over just that of a traced value, unless a log is
-        written late.
-        """
-        if not self._trace.is_over:
-            return conversions.as_text(self, form)
-        return form(self._trace.known_value(self)) if conversions.is_for_log() else plain()
-
-    def tolist(self) -> Any:
-        """Nested lists of the value."""
-        return conversions.to_numpy(self).tolist()
-
-    def block_until_ready(self) -> Any:
-        """The value itself: nothing is computed yet."""
-        return self
-
-    def to_concrete_value(self) -> Any:
-        """The value where JAX needs it for Python; else None, so that what can stay traced does."""
-        return conversions.read_by_jax(self)
 
 
 class Recorder(_jax.JaxprTrace):
@@ -144,16 +89,12 @@ class Recorder(_jax.JaxprTrace):
         waiting = [tracer]
         while waiting:
             current = waiting[-1]
-            missing = (
-                []
-                if self._lookup(current)
-                else [t for t in current.parent.in_tracers if not self._lookup(t)]
-            )
-            if missing:
-                waiting.extend(missing)
+            if self._lookup(current) is not None:
+                waiting.pop()
                 continue
-            waiting.pop()
-            if not self._lookup(current):
+            missing = [t for t in current.parent.in_tracers if self._lookup(t) is None]
+            waiting += missing
+            if not missing:
                 self._evaluate(current.parent)
         found = self._lookup(tracer)
         assert found is not None
