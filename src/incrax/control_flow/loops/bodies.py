@@ -54,6 +54,10 @@ class BodyLayout(NamedTuple):
         consts, carry, xs = in_groups(values, (self.num_consts, self.num_carry, rest))
         return consts, carry, xs
 
+    def split_results(self, values: Sequence[T]) -> tuple[list[T], list[T]]:
+        """Carry, ys."""
+        return list(values[: self.num_carry]), list(values[self.num_carry :])
+
 
 def in_groups(values: Iterable[T], sizes: Iterable[int]) -> list[list[T]]:
     """Values in groups of these sizes, in their order."""
@@ -98,8 +102,17 @@ def per_configuration(maker: Callable[..., T]) -> Callable[..., T]:
     return functools.wraps(maker)(lambda *args: made(context_key(), *args))
 
 
+def parted(mask: Iterable[bool], values: Iterable[T]) -> tuple[list[T], list[T]]:
+    """Values where the mask is True, and the others."""
+    chosen: list[T] = []
+    others: list[T] = []
+    for x, is_chosen in zip(values, mask, strict=True):
+        (chosen if is_chosen else others).append(x)
+    return chosen, others
+
+
 def merged(mask: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """Values in the order of the mask: `chosen` where it is True."""
+    """Values in the order of the mask, `chosen` where it is True: what `parted` parted."""
     left = iter(chosen)
     right = iter(others)
     return [next(left) if is_chosen else next(right) for is_chosen in mask]
@@ -233,17 +246,13 @@ class _Traced(NamedTuple):
 
 def _traced(jaxpr: Any, moves: Sequence[bool]) -> _Traced:
     is_inexact = tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in avals_out(jaxpr))
-    is_fixed = [not moving for moving in moves]
     tangents: list[_jax.Body] = []
 
     def primal(*inputs: Any) -> list[Any]:
-        moved = list(compress(inputs, moves))
-        fixed = list(compress(inputs, is_fixed))
+        moved, fixed = parted(moves, inputs)
 
         def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
-            outs = call(jaxpr, merged(moves, moved, fixed))
-            others = [not inexact for inexact in is_inexact]
-            return list(compress(outs, is_inexact)), list(compress(outs, others))
+            return parted(is_inexact, call(jaxpr, merged(moves, moved, fixed)))
 
         smooth, push, others = jax.linearize(of_moved, *moved, has_aux=True)
         tangents.append(_jax.trace_body(push, *moved))
@@ -268,10 +277,8 @@ def _split(layout: BodyLayout, moves: tuple[bool, ...], traced: _Traced) -> Line
     residuals = body.outvars[num_outs:]
     once = {id(r): r for r in residuals}.values()  # by identity: literals have no hash
     is_fixed = [isinstance(r, _jax.Literal) or r not in changing for r in once]
-    fixed = list(compress(once, is_fixed))
-    moving = [r for r, stays in zip(once, is_fixed, strict=True) if not stays]
-    rows = [r for r in moving if r in xs]
-    stored = [r for r in moving if r not in xs]
+    fixed, moving = parted(is_fixed, once)
+    rows, stored = parted([r in xs for r in moving], moving)
     sources = {id(r): number for number, r in enumerate([*fixed, *rows, *stored])}
 
     part_moves = layout.split(moves)
@@ -324,14 +331,10 @@ def transposed(
     """
     avals = layout.split(avals_in(jaxpr))
     masks = layout.split(is_linear)
-    (known_consts, _, known_xs), (sums, carry, xs) = (
-        [
-            [aval for aval, linear in zip(*part, strict=True) if linear is kind]
-            for part in zip(avals, masks, strict=True)
-        ]
-        for kind in (False, True)
-    )
-    wanted = list(compress(avals_out(jaxpr)[layout.num_carry :], is_wanted))
+    sums, known_consts = parted(masks[0], avals[0])
+    carry = avals[1]
+    xs, known_xs = parted(masks[2], avals[2])
+    wanted = list(compress(layout.split_results(avals_out(jaxpr))[1], is_wanted))
     inputs = (known_consts, carry, sums, known_xs, wanted)
 
     def pull(*values: Any) -> list[Any]:
@@ -339,8 +342,8 @@ def transposed(
 
         def of_linear(linear: list[Any]) -> list[Any]:
             outs = call(jaxpr, merged(is_linear, linear, consts + rows))
-            ys = compress(outs[layout.num_carry :], is_wanted)
-            return [*outs[: layout.num_carry], *ys]
+            carry, ys = layout.split_results(outs)
+            return [*carry, *compress(ys, is_wanted)]
 
         (cts,) = jax.linear_transpose(of_linear, [*sums, *carry, *xs])(carry_ct + ys_ct)
         consts_ct, new_carry_ct, xs_ct = BodyLayout(len(sums), len(carry), 0).split(cts)

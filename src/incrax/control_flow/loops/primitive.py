@@ -32,6 +32,7 @@ from incrax.control_flow.loops.bodies import (
     linearized,
     masked_loop,
     merged,
+    parted,
     transposed,
 )
 from incrax.control_flow.loops.messages import small_memory
@@ -70,7 +71,7 @@ class Pieces(NamedTuple):
 def bind(jaxpr: Any, spec: Spec, num: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a loop: (carry, ys)."""
     outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
-    return outs[: spec.layout.num_carry], outs[spec.layout.num_carry :]
+    return spec.layout.split_results(outs)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -78,9 +79,7 @@ def bind(jaxpr: Any, spec: Spec, num: Any, values: Sequence[Any]) -> tuple[list[
 
 def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
     consts, init, xs = spec.layout.split(values)
-    rows = [
-        _jax.stacked_aval(aval, spec.capacity) for aval in avals_out(jaxpr)[spec.layout.num_carry :]
-    ]
+    _, rows = spec.layout.split_results(_types(jaxpr=jaxpr, spec=spec)[0])
     ys = [lax.full(aval.shape, 0, aval.dtype) for aval in rows]
     if not spec.capacity:
         return [*init, *ys]
@@ -89,9 +88,7 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
         turn, carry, ys = state
         row = num - 1 - turn if spec.reverse else turn
         x = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in xs]
-        carry, y = BodyLayout(spec.layout.num_carry, len(ys), 0).split(
-            call(jaxpr, [*consts, *carry, *x])
-        )[:2]
+        carry, y = spec.layout.split_results(call(jaxpr, [*consts, *carry, *x]))
         ys = [
             lax.dynamic_update_index_in_dim(old, new, row, 0)
             for old, new in zip(ys, y, strict=True)
@@ -103,9 +100,9 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
 
 
 def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
-    outs = avals_out(jaxpr)
-    rows = [_jax.stacked_aval(aval, spec.capacity) for aval in outs[spec.layout.num_carry :]]
-    return [*outs[: spec.layout.num_carry], *rows], _jax.effects_of(jaxpr)
+    carry, row = spec.layout.split_results(avals_out(jaxpr))
+    ys = [_jax.stacked_aval(aval, spec.capacity) for aval in row]
+    return [*carry, *ys], _jax.effects_of(jaxpr)
 
 
 # --- tangents -------------------------------------------------------------------------------------
@@ -153,22 +150,19 @@ def _push_pieces(
     """The derivative of the same loop in segments, of which a pullback keeps the carries between
     them.
     """
-    carry = avals_in(jaxpr)[spec.layout.num_consts :][: spec.layout.num_carry]
+    _, carry, _ = spec.layout.split(avals_in(jaxpr))
     carry_bytes = sum(map(_jax.aval_bytes, carry))
     pieces = cut(spec, carry_bytes, split.stored_bytes)
     is_moved = [t is not None for t in tangents]
-    fixed = [x for x, moved in zip(values, is_moved, strict=True) if not moved]
+    moved, fixed = parted(is_moved, values)
 
     def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
         num, *inputs = merged(is_moved, moved, fixed)
         outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
-        pairs = list(zip(outs, split.moves_out, strict=True))
-        return [x for x, moves in pairs if moves], [x for x, moves in pairs if not moves]
+        return parted(split.moves_out, outs)
 
-    moved = [x for x, moves in zip(values, is_moved, strict=True) if moves]
-    outs, dots, others = jax.jvp(
-        of_moved, moved, [t for t in tangents if t is not None], has_aux=True
-    )
+    directions, _ = parted(is_moved, tangents)
+    outs, dots, others = jax.jvp(of_moved, moved, directions, has_aux=True)
     return merged(split.moves_out, outs, others), dots
 
 
@@ -232,21 +226,20 @@ def _pull(cotangents: Sequence[Any], values: Sequence[Any], *, jaxpr: Any, spec:
     num, *inputs = values
     consts, carry, xs = spec.layout.split(inputs)
     is_linear = (*_are_linear(consts), *(True for _ in carry), *_are_linear(xs))
-    carry_ct = cotangents[: len(carry)]
-    ys_ct = cotangents[len(carry) :]
+    carry_ct, ys_ct = spec.layout.split_results(cotangents)
     body = transposed(jaxpr, spec.layout, is_linear, tuple(ct is not None for ct in ys_ct))
-    ended_ct = [
-        _zeros(x) if ct is None else ct for x, ct in zip(avals_out(jaxpr), carry_ct, strict=False)
-    ]
-    sums = [_zeros(x.aval) for x in consts if isinstance(x, _jax.Linear)]
-    known = [x for x in consts if not isinstance(x, _jax.Linear)]
-    known_rows = [x for x in xs if not isinstance(x, _jax.Linear)]
+    ended, _ = spec.layout.split_results(avals_out(jaxpr))
+    ended_ct = [_zeros(x) if ct is None else ct for x, ct in zip(ended, carry_ct, strict=True)]
+    linear, known = parted(_are_linear(consts), consts)
+    sums = [_zeros(x.aval) for x in linear]
+    _, known_rows = parted(_are_linear(xs), xs)
     wanted = [ct for ct in ys_ct if ct is not None]
     groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
     layout = BodyLayout(len(known), len(ended_ct) + len(sums), len(known_rows) + len(wanted))
     mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
     ended, xs_ct = bind(body, mirrored, num, _joined(groups))
-    found = iter([*ended[len(carry) :], *ended[: len(carry)], *xs_ct])
+    start_ct, sums_ct = spec.layout.split_results(ended)
+    found = iter([*sums_ct, *start_ct, *xs_ct])
     cts = [next(found) if linear else None for linear in is_linear]
     return [
         None,
