@@ -33,7 +33,7 @@ from incrax.control_flow.tapes.messages import (
 )
 from incrax.control_flow.tapes.paths import OtherTypes, Path, int_of
 from incrax.control_flow.tapes.statics import as_static, of_static
-from incrax.control_flow.tapes.tape import Tape, evaluate, first_results
+from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
 from incrax.engine.inputs.signature import Signature
 
@@ -149,7 +149,7 @@ class Guarded(Generic[P, R]):
         none.
         """
         known = self._stats.recordings
-        attempt = lambda path: evaluate(path, leaves)
+        attempt = lambda path: path.attempt(leaves)
         path = None
         found = None if tape is None else tape.search(first, attempt, leaves)
         if found is None:
@@ -185,7 +185,7 @@ class Guarded(Generic[P, R]):
         compiled or run.
         """
         try:
-            return first_results(path, leaves)
+            return path.first_results(leaves)
         except BaseException:
             self._stats.aborted += 1
             with self._lock:

@@ -75,7 +75,6 @@ class Observed(NamedTuple):
     recording: Recording
     captured: Captured
     log: RunLog
-    avals: tuple[Any, ...]
     out_tree: Any
 
 
@@ -97,8 +96,7 @@ def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[A
             raise branch_inside(subject.name, place_of_error(error)) from error
         found = log.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
-            avals = tuple(map(jax.typeof, values))
-            return Observed(recording, captured, log, avals, trees[-1])
+            return Observed(recording, captured, log, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
 
@@ -114,7 +112,7 @@ def make_path(
     begin = time.perf_counter()
     run = observed(subject, signature, leaves)
     _refuse(subject, run)
-    path = Path(run.recording, run.avals, run.out_tree, stats)
+    path = Path(run.recording, run.out_tree, stats)
     if path.needs_check:
         path.stages  # noqa: B018 - a guard that needs an effect is refused now
     path.record_s = time.perf_counter() - begin

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -37,9 +38,7 @@ class Path:
     Law: where all guards hold, `run(leaves)` gives the results that the function gives at `leaves`.
     """
 
-    def __init__(
-        self, recording: Recording, avals: Sequence[Any], out_tree: Any, stats: TapeStats
-    ) -> None:
+    def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
         self.program = drop_dead(recording.program)
         self.guards: tuple[Guard, ...] = recording.guards
         self.num_guards = len(self.guards)
@@ -49,7 +48,7 @@ class Path:
         self.successor = self
         self.doubted_at = -1
         self.preferred_at = 0
-        self.avals = tuple(avals)
+        self.avals = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
         consts = self.program.consts
@@ -110,6 +109,34 @@ class Path:
         path.__name__ = name
         self.incremental = make(with_names(path, leaf_names))
         self.is_simple = False
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    def attempt(self, leaves: Sequence[Any]) -> tuple[int, Any]:
+        """The number of the first guard that fails, and the results if none does; guards alone
+        first where running the wrong path could be noticed.
+        """
+        if self.is_simple and not _jax.checks_values():
+            results, failing = self.run(self.consts, *leaves)
+            return (int_of(failing) if self.num_guards else 0), results
+        failing = self.first_failing(leaves)
+        return failing, self._known_results(leaves) if failing == self.num_guards else None
+
+    def first_results(self, leaves: Sequence[Any]) -> Any:
+        """The results of a path that was just recorded; its compilation is timed."""
+        begin = time.perf_counter()
+        if self.is_simple:
+            results, _ = self.run(self.consts, *leaves)
+        else:
+            results = self._known_results(leaves)
+        self.compile_s = self.compile_s or time.perf_counter() - begin
+        return results
+
+    def _known_results(self, leaves: Sequence[Any]) -> Any:
+        """The results where the guards are known to hold."""
+        if self.incremental is not None:
+            return self.incremental(*leaves)
+        return self.results(self.consts, *leaves)
 
     # --- guards alone -----------------------------------------------------------------------------
 

@@ -134,8 +134,7 @@ def _values_of(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     program = inline(from_jaxpr(called))
     env: dict[Any, Any] = dict(zip(program.constvars, program.consts, strict=True))
     env.update(zip(program.invars, values, strict=True))
-    eqns = effectless(needed_equations(program.eqns, program.outvars), program.outvars)
-    _jax.evaluate(eqns, env)
+    _jax.evaluate(effectless(program.eqns, program.outvars), env)
     return [_jax.read(atom, env) for atom in program.outvars]
 
 
@@ -145,16 +144,11 @@ def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     Raises:
         GuardOnEffectError: what is needed has an effect.
     """
-    kept: list[Any] = []
-    needed = {atom for atom in outvars if isinstance(atom, _jax.Var)}
-    for eqn in reversed(eqns):
-        if not needed.intersection(eqn.outvars):
-            continue
+    kept = needed_equations(eqns, outvars, has_effects=False)
+    for eqn in kept:
         if eqn.effects or eqn.primitive.name in STATEFUL:
             raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
-        kept.append(eqn)
-        needed.update(atom for atom in eqn.invars if isinstance(atom, _jax.Var))
-    return kept[::-1]
+    return kept
 
 
 def record(fun: Flat, values: Sequence[Any]) -> Recording:

@@ -5,14 +5,12 @@ In: leaves. Out: results. It must not know about signatures or trees of argument
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from incrax import _jax
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.messages import other_way
-from incrax.control_flow.tapes.paths import Path, int_of
+from incrax.control_flow.tapes.paths import Path
 
 Attempt = Callable[[Path], tuple[int, Any]]
 """Try a path: the number of its first guard that fails, and its results if none does."""
@@ -136,28 +134,3 @@ def _first_difference(a: Path, b: Path) -> int:
 
 def _latest(paths: Sequence[Path]) -> Path | None:
     return max(paths, key=lambda path: path.preferred_at, default=None)
-
-
-def evaluate(path: Path, leaves: Sequence[Any]) -> tuple[int, Any]:
-    """Try a path: guards alone first where running the wrong one could be noticed."""
-    if path.incremental is not None or path.needs_check or _jax.checks_values():
-        failing = path.first_failing(leaves)
-        return failing, results_of(path, leaves) if failing == path.num_guards else None
-    results, failing = path.run(path.consts, *leaves)
-    return (int_of(failing) if path.num_guards else 0), results
-
-
-def results_of(path: Path, leaves: Sequence[Any]) -> Any:
-    """The results of a path whose guards are known to hold."""
-    if path.incremental is not None:
-        return path.incremental(*leaves)
-    return path.results(path.consts, *leaves)
-
-
-def first_results(path: Path, leaves: Sequence[Any]) -> Any:
-    """The results of a path that was just recorded; its compilation is timed."""
-    begin = time.perf_counter()
-    is_guess = path.incremental is None and not path.needs_check
-    results = path.run(path.consts, *leaves)[0] if is_guess else results_of(path, leaves)
-    path.compile_s = path.compile_s or time.perf_counter() - begin
-    return results

@@ -13,7 +13,6 @@ import pickle
 import random
 import sys
 import sysconfig
-import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,13 +24,8 @@ from incrax import _jax
 from incrax._locations import is_logged, is_of_user, user_frame
 from incrax.control_flow.tapes.captured import Captured, Code, contents
 
-_CLOCKS = (
-    *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
-    *("process_time", "process_time_ns", "localtime", "gmtime", "thread_time", "ctime", "strftime"),
-)
 _FILES = ("stat", "lstat", "listdir", "scandir", "access", "readlink", "getcwd", "open")
 _IMPURE = {
-    **{id(getattr(time, name)): f"the clock `time.{name}`" for name in _CLOCKS},
     **{id(getattr(os, name)): f"the file system, by `os.{name}`" for name in _FILES},
     id(open): "a file, by `open`",
     id(input): "the terminal, by `input`",
@@ -120,6 +114,8 @@ def watched(captured: Captured, log: RunLog) -> Iterator[None]:
 def _source_of(function: Any) -> str | None:
     """What a built-in function reads that is no argument; None for most."""
     name = getattr(function, "__name__", "")
+    if getattr(function, "__module__", "") == "time" and name not in ("sleep", "mktime"):
+        return f"the clock `time.{name}`"
     owner = getattr(function, "__self__", None)
     if name in ("now", "utcnow", "today") and isinstance(owner, type):
         if issubclass(owner, datetime.date):
