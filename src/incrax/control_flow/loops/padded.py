@@ -112,19 +112,13 @@ def padded(x: Any, capacity: int) -> Any:
     rows = np.asarray(x)
     room = np.zeros((capacity, *rows.shape[1:]), rows.dtype)
     room[: len(rows)] = rows
-    return _placed_like(room, x)
+    return put_like(room, x)
 
 
-def _placed_like(rows: np.ndarray, x: Any) -> Any:
-    """The rows on the device that an array was put on; as they are if it was not put anywhere."""
-    return jax.device_put(rows, x.sharding) if isinstance(x, jax.Array) and x.committed else rows
-
-
-def device_of(x: Any) -> Any:
-    """The one device that an array was put on; None if it was not, or on several."""
-    is_array = isinstance(x, jax.Array) and not is_traced(x)
-    is_put = is_array and x.committed and len(x.devices()) == 1
-    return next(iter(x.devices())) if is_put else None
+def put_like(rows: Any, x: Any) -> Any:
+    """The rows on the devices that an array was put on, if it was; they may be aliased."""
+    is_put = isinstance(x, jax.Array) and not is_traced(x) and x.committed
+    return jax.device_put(rows, x.sharding if is_put else None)
 
 
 def cut(x: Any, length: int) -> Any:
@@ -133,7 +127,7 @@ def cut(x: Any, length: int) -> Any:
         return x
     if not is_on_host(x):
         return x[:length]
-    rows = jax.device_put(_placed_like(np.asarray(x)[:length].copy(), x))
+    rows = put_like(np.asarray(x)[:length].copy(), x)
     return _jax.as_weak_array(rows) if getattr(x, "weak_type", False) else rows
 
 

@@ -98,19 +98,12 @@ def scan(
     if not is_staged() and not any(is_traced(x) for x in (num, *jax.tree.leaves(rows))):
         room = capacity_for(max(room, capacity or 0))
     types = [_jax.row_aval(jax.typeof(x)) for x in jax.tree.leaves(rows)]
-    rows = jax.tree.map(lambda x: _as_array(padded(x, room), x), rows)
+    rows = jax.tree.map(lambda x: jnp.asarray(padded(x, room)), rows)
     loop = functools.partial(Spec, capacity=room, reverse=reverse, memory=memory, is_strict=True)
     carry, ys = _fold(f, init, rows, types, num, loop)
     if isinstance(xs, Padded):
         return carry, Padded(ys, num, is_checked=True)
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
-
-
-def _as_array(rows: Any, given: Any) -> Any:
-    """Rows as an array of JAX; those that the caller may change are copied."""
-    if isinstance(rows, jax.Array):
-        return rows
-    return jnp.asarray(rows) if rows is given else jax.device_put(rows)
 
 
 def _sized(name: str, xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:

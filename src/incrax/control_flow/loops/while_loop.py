@@ -20,7 +20,7 @@ from jax import lax
 
 from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops.bodies import BodyLayout, call, lift, linearized, traced_turn
+from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
 from incrax.control_flow.loops.messages import no_condition
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
@@ -131,11 +131,7 @@ def _while_jvp(
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]
-    moves = tuple(dot is not None for dot in dots[parts.num_cond :])
-    layout = BodyLayout(parts.num_body, len(moves) - parts.num_body, 0)
-    if not any(linearized(parts.body, layout, moves).moves_out):
-        outs = _while(parts, *values)
-        return outs, list(map(_no_tangent, outs))
+    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body, 0)
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     if parts.most < MOST:
         num = checked("while_loop", num, parts.most)
