@@ -112,13 +112,16 @@ def padded(x: Any, capacity: int) -> Any:
     rows = np.asarray(x)
     room = np.zeros((capacity, *rows.shape[1:]), rows.dtype)
     room[: len(rows)] = rows
-    return put_like(room, x)
+    return put_like(room, x) if _is_put(x) else room
 
 
 def put_like(rows: Any, x: Any) -> Any:
     """The rows on the devices that an array was put on, if it was; they may be aliased."""
-    is_put = isinstance(x, jax.Array) and not is_traced(x) and x.committed
-    return jax.device_put(rows, x.sharding if is_put else None)
+    return jax.device_put(rows, x.sharding if _is_put(x) else None)
+
+
+def _is_put(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not is_traced(x) and x.committed
 
 
 def cut(x: Any, length: int) -> Any:
