@@ -1146,7 +1146,7 @@ MUTANTS = [
     Mutant(
         "a path that must not run on a guess runs",
         "control_flow/tapes/paths.py",
-        "self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)",
+        "self.needs_check = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))",
         "self.needs_check = False",
     ),
     Mutant(

@@ -59,15 +59,6 @@ class Spec(NamedTuple):
         return self._replace(**{"is_linear": (), "is_strict": False, **changes})
 
 
-class Pieces(NamedTuple):
-    """A loop cut into segments, each a turn of an outer loop whose residuals are the carries
-    between segments.
-    """
-
-    num: int
-    length: int
-
-
 def bind(jaxpr: Any, spec: Spec, num: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a loop: (carry, ys)."""
     outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
@@ -166,8 +157,9 @@ def _push_pieces(
     return merged(split.moves_out, outs, others), dots
 
 
-def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> Pieces:
-    """Segments such that all levels fit the budget; as few levels as do, then as little memory as
+def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> int:
+    """The number of segments, each a turn of an outer loop whose residuals are the carries between
+    segments, such that all levels fit the budget; as few levels as do, then as little memory as
     these need.
     """
     sizes = [2**k for k in range(1, spec.capacity.bit_length())]
@@ -181,39 +173,40 @@ def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> Pieces:
     else:
         if spec.is_strict:
             raise small_memory(spec.memory, int(best[0]), spec.capacity)
-    return Pieces(best[1], -(-spec.capacity // best[1]))
+    return best[1]
 
 
 def in_pieces(
-    num: Any, inputs: Sequence[Any], pieces: Pieces, carry_bytes: int, jaxpr: Any, spec: Spec
+    num: Any, inputs: Sequence[Any], pieces: int, carry_bytes: int, jaxpr: Any, spec: Spec
 ) -> list[Any]:
     """The same loop, evaluated in segments."""
+    length = -(-spec.capacity // pieces)
     consts, init, xs = spec.layout.split(inputs)
     layout = spec.layout._replace(num_xs=len(xs) + 1)
-    memory = max(0, spec.memory - pieces.num * carry_bytes)
-    inner = spec.derived(capacity=pieces.length, memory=memory)
+    memory = max(0, spec.memory - pieces * carry_bytes)
+    inner = spec.derived(capacity=length, memory=memory)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def turn(*values: Any) -> list[Any]:
         consts, carry, (count, *rows) = layout.split(values)
         return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
 
-    starts = jnp.arange(pieces.num, dtype=jnp.int32) * pieces.length
-    counts = jnp.clip(num - starts, 0, pieces.length)
+    starts = jnp.arange(pieces, dtype=jnp.int32) * length
+    counts = jnp.clip(num - starts, 0, length)
     before, carried, row = spec.layout.split(avals_in(jaxpr))
-    rows = [_jax.stacked_aval(aval, pieces.length) for aval in row]
+    rows = [_jax.stacked_aval(aval, length) for aval in row]
     body = close(turn, [*before, *carried, _jax.row_aval(jax.typeof(counts)), *rows])
-    outer = Spec(layout, pieces.num, spec.reverse, spec.memory)
-    segments = [counts, *(_in_rows(x, pieces) for x in xs)]
-    carry, ys = bind(body, outer, -(-num // pieces.length), [*consts, *init, *segments])
+    outer = Spec(layout, pieces, spec.reverse, spec.memory)
+    segments = [counts, *(_in_rows(x, pieces, length) for x in xs)]
+    carry, ys = bind(body, outer, -(-num // length), [*consts, *init, *segments])
     return [*carry, *(y.reshape(-1, *y.shape[2:])[: spec.capacity] for y in ys)]
 
 
-def _in_rows(x: Any, pieces: Pieces) -> Any:
+def _in_rows(x: Any, pieces: int, length: int) -> Any:
     """(rows, ...) -> (segments, rows of one, ...), with rows of zeros at the end."""
-    missing = pieces.num * pieces.length - x.shape[0]
+    missing = pieces * length - x.shape[0]
     zeros = lax.full((missing, *x.shape[1:]), 0, x.dtype)
-    return lax.concatenate([x, zeros], 0).reshape(pieces.num, pieces.length, *x.shape[1:])
+    return lax.concatenate([x, zeros], 0).reshape(pieces, length, *x.shape[1:])
 
 
 # --- cotangents -----------------------------------------------------------------------------------

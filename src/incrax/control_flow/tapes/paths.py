@@ -56,7 +56,7 @@ class Path:
             n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES
         ]
         self.consts = tuple(consts[n] for n in self._lifted)
-        self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)
+        self.needs_check = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
         self.is_simple = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
@@ -162,7 +162,7 @@ class Path:
             GuardOnEffectError: a guard needs an effect.
         """
         slices = [self._slice(n, n + 1) for n in range(self.num_guards)] if self.needs_check else []
-        loops = [{id(eqn) for eqn in x.eqns if _is_dangerous_equation(eqn)} for x in slices]
+        loops = [{id(eqn) for eqn in x.eqns if _is_dangerous(eqn)} for x in slices]
         later = [n for n in range(1, len(loops)) if not loops[n] <= loops[n - 1]]
         starts = [0, *later] if self.guards else []
         stops = [*later, self.num_guards]
@@ -219,16 +219,11 @@ def has_type(aval: Any, expected: Any) -> bool:
     )
 
 
-def _is_dangerous(eqns: Sequence[Any]) -> bool:
-    """Whether running these on a wrong path could be noticed: effects, loops that may not end, code
+def _is_dangerous(eqn: Any) -> bool:
+    """Whether running this on a wrong path could be noticed: effects, loops that may not end, code
     on the host.
     """
-    return any(_is_dangerous_equation(eqn) for eqn in eqns)
-
-
-def _is_dangerous_equation(eqn: Any) -> bool:
-    if eqn.effects or eqn.primitive.name in STATEFUL or eqn.primitive.name in ("while", "ffi_call"):
+    is_named = eqn.primitive.name in ("while", "ffi_call", *STATEFUL)
+    if eqn.effects or is_named or _jax.calls_host(eqn):
         return True
-    if _jax.calls_host(eqn):
-        return True
-    return any(_is_dangerous(body.eqns) for body in _jax.sub_bodies(eqn))
+    return any(_is_dangerous(inner) for body in _jax.sub_bodies(eqn) for inner in body.eqns)
