@@ -298,6 +298,14 @@ def test_abstract_classes_and_named_tuples_may_be_captured(kind):
     assert float(f(X)) == 3.0
 
 
+def test_an_attribute_that_only_text_names_is_no_obstacle(monkeypatch, tmp_path):
+    (tmp_path / "own_module_with_a_file.py").write_text("SCALE = 2.0\nlog = iter(())\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = __import__("own_module_with_a_file")
+    values = {"log": 3.0}
+    assert float(incrax.guarded(lambda x: x * own.SCALE * values["log"])(X)) == 9.0
+
+
 def test_dates_decimals_and_getters_may_be_captured():
     day, number, get = datetime.date(2020, 1, 2), Decimal(2), operator.itemgetter("a")
     f = incrax.guarded(lambda x: x * day.day * int(number) * get({"a": 2.0}))

@@ -339,6 +339,12 @@ def test_a_guard_of_the_user_selects_the_path():
     assert f.stats.recordings == 2
 
 
+def test_a_guard_of_the_user_gets_static_arguments_too():
+    f = incrax.guarded(lambda x, n: n * x, guard=lambda x, n: x > n, static="n")
+    assert [float(f(x, n)) for x, n in ((1.0, 2), (3.0, 2), (1.5, 2), (3.0, 4))] == [2, 6, 3, 12]
+    assert f.stats.recordings == 3
+
+
 def test_static_arguments_by_name_and_position():
     def fun(x, n, mode="a"):
         return sum([x] * n) if mode == "a" else x

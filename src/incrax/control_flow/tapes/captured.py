@@ -42,14 +42,28 @@ MISSING = object()
 # --- what code names ------------------------------------------------------------------------------
 
 
+_BY_TEXT = frozenset(
+    "getattr hasattr vars attrgetter __dict__ __import__ import_module modules".split()
+)
+"""Functions and attributes by which code reads modules, or attributes of them, that it names in
+text.
+"""
+
+
 class CodeNames(NamedTuple):
-    """What code, and functions inside it, may read: globals, attributes, and text, which may name
-    a module or an attribute.
+    """What code, and functions inside it, may read: globals, attributes, modules that it imports;
+    text in it.
     """
 
     names: tuple[str, ...]
     attributes: tuple[str, ...]
+    imports: tuple[str, ...]
     texts: tuple[str, ...]
+
+    @property
+    def reads_by_text(self) -> bool:
+        """Whether attributes or modules are read by names that are values."""
+        return not _BY_TEXT.isdisjoint(self.names + self.attributes)
 
 
 _READING = {
@@ -62,13 +76,13 @@ _READING = {
 @functools.lru_cache(maxsize=4096)
 def names_read(code: types.CodeType) -> CodeNames:
     """What the instructions of code name."""
-    found: tuple[dict[str, None], ...] = ({}, {}, {})
+    found: tuple[dict[str, None], ...] = ({}, {}, {}, {})
     for part in all_codes(code):
         for instruction in dis.get_instructions(part):
             kind = _READING.get(instruction.opname)
             if kind is not None:
                 found[kind][instruction.argval] = None
-        found[2].update(dict.fromkeys(_texts(part.co_consts)))
+        found[3].update(dict.fromkeys(_texts(part.co_consts)))
     return CodeNames(*map(tuple, found))
 
 
@@ -267,7 +281,10 @@ class Captured:
         self._waiting: deque[tuple[str, Any]] = deque()
         self._modules: dict[int, tuple[str, types.ModuleType]] = {}
         self._named: dict[str, None] = {}
-        """Attributes that code names, in text too."""
+        """Attributes that code names."""
+        self._texts: dict[str, None] = {}
+        """Text in code, and captured text, which may name an attribute or a module."""
+        self._reads_by_text = False
         self._read: dict[int, set[str]] = {}
 
     # --- comparison -------------------------------------------------------------------------------
@@ -292,7 +309,7 @@ class Captured:
         if name in self.constant or value is MISSING:
             return
         if isinstance(value, str):
-            self._visit_text(value)
+            self._texts[value] = None
         is_scalar = isinstance(value, _SCALARS) and not getattr(value, "__dict__", None)
         if not is_scalar and id(value) not in self._seen:
             self._seen[id(value)] = value
@@ -385,30 +402,30 @@ class Captured:
         self.codes.update(all_codes(code))
         read = names_read(code)
         self._named.update(dict.fromkeys(read.attributes))
-        for text in read.texts:
-            self._visit_text(text)
+        self._texts.update(dict.fromkeys(read.texts))
+        self._reads_by_text |= read.reads_by_text
+        for name in read.imports:
+            self.visit(name, sys.modules.get(name))
         names = dict.fromkeys(read.names)
         if not _SCOPES.isdisjoint(names):
             names.update((name, None) for name in scope if not name.startswith("__"))
         for name in names:
             self._visit_variable(name, functools.partial(scope.get, name, MISSING))
 
-    def _visit_text(self, text: str) -> None:
-        """Note a text, by which code may read a module, or an attribute of one."""
-        self._named[text] = None
-        module = sys.modules.get(text)
-        if isinstance(module, types.ModuleType):
-            self.visit(text, module)
-
     def _visit_modules(self) -> bool:
         """Note attributes that any code names of any module that it may hold; whether there is more
         to follow.
         """
+        texts = self._texts if self._reads_by_text else {}
+        for text in texts.keys() & sys.modules.keys():
+            if isinstance(sys.modules[text], types.ModuleType):
+                self.visit(text, sys.modules[text])
         for name, module in list(self._modules.values()):
             scope = vars(module)
             is_own = is_own_module(module)
             known = self._read.setdefault(id(module), set())
-            for attribute in [x for x in self._named if x in scope and x not in known]:
+            named = {**self._named, **texts}
+            for attribute in [x for x in named if x in scope and x not in known]:
                 value = scope[attribute]
                 known.add(attribute)
                 is_read = is_own or (isinstance(value, _PLAIN) and value is not sys.modules)
