@@ -111,8 +111,11 @@ def make_path(
     """
     begin = time.perf_counter()
     run = observed(subject, signature, leaves)
-    _refuse(subject, run)
+    if run.log.impure:
+        raise clock_or_random(subject.name, *run.log.impure[0])
     path = Path(run.recording, run.out_tree, stats)
+    if path.floats and not subject.options.floats:
+        raise float_guard(subject.name, list(dict.fromkeys(path.floats)))
     if path.needs_check:
         path.stages  # noqa: B018 - a guard that needs an effect is refused now
     path.record_s = time.perf_counter() - begin
@@ -153,12 +156,3 @@ def _array(name: str, result: Any) -> Any:
         if isinstance(error, TapeError):
             raise
         raise no_array(name, result) from error
-
-
-def _refuse(subject: RecordedFunction, run: Observed) -> None:
-    """Raise for what a compiled path would repeat, or would be recorded anew each time."""
-    if run.log.impure:
-        raise clock_or_random(subject.name, *run.log.impure[0])
-    floats = [g.place for g in run.recording.guards if g.is_value_of_floats]
-    if floats and not subject.options.floats:
-        raise float_guard(subject.name, list(dict.fromkeys(floats)))
