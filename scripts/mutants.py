@@ -564,7 +564,7 @@ MUTANTS = [
     ),
     Mutant(
         "the table of branches shows where one is instead of what it was",
-        "control_flow/tapes/checking.py",
+        "control_flow/tapes/explanation.py",
         'str(g).rpartition(" is ")[2]',
         'str(g).rpartition(" is ")[0]',
     ),
@@ -1217,14 +1217,14 @@ MUTANTS = [
     Mutant(
         "a path that must not run on a guess runs",
         "control_flow/tapes/paths.py",
-        "self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)",
+        "self.needs_check = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))",
         "self.needs_check = False",
     ),
     Mutant(
         "loops start before the guards in front of them hold",
         "control_flow/tapes/paths.py",
-        "if shared is not None and not needed <= shared:",
-        "if shared is None:",
+        "later = [n for n in range(1, len(loops)) if not loops[n] <= loops[n - 1]]",
+        "later = []",
     ),
     Mutant(
         "programs on a guess under debug_nans",
@@ -1236,7 +1236,7 @@ MUTANTS = [
         "derivatives beyond max_paths of constants",
         "control_flow/tapes/guarded.py",
         "            return self._plain(args, kwargs)\n        if path.floats",
-        "            return self._plain(*known)\n        if path.floats",
+        "            return self._plain(*signature.rebuild(known))\n        if path.floats",
     ),
     Mutant(
         "a derivative through a Python float",
@@ -1253,8 +1253,8 @@ MUTANTS = [
     Mutant(
         "signed zeros are equal in captured values",
         "control_flow/tapes/captured.py",
-        "np.asarray(a).tobytes() == np.asarray(b).tobytes())\n    if isinstance(a, (bool",
-        "a == b)\n    if isinstance(a, (bool",
+        "np.asarray(a).tobytes() == np.asarray(b).tobytes())\n    if type(a) is tuple",
+        "a == b)\n    if type(a) is tuple",
     ),
     Mutant(
         "tapes with fewer roots are kept",
@@ -1403,7 +1403,7 @@ MUTANTS = [
     ),
     Mutant(
         "dynamic arguments are padded to their own length",
-        "control_flow/loops/ragged.py",
+        "control_flow/loops/padded.py",
         "insort(known, capacity_for(num))",
         "insort(known, num)",
     ),

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from incrax.control_flow.loops.while_loop import while_loop as while_loop
     from incrax.control_flow.tapes.api import check_tape as check_tape
     from incrax.control_flow.tapes.api import guarded as guarded
-    from incrax.control_flow.tapes.checking import TapeReport as TapeReport
     from incrax.control_flow.tapes.counts import TapeStats as TapeStats
     from incrax.control_flow.tapes.explanation import TapeExplanation as TapeExplanation
+    from incrax.control_flow.tapes.explanation import TapeReport as TapeReport
     from incrax.control_flow.tapes.guarded import Guarded as Guarded
     from incrax.derivatives.cuts import cut as cut
     from incrax.derivatives.cuts import uncut as uncut
@@ -102,7 +102,7 @@ _HOMES = {
     "RowSparse": "derivatives.row_sparse.rows",
     "Structured": "derivatives.row_sparse.structured",
     "TapeExplanation": "control_flow.tapes.explanation",
-    "TapeReport": "control_flow.tapes.checking",
+    "TapeReport": "control_flow.tapes.explanation",
     "TapeStats": "control_flow.tapes.counts",
     "Training": "models.training",
     "Unbounded": "models.vector",

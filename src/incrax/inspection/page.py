@@ -21,8 +21,7 @@ from typing import Any
 
 from incrax._incremental import Incremental
 from incrax._messages import not_called
-from incrax.control_flow.tapes.alone import incremental_of
-from incrax.control_flow.tapes.guarded import Guarded
+from incrax.control_flow.tapes.guarded import Guarded, incremental_of
 from incrax.errors import ReportError
 from incrax.inspection.page_data import Subject, page_data
 from incrax.models.bound import Bound

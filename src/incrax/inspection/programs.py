@@ -23,8 +23,7 @@ from incrax import _jax
 from incrax._incremental import Incremental
 from incrax._locations import NO_VALUE, place_of_error
 from incrax._program import Program, trace, trace_with_tree
-from incrax.control_flow.tapes.alone import path_alone
-from incrax.control_flow.tapes.guarded import Guarded
+from incrax.control_flow.tapes.guarded import Guarded, path_alone
 from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
 from incrax.engine.inputs.leaves import check_dynamic, is_dynamic

@@ -188,7 +188,7 @@ def test_large_constants_are_handed_in_and_not_embedded():
     big = jnp.arange(100_000.0)
     f = incrax.guarded(lambda x: jnp.sum(big * x) if x > 0 else x)
     same(f(2.0), jax.jit(lambda x: jnp.sum(big * x))(2.0))
-    assert len(f._latest.tree.paths[0].consts) == 1
+    assert len(f._latest.paths[0].consts) == 1
 
 
 def test_a_callable_object_is_a_function():
@@ -339,6 +339,12 @@ def test_a_guard_of_the_user_selects_the_path():
     assert f.stats.recordings == 2
 
 
+def test_a_guard_of_the_user_gets_static_arguments_too():
+    f = incrax.guarded(lambda x, n: n * x, guard=lambda x, n: x > n, static="n")
+    assert [float(f(x, n)) for x, n in ((1.0, 2), (3.0, 2), (1.5, 2), (3.0, 4))] == [2, 6, 3, 12]
+    assert f.stats.recordings == 3
+
+
 def test_static_arguments_by_name_and_position():
     def fun(x, n, mode="a"):
         return sum([x] * n) if mode == "a" else x
@@ -482,7 +488,7 @@ def test_values_are_saved_on_each_path(order):
     x = np.linspace(0.0, 1.0, 7)
     for a in (0.5, 0.75, 2.0, 3.0):
         same(f(a, 0.3, x), jax.jit(model, static_argnums=0)(a, 0.3, x), factor=256.0)
-    low, high = [path.incremental for path in f._latest.tree.paths]
+    low, high = [path.incremental for path in f._latest.paths]
     assert f.stats.recordings == 2
     for path in (low, high):
         ran = [row["primitive"] for row in path.explain().as_dict()["ran"]]

@@ -25,8 +25,14 @@ from incrax._context import traced_for
 from incrax._messages import wrong_option
 from incrax._names import reduced
 from incrax.control_flow.loops.messages import other_room
-from incrax.control_flow.loops.padded import SMALLEST, capacity_for, is_staged, is_traced
-from incrax.control_flow.loops.ragged import RaggedArguments, exact
+from incrax.control_flow.loops.padded import (
+    SMALLEST,
+    RaggedArguments,
+    capacity_for,
+    exact,
+    is_staged,
+    is_traced,
+)
 
 
 def bucketed(fun: Callable[..., Any], *, ragged: str | int | Sequence[str | int] = ()) -> Bucketed:
@@ -102,7 +108,7 @@ class Bucketed:
         """
         return reduced(self, (Bucketed, (self._fun, self._ragged.names)))
 
-    def _traced(self, rooms: tuple[int, ...], args: Any, kwargs: Any) -> Any:
+    def _traced(self, rooms: tuple[tuple[int, int], ...], args: Any, kwargs: Any) -> Any:
         del rooms  # part of what a program is compiled for
         self.num_traces += 1
         with self._sizes.tracing():
@@ -113,8 +119,8 @@ class Bucketed:
         sizes = self._sizes
         with self._lock:
             while True:
-                rooms = sizes.rooms
-                out = self._program(rooms, args, kwargs)
+                rooms = dict(sizes.rooms)
+                out = self._program(sizes.key, args, kwargs)
                 if not sizes.has_places:
                     return out
                 jax.block_until_ready(out)
@@ -123,7 +129,8 @@ class Bucketed:
                 sizes.excesses = []
                 if not excesses:
                     return out
-                sizes.rooms = sizes.grown(excesses)
+                for place, num, _ in excesses:
+                    sizes.rooms[place] = max(sizes.room_at(place), capacity_for(num))
                 if sizes.rooms == rooms:
                     raise other_room(excesses[0].num, excesses[0].room)
 
@@ -145,11 +152,21 @@ class Sizes:
     """
 
     def __init__(self) -> None:
-        self.rooms: tuple[int, ...] = ()
+        self.rooms: dict[int, int] = {}
+        """Of places where the least is too little."""
         self.excesses: list[Excess] = []
         self.has_places = False
         self._num_places = 0
         self._number = next(_numbers)
+
+    @property
+    def key(self) -> tuple[tuple[int, int], ...]:
+        """What a program is compiled for."""
+        return tuple(sorted(self.rooms.items()))
+
+    def room_at(self, place: int) -> int:
+        """Room at a place."""
+        return self.rooms.get(place, SMALLEST)
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
@@ -158,7 +175,7 @@ class Sizes:
         self._num_places = 0
         _current.sizes = self
         try:
-            with traced_for((self._number, self.rooms)):
+            with traced_for((self._number, self.key)):
                 yield
         finally:
             _current.sizes = outer
@@ -170,7 +187,7 @@ class Sizes:
         place = self._num_places
         self._num_places = self._num_places + 1
         self.has_places = True
-        room = self.rooms[place] if place < len(self.rooms) else SMALLEST
+        room = self.room_at(place)
 
         def report(num: Any) -> None:
             if int(num) > room:
@@ -178,14 +195,6 @@ class Sizes:
 
         lax.cond(num > room, lambda: jax.debug.callback(report, num), lambda: None)
         return room
-
-    def grown(self, excesses: list[Excess]) -> tuple[int, ...]:
-        """Rooms after these reports."""
-        num_places = max(len(self.rooms), *(excess.place + 1 for excess in excesses))
-        rooms = list(self.rooms) + [SMALLEST] * (num_places - len(self.rooms))
-        for place, num, _ in excesses:
-            rooms[place] = max(rooms[place], capacity_for(num))
-        return tuple(rooms)
 
 
 _current = threading.local()

@@ -1,5 +1,5 @@
 """Rows with room for more: capacities that double, padding and cutting on the host, the check that
-nothing is cut off, and `Padded`, arrays of which only the first rows count.
+nothing is cut off, `Padded`, arrays of which only the first rows count, and functions of such.
 
 In: arrays and numbers. Out: arrays with room for more rows. It must not know what loops do.
 
@@ -10,11 +10,16 @@ Padding by `jax.numpy`, and `jnp.asarray` of a NumPy array, would compile a prog
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.dtypes
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -23,6 +28,7 @@ from incrax import _jax
 from incrax._messages import wrong_option
 from incrax.control_flow.loops.messages import (
     no_integer,
+    no_ragged,
     other_lengths,
     too_long,
     unknown_length,
@@ -61,10 +67,9 @@ def num_rows(name: str, tree: Any) -> int | None:
 
 def as_length(name: str, what: str, length: Any) -> Any:
     """A length as an int, or as the tracer that it is."""
-    is_scalar = np.ndim(length) == 0 and (
-        isinstance(length, int) or np.issubdtype(getattr(length, "dtype", np.bool_), np.integer)
-    )
-    if not is_scalar or isinstance(length, bool):
+    has_dtype = np.issubdtype(getattr(length, "dtype", bool), np.integer)
+    is_integer = has_dtype or (isinstance(length, int) and not isinstance(length, bool))
+    if np.ndim(length) or not is_integer:
         raise no_integer(name, what, _seen(length))
     if is_traced(length):
         return length
@@ -107,19 +112,16 @@ def padded(x: Any, capacity: int) -> Any:
     rows = np.asarray(x)
     room = np.zeros((capacity, *rows.shape[1:]), rows.dtype)
     room[: len(rows)] = rows
-    return _placed_like(room, x)
+    return put_like(room, x) if _is_put(x) else room
 
 
-def _placed_like(rows: np.ndarray, x: Any) -> Any:
-    """The rows on the device that an array was put on; as they are if it was not put anywhere."""
-    return jax.device_put(rows, x.sharding) if isinstance(x, jax.Array) and x.committed else rows
+def put_like(rows: Any, x: Any) -> Any:
+    """The rows on the devices that an array was put on, if it was; they may be aliased."""
+    return jax.device_put(rows, x.sharding if _is_put(x) else None)
 
 
-def device_of(x: Any) -> Any:
-    """The one device that an array was put on; None if it was not, or on several."""
-    is_array = isinstance(x, jax.Array) and not is_traced(x)
-    is_put = is_array and x.committed and len(x.devices()) == 1
-    return next(iter(x.devices())) if is_put else None
+def _is_put(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not is_traced(x) and x.committed
 
 
 def cut(x: Any, length: int) -> Any:
@@ -128,7 +130,7 @@ def cut(x: Any, length: int) -> Any:
         return x
     if not is_on_host(x):
         return x[:length]
-    rows = jax.device_put(_placed_like(np.asarray(x)[:length].copy(), x))
+    rows = put_like(np.asarray(x)[:length].copy(), x)
     return _jax.as_weak_array(rows) if getattr(x, "weak_type", False) else rows
 
 
@@ -231,3 +233,100 @@ class Padded:
 def _filled(x: Any, mask: Any, value: Any) -> Any:
     rows = lax.broadcast_in_dim(mask, x.shape, (0,))
     return lax.select(rows, x, jnp.full(x.shape, value, x.dtype))
+
+
+# --- arguments whose number of rows changes from call to call --------------------------------------
+
+Lengths = dict[str | int, int]
+"""Numbers of rows by argument."""
+
+
+class RaggedArguments:
+    """Which arguments of a function have a changing number of rows, by name or position, and
+    capacities used so far.
+
+    `caller` and `option` name the function of incrax and its option in messages.
+    """
+
+    def __init__(
+        self, fun: Callable[..., Any], names: Sequence[str | int], caller: str, option: str
+    ) -> None:
+        self.names = tuple(names)
+        self._caller = caller
+        self._option = option
+        self._places = _places(fun, names)
+        self._capacities: dict[str | int, list[int]] = {name: [] for name in names}
+        self._lock = threading.Lock()
+
+    def padded(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
+        """The arguments with rows up to the least capacity known that they fit in, and the length
+        of each.
+        """
+        return self._replaced(args, kwargs, self._with_room)
+
+    def wrapped(self, args: Any, kwargs: Any) -> tuple[Any, Any, Lengths]:
+        """The same without more rows."""
+        return self._replaced(args, kwargs, _ragged)
+
+    def _replaced(
+        self, args: Any, kwargs: Any, replace: Callable[..., Padded]
+    ) -> tuple[Any, Any, Lengths]:
+        args = list(args)
+        kwargs = dict(kwargs)
+        lengths = {}
+        for name, number, keyword in self._places:
+            is_positional = isinstance(number, int) and number < len(args)
+            holder, key = (args, number) if is_positional else (kwargs, keyword)
+            num = num_rows(self._caller, holder[key]) if is_positional or key in kwargs else None
+            if num is None:
+                raise no_ragged(self._option, str(name))
+            holder[key] = replace(name, holder[key], num)
+            lengths[name] = num
+        return tuple(args), kwargs, lengths
+
+    def _with_room(self, name: str | int, tree: Any, num: int) -> Padded:
+        known = self._capacities[name]
+        with self._lock:
+            at = bisect_left(known, num)
+            if at == len(known):
+                insort(known, capacity_for(num))
+            capacity = known[at]
+        values = jax.tree.map(lambda x: padded(x, capacity), tree)
+        return _ragged(name, values, np.int32(num))
+
+
+def _ragged(name: str | int, values: Any, num: Any) -> Padded:
+    return Padded(values, num, is_checked=True, source=name)
+
+
+def _places(fun: Callable[..., Any], names: Sequence[str | int]) -> list[tuple[Any, Any, Any]]:
+    """Each name with its position, where that is known, and its keyword."""
+    try:
+        known: list[str] = list(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        known = []
+    found = []
+    for name in names:
+        number: Any = known.index(name) if name in known else name
+        is_known = isinstance(number, int) and number < len(known)
+        found.append((name, number, known[number] if is_known else name))
+    return found
+
+
+def exact(results: Any, lengths: Lengths) -> Any:
+    """Results, with each `Padded` of known length as the rows that count; a derivative has those of
+    its argument.
+    """
+    return jax.tree.map(lambda x: _exact(x, lengths), results, is_leaf=_is_padded)
+
+
+def _is_padded(x: Any) -> bool:
+    return isinstance(x, Padded)
+
+
+def _exact(x: Any, lengths: Lengths) -> Any:
+    if not _is_padded(x) or is_traced(x.length) or np.ndim(x.length):
+        return x
+    if getattr(x.length, "dtype", None) != jax.dtypes.float0:
+        return x.exact()
+    return Padded(x.values, lengths[x.source]).exact() if x.source in lengths else x

@@ -12,6 +12,7 @@ stores residuals, and a linear one of tangents that reads them.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,17 +21,20 @@ import jax.numpy as jnp
 from jax import lax
 
 from incrax import _jax
-from incrax.control_flow.loops.batches import batched_body, masked_body, stand_ins
 from incrax.control_flow.loops.bodies import (
     BodyLayout,
+    Linearized,
     avals_in,
     avals_out,
+    batched_body,
     call,
     close,
+    linearized,
+    masked_loop,
     merged,
+    parted,
     transposed,
 )
-from incrax.control_flow.loops.linearized import Linearized, linearized
 from incrax.control_flow.loops.messages import small_memory
 
 NAME = _jax.LOOP
@@ -55,19 +59,10 @@ class Spec(NamedTuple):
         return self._replace(**{"is_linear": (), "is_strict": False, **changes})
 
 
-class Pieces(NamedTuple):
-    """A loop cut into segments, each a turn of an outer loop whose residuals are the carries
-    between segments.
-    """
-
-    num: int
-    length: int
-
-
 def bind(jaxpr: Any, spec: Spec, num: Any, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Run a loop: (carry, ys)."""
     outs = loop_p.bind(jnp.asarray(num, jnp.int32), *values, jaxpr=jaxpr, spec=spec)
-    return outs[: spec.layout.num_carry], outs[spec.layout.num_carry :]
+    return spec.layout.split_results(outs)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -75,9 +70,7 @@ def bind(jaxpr: Any, spec: Spec, num: Any, values: Sequence[Any]) -> tuple[list[
 
 def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
     consts, init, xs = spec.layout.split(values)
-    rows = [
-        _jax.stacked_aval(aval, spec.capacity) for aval in avals_out(jaxpr)[spec.layout.num_carry :]
-    ]
+    _, rows = spec.layout.split_results(_types(jaxpr=jaxpr, spec=spec)[0])
     ys = [lax.full(aval.shape, 0, aval.dtype) for aval in rows]
     if not spec.capacity:
         return [*init, *ys]
@@ -86,9 +79,7 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
         turn, carry, ys = state
         row = num - 1 - turn if spec.reverse else turn
         x = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in xs]
-        carry, y = BodyLayout(spec.layout.num_carry, len(ys), 0).split(
-            call(jaxpr, [*consts, *carry, *x])
-        )[:2]
+        carry, y = spec.layout.split_results(call(jaxpr, [*consts, *carry, *x]))
         ys = [
             lax.dynamic_update_index_in_dim(old, new, row, 0)
             for old, new in zip(ys, y, strict=True)
@@ -100,9 +91,9 @@ def _run(num: Any, *values: Any, jaxpr: Any, spec: Spec) -> list[Any]:
 
 
 def _types(*avals: Any, jaxpr: Any, spec: Spec) -> tuple[list[Any], Any]:
-    outs = avals_out(jaxpr)
-    rows = [_jax.stacked_aval(aval, spec.capacity) for aval in outs[spec.layout.num_carry :]]
-    return [*outs[: spec.layout.num_carry], *rows], _jax.effects_of(jaxpr)
+    carry, row = spec.layout.split_results(avals_out(jaxpr))
+    ys = [_jax.stacked_aval(aval, spec.capacity) for aval in row]
+    return [*carry, *ys], _jax.effects_of(jaxpr)
 
 
 # --- tangents -------------------------------------------------------------------------------------
@@ -136,11 +127,8 @@ def _push_stored(
     turn = [*(xs[k][0] for k in split.rows), *outs[num_outs:]]
     xs_dot = [dot for _, dot, moves in xs if moves]
     groups = ((before, False), (const_dot, True), (carry_dot, True), (turn, False), (xs_dot, True))
-    is_linear = tuple(linear for values, linear in groups for _ in values)
-    along = spec.derived(layout=split.layout, is_linear=is_linear)
-    return outs[:num_outs], loop_p.bind(
-        num, *(x for values, _ in groups for x in values), jaxpr=split.tangent, spec=along
-    )
+    along = spec.derived(layout=split.layout, is_linear=_marks(groups))
+    return outs[:num_outs], loop_p.bind(num, *_joined(groups), jaxpr=split.tangent, spec=along)
 
 
 def _tangent(x: Any, dot: Any) -> Any:
@@ -153,85 +141,72 @@ def _push_pieces(
     """The derivative of the same loop in segments, of which a pullback keeps the carries between
     them.
     """
-    carry = avals_in(jaxpr)[spec.layout.num_consts :][: spec.layout.num_carry]
+    _, carry, _ = spec.layout.split(avals_in(jaxpr))
     carry_bytes = sum(map(_jax.aval_bytes, carry))
     pieces = cut(spec, carry_bytes, split.stored_bytes)
     is_moved = [t is not None for t in tangents]
-    fixed = [x for x, moved in zip(values, is_moved, strict=True) if not moved]
+    moved, fixed = parted(is_moved, values)
 
     def of_moved(*moved: Any) -> tuple[list[Any], list[Any]]:
         num, *inputs = merged(is_moved, moved, fixed)
         outs = in_pieces(num, inputs, pieces, carry_bytes, jaxpr, spec)
-        pairs = list(zip(outs, split.moves_out, strict=True))
-        return [x for x, moves in pairs if moves], [x for x, moves in pairs if not moves]
+        return parted(split.moves_out, outs)
 
-    moved = [x for x, moves in zip(values, is_moved, strict=True) if moves]
-    outs, dots, others = jax.jvp(
-        of_moved, moved, [t for t in tangents if t is not None], has_aux=True
-    )
+    directions, _ = parted(is_moved, tangents)
+    outs, dots, others = jax.jvp(of_moved, moved, directions, has_aux=True)
     return merged(split.moves_out, outs, others), dots
 
 
-def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> Pieces:
-    """Segments such that all levels fit the budget; as few levels as do, then as little memory as
+def cut(spec: Spec, carry_bytes: int, stored_bytes: int) -> int:
+    """The number of segments, each a turn of an outer loop whose residuals are the carries between
+    segments, such that all levels fit the budget; as few levels as do, then as little memory as
     these need.
     """
-    best: tuple[int, Pieces] | None = None
-    for levels in range(2, 2 + spec.capacity.bit_length()):
-        for num in _sizes(spec.capacity):
-            innermost = -(-spec.capacity // num ** (levels - 1))
-            needed = (levels - 1) * num * carry_bytes + innermost * stored_bytes
-            if best is None or needed < best[0]:
-                best = needed, Pieces(num, -(-spec.capacity // num))
-        if best is not None and best[0] <= spec.memory:
-            return best[1]
-    assert best is not None
-    if spec.is_strict:
-        raise small_memory(spec.memory, best[0], spec.capacity)
+    sizes = [2**k for k in range(1, spec.capacity.bit_length())]
+    best = (math.inf, 0)
+    for levels in range(1, 1 + spec.capacity.bit_length()):
+        for num in sizes:
+            innermost = -(-spec.capacity // num**levels)
+            best = min(best, (levels * num * carry_bytes + innermost * stored_bytes, num))
+        if best[0] <= spec.memory:
+            break
+    else:
+        if spec.is_strict:
+            raise small_memory(spec.memory, int(best[0]), spec.capacity)
     return best[1]
 
 
-def _sizes(capacity: int) -> list[int]:
-    """Numbers of segments that are tried: powers of two."""
-    return [2**k for k in range(1, capacity.bit_length())]
-
-
 def in_pieces(
-    num: Any, inputs: Sequence[Any], pieces: Pieces, carry_bytes: int, jaxpr: Any, spec: Spec
+    num: Any, inputs: Sequence[Any], pieces: int, carry_bytes: int, jaxpr: Any, spec: Spec
 ) -> list[Any]:
     """The same loop, evaluated in segments."""
+    length = -(-spec.capacity // pieces)
     consts, init, xs = spec.layout.split(inputs)
-    inner = spec.derived(
-        capacity=pieces.length, memory=max(0, spec.memory - pieces.num * carry_bytes)
-    )
-    rows = [_in_rows(x, pieces) for x in xs]
-    starts = jnp.arange(pieces.num, dtype=jnp.int32) * pieces.length
+    layout = spec.layout._replace(num_xs=len(xs) + 1)
+    memory = max(0, spec.memory - pieces * carry_bytes)
+    inner = spec.derived(capacity=length, memory=memory)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def segment(total: Any, start: Any, *values: Any) -> list[Any]:
-        return loop_p.bind(
-            jnp.clip(total - start, 0, pieces.length), *values, jaxpr=jaxpr, spec=inner
-        )
+    def turn(*values: Any) -> list[Any]:
+        consts, carry, (count, *rows) = layout.split(values)
+        return loop_p.bind(count, *consts, *carry, *rows, jaxpr=jaxpr, spec=inner)
 
-    def turn(total: Any, *values: Any) -> list[Any]:
-        consts, carry, (start, *x) = spec.layout._replace(num_xs=len(xs) + 1).split(values)
-        return segment(total, start, *consts, *carry, *x)
-
-    layout = BodyLayout(1 + len(consts), len(init), 1 + len(xs))
-    avals = avals_in(jaxpr)
-    integer = jax.typeof(jnp.int32(0))
-    stacked = [_jax.stacked_aval(aval, pieces.length) for aval in avals[len(consts) + len(init) :]]
-    body = close(turn, [integer, *avals[: len(consts) + len(init)], integer, *stacked])
-    outer = Spec(layout, pieces.num, spec.reverse, spec.memory)
-    carry, ys = bind(body, outer, -(-num // pieces.length), [num, *consts, *init, starts, *rows])
+    starts = jnp.arange(pieces, dtype=jnp.int32) * length
+    counts = jnp.clip(num - starts, 0, length)
+    before, carried, row = spec.layout.split(avals_in(jaxpr))
+    rows = [_jax.stacked_aval(aval, length) for aval in row]
+    body = close(turn, [*before, *carried, _jax.row_aval(jax.typeof(counts)), *rows])
+    outer = Spec(layout, pieces, spec.reverse, spec.memory)
+    segments = [counts, *(_in_rows(x, pieces, length) for x in xs)]
+    carry, ys = bind(body, outer, -(-num // length), [*consts, *init, *segments])
     return [*carry, *(y.reshape(-1, *y.shape[2:])[: spec.capacity] for y in ys)]
 
 
-def _in_rows(x: Any, pieces: Pieces) -> Any:
+def _in_rows(x: Any, pieces: int, length: int) -> Any:
     """(rows, ...) -> (segments, rows of one, ...), with rows of zeros at the end."""
-    missing = pieces.num * pieces.length - x.shape[0]
+    missing = pieces * length - x.shape[0]
     zeros = lax.full((missing, *x.shape[1:]), 0, x.dtype)
-    return lax.concatenate([x, zeros], 0).reshape(pieces.num, pieces.length, *x.shape[1:])
+    return lax.concatenate([x, zeros], 0).reshape(pieces, length, *x.shape[1:])
 
 
 # --- cotangents -----------------------------------------------------------------------------------
@@ -242,35 +217,39 @@ def _pull(cotangents: Sequence[Any], values: Sequence[Any], *, jaxpr: Any, spec:
     constants.
     """
     num, *inputs = values
-    layout = spec.layout
-    consts, carry, xs = layout.split(inputs)
+    consts, carry, xs = spec.layout.split(inputs)
     is_linear = (*_are_linear(consts), *(True for _ in carry), *_are_linear(xs))
-    carry_ct = cotangents[: layout.num_carry]
-    ys_ct = cotangents[layout.num_carry :]
-    body = transposed(jaxpr, layout, is_linear, tuple(ct is not None for ct in ys_ct))
-    start = [
-        _zeros(x) if ct is None else ct for x, ct in zip(avals_out(jaxpr), carry_ct, strict=False)
-    ]
-    sums = [_zeros(x.aval) for x in consts if isinstance(x, _jax.Linear)]
-    known = [[x for x in part if not isinstance(x, _jax.Linear)] for part in (consts, xs)]
-    rows = [*known[1], *(ct for ct in ys_ct if ct is not None)]
-    reversed_layout = BodyLayout(len(known[0]), len(start) + len(sums), len(rows))
-    knowns = (len(known[0]), len(start) + len(sums), len(known[1]), len(rows) - len(known[1]))
-    marks = tuple(
-        linear
-        for size, linear in zip(knowns, (False, True, False, True), strict=True)
-        for _ in range(size)
-    )
-    mirrored = spec.derived(layout=reversed_layout, reverse=not spec.reverse, is_linear=marks)
-    ended, xs_ct = bind(body, mirrored, num, [*known[0], *start, *sums, *rows])
-    carry_end = ended[: len(start)]
-    consts_ct = ended[len(start) :]
-    found = iter([*consts_ct, *carry_end, *xs_ct])
+    carry_ct, ys_ct = spec.layout.split_results(cotangents)
+    body = transposed(jaxpr, spec.layout, is_linear, tuple(ct is not None for ct in ys_ct))
+    ended, _ = spec.layout.split_results(avals_out(jaxpr))
+    ended_ct = [_zeros(x) if ct is None else ct for x, ct in zip(ended, carry_ct, strict=True)]
+    linear, known = parted(_are_linear(consts), consts)
+    sums = [_zeros(x.aval) for x in linear]
+    _, known_rows = parted(_are_linear(xs), xs)
+    wanted = [ct for ct in ys_ct if ct is not None]
+    groups = ((known, False), ([*ended_ct, *sums], True), (known_rows, False), (wanted, True))
+    layout = BodyLayout(len(known), len(ended_ct) + len(sums), len(known_rows) + len(wanted))
+    mirrored = spec.derived(layout=layout, reverse=not spec.reverse, is_linear=_marks(groups))
+    ended, xs_ct = bind(body, mirrored, num, _joined(groups))
+    start_ct, sums_ct = spec.layout.split_results(ended)
+    found = iter([*sums_ct, *start_ct, *xs_ct])
     cts = [next(found) if linear else None for linear in is_linear]
     return [
         None,
         *(ct if isinstance(x, _jax.Linear) else None for x, ct in zip(inputs, cts, strict=True)),
     ]
+
+
+Groups = Sequence[tuple[Sequence[Any], bool]]
+"""Inputs of a loop, each group with whether its body is linear in them."""
+
+
+def _joined(groups: Groups) -> list[Any]:
+    return [x for values, _ in groups for x in values]
+
+
+def _marks(groups: Groups) -> tuple[bool, ...]:
+    return tuple(linear for values, linear in groups for _ in values)
 
 
 def _are_linear(values: Sequence[Any]) -> list[bool]:
@@ -295,21 +274,24 @@ def _batch(
     """One loop over rows of batches; as many turns as the longest, if the numbers of turns are a
     batch too.
     """
-    if all(axis is None for axis in axes) and not _jax.names_axis(
-        _jax.effects_of(jaxpr), mapped.name
-    ):
+    is_named = _jax.names_axis(_jax.effects_of(jaxpr), mapped.name)
+    if all(axis is None for axis in axes) and not is_named:
         return loop_p.bind(*values, jaxpr=jaxpr, spec=spec), [None] * len(avals_out(jaxpr))
     num, *inputs = values
     num_axis, *input_axes = axes
+    spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
     if not mapped.size or not spec.capacity:
         num = jnp.int32(0)
-        num_axis = None
-    spec = spec._replace(memory=spec.memory * max(mapped.size, 1))
-    if num_axis is not None:
-        inputs, input_axes, jaxpr, spec = _masked(num, inputs, input_axes, jaxpr, spec)
+    elif num_axis is not None:
+        is_linear = spec.is_linear or (False,) * len(inputs)
+        first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
+        rows = jnp.arange(spec.capacity, dtype=jnp.int32)
+        given = [*zip(inputs, input_axes, is_linear, strict=True)]
+        jaxpr, layout, masked = masked_loop(jaxpr, spec.layout, given, num, rows, first)
+        inputs, input_axes, is_linear = map(list, zip(*masked, strict=True))
+        spec = spec._replace(layout=layout, is_linear=tuple(is_linear))
         num = jnp.max(num)
-    is_batched = [axis is not None for axis in input_axes]
-    body, outs = batched_body(mapped, jaxpr, spec.layout, is_batched)
+    body, outs = batched_body(mapped, jaxpr, spec.layout, [axis is not None for axis in input_axes])
     consts, init, xs = spec.layout.split([*zip(inputs, input_axes, strict=True)])
     front = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in consts]
     carry = [
@@ -318,36 +300,14 @@ def _batch(
     ]
     rows = [x if axis is None else jnp.moveaxis(x, axis, 1) for x, axis in xs]
     ended, ys = bind(body, spec, num, [*front, *carry, *rows])
-    carry_axes = [0 if batched else None for batched in outs[: len(init)]]
-    return [*ended, *ys], [*carry_axes, *(1 if batched else None for batched in outs[len(init) :])]
+    out_axes = [0] * len(init) + [1] * len(ys)
+    return [*ended, *ys], [
+        axis if batched else None for axis, batched in zip(out_axes, outs, strict=True)
+    ]
 
 
 def _as_batch(x: Any, axis: int | None, size: int) -> Any:
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
-
-
-def _masked(
-    num: Any, inputs: list[Any], axes: list[int | None], jaxpr: Any, spec: Spec
-) -> tuple[Any, Any, Any, Spec]:
-    """The loop for one example with its number of turns as a constant, and the row as one of its
-    xs.
-    """
-    layout = spec.layout
-    is_linear = spec.is_linear or (False,) * len(inputs)
-    is_const = [number < layout.num_consts for number in range(len(inputs))]
-    is_shared = [const and axis is None for const, axis in zip(is_const, axes, strict=True)]
-    is_replaced = [
-        not linear and not shared for linear, shared in zip(is_linear, is_shared, strict=True)
-    ]
-    body, new_layout = masked_body(jaxpr, layout, is_replaced)
-    first = jnp.maximum(jnp.max(num) - 1, 0) if spec.reverse else jnp.int32(0)
-    others = stand_ins(num, inputs, axes, layout, is_replaced, first)
-    consts, carry, xs = layout.split([*zip(inputs, axes, is_linear, strict=True)])
-    rows = jnp.arange(spec.capacity, dtype=jnp.int32)
-    before = [(num, 0, False), *((x, None, False) for x in others)]
-    all_inputs = [*before, *consts, *carry, (rows, None, False), *xs]
-    new_inputs, new_axes, new_linear = (list(part) for part in zip(*all_inputs, strict=True))
-    return new_inputs, new_axes, body, spec._replace(layout=new_layout, is_linear=tuple(new_linear))
 
 
 loop_p = _jax.new_primitive(NAME, _jax.Rules(_run, _types, push, _pull, _batch))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops.bodies import BodyLayout
+from incrax.control_flow.loops.bodies import BodyLayout, traced_turn
 from incrax.control_flow.loops.messages import no_capacity, no_length, no_pair
 from incrax.control_flow.loops.padded import (
     Padded,
@@ -29,7 +29,6 @@ from incrax.control_flow.loops.padded import (
     padded,
 )
 from incrax.control_flow.loops.primitive import Spec, bind
-from incrax.control_flow.loops.tracing import traced_turn
 
 MEMORY = 2**28
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 256 MiB."""
@@ -99,19 +98,12 @@ def scan(
     if not is_staged() and not any(is_traced(x) for x in (num, *jax.tree.leaves(rows))):
         room = capacity_for(max(room, capacity or 0))
     types = [_jax.row_aval(jax.typeof(x)) for x in jax.tree.leaves(rows)]
-    rows = jax.tree.map(lambda x: _as_array(padded(x, room), x), rows)
+    rows = jax.tree.map(lambda x: jnp.asarray(padded(x, room)), rows)
     loop = functools.partial(Spec, capacity=room, reverse=reverse, memory=memory, is_strict=True)
     carry, ys = _fold(f, init, rows, types, num, loop)
     if isinstance(xs, Padded):
         return carry, Padded(ys, num, is_checked=True)
     return carry, ys if is_traced(num) else jax.tree.map(lambda y: cut(y, num), ys)
-
-
-def _as_array(rows: Any, given: Any) -> Any:
-    """Rows as an array of JAX; those that the caller may change are copied."""
-    if isinstance(rows, jax.Array):
-        return rows
-    return jnp.asarray(rows) if rows is given else jax.device_put(rows)
 
 
 def _sized(name: str, xs: Any, length: Any, capacity: int | None) -> tuple[Any, Any, int]:
@@ -139,20 +131,17 @@ def _fold(
 ) -> tuple[Any, Any]:
     """The loop as a primitive, on the leaves of pytrees."""
     leaves, rows_tree = jax.tree.flatten(rows)
-    ys_tree: list[Any] = []
 
-    def turn(carry: Any, *row: Any) -> tuple[Any, list[Any]]:
+    def turn(carry: Any, *row: Any) -> tuple[Any, Any]:
         out = f(carry, jax.tree.unflatten(rows_tree, row))
         if not isinstance(out, (tuple, list)) or len(out) != 2:
             raise no_pair("scan", _shown(out))
-        ys, tree = jax.tree.flatten(out[1])
-        ys_tree[:] = [tree]
-        return out[0], ys
+        return out[0], out[1]
 
     traced = traced_turn("scan", init, turn, types)
     spec = loop(BodyLayout(len(traced.consts), len(traced.init), len(leaves)))
     carry, ys = bind(traced.jaxpr, spec, num, [*traced.consts, *traced.init, *leaves])
-    return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(ys_tree[0], ys)
+    return jax.tree.unflatten(traced.tree, carry), jax.tree.unflatten(traced.ys_tree, ys)
 
 
 def _shown(out: Any) -> str:

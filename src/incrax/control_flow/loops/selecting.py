@@ -21,11 +21,11 @@ from incrax.control_flow.loops.padded import (
     as_size,
     capacity_for,
     checked,
-    device_of,
     is_on_host,
     is_staged,
     is_traced,
     padded,
+    put_like,
 )
 
 
@@ -149,7 +149,7 @@ def unique(x: Any, size: int | None = None) -> Unique:
     else:
         inverse = jnp.zeros_like(ranks).at[order].set(ranks)
     counts = xp.diff(chosen.rows, append=flat.size)  # rows past the last are `flat.size`
-    put = lambda part: jax.device_put(part, device_of(given)) if is_known else part
+    put = lambda part: put_like(part, given) if is_known else part
     as_rows = lambda part: Padded(part, chosen.num, is_checked=True)
     return Unique(
         as_rows(_gathered(ordered, chosen, given)),
@@ -228,7 +228,7 @@ def _gathered(x: Any, chosen: _Chosen, like: Any = None) -> jax.Array:
     """The chosen rows, on the device of `like`, or of x."""
     if isinstance(chosen.rows, np.ndarray) and is_on_host(x):
         rows = padded(np.asarray(x)[chosen.rows[: chosen.num]], len(chosen.rows))
-        return jax.device_put(rows, device_of(x if like is None else like))
+        return put_like(rows, x if like is None else like)
     x = jnp.asarray(x)
     if not x.shape[0]:
         return lax.full((len(chosen.rows), *x.shape[1:]), 0, x.dtype)

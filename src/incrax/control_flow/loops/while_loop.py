@@ -20,12 +20,10 @@ from jax import lax
 
 from incrax import _jax
 from incrax._messages import wrong_option
-from incrax.control_flow.loops.bodies import BodyLayout, call, lift
-from incrax.control_flow.loops.linearized import linearized
+from incrax.control_flow.loops.bodies import BodyLayout, call, lift, traced_turn
 from incrax.control_flow.loops.messages import no_condition
 from incrax.control_flow.loops.padded import as_size, checked
 from incrax.control_flow.loops.primitive import Spec, push
-from incrax.control_flow.loops.tracing import traced_turn
 
 MEMORY = 2**26
 """Bytes that the residuals of one loop may take unless the caller says otherwise: 64 MiB."""
@@ -79,7 +77,7 @@ def while_loop(
             raise wrong_option(f"while_loop({name})", value, "a function")
     most = MOST if max_steps is None else as_size("while_loop", "max_steps", max_steps)
     memory = as_size("while_loop", "memory", memory)
-    traced = traced_turn("while_loop", init, lambda carry: (body(carry), []))
+    traced = traced_turn("while_loop", init, lambda carry: (body(carry), None))
     condition = _jax.trace_body(_flat(cond, traced.tree), *map(jax.typeof, traced.init))
     counts = len(condition.consts), len(traced.consts)
     parts = _Parts(lift(condition), traced.jaxpr, *counts, most, memory)
@@ -133,11 +131,7 @@ def _while_jvp(
     """Of as many turns as the values take, which does not depend on the values smoothly."""
     dots = [None if type(t) is jax.custom_derivatives.SymbolicZero else t for t in tangents]
     inputs = values[parts.num_cond :]
-    moves = tuple(dot is not None for dot in dots[parts.num_cond :])
-    layout = BodyLayout(parts.num_body, len(moves) - parts.num_body, 0)
-    if not any(linearized(parts.body, layout, moves).moves_out):
-        outs = _while(parts, *values)
-        return outs, list(map(_no_tangent, outs))
+    layout = BodyLayout(parts.num_body, len(inputs) - parts.num_body, 0)
     num, _ = _run(parts, *map(lax.stop_gradient, values))
     if parts.most < MOST:
         num = checked("while_loop", num, parts.most)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
-
-import jax
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from incrax._incremental import Incremental
 from incrax._messages import wrong_option
-from incrax.control_flow.tapes.checking import TapeReport, branches_of
+from incrax.control_flow.tapes.explanation import TapeReport, branches_of
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.control_flow.tapes.making import TapeOptions
-from incrax.control_flow.tapes.statics import StaticNames, static_names
-from incrax.engine.inputs.signature import make_signature
+from incrax.control_flow.tapes.statics import static_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,31 +18,23 @@ R = TypeVar("R")
 FALLBACKS = ("eager", "error")
 
 
+class _Options(TypedDict, total=False):
+    guard: Callable[..., Any] | None
+    static: str | int | Sequence[str | int]
+    floats: bool
+    max_paths: int
+    fallback: str
+    constant: str | Sequence[str]
+    dynamic: str | int | Sequence[str | int]
+
+
 @overload
-def guarded(
-    f: Callable[P, R],
-    *,
-    guard: Callable[..., Any] | None = ...,
-    static: str | int | Sequence[str | int] = ...,
-    floats: bool = ...,
-    max_paths: int = ...,
-    fallback: str = ...,
-    constant: str | Sequence[str] = ...,
-    dynamic: str | int | Sequence[str | int] = ...,
-) -> Guarded[P, R]: ...
+def guarded(f: Callable[P, R], **options: Unpack[_Options]) -> Guarded[P, R]: ...
 
 
 @overload
 def guarded(
-    f: None = None,
-    *,
-    guard: Callable[..., Any] | None = ...,
-    static: str | int | Sequence[str | int] = ...,
-    floats: bool = ...,
-    max_paths: int = ...,
-    fallback: str = ...,
-    constant: str | Sequence[str] = ...,
-    dynamic: str | int | Sequence[str | int] = ...,
+    f: None = None, **options: Unpack[_Options]
 ) -> Callable[[Callable[P, R]], Guarded[P, R]]: ...
 
 
@@ -130,11 +119,11 @@ def guarded(
 
     def wrap(fun: Callable[P, R]) -> Guarded[P, R]:
         plain = _plain(fun)
-        statics = static_names(plain, static) if static != () else StaticNames.none()
+        own = options._replace(static=static_arguments(plain, static))
         if not isinstance(fun, Incremental):
-            return Guarded(fun, options, statics)
+            return Guarded(fun, own)
         saved = fun._traces.options
-        return Guarded(plain, options, statics, lambda path: Incremental(path, saved))
+        return Guarded(plain, own, lambda path: Incremental(path, saved))
 
     return wrap if f is None else wrap(f)
 
@@ -203,7 +192,4 @@ def check_tape(f: Callable[..., Any], *args: Any, **kwargs: Any) -> TapeReport:
         >>> bool(report), len(report.branches)
         (False, 1)
     """
-    fun = _plain(f)
-    leaves = jax.tree_util.tree_leaves((args, kwargs))
-    signature = make_signature(fun, args, kwargs, is_watched=True)
-    return branches_of(fun, signature, signature.dynamic_leaves(leaves))
+    return branches_of(_plain(f), args, kwargs)

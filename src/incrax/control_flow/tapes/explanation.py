@@ -1,20 +1,24 @@
-"""What a guarded function recorded: paths, guards, calls and seconds, as tables.
+"""What a guarded function recorded: paths, guards, calls and seconds, as tables; and what in a
+function depends on values in a way that an unguarded compiler would freeze or refuse.
 
-In: tapes. Out: a report. It must not change anything.
+In: tapes, or a function and leaves. Out: reports. They must not change anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from incrax._table import Printable, Table
 from incrax.control_flow.tapes.counts import TapeStats
+from incrax.control_flow.tapes.guards import Guard
+from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, observed
 from incrax.control_flow.tapes.tape import Tape
-from incrax.control_flow.tapes.tree import outcomes
 
 
-class TapeExplanation(NamedTuple):
+@dataclass(frozen=True)
+class TapeExplanation(Printable):
     """Paths of a guarded function and the guards behind each; prints as tables, `as_dict` gives it
     to programs.
     """
@@ -30,21 +34,9 @@ class TapeExplanation(NamedTuple):
         """Counters, paths and guards."""
         return {"stats": dict(self.stats), "paths": list(self.paths), "guards": list(self.guards)}
 
-    def __str__(self) -> str:
-        return str(_PrintedExplanation(self))
-
-    def _repr_html_(self) -> str:
-        return _PrintedExplanation(self)._repr_html_()
-
-
-class _PrintedExplanation(Printable):
-    def __init__(self, explanation: TapeExplanation) -> None:
-        self.explanation = explanation
-
     def tables(self) -> list[Table]:
         """Calls, paths, guards."""
-        found = self.explanation
-        counts = [[name.replace("_", " "), str(n)] for name, n in found.stats.items()]
+        counts = [[name.replace("_", " "), str(n)] for name, n in self.stats.items()]
         paths = [
             [
                 str(n),
@@ -55,10 +47,10 @@ class _PrintedExplanation(Printable):
                 f"{p['compile_s']:.3f}",
             ]
             + ["\n".join(p["guards"]) or "none"]
-            for n, p in enumerate(found.paths)
+            for n, p in enumerate(self.paths)
         ]
         guards = [
-            [g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in found.guards
+            [g["place"], str(len(g["outcomes"])), ", ".join(g["outcomes"])] for g in self.guards
         ]
         header = ["path", "arguments", "right", "wrong", "record s", "compile s", "guards"]
         return [
@@ -71,7 +63,7 @@ class _PrintedExplanation(Printable):
 def explain(stats: TapeStats, tapes: Iterable[Tape]) -> TapeExplanation:
     """The report of some tapes."""
     tapes = list(tapes)
-    paths = tuple(_described(tape, path) for tape in tapes for path in tape.tree.paths)
+    paths = tuple(_described(tape, path) for tape in tapes for path in tape.paths)
     guards = tuple(
         {"place": place, "outcomes": sorted(keys)} for place, keys in _seen(tapes).items()
     )
@@ -89,10 +81,10 @@ def outcomes_of(tapes: Sequence[Tape]) -> list[str]:
 
 
 def _seen(tapes: Iterable[Tape]) -> dict[str, set[str]]:
-    seen: dict[str, set[Any]] = {}
+    seen: dict[str, set[str]] = {}
     for tape in tapes:
-        for place, keys in outcomes(tape.tree).items():
-            seen.setdefault(place, set()).update(map(shown, keys))
+        for guard in [guard for path in tape.paths for guard in path.guards]:
+            seen.setdefault(guard.place, set()).add(shown(guard.key))
     return seen
 
 
@@ -112,3 +104,41 @@ def _described(tape: Tape, path: Any) -> dict[str, Any]:
         "guards": [str(guard) for guard in path.guards],
         "is_expected": path is tape.likely,
     }
+
+
+# --- before a function is compiled ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TapeReport(Printable):
+    """Branches that depend on values, and what else a compiled program would freeze; true if there
+    is nothing.
+    """
+
+    branches: tuple[Guard, ...]
+    """Branches that depend on values, with file, line and expression."""
+    impure: tuple[str, ...]
+    """Clocks and random numbers outside JAX."""
+    mutable: tuple[str, ...]
+    """Captured objects that can change in place."""
+
+    def __bool__(self) -> bool:
+        return not self.branches and not self.impure
+
+    def tables(self) -> list[Table]:
+        """Branches, and the rest."""
+        branches = [[g.where, g.expression, str(g).rpartition(" is ")[2]] for g in self.branches]
+        others = [["not reproducible", text] for text in self.impure]
+        others += [["captured, can change", name] for name in self.mutable]
+        return [
+            Table("branches that depend on values", ["where", "expression", "here"], branches),
+            Table("what a compiled program would freeze", ["kind", "what"], others),
+        ]
+
+
+def branches_of(fun: Callable[..., Any], args: Any, kwargs: Any) -> TapeReport:
+    """The report of the path that these values take."""
+    subject = RecordedFunction(fun, getattr(fun, "__name__", "f"), TapeOptions(floats=True), [fun])
+    found = observed(subject, *subject.signed(args, kwargs))
+    impure = tuple(dict.fromkeys(f"{what} ({where})" for what, where in found.log.impure))
+    return TapeReport(found.recording.guards, impure, tuple(found.captured.mutable))

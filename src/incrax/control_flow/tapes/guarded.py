@@ -11,7 +11,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -21,62 +21,49 @@ from incrax._locations import NO_VALUE, place_of_error
 from incrax._names import name_of, reduced
 from incrax._tables import LruTable, program_bytes
 from incrax._tuning import is_disabled
-from incrax.control_flow.loops.ragged import RaggedArguments, exact
+from incrax.control_flow.loops.padded import Lengths, RaggedArguments, exact
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.explanation import TapeExplanation, explain, outcomes_of
 from incrax.control_flow.tapes.making import RecordedFunction, TapeOptions, make_path
 from incrax.control_flow.tapes.messages import (
     constant_of_derivative,
     eager_from_now,
-    other_way,
     too_many_paths,
     unknown_branch,
 )
 from incrax.control_flow.tapes.paths import OtherTypes, Path, int_of
-from incrax.control_flow.tapes.statics import Split, StaticNames, split
-from incrax.control_flow.tapes.tape import Tape, evaluate, first_results
-from incrax.control_flow.tapes.tree import OtherWay
+from incrax.control_flow.tapes.statics import as_static, of_static
+from incrax.control_flow.tapes.tape import Tape
 from incrax.engine.inputs.leaves import has_tracer
-from incrax.engine.inputs.signature import Signature, make_signature
+from incrax.engine.inputs.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_SIGNATURES = 64
-"""Structures, shapes and dtypes of arguments, or combinations of static ones, kept per function."""
+"""Structures, shapes and dtypes of arguments, and combinations of static ones, kept per function."""
 
 
 def _tapes_bytes(tapes: Sequence[Tape]) -> int:
     """Estimated bytes of the programs of some tapes."""
-    paths = [path for tape in list(tapes) for path in list(tape.tree.paths)]
+    paths = [path for tape in list(tapes) for path in list(tape.paths)]
     return program_bytes(sum(len(path.program.eqns) for path in paths), len(paths))
 
 
 class Guarded(Generic[P, R]):
     """A function compiled path by path; made by `guarded`."""
 
-    def __init__(
-        self,
-        fun: Callable[P, R],
-        options: TapeOptions,
-        statics: StaticNames,
-        make: Any = None,
-        roots: Sequence[Any] = (),
-    ) -> None:
+    def __init__(self, fun: Callable[P, R], options: TapeOptions, make: Any = None) -> None:
         self._fun = fun
         self._options = options
-        self._statics = statics
         self._make = make
-        names = options.dynamic
-        options = options._replace(dynamic=())
-        guards = [] if options.guard is None else [options.guard]
-        self._subject = RecordedFunction(fun, name_of(fun), options, [fun, *roots, *guards])
+        self._ragged = RaggedArguments(fun, options.dynamic, "guarded", "guarded(dynamic=...)")
+        self._is_marked = bool(options.dynamic or options.static.names)
+        self._subject = RecordedFunction(
+            of_static(fun), name_of(fun), options, [fun, options.guard]
+        )
         self._stats = TapeStats()
         self._tapes: LruTable[Any, list[Tape]] = LruTable(MAX_SIGNATURES, weigh=_tapes_bytes)
-        self._kin: LruTable[Any, Guarded[..., R]] = LruTable(MAX_SIGNATURES)
-        self._ragged = (
-            RaggedArguments(fun, names, "guarded", "guarded(dynamic=...)") if names else None
-        )
         self._latest: Tape | None = None
         self._has_warned = False
         self._is_disabled = is_disabled()
@@ -87,6 +74,28 @@ class Guarded(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Evaluate at these arguments; equals `f(*args, **kwargs)`."""
+        if not self._is_marked:
+            return self._called(args, kwargs)
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        is_known = all(
+            _jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer)
+        )
+        given, named, lengths = self.marked(args, kwargs, is_padded=is_known)
+        results = self._called(given, named)
+        return exact(results, lengths) if lengths else results
+
+    def marked(
+        self, args: Any, kwargs: Any, *, is_padded: bool = True, mark: Any = as_static
+    ) -> tuple[Any, Any, Lengths]:
+        """The arguments as they are recorded: rows padded, static ones part of the structure; and
+        the numbers of rows.
+        """
+        replaced = self._ragged.padded if is_padded else self._ragged.wrapped
+        args, kwargs, lengths = replaced(args, kwargs)
+        return *self._options.static.marked(args, kwargs, mark), lengths
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call, by the path that is expected where that can be."""
         tape = self._latest
         if tape is None:
             return self._call(args, kwargs)
@@ -109,16 +118,11 @@ class Guarded(Generic[P, R]):
             tape.latest = path
             tape.likely = path.successor
             return jax.tree_util.tree_unflatten(path.out_tree, results)
-        return self._answer(
-            tape, leaves, args, kwargs, tape.after(path, number, leaves), is_hit=False
-        )
+        other = tape.after(path, number, leaves)
+        return self._answer(tape, tape.signature, leaves, other)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that the path expected by the latest tape may not answer."""
-        if self._ragged is not None:
-            return self._of_rows(self._ragged, args, kwargs)
-        if self._statics:
-            return self._of_statics(args, kwargs)
         self._stats.calls += 1
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         if not _jax.is_top_level() or has_tracer(leaves):
@@ -126,75 +130,47 @@ class Guarded(Generic[P, R]):
         if _jax.is_jit_disabled() or self._is_disabled:
             self._stats.transparent += 1
             return self._plain(args, kwargs)
-        signature = make_signature(self._fun, args, kwargs, is_watched=True)
-        dynamic = signature.dynamic_leaves(leaves)
+        signature, dynamic = self._subject.signed(args, kwargs)
         tape = self._tape_for(signature)
-        if tape is None:
-            return self._record(None, signature, dynamic, args, kwargs)
         self._latest = tape
-        return self._answer(tape, dynamic, args, kwargs, tape.likely, is_hit=True)
+        first = None if tape is None else tape.likely
+        return self._answer(tape, signature, dynamic, first, is_expected=True)
 
     def _answer(
-        self, tape: Tape, leaves: Any, args: Any, kwargs: Any, first: Path | None, *, is_hit: bool
+        self,
+        tape: Tape | None,
+        signature: Signature,
+        leaves: Any,
+        first: Path | None,
+        *,
+        is_expected: bool = False,
     ) -> Any:
         """The results of the path that is right, `first` tried first; it is recorded if there is
         none.
         """
-        found = tape.search(first, lambda path: self._attempt(path, leaves), leaves)
+        known = self._stats.recordings
+        attempt = lambda path: path.attempt(leaves)
+        path = None
+        found = None if tape is None else tape.search(first, attempt, leaves)
         if found is None:
-            return self._record(tape, tape.signature, leaves, args, kwargs)
-        path, results = found
-        tape.count(path, is_hit=is_hit and path is first)
+            with self._lock:
+                if self._stats.recordings != known:  # another thread has recorded meanwhile
+                    tape = self._tape_for(signature)
+                    found = None if tape is None else tape.search(tape.recent(), attempt, leaves)
+                if found is None:
+                    path = self._recorded(signature, leaves)
+        if tape is not None and found is not None:
+            path, results = found
+            tape.count(path, is_hit=is_expected and path is first)
+        elif path is not None:
+            results = self._first_results(path, leaves)
+        else:
+            self._stats.eager += 1
+            return self._plain(*signature.rebuild(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
-    def _attempt(self, path: Path, leaves: Sequence[Any]) -> tuple[int, Any]:
-        if self._make is None:
-            return evaluate(path, leaves)
-        failing = path.first_failing(leaves)
-        return failing, path.incremental(*leaves) if failing == path.num_guards else None
-
     def _plain(self, args: Any, kwargs: Any) -> Any:
-        fun: Any = self._fun
-        return fun(*args, **kwargs)
-
-    def _of_rows(self, ragged: RaggedArguments, args: Any, kwargs: Any) -> Any:
-        """A call with arguments of any number of rows: tapes of their own, of padded arguments."""
-        leaves = jax.tree_util.tree_leaves((args, kwargs))
-        is_known = all(
-            _jax.concrete_value(x) is not None for x in leaves if isinstance(x, _jax.Tracer)
-        )
-        args, kwargs, lengths = (ragged.padded if is_known else ragged.wrapped)(args, kwargs)
-        return exact(self._rows_kin()(*args, **kwargs), lengths)
-
-    def _rows_kin(self) -> Guarded[..., R]:
-        with self._lock:
-            kin = self._kin.get("rows")
-            if kin is None:
-                kin = Guarded(self._fun, self._subject.options, self._statics, self._make)
-                kin._stats = self._stats
-                self._kin.add("rows", kin)
-        return kin
-
-    def _of_statics(self, args: Any, kwargs: Any) -> Any:
-        """A call with static arguments: tapes of their own for each combination."""
-        found = split(self._fun, self._statics, args, kwargs)
-        return self._static_kin(found)(*found.args, **found.kwargs)
-
-    def _static_kin(self, found: Split) -> Guarded[..., R]:
-        with self._lock:
-            kin = self._kin.get(found.key)
-            if kin is None:
-                roots = [self._fun, *found.statics]
-                kin = Guarded(
-                    cast(Any, found.fun),
-                    self._subject.options,
-                    StaticNames.none(),
-                    self._make,
-                    roots,
-                )
-                kin._stats = self._stats
-                self._kin.add(found.key, kin)
-        return kin
+        return self._subject.fun(*args, **kwargs)
 
     # --- recording --------------------------------------------------------------------------------
 
@@ -204,59 +180,27 @@ class Guarded(Generic[P, R]):
             tapes = self._tapes.get(signature.key) or ()
             return next((tape for tape in tapes if tape.captured.is_current()), None)
 
-    def _record(
-        self, tape: Tape | None, signature: Signature, leaves: Any, args: Any, kwargs: Any
-    ) -> Any:
-        """Record the path of a call and run it."""
-        known = tape, 0 if tape is None else len(tape.tree.paths)
-        with self._lock:
-            tape = self._tape_for(signature)
-            if (
-                tape is not None and (tape, len(tape.tree.paths)) != known
-            ):  # another thread has recorded meanwhile
-                found = tape.search(
-                    tape.tree.root.likely, lambda path: self._attempt(path, leaves), leaves
-                )
-                if found is not None:
-                    tape.count(found[0], is_hit=False)
-                    return jax.tree_util.tree_unflatten(found[0].out_tree, found[1])
-            path = self._path_if_few(signature, leaves)
-        if path is None:
-            self._stats.eager += 1
-            return self._plain(args, kwargs)
-        results = self._first_results(path, leaves)
-        return jax.tree_util.tree_unflatten(path.out_tree, results)
-
     def _first_results(self, path: Path, leaves: Any) -> Any:
         """The results of a path that was just recorded; it is forgotten if its program cannot be
         compiled or run.
         """
         try:
-            results = (
-                first_results(path, leaves) if self._make is None else path.incremental(*leaves)
-            )
+            return path.first_results(leaves)
         except BaseException:
             self._stats.aborted += 1
             with self._lock:
-                for tape in [tape for tapes in self._tapes.values() for tape in tapes]:
+                for tape in self._all_tapes():
                     tape.forget(path)
             raise
-        return results
 
-    def _path_if_few(
-        self, signature: Signature, leaves: Any, *, is_call: bool = True
-    ) -> Path | None:
-        """A new path; None if there are too many."""
-        if self._is_full(signature):
-            return self._too_many(signature)
-        return self._new_path(self._tape_for(signature), signature, leaves, is_call=is_call)
-
-    def _new_path(
-        self, tape: Tape | None, signature: Signature, leaves: Any, *, is_call: bool = True
-    ) -> Path:
-        """Record a path and put it in its tape, which is that of captured values as they are before
-        it runs.
+    def _recorded(self, signature: Signature, leaves: Any, *, is_call: bool = True) -> Path | None:
+        """A new path, in the tape of captured values as they are before it runs; None if there are
+        too many.
         """
+        tapes = self._tapes.get(signature.key) or []
+        if sum(len(tape.paths) for tape in tapes) >= self._options.max_paths:
+            return self._too_many(tapes)
+        tape = self._tape_for(signature)
         num_roots = len(self._subject.roots)
         try:
             path, captured = make_path(self._subject, signature, leaves, self._stats)
@@ -269,10 +213,7 @@ class Guarded(Generic[P, R]):
         if tape is None:
             tape = Tape(signature, captured, self._stats)
             self._tapes.add(signature.key, [*(self._tapes.get(signature.key) or ()), tape])
-        try:
-            known = tape.tree.insert(path)
-        except OtherWay as error:
-            raise other_way(self._subject.name, str(error)) from None
+        known = tape.add(path)
         if known is path:
             self._stats.recordings += 1
             if self._make is not None:
@@ -282,19 +223,13 @@ class Guarded(Generic[P, R]):
             tape.count(known, is_hit=False)
         return known
 
-    def _is_full(self, signature: Signature) -> bool:
-        """Whether no more paths may be recorded."""
-        tapes = self._tapes.get(signature.key) or []
-        return sum(len(tape.tree.paths) for tape in tapes) >= self._options.max_paths
-
-    def _too_many(self, signature: Signature) -> None:
+    def _too_many(self, tapes: Sequence[Tape]) -> None:
         """Say once which guards have too many outcomes.
 
         Raises:
             TooManyPathsError: the user asked for an error.
         """
-        options = self._subject.options
-        tapes = self._tapes.get(signature.key) or []
+        options = self._options
         lines = outcomes_of(tapes)
         if options.fallback == "error":
             raise too_many_paths(self._subject.name, options.max_paths, lines)
@@ -319,9 +254,9 @@ class Guarded(Generic[P, R]):
                 return self._plain(args, kwargs)
             except NO_VALUE as error:
                 raise unknown_branch(self._subject.name, place_of_error(error)) from error
-        known = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((args, kwargs)), concrete)
-        signature = make_signature(self._fun, *known, is_watched=True)
-        path = self._path_at(signature, signature.dynamic_leaves(concrete))
+        tree = jax.tree_util.tree_structure((args, kwargs))
+        signature, known = self._subject.signed(*jax.tree_util.tree_unflatten(tree, concrete))
+        path = self.path_at(signature, known)
         if path is None:
             return self._plain(args, kwargs)
         if path.floats and has_tracer(leaves):
@@ -329,20 +264,16 @@ class Guarded(Generic[P, R]):
         results = path.results(path.consts, *signature.dynamic_leaves(leaves))
         return jax.tree_util.tree_unflatten(path.out_tree, results)
 
-    def _path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
+    def path_at(self, signature: Signature, leaves: Sequence[Any]) -> Path | None:
         """The path that is right at these values, recorded if need be; None if there are too
         many.
         """
+        attempt = lambda path: (path.first_failing(leaves), None)
         with self._lock:
             tape = self._tape_for(signature)
             with jax.ensure_compile_time_eval():
-                attempt = lambda path: (path.first_failing(leaves), None)
-                found = (
-                    None if tape is None else tape.search(tape.tree.root.likely, attempt, leaves)
-                )
-            if found is not None:
-                return found[0]
-            return self._path_if_few(signature, leaves, is_call=False)
+                found = None if tape is None else tape.search(tape.recent(), attempt, leaves)
+            return self._recorded(signature, leaves, is_call=False) if found is None else found[0]
 
     # --- reports and control ----------------------------------------------------------------------
 
@@ -359,19 +290,17 @@ class Guarded(Generic[P, R]):
             return explain(self._stats, self._all_tapes())
 
     def _all_tapes(self) -> list[Tape]:
-        own = [tape for group in self._tapes.values() for tape in group]
-        return own + [tape for kin in self._kin.values() for tape in kin._all_tapes()]
+        return [tape for group in self._tapes.values() for tape in group]
 
     def clear(self) -> None:
         """Forget all paths and programs."""
         with self._lock:
             self._latest = None
             self._tapes.clear()
-            self._kin.clear()
 
     def with_incremental_paths(self, make: Any) -> Guarded[P, R]:
         """The same function with another way to evaluate paths: `make(function of flat leaves)`."""
-        return Guarded(self._fun, self._options, self._statics, make)
+        return Guarded(self._fun, self._options, make)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method, with `instance` as first argument: a static value, unless its class is a
@@ -381,7 +310,7 @@ class Guarded(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         """By name where the function was decorated, else as a new function; paths stay behind."""
-        return reduced(self, (Guarded, (self._fun, self._options, self._statics, self._make)))
+        return reduced(self, (Guarded, (self._fun, self._options, self._make)))
 
     def __repr__(self) -> str:
         """Name and counters."""
@@ -390,3 +319,58 @@ class Guarded(Generic[P, R]):
             f"guarded({self._subject.name}): {stats.calls} calls, {stats.hits} hits, "
             f"{stats.recordings} recordings"
         )
+
+
+# --- one path, for others to look at ----------------------------------------------------------------
+
+
+class Alone(NamedTuple):
+    """A path that is right at some values.
+
+    Fields: `run(*args, **kwargs)` gives its results (rows as long as they are padded), and the
+    number of the first guard that does not hold, for arguments of the same structure and types,
+    traced or not, anything where static values stand; the number of guards.
+    """
+
+    run: Callable[..., tuple[Any, Any]]
+    num_guards: int
+
+
+def path_alone(f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Alone:
+    """The path that a call with these values takes.
+
+    Raises:
+        TapeError: no tape can hold it; the message says why.
+
+    Cost: a trace of the function, and the equations that its guards depend on.
+    """
+    given, named, _ = f.marked(args, kwargs)
+    signature, leaves = f._subject.signed(given, named)
+    subject = f._subject._replace(roots=list(f._subject.roots))  # recording adds to them
+    path, _ = make_path(subject, signature, leaves, TapeStats())
+
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        given, named, _ = f.marked(args, kwargs, mark=lambda *_: None)
+        leaves = jax.tree.leaves((given, named))
+        results, failing = path._run(path.consts, *signature.dynamic_leaves(leaves))
+        return jax.tree.unflatten(path.out_tree, results), failing
+
+    return Alone(run, path.num_guards)
+
+
+def incremental_of(
+    f: Guarded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Sequence[Any]]:
+    """The incremental function of the path that these values take, recorded if need be, and its
+    arguments.
+
+    Without values that of the path that most calls took. None where there is no path, or it is
+    compiled as a whole.
+    """
+    if not args and not kwargs:
+        paths = [path for tape in f._all_tapes() for path in tape.paths]
+        return max(paths, key=lambda path: path.hits).incremental if paths else None, ()
+    given, named, _ = f.marked(args, kwargs)
+    signature, leaves = f._subject.signed(given, named)
+    path = f.path_at(signature, leaves)
+    return None if path is None else path.incremental, leaves

@@ -70,7 +70,9 @@ def holds(guard: Guard, symbol: Any) -> Any:
         return flag if guard.key else ~flag
     if guard.kind == "int":
         return _equals_int(symbol.reshape(()), guard.key)
-    return jnp.all(_bits(symbol) == _expected(guard, symbol))
+    content, shape, dtype = guard.key  # type: ignore[misc]
+    expected = np.frombuffer(content, jnp.dtype(dtype)).reshape(shape)
+    return jnp.all(_bits(symbol) == _bits(jnp.asarray(expected)))
 
 
 def _equals_int(symbol: Any, expected: Any) -> Any:
@@ -93,21 +95,6 @@ def _bits(x: Any) -> Any:
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-
-
-def _expected(guard: Guard, symbol: Any) -> Any:
-    """The bits that were learned, a constant of the program."""
-    content, shape, dtype = guard.key  # type: ignore[misc]
-    array = np.frombuffer(content, jnp.dtype(dtype)).reshape(shape)
-    if np.iscomplexobj(array):
-        return np.stack([_host_bits(np.real(array)), _host_bits(np.imag(array))])
-    return _host_bits(array)
-
-
-def _host_bits(array: np.ndarray) -> np.ndarray:
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    return np.ascontiguousarray(array).view(f"uint{8 * array.dtype.itemsize}")
 
 
 def first_failing(guards: Sequence[Guard], symbols: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from incrax import _jax
 from incrax._locations import NO_VALUE, Place, place_of_error
 from incrax.control_flow.tapes.captured import Captured, captured_by
-from incrax.control_flow.tapes.conversions import placed
+from incrax.control_flow.tapes.conversions import learned
 from incrax.control_flow.tapes.counts import TapeStats
 from incrax.control_flow.tapes.messages import (
     branch_inside,
@@ -27,8 +27,9 @@ from incrax.control_flow.tapes.messages import (
 )
 from incrax.control_flow.tapes.paths import Path
 from incrax.control_flow.tapes.recording import Recording, record
+from incrax.control_flow.tapes.statics import StaticArguments, of_static, static_values
 from incrax.control_flow.tapes.watching import RunLog, watched
-from incrax.engine.inputs.signature import Signature
+from incrax.engine.inputs.signature import Signature, make_signature
 from incrax.errors import TapeError
 
 MAX_ROUNDS = 3
@@ -46,6 +47,7 @@ class TapeOptions(NamedTuple):
     fallback: str = "eager"
     constant: tuple[str, ...] = ()
     dynamic: tuple[str | int, ...] = ()
+    static: StaticArguments = StaticArguments()
 
 
 class RecordedFunction(NamedTuple):
@@ -57,20 +59,14 @@ class RecordedFunction(NamedTuple):
     roots: list[Any]
     """Where the walk over captured values starts; grows by what was found by running."""
 
+    def signed(self, args: Any, kwargs: Any) -> tuple[Signature, Sequence[Any]]:
+        """The signature of a call, and the leaves that are values."""
+        signature = make_signature(self.fun, args, kwargs, is_watched=True)
+        return signature, signature.dynamic_leaves(jax.tree_util.tree_leaves((args, kwargs)))
+
     def captured(self, statics: Sequence[Any] = ()) -> Captured:
         """What the function captures now, and what can be read from static arguments."""
         return captured_by(self.name, [*self.roots, *statics], self.options.constant)
-
-
-def types_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """The types that JAX gives arguments."""
-    avals: list[Any] = []
-
-    def note(*xs: Any) -> None:
-        avals.extend(map(jax.typeof, xs))
-
-    jax.eval_shape(note, *leaves)
-    return tuple(avals)
 
 
 class Observed(NamedTuple):
@@ -79,28 +75,28 @@ class Observed(NamedTuple):
     recording: Recording
     captured: Captured
     log: RunLog
-    avals: tuple[Any, ...]
     out_tree: Any
 
 
 def observed(subject: RecordedFunction, signature: Signature, leaves: Sequence[Any]) -> Observed:
     """Run and record once; again where code was found only by running it."""
-    avals = types_of(leaves)
+    with jax.ensure_compile_time_eval():
+        values = list(map(jnp.asarray, leaves))
     trees = []
+    statics = [*signature.statics, *static_values(*signature.rebuild(leaves))]
     for number in range(MAX_ROUNDS):
-        captured = subject.captured(signature.statics)
+        captured = subject.captured(statics)
         log = RunLog()
         if captured.tracers:
             raise kept_tracer(subject.name, captured.tracers[0])
         try:
             with watched(captured, log):
-                recording = record(_flat(subject, signature, trees), leaves, avals)
+                recording = record(_flat(subject, signature, trees), values)
         except NO_VALUE as error:
             raise branch_inside(subject.name, place_of_error(error)) from error
-        subject.roots.extend(log.states)
         found = log.new_roots(captured)
         if not found or number + 1 == MAX_ROUNDS:
-            return Observed(recording, captured, log, avals, trees[-1])
+            return Observed(recording, captured, log, trees[-1])
         subject.roots.extend(found)
     raise AssertionError
 
@@ -115,10 +111,13 @@ def make_path(
     """
     begin = time.perf_counter()
     run = observed(subject, signature, leaves)
-    _refuse(subject, run)
-    path = Path(run.recording, run.avals, run.out_tree, stats)
+    if run.log.impure:
+        raise clock_or_random(subject.name, *run.log.impure[0])
+    path = Path(run.recording, run.out_tree, stats)
+    if path.floats and not subject.options.floats:
+        raise float_guard(subject.name, list(dict.fromkeys(path.floats)))
     if path.needs_check:
-        path.prepare_check()
+        path.stages  # noqa: B018 - a guard that needs an effect is refused now
     path.record_s = time.perf_counter() - begin
     return path, run.captured
 
@@ -130,10 +129,12 @@ def _flat(
 
     def flat(*leaves: Any) -> list[Any]:
         args, kwargs = signature.rebuild(leaves)
-        if subject.options.guard is not None:
-            key = subject.options.guard(*args, **kwargs)
-            with placed(Place("guard=", getattr(subject.options.guard, "__name__", "guard"), "")):
-                _learn_guard(key)
+        guard = subject.options.guard
+        key = None if guard is None else of_static(guard)(*args, **kwargs)
+        for leaf in jax.tree_util.tree_leaves(key):
+            if isinstance(leaf, _jax.Tracer):
+                place = Place("guard=", getattr(guard, "__name__", "guard"), "")
+                learned(leaf, "bool" if leaf.dtype == bool and leaf.size == 1 else "value", place)
         results, tree = jax.tree_util.tree_flatten(subject.fun(*args, **kwargs))
         trees.append(tree)
         return [_array(subject.name, x) for x in results]
@@ -155,25 +156,3 @@ def _array(name: str, result: Any) -> Any:
         if isinstance(error, TapeError):
             raise
         raise no_array(name, result) from error
-
-
-def _learn_guard(value: Any) -> None:
-    """Let Python read what the user's guard gives."""
-    for leaf in jax.tree_util.tree_leaves(value):
-        if not isinstance(leaf, _jax.Tracer):
-            continue
-        if leaf.dtype == bool and leaf.size == 1:
-            bool(leaf)
-        elif leaf.ndim == 0 and jnp.issubdtype(leaf.dtype, jnp.integer):
-            int(leaf)
-        else:
-            leaf.tolist()
-
-
-def _refuse(subject: RecordedFunction, run: Observed) -> None:
-    """Raise for what a compiled path would repeat, or would be recorded anew each time."""
-    if run.log.impure:
-        raise clock_or_random(subject.name, *run.log.impure[0])
-    floats = [g.place for g in run.recording.guards if g.is_value_of_floats]
-    if floats and not subject.options.floats:
-        raise float_guard(subject.name, list(dict.fromkeys(floats)))

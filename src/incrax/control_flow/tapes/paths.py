@@ -7,7 +7,9 @@ paths.
 
 from __future__ import annotations
 
+import functools
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -36,9 +38,7 @@ class Path:
     Law: where all guards hold, `run(leaves)` gives the results that the function gives at `leaves`.
     """
 
-    def __init__(
-        self, recording: Recording, avals: Sequence[Any], out_tree: Any, stats: TapeStats
-    ) -> None:
+    def __init__(self, recording: Recording, out_tree: Any, stats: TapeStats) -> None:
         self.program = drop_dead(recording.program)
         self.guards: tuple[Guard, ...] = recording.guards
         self.num_guards = len(self.guards)
@@ -47,8 +47,8 @@ class Path:
         self.record_s = self.compile_s = 0.0
         self.successor = self
         self.doubted_at = -1
-        self.nodes: list[Any] = []
-        self.avals = tuple(avals)
+        self.preferred_at = 0
+        self.avals = tuple(var.aval for var in self.program.invars)
         self._stats = stats
         self._num_results = recording.num_results
         consts = self.program.consts
@@ -56,7 +56,7 @@ class Path:
             n for n, const in enumerate(consts) if _jax.array_bytes(const) > MAX_EMBEDDED_BYTES
         ]
         self.consts = tuple(consts[n] for n in self._lifted)
-        self.needs_check = bool(self.guards) and _is_dangerous(self.program.eqns)
+        self.needs_check = bool(self.guards) and any(map(_is_dangerous, self.program.eqns))
         self.is_simple = not self.needs_check
         self.incremental: Any = None
         self._config = context_key()
@@ -64,7 +64,6 @@ class Path:
         """`(consts, *leaves) -> (results, number of the first guard that fails)`."""
         self.results = jax.jit(self._checked(self._results))
         """`(consts, *leaves) -> results`, where the guards are known to hold."""
-        self._stages: list[tuple[int, Any]] | None = None
         self._values: dict[int, Any] = {}
 
     # --- programs ---------------------------------------------------------------------------------
@@ -85,23 +84,19 @@ class Path:
 
         return traced
 
-    def _all_consts(self, program: Program, lifted: Sequence[Any]) -> tuple[Any, ...]:
-        """The constants of a program that was made of this path's, with those that were handed
-        in.
-        """
+    def _evaluated(self, program: Program, lifted: Sequence[Any], leaves: Any) -> list[Any]:
+        """What a program made of this path's gives, with the constants that were handed in."""
         consts = list(program.consts)
         for number, const in zip(self._lifted, lifted, strict=True):
             consts[number] = const
-        return tuple(consts)
+        return evaluator(program)(tuple(consts), *leaves)
 
     def _run(self, consts: Any, *leaves: Any) -> tuple[list[Any], Any]:
-        values = evaluator(self.program)(self._all_consts(self.program, consts), *leaves)
+        values = self._evaluated(self.program, consts, leaves)
         return values[: self._num_results], first_failing(self.guards, values[self._num_results :])
 
     def _results(self, consts: Any, *leaves: Any) -> list[Any]:
-        return evaluator(self.program)(self._all_consts(self.program, consts), *leaves)[
-            : self._num_results
-        ]
+        return self._evaluated(self.program, consts, leaves)[: self._num_results]
 
     def be_incremental(
         self, make: Callable[..., Any], name: str, leaf_names: Sequence[str]
@@ -115,6 +110,34 @@ class Path:
         self.incremental = make(with_names(path, leaf_names))
         self.is_simple = False
 
+    # --- a call -----------------------------------------------------------------------------------
+
+    def attempt(self, leaves: Sequence[Any]) -> tuple[int, Any]:
+        """The number of the first guard that fails, and the results if none does; guards alone
+        first where running the wrong path could be noticed.
+        """
+        if self.is_simple and not _jax.checks_values():
+            results, failing = self.run(self.consts, *leaves)
+            return (int_of(failing) if self.num_guards else 0), results
+        failing = self.first_failing(leaves)
+        return failing, self._known_results(leaves) if failing == self.num_guards else None
+
+    def first_results(self, leaves: Sequence[Any]) -> Any:
+        """The results of a path that was just recorded; its compilation is timed."""
+        begin = time.perf_counter()
+        if self.is_simple:
+            results, _ = self.run(self.consts, *leaves)
+        else:
+            results = self._known_results(leaves)
+        self.compile_s = self.compile_s or time.perf_counter() - begin
+        return results
+
+    def _known_results(self, leaves: Sequence[Any]) -> Any:
+        """The results where the guards are known to hold."""
+        if self.incremental is not None:
+            return self.incremental(*leaves)
+        return self.results(self.consts, *leaves)
+
     # --- guards alone -----------------------------------------------------------------------------
 
     def first_failing(self, leaves: Sequence[Any]) -> int:
@@ -124,56 +147,51 @@ class Path:
         Guards are evaluated in stages: a loop that may not end starts when the guards before it are
         known to hold.
         """
-        for start, program in self.prepare_check():
+        for start, stop, program in self.stages:
             self._stats.checks += 1
             failing = start + int_of(program(self.consts, *leaves))
-            if failing < start + self._stage_length(start):
+            if failing < stop:
                 return failing
         return self.num_guards
 
-    def prepare_check(self) -> list[tuple[int, Any]]:
-        """The programs of guards alone, each with the number of its first guard.
+    @functools.cached_property
+    def stages(self) -> list[tuple[int, int, Any]]:
+        """The programs of guards alone, each with the numbers of its first guard and the next's.
 
         Raises:
             GuardOnEffectError: a guard needs an effect.
         """
-        if self._stages is None:
-            self._stages = self._make_stages()
-        return self._stages
+        slices = [self._slice(n, n + 1) for n in range(self.num_guards)] if self.needs_check else []
+        loops = [{id(eqn) for eqn in x.eqns if _is_dangerous(eqn)} for x in slices]
+        later = [n for n in range(1, len(loops)) if not loops[n] <= loops[n - 1]]
+        starts = [0, *later] if self.guards else []
+        stops = [*later, self.num_guards]
+        return [(a, b, self._check_of(a, b)) for a, b in zip(starts, stops, strict=False)]
 
-    def _stage_length(self, start: int) -> int:
-        starts = [first for first, _ in self._stages or ()] + [self.num_guards]
-        return starts[starts.index(start) + 1] - start
-
-    def _make_stages(self) -> list[tuple[int, Any]]:
-        if not self.guards:
-            return []
-        opened = inline(self.program)
-        symbols = opened.outvars[self._num_results :]
-        starts = _stage_starts(opened, symbols)
-        ends = [*starts[1:], self.num_guards]
-        return [
-            (a, self._slice(opened, symbols[a:b], self.guards[a:b]))
-            for a, b in zip(starts, ends, strict=True)
-        ]
-
-    def _slice(self, opened: Program, symbols: Sequence[Any], guards: Sequence[Guard]) -> Any:
-        program = opened.with_eqns(effectless(opened.eqns, symbols), tuple(symbols))
-
-        def run(consts: Any, *leaves: Any) -> Any:
-            return first_failing(
-                guards, evaluator(program)(self._all_consts(program, consts), *leaves)
+    def _check_of(self, start: int, stop: int) -> Any:
+        program = self._slice(start, stop)
+        guards = self.guards[start:stop]
+        return jax.jit(
+            self._checked(
+                lambda consts, *xs: first_failing(guards, self._evaluated(program, consts, xs))
             )
+        )
 
-        return jax.jit(self._checked(run))
+    def _slice(self, start: int, stop: int) -> Program:
+        """The program of what some guards are about, without effects."""
+        opened = self._opened
+        symbols = opened.outvars[self._num_results :][start:stop]
+        return opened.with_eqns(effectless(opened.eqns, symbols), tuple(symbols))
+
+    @functools.cached_property
+    def _opened(self) -> Program:
+        return inline(self.program)
 
     def key_at(self, number: int, leaves: Sequence[Any]) -> Any:
         """What guard `number` would learn at these leaves, where all before it hold."""
         if number not in self._values:
-            opened = inline(self.program)
-            symbols = (opened.outvars[self._num_results + number],)
-            program = opened.with_eqns(effectless(opened.eqns, symbols), symbols)
-            run = lambda consts, *xs: evaluator(program)(self._all_consts(program, consts), *xs)
+            program = self._slice(number, number + 1)
+            run = lambda consts, *xs: self._evaluated(program, consts, xs)
             self._values[number] = jax.jit(self._checked(run))
         (value,) = self._values[number](self.consts, *leaves)
         return key_of(self.guards[number].kind, value)
@@ -201,44 +219,11 @@ def has_type(aval: Any, expected: Any) -> bool:
     )
 
 
-def _is_dangerous(eqns: Sequence[Any]) -> bool:
-    """Whether running these on a wrong path could be noticed: effects, loops that may not end, code
+def _is_dangerous(eqn: Any) -> bool:
+    """Whether running this on a wrong path could be noticed: effects, loops that may not end, code
     on the host.
     """
-    return any(_is_dangerous_equation(eqn) for eqn in eqns)
-
-
-def _is_dangerous_equation(eqn: Any) -> bool:
-    if eqn.effects or eqn.primitive.name in STATEFUL or eqn.primitive.name in ("while", "ffi_call"):
+    is_named = eqn.primitive.name in ("while", "ffi_call", *STATEFUL)
+    if eqn.effects or is_named or _jax.calls_host(eqn):
         return True
-    if _jax.calls_host(eqn):
-        return True
-    return any(_is_dangerous(body.eqns) for body in _jax.sub_bodies(eqn))
-
-
-def _stage_starts(program: Program, symbols: Sequence[Any]) -> list[int]:
-    """Where guards begin that need a loop which a guard before them, not checked yet, does not
-    need.
-    """
-    loops = _loops_behind(program)
-    starts = [0]
-    shared = None
-    for number, symbol in enumerate(symbols):
-        needed = loops.get(symbol, frozenset()) if isinstance(symbol, _jax.Var) else frozenset()
-        if shared is not None and not needed <= shared:
-            starts.append(number)
-            shared = None
-        shared = needed if shared is None else shared & needed
-    return starts
-
-
-def _loops_behind(program: Program) -> dict[Any, frozenset[int]]:
-    """The loops that may not end which each variable depends on."""
-    behind: dict[Any, frozenset[int]] = {}
-    for number, eqn in enumerate(program.eqns):
-        own = frozenset([number]) if _is_dangerous_equation(eqn) else frozenset()
-        found = own.union(
-            *(behind.get(a, frozenset()) for a in eqn.invars if isinstance(a, _jax.Var))
-        )
-        behind.update((var, found) for var in eqn.outvars)
-    return behind
+    return any(_is_dangerous(inner) for body in _jax.sub_bodies(eqn) for inner in body.eqns)

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from incrax import _jax
 from incrax._program import STATEFUL, Program, from_jaxpr
-from incrax.control_flow.tapes import conversions
+from incrax.control_flow.tapes.conversions import RecordedTracer
 from incrax.control_flow.tapes.guards import Guard
 from incrax.control_flow.tapes.messages import escaped_tracer, guard_on_effect
 from incrax.engine.program.simplify import inline, needed_equations
@@ -30,60 +28,6 @@ class Recording(NamedTuple):
     program: Program
     num_results: int
     guards: tuple[Guard, ...]
-
-
-class RecordedTracer(_jax.JaxprTracer):
-    """A staged value that tells what it is, at the price of a guard."""
-
-    __slots__ = ()
-    _trace: Recorder
-
-    def __bool__(self) -> bool:
-        return conversions.to_bool(self)
-
-    def __int__(self) -> int:
-        return conversions.to_scalar(self, int)
-
-    def __float__(self) -> float:
-        return conversions.to_scalar(self, float)
-
-    def __complex__(self) -> complex:
-        return conversions.to_scalar(self, complex)
-
-    def __index__(self) -> int:
-        return conversions.to_index(self)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return conversions.to_numpy(self, dtype)
-
-    def __format__(self, spec: str) -> str:
-        return self._text(lambda value: conversions.formatted(value, spec), super().__str__)
-
-    def __str__(self) -> str:
-        return self._text(str, super().__str__)
-
-    def __repr__(self) -> str:
-        return self._text(repr, super().__repr__)
-
-    def _text(self, form: Callable[[Any], str], plain: Callable[[], str]) -> str:
-        """Text of the value; when the run is over just that of a traced value, unless a log is
-        written late.
-        """
-        if not self._trace.is_over:
-            return conversions.as_text(self, form)
-        return form(self._trace.known_value(self)) if conversions.is_for_log() else plain()
-
-    def tolist(self) -> Any:
-        """Nested lists of the value."""
-        return conversions.to_numpy(self).tolist()
-
-    def block_until_ready(self) -> Any:
-        """The value itself: nothing is computed yet."""
-        return self
-
-    def to_concrete_value(self) -> Any:
-        """The value where JAX needs it for Python; else None, so that what can stay traced does."""
-        return conversions.read_by_jax(self)
 
 
 class Recorder(_jax.JaxprTrace):
@@ -145,16 +89,12 @@ class Recorder(_jax.JaxprTrace):
         waiting = [tracer]
         while waiting:
             current = waiting[-1]
-            missing = (
-                []
-                if self._lookup(current)
-                else [t for t in current.parent.in_tracers if not self._lookup(t)]
-            )
-            if missing:
-                waiting.extend(missing)
+            if self._lookup(current) is not None:
+                waiting.pop()
                 continue
-            waiting.pop()
-            if not self._lookup(current):
+            missing = [t for t in current.parent.in_tracers if self._lookup(t) is None]
+            waiting += missing
+            if not missing:
                 self._evaluate(current.parent)
         found = self._lookup(tracer)
         assert found is not None
@@ -192,15 +132,9 @@ def _values_of(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     if called is None:
         raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
     program = inline(from_jaxpr(called))
-    return evaluated_without_effects(program, values)
-
-
-def evaluated_without_effects(program: Program, values: Sequence[Any]) -> list[Any]:
-    """The outputs of a program, from the equations that they need."""
     env: dict[Any, Any] = dict(zip(program.constvars, program.consts, strict=True))
     env.update(zip(program.invars, values, strict=True))
-    eqns = effectless(needed_equations(program.eqns, program.outvars), program.outvars)
-    _jax.evaluate(eqns, env)
+    _jax.evaluate(effectless(program.eqns, program.outvars), env)
     return [_jax.read(atom, env) for atom in program.outvars]
 
 
@@ -210,20 +144,15 @@ def effectless(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
     Raises:
         GuardOnEffectError: what is needed has an effect.
     """
-    kept: list[Any] = []
-    needed = {atom for atom in outvars if isinstance(atom, _jax.Var)}
-    for eqn in reversed(eqns):
-        if not needed.intersection(eqn.outvars):
-            continue
+    kept = needed_equations(eqns, outvars, has_effects=False)
+    for eqn in kept:
         if eqn.effects or eqn.primitive.name in STATEFUL:
             raise guard_on_effect(eqn.primitive.name, _jax.source_line(eqn))
-        kept.append(eqn)
-        needed.update(atom for atom in eqn.invars if isinstance(atom, _jax.Var))
-    return kept[::-1]
+    return kept
 
 
-def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
-    """Run `fun(*leaves)` once, staging what it does and keeping what Python learned of its values.
+def record(fun: Flat, values: Sequence[Any]) -> Recording:
+    """Run `fun(*values)` once, staging what it does and keeping what Python learned of its values.
 
     Raises:
         GuardOnEffectError: Python asked for a value that an effect made.
@@ -233,22 +162,16 @@ def record(fun: Flat, leaves: Sequence[Any], avals: Sequence[Any]) -> Recording:
 
     def run(*inputs: Any) -> list[Any]:
         recorder.known.update(
-            (x.val, (jnp_value(leaf), True)) for x, leaf in zip(inputs, leaves, strict=True)
+            (x.val, (value, True)) for x, value in zip(inputs, values, strict=True)
         )
-        results = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in fun(*inputs)]
+        results = fun(*inputs)
         counts.append(len(results))
         return [*results, *recorder.symbols]
 
     try:
-        body = _jax.staged(recorder, run, avals)
+        body = _jax.staged(recorder, run, list(map(jax.typeof, values)))
     finally:
         recorder.is_over = True
     if recorder.refused is not None:
         raise recorder.refused
     return Recording(from_jaxpr(body), counts[0], tuple(recorder.guards))
-
-
-def jnp_value(leaf: Any) -> Any:
-    """A leaf as an array on the device."""
-    with jax.ensure_compile_time_eval():
-        return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)

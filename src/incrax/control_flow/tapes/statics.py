@@ -1,35 +1,47 @@
 """Static arguments of a guarded function: values that select their own tapes.
 
-In: names and positions. Out: a call split into static and other arguments. It must not know about
-tapes.
+In: names and positions. Out: arguments in which static ones are part of the structure. It must not
+know about tapes.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import jax
 
 from incrax._messages import unhashable_static
 
 
-class StaticNames(NamedTuple):
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class StaticValue:
+    """A static argument: a pytree without leaves, whose structure is its value."""
+
+    key: Hashable
+    value: Any = field(compare=False)
+
+
+class StaticArguments(NamedTuple):
     """Which arguments are static, by name and, where the function tells, by position."""
 
-    names: frozenset[str]
-    positions: frozenset[int]
+    names: frozenset[str] = frozenset()
+    positions: frozenset[int] = frozenset()
 
-    @staticmethod
-    def none() -> StaticNames:
-        """No static arguments."""
-        return StaticNames(frozenset(), frozenset())
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self.names or self.positions)
+    def marked(self, args: Any, kwargs: Any, mark: Callable[[str, Any], Any]) -> tuple[Any, Any]:
+        """The arguments with `mark(name, value)` in the place of static ones."""
+        given = [mark(f"args[{n}]", x) if n in self.positions else x for n, x in enumerate(args)]
+        named = {name: mark(name, x) if name in self.names else x for name, x in kwargs.items()}
+        return tuple(given), named
 
 
-def static_names(fun: Callable[..., Any], static: str | int | Sequence[str | int]) -> StaticNames:
+def static_arguments(
+    fun: Callable[..., Any], static: str | int | Sequence[str | int]
+) -> StaticArguments:
     """Resolve what the user wrote.
 
     Raises:
@@ -44,61 +56,30 @@ def static_names(fun: Callable[..., Any], static: str | int | Sequence[str | int
     positional = [
         p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
-    for x in given:
-        if parameters and (
-            x not in names if isinstance(x, str) else not -len(positional) <= x < len(positional)
-        ):
+    chosen = {x for x in given if isinstance(x, str)}
+    for x in given if parameters else ():
+        is_there = x in names if isinstance(x, str) else -len(positional) <= x < len(positional)
+        if not is_there:
             raise ValueError(
                 f"`guarded(static=...)` got {x!r}, which is no argument of the function; it has "
                 f"{names}."
             )
-    chosen = {
-        x if isinstance(x, str) else positional[x]
-        for x in given
-        if isinstance(x, str) or positional
-    }
-    return StaticNames(
-        frozenset(chosen), frozenset(n for n, name in enumerate(positional) if name in chosen)
-    )
+        chosen.add(x if isinstance(x, str) else positional[x])
+    positions = frozenset(n for n, name in enumerate(positional) if name in chosen)
+    return StaticArguments(frozenset(chosen), positions)
 
 
-class Split(NamedTuple):
-    """A call without its static arguments, the key of these, and the function of the others."""
-
-    key: Hashable
-    fun: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    statics: tuple[Any, ...]
-
-
-def split(
-    fun: Callable[..., Any], statics: StaticNames, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Split:
-    """Take the static arguments out of a call.
+def as_static(name: str, x: Any) -> StaticValue:
+    """A static argument.
 
     Raises:
-        UnsupportedLeafError: a static value without a hash.
+        UnsupportedLeafError: it has no hash.
     """
-    fixed = {n: x for n, x in enumerate(args) if n in statics.positions}
-    named = {name: x for name, x in kwargs.items() if name in statics.names}
-    for name, x in [*((f"args[{n}]", x) for n, x in fixed.items()), *named.items()]:
-        try:
-            hash(x)
-        except TypeError:
-            raise unhashable_static(name, x) from None
-    total = len(args)
-
-    def call(*others: Any, **more: Any) -> Any:
-        rest = iter(others)
-        return fun(*[fixed[n] if n in fixed else next(rest) for n in range(total)], **named, **more)
-
-    call.__name__ = getattr(fun, "__name__", "f")
-    chosen = [*fixed.items(), *sorted(named.items())]
-    others = tuple(x for n, x in enumerate(args) if n not in fixed)
-    more = {name: x for name, x in kwargs.items() if name not in named}
-    key = (total, tuple((n, _typed(x)) for n, x in chosen))
-    return Split(key, call, others, more, tuple(x for _, x in chosen))
+    try:
+        hash(x)
+    except TypeError:
+        raise unhashable_static(name, x) from None
+    return StaticValue(_typed(x), x)
 
 
 def _typed(x: Any) -> Hashable:
@@ -106,3 +87,23 @@ def _typed(x: Any) -> Hashable:
     if isinstance(x, tuple):
         return type(x), tuple(map(_typed, x))
     return type(x), x.hex() if isinstance(x, float) else x
+
+
+def of_static(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of arguments among which there may be static ones."""
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = {name: _value(x) for name, x in kwargs.items()}
+        return fun(*map(_value, args), **values)
+
+    return call
+
+
+def _value(x: Any) -> Any:
+    return x.value if isinstance(x, StaticValue) else x
+
+
+def static_values(args: Any, kwargs: Any) -> list[Any]:
+    """The static ones among arguments."""
+    return [x.value for x in (*args, *kwargs.values()) if isinstance(x, StaticValue)]

@@ -1,37 +1,65 @@
-"""A tape: the paths of one signature, which of them to expect, and what to do where none is right.
+"""A tape: the paths of one signature, which of them to expect, and which to try where one is wrong.
 
 In: leaves. Out: results. It must not know about signatures or trees of arguments.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from incrax import _jax
 from incrax.control_flow.tapes.counts import TapeStats
-from incrax.control_flow.tapes.paths import Path, int_of
-from incrax.control_flow.tapes.tree import Tree, mark_likely
+from incrax.control_flow.tapes.messages import other_way
+from incrax.control_flow.tapes.paths import Path
 
 Attempt = Callable[[Path], tuple[int, Any]]
 """Try a path: the number of its first guard that fails, and its results if none does."""
 
 
 class Tape:
-    """Paths of one signature under one state of what the function captures."""
+    """Paths of one signature under one state of what the function captures.
+
+    Invariant: two paths meet the same guards up to the first whose outcomes differ, and there is
+    one.
+    """
 
     def __init__(self, signature: Any, captured: Any, stats: TapeStats) -> None:
         self.signature = signature
         self.captured = captured
         self.treedef = signature.treedef
         self.all_dynamic = all(signature.is_dynamic)
-        self.tree = Tree()
+        self.paths: list[Path] = []
         self.stats = stats
         self.likely: Path | None = None
         """The path to try first."""
         self.latest: Path | None = None
         """The path of the latest call."""
+        self._turn = 0
+
+    def add(self, path: Path) -> Path:
+        """Add a path; returns the one that is there already if one has its outcomes.
+
+        Raises:
+            NotReproducibleError: the function is not a function of what it was seen to read.
+        """
+        for other in self.paths:
+            number = _first_difference(path, other)
+            if number == path.num_guards == other.num_guards:
+                return other
+            ours = path.guards[number:]
+            theirs = other.guards[number:]
+            if not ours:
+                place = f"{theirs[0].place}, which was not reached"
+                raise other_way(self.captured.name, place)
+            if not theirs or ours[0].site != theirs[0].site:
+                raise other_way(self.captured.name, ours[0].place)
+        self.paths.append(path)
+        self._prefer(path)
+        return path
+
+    def recent(self) -> Path | None:
+        """The path that was right last where another was expected."""
+        return _latest(self.paths)
 
     def search(
         self, path: Path | None, attempt: Attempt, leaves: Sequence[Any]
@@ -53,17 +81,20 @@ class Tape:
     def after(self, path: Path, failing: int, leaves: Sequence[Any]) -> Path | None:
         """The path to try after one whose guard `failing` is the first that does not hold."""
         path.misses += 1
-        is_bool = path.guards[failing].kind == "bool"
-        key = not path.guards[failing].key if is_bool else path.key_at(failing, leaves)
-        return self.tree.next_after(path, failing, key)
+        guard = path.guards[failing]
+        key = not guard.key if guard.kind == "bool" else path.key_at(failing, leaves)
+        outcomes = [*(g.key for g in path.guards[:failing]), key]
+        return _latest(
+            [x for x in self.paths if [g.key for g in x.guards[: failing + 1]] == outcomes]
+        )
 
     def forget(self, path: Path) -> None:
         """Remove a path, if it is one of this tape and has never given results."""
-        if path not in self.tree.paths or path.hits > 1:
+        if path not in self.paths or path.hits > 1:
             return
-        self.tree.remove(path)
+        self.paths.remove(path)
         self.likely = self.latest = None
-        for other in self.tree.paths:
+        for other in self.paths:
             other.successor = other if other.successor is path else other.successor
 
     def count(self, path: Path, *, is_hit: bool) -> None:
@@ -72,7 +103,7 @@ class Tape:
         self.stats.misses += not is_hit
         if not is_hit:
             self._learn(path)
-            mark_likely(path)
+            self._prefer(path)
         path.hits += 1
         self.latest = path
         self.likely = path.successor
@@ -86,23 +117,20 @@ class Tape:
             before.successor = path
         before.doubted_at = before.hits
 
-
-def evaluate(path: Path, leaves: Sequence[Any]) -> tuple[int, Any]:
-    """Try a path: guards alone first where running the wrong one could be noticed."""
-    if path.needs_check or _jax.checks_values():
-        failing = path.first_failing(leaves)
-        return failing, path.results(path.consts, *leaves) if failing == path.num_guards else None
-    results, failing = path.run(path.consts, *leaves)
-    return (int_of(failing) if path.num_guards else 0), results
+    def _prefer(self, path: Path) -> None:
+        self._turn += 1
+        path.preferred_at = self._turn
 
 
-def first_results(path: Path, leaves: Sequence[Any]) -> Any:
-    """The results of a path that was just recorded; its compilation is timed."""
-    begin = time.perf_counter()
-    results = (
-        path.results(path.consts, *leaves)
-        if path.needs_check
-        else path.run(path.consts, *leaves)[0]
-    )
-    path.compile_s = path.compile_s or time.perf_counter() - begin
-    return results
+def _first_difference(a: Path, b: Path) -> int:
+    """The number of the first guard that two paths do not share with its outcome."""
+    number = 0
+    for ours, theirs in zip(a.guards, b.guards, strict=False):
+        if (ours.site, ours.key) != (theirs.site, theirs.key):
+            break
+        number += 1
+    return number
+
+
+def _latest(paths: Sequence[Path]) -> Path | None:
+    return max(paths, key=lambda path: path.preferred_at, default=None)
