@@ -76,7 +76,7 @@ def test_a_sparse_step_is_the_damped_least_squares_step():
     scale = np.linalg.norm(dense, axis=0)
     stacked = np.concatenate([dense / scale, np.eye(12) * 0.1])
     expected = -np.linalg.lstsq(stacked, np.r_[r, np.zeros(12)])[0] / scale
-    np.testing.assert_allclose(model.damped(0.01)[0], expected, rtol=1e-11)
+    np.testing.assert_allclose(model.step(0.01), expected, rtol=1e-11)
     np.testing.assert_allclose(model.dense_inverse() / np.linalg.inv(dense.T @ dense), 1, rtol=1e-9)
     assert model.rank == 12
 

@@ -88,8 +88,9 @@ class FreeModel(HostModel):
         # At most: the rank is not found out.
         self.rank = min(int(is_free.sum()), seen.residuals.size)
 
-    def step(self, damping: float, residuals: Any) -> np.ndarray:
-        """The damped step for some residuals."""
+    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
+        """The damped step, also for other residuals."""
+        residuals = self.residuals if residuals is None else residuals
         columns = self._is_free / self.scale
         return np.asarray(self._programs.step(*self._at, columns, self._rows, residuals, damping))
 
@@ -100,9 +101,7 @@ class FreeModel(HostModel):
     def dense_inverse(self) -> np.ndarray:
         """(J^T J)^-1, by the Jacobian after all."""
         matrix = self._rows[:, None] * self._programs.dense(*self._at) * self._is_free
-        left, core = linear.reduced(matrix)
-        along = linear.components(left, self.residuals)
-        return np.array(linear.factored(left, core, self.scale, along).inverse_normal())
+        return np.array(linear.dense(matrix, self.residuals, self.scale).inverse_normal())
 
 
 def large(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
@@ -126,12 +125,9 @@ def large(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
             model = FreeModel(programs, x, given, seen, is_free)
         else:
             model = _sparse_model(programs.sparse(x, given), seen, is_free, search.scale)
-        newton = setup.box.inside(x + model.newton()) - x
-        gain = np.sum(model.moved(newton) ** 2)
-        at = LinearizedPoint(
-            x, residuals, seen.cost, seen.rows, model, newton, gain, is_free, is_finite
+        return steps.linearized(
+            search._replace(x=x), residuals, seen, model, is_free, is_finite, setup
         )
-        return steps.judged(search, at, setup), at
 
     return LeastSquares(
         residuals=lambda x: programs.residuals(x, given),

@@ -31,8 +31,7 @@ class Maths(NamedTuple):
     """The steps of a search, as they are or compiled."""
 
     looked: Any = steps.looked
-    judged: Any = steps.judged
-    damped: Any = steps.damped
+    velocity: Any = steps.velocity
     trial: Any = steps.trial
     answered: Any = steps.answered
     found: Any = steps.found
@@ -61,9 +60,9 @@ class LeastSquares(NamedTuple):
 
     def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
         """Try a step from a point, without another Jacobian; whether it was taken."""
-        velocity, factor = self.maths.damped(at, search.damping)
+        velocity = self.maths.velocity(search, at)
         curvature = self.curvature(at.x, velocity) if self.settings.is_accelerated else None
-        tried = self.maths.trial(at, velocity, factor, curvature, self.setup)
+        tried = self.maths.trial(search, at, velocity, curvature, self.setup)
         return self.maths.answered(search, at, tried, self.residuals(tried.x), self.setup)
 
     def found(self, search: Search, at: LinearizedPoint, is_over: Any = True) -> Found:

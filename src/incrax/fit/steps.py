@@ -183,22 +183,29 @@ def looked(
     blocks = [block.reshape(residuals.size, -1) for block in jax.tree.leaves(jacobian)]
     matrix = jnp.concatenate(blocks, axis=1).astype(search.x.dtype)
     seen = setup.weighed(residuals)
-    left, core = linear.reduced(seen.rows[:, None] * matrix)
-    along = linear.components(left, seen.residuals)
-    is_free = ~setup.box.is_pressed(search.x, along @ core)
-    core = jnp.where(is_free, core, 0)
-    scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(core**2, axis=0)))
-    model = linear.factored(left, core, jnp.where(scale > 0, scale, 1), along)
+    matrix = seen.rows[:, None] * matrix
+    is_free = ~setup.box.is_pressed(search.x, seen.residuals @ matrix)
+    matrix = jnp.where(is_free, matrix, 0)
+    model = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
+    is_finite = jnp.all(jnp.isfinite(model.sizes))
+    return linearized(search, residuals, seen, model, is_free, is_finite, setup)
+
+
+def linearized(
+    search: Search,
+    residuals: Any,
+    seen: Weighed,
+    model: Any,
+    is_free: Any,
+    is_finite: Any,
+    setup: Setup,
+) -> tuple[Search, LinearizedPoint]:
+    """A linear model where the search is, and whether that is its end."""
+    x = search.x
+    newton = setup.box.inside(x + model.step(0.0)) - x
+    gain = (model.moved(newton) ** 2).sum()
     at = LinearizedPoint(
-        search.x,
-        residuals,
-        seen.cost,
-        seen.rows,
-        model,
-        newton=setup.box.inside(search.x + model.newton()) - search.x,
-        gain=jnp.sum(model.along**2),
-        is_free=is_free,
-        is_finite=jnp.all(jnp.isfinite(model.core)),
+        x, residuals, seen.cost, seen.rows, model, newton, gain, is_free, is_finite
     )
     return judged(search, at, setup), at
 
@@ -239,20 +246,15 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     )
 
 
-def damped(at: LinearizedPoint, damping: Any) -> tuple[Any, Any]:
-    """The damped step v, shape (n,), and what it was found with."""
-    return at.model.damped(damping)
-
-
 def trial(
-    at: LinearizedPoint, velocity: Any, factor: Any, curvature: Any | None, setup: Setup
+    search: Search, at: LinearizedPoint, velocity: Any, curvature: Any | None, setup: Setup
 ) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
     model = at.model
     step = velocity
     is_sound = jnp.array(True)
     if curvature is not None:
-        acceleration = 0.5 * model.damped_again(at.rows * curvature, factor)
+        acceleration = 0.5 * model.step(search.damping, at.rows * curvature)
         length = jnp.sqrt(jnp.sum((model.scale * velocity) ** 2))
         bend = jnp.sqrt(jnp.sum((model.scale * acceleration) ** 2))
         is_sound = bend <= MAX_ACCELERATION * length
@@ -309,6 +311,11 @@ def is_quiet(search: Search) -> Any:
 def polished(search: Search, at: LinearizedPoint) -> Search:
     """After an undamped step, which no cost can judge."""
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
+
+
+def velocity(search: Search, at: LinearizedPoint) -> Any:
+    """The damped step v, shape (n,)."""
+    return at.model.step(search.damping)
 
 
 def last(search: Search, at: LinearizedPoint) -> Any:
