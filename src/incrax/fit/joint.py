@@ -17,19 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, incremental
+from incrax._messages import NUM_SHOWN
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
-from incrax.errors import AmbiguousInputError, UnknownInputError
-from incrax.fit.messages import (
-    no_models,
-    not_shared,
-    other_shared_type,
-    shared_twice,
-    state_in_sum,
-    taken_model_name,
-    wrong_constraint,
-    wrong_part_name,
-)
+from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
 from incrax.models.names import parts_of, with_part
 from incrax.models.roles import STATE
 
@@ -74,7 +65,7 @@ def gaussian_constraint(
     def term(*values: Any) -> Any:
         found = jnp.concatenate([jnp.ravel(each) for each in values])
         if found.size != centre.size:
-            raise wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
+            raise _wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
         return 0.5 * jnp.sum((root @ (found - centre)) ** 2)
 
     return Constraint(names, term)
@@ -85,20 +76,20 @@ def _whitening(
 ) -> np.ndarray:
     """W with W^T W = C^-1, shape (k, k)."""
     if (sigma is None) == (covariance is None):
-        raise wrong_constraint(names, "needs either `sigma` or `covariance`")
+        raise _wrong_constraint(names, "needs either `sigma` or `covariance`")
     size = math.prod(shape)
     try:
         errors = None if sigma is None else np.broadcast_to(sigma, shape).reshape(-1)
         matrix = np.diag(errors**2) if errors is not None else np.asarray(covariance, float)
     except ValueError as error:
-        raise wrong_constraint(
+        raise _wrong_constraint(
             names, f"has errors that do not fit values of shape {list(shape)}"
         ) from error
     if errors is not None and not np.all(errors > 0):
-        raise wrong_constraint(names, "has errors that are not above zero")
+        raise _wrong_constraint(names, "has errors that are not above zero")
     is_square = matrix.shape == (size, size) and np.allclose(matrix, matrix.T)
     if not is_square or not np.all(np.linalg.eigvalsh(matrix) > 0):
-        raise wrong_constraint(
+        raise _wrong_constraint(
             names,
             f"has a matrix of shape {list(matrix.shape)} that is no covariance of {size} values",
         )
@@ -173,7 +164,10 @@ def simultaneous(
         2.0
     """
     if not models:
-        raise no_models()
+        raise BindError(
+            "`simultaneous(models)` got no model. No model was made. Pass a mapping of names to "
+            "bound models."
+        )
     places = {name: _word(name) for name in shared}
     for name, model in models.items():
         _check_part(name, model, places.values())
@@ -234,10 +228,16 @@ def _word(name: str) -> str:
 
 def _check_part(name: Any, model: Bound, shared: Collection[str]) -> None:
     if not (isinstance(name, str) and name.isidentifier()):
-        raise wrong_part_name(name)
+        raise BindError(
+            f"`simultaneous` got {name!r} as the name of a part. No model was made. Names of parts "
+            "are names of inputs: letters, digits and underscores."
+        )
     _check_stateless(name, model)
     if name in shared:
-        raise taken_model_name(name)
+        raise BindError(
+            f"`simultaneous` got `{name}` both as a model and as shared. No model was made. Rename "
+            "the model."
+        )
 
 
 def _part(name: str, model: Bound, places: Mapping[str, str]) -> _SummedModel:
@@ -248,7 +248,10 @@ def _part(name: str, model: Bound, places: Mapping[str, str]) -> _SummedModel:
             continue
         for other in shared:
             if is_within(path, other) or is_within(other, path):
-                raise shared_twice(shared[other], word, name)
+                raise BindError(
+                    f"`simultaneous(shared=...)` names `{shared[other]}` and `{word}`, and in "
+                    f"`{name}` one is part of the other. No model was made. Share one of them."
+                )
         shared[path] = word
     return _SummedModel(model, shared)
 
@@ -277,13 +280,20 @@ def _shared_inputs(
             if each == word
         }
         if not paths:
-            raise not_shared(name, list(parts))
+            shown = ", ".join(f"`{each}`" for each in list(parts)[:NUM_SHOWN])
+            raise BindError(
+                f"`simultaneous(shared=...)` names `{name}`, and none of the models {shown} has "
+                "one input of this name. No model was made. Use an input's name, a path as "
+                "`print(model)` shows it, or its end where that is unique."
+            )
         found = {key: parts[key].model[path] for key, path in paths.items()}
         first = next(iter(found))
         for key, value in found.items():
             if _types(value) != _types(found[first]):
-                raise other_shared_type(
-                    name, key, str(_types(value)[0]), first, str(_types(found[first])[0])
+                raise BindError(
+                    f"`{name}` is to be shared, and is of type {str(_types(value)[0])} in `{key}` "
+                    f"but {str(_types(found[first])[0])} in `{first}`. No model was made. Give it "
+                    "the same structure, shape and dtype in all models."
                 )
         inputs[word] = found[first]
         path = paths[first]
@@ -312,7 +322,11 @@ def _types(value: Any) -> tuple[list[str], Any]:
 
 def _check_stateless(name: str, model: Bound) -> None:
     if STATE in model.roles.values():
-        raise state_in_sum(name)
+        raise BindError(
+            f'The model `{name}` has inputs with the role "state", and a sum of models has no '
+            'updates. No model was made. Give them the role "fixed" first: '
+            '`model.set_role("moments", "fixed")`.'
+        )
 
 
 def negative(model: Bound) -> Bound:
@@ -346,3 +360,12 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
     inputs = dict(zip(names, model.args, strict=True))
     settings = {"roles": model.roles, "bounds": model.bounds, "transforms": model.transforms}
     return Bound(incremental(total, **model.options), inputs, **settings)
+
+
+def _wrong_constraint(names: Sequence[str], reason: str) -> BindError:
+    """A constraint that cannot be evaluated."""
+    shown = ", ".join(f"`{name}`" for name in names)
+    return BindError(
+        f"The constraint of {shown} {reason}. No model was made. Pass `gaussian_constraint(name, "
+        "value, sigma)`, or `covariance=` of shape (k, k) for k elements in all."
+    )

@@ -18,7 +18,7 @@ from incrax import jacobian
 from incrax.derivatives.transforms import plain
 from incrax.fit import linear, steps
 from incrax.fit.linear import HostModel, SparseModel
-from incrax.fit.messages import unknown_option
+from incrax.fit.losses import unknown_option
 from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
 from incrax.fit.search import LeastSquares, Maths, second_derivative
 from incrax.fit.steps import LinearizedPoint, Search, Setup

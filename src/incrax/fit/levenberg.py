@@ -22,8 +22,8 @@ from incrax.fit import steps
 from incrax.fit.box import Box
 from incrax.fit.large import check_solver, chosen, large
 from incrax.fit.losses import check_loss
-from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
+    SQUARES,
     ArgumentLayout,
     Problem,
     check_alone,

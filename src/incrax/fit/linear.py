@@ -27,7 +27,7 @@ from scipy.sparse import csc_array, csr_array, diags_array
 from scipy.sparse.linalg import splu
 
 from incrax._extras import needed
-from incrax.fit.messages import no_covariance
+from incrax.errors import CovarianceError
 
 
 class DenseModel(NamedTuple):
@@ -165,7 +165,13 @@ class OnDemand:
         """
         n = len(self.model.scale)
         if n > MAX_COVARIANCE:
-            raise no_covariance(self.model.solver, n, MAX_COVARIANCE)
+            raise CovarianceError(
+                f"A covariance of {n:,} parameters was asked for after a fit with "
+                f'`solver="{self.model.solver}"`. It is a dense matrix of {n:,} x {n:,}, found on '
+                f"demand for up to {MAX_COVARIANCE:,} parameters. The fit itself is whole. Name "
+                "the parameters of interest by `wrt` and fit these again from here, or use "
+                '`solver="dense"`.'
+            )
         return np.asarray(self.model.dense_inverse(), dtype)
 
 

@@ -18,8 +18,8 @@ import scipy.optimize
 
 from incrax._extras import needed
 from incrax.engine.compile.captured import with_captured
+from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
-from incrax.fit.messages import failed_minuit, no_bounds, unknown_options
 from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings, Task
 
 # --- Minuit ---------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     takes = METHODS[method]
     task = counted.task
     if task.bounds.is_bounded and not takes.bounds:
-        raise no_bounds(method, ["migrad", *BOUNDED])
+        raise _no_bounds(method, ["migrad", *BOUNDED])
     watched = _Watched()
     given: dict[str, Any] = {"jac": True} if takes.gradient else {}
     if takes.second is not None:
@@ -425,7 +425,7 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
     task = counted.task
     if task.bounds.is_bounded:
-        raise no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
+        raise _no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
     options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
 
     def made() -> tuple[Any, Any]:
@@ -448,4 +448,35 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     )
     return Ended(
         np.asarray(x), bool(is_done), message, is_limited=is_limited, num_steps=int(num_steps)
+    )
+
+
+def _no_bounds(method: str, known: Sequence[str]) -> MethodError:
+    """Bounds for a method that takes none."""
+    return MethodError(
+        f"`minimize(bounds=...)` was given bounds, and the method {method!r} has none: it would "
+        f"walk out of them. Nothing was evaluated. Use one of {', '.join(map(repr, known))}, or "
+        "optax, or write the parameter as a function of an unbounded one."
+    )
+
+
+def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -> MethodError:
+    """Options that a method does not have."""
+    shown = ", ".join(f"`{name}`" for name in options)
+    listed = ", ".join(f"`{name}`" for name in known)
+    rest = (
+        f"Those of {method!r} are {listed}."
+        if known
+        else f"`scipy.optimize.show_options` lists those of {method!r}."
+    )
+    return MethodError(
+        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest}"
+    )
+
+
+def failed_minuit(what: str, reason: str) -> MinimumError:
+    """Minuit gave up."""
+    return MinimumError(
+        f"`{what}` was given up by Minuit: {reason}. This is usually a minimum that is not sharp "
+        "enough, or bounds in the way. Minimise again with a smaller `tolerance`, or use `profile`."
     )

@@ -13,8 +13,8 @@ import numpy as np
 
 from incrax import Bound
 from incrax._progress import Meter
+from incrax.errors import MethodError
 from incrax.fit.covariance import SLOPE, steepest
-from incrax.fit.messages import no_callback, unknown_method, unknown_options
 from incrax.fit.methods import (
     METHODS,
     MINUIT_OPTIONS,
@@ -25,6 +25,7 @@ from incrax.fit.methods import (
     is_optax,
     is_optimistix,
     scipy_name,
+    unknown_options,
 )
 from incrax.fit.result import FitResult, Status
 from incrax.fit.task import (
@@ -141,12 +142,20 @@ def _method(
         return known, lambda counted: by_scipy(counted, known, settings)
     if is_optimistix(method):
         if callback is not None:
-            raise no_callback(type(method).__name__)
+            raise MethodError(
+                f"`minimize(callback=...)` was given a callback, and {type(method).__name__} "
+                "searches within one compiled program that never calls the host. Nothing was "
+                "evaluated. Leave the callback out, or use a method of SciPy, Minuit or optax."
+            )
         return type(method).__name__, lambda counted: by_optimistix(counted, method, settings)
     if is_optax(method):
         _check_options("optax", settings, ("max_steps",))
         return "optax", lambda counted: by_optax(counted, method, settings)
-    raise unknown_method(method, [MIGRAD, *METHODS])
+    raise MethodError(
+        f"`minimize(method=...)` got {method!r}. Nothing was evaluated. Use one of "
+        f"{', '.join(map(repr, [MIGRAD, *METHODS]))}, or an optimiser of optax or a minimiser of "
+        "optimistix as an object: `method=optax.adam(0.01)`."
+    )
 
 
 def _check_options(name: str, settings: MethodSettings, known: tuple[str, ...]) -> None:

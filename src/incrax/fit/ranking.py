@@ -17,17 +17,13 @@ from rich.table import Table
 from incrax import Bound
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
+from incrax._messages import NUM_SHOWN
 from incrax._progress import Meter
+from incrax.errors import MinimumError
 from incrax.fit import records
 from incrax.fit.covariance import differenced
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.messages import (
-    nuisance_of_interest,
-    several_elements,
-    unknown_element,
-    wrong_nuisance_constraint,
-)
-from incrax.fit.result import NOISE, FitResult
+from incrax.fit.result import NOISE, FitResult, unknown_element
 from incrax.fit.scans import check_near, fit_of
 from incrax.fit.task import CountedTask, Counts, Work, work_of
 
@@ -355,7 +351,7 @@ def _named(name: str, names: Sequence[str]) -> dict[int, str]:
     if not matches:
         raise unknown_element(name, names)
     if len(starts) > 1 and name not in names:
-        raise several_elements(name, [names[k] for k in matches])
+        raise _several_elements(name, [names[k] for k in matches])
     return {k: plain[k][match.end() :] for k, match in matches.items()}
 
 
@@ -369,7 +365,7 @@ def _only(name: str, names: Sequence[str]) -> int:
         return names.index(name)
     found = list(_named(name, names))
     if len(found) > 1:
-        raise several_elements(name, [names[k] for k in found])
+        raise _several_elements(name, [names[k] for k in found])
     return found[0]
 
 
@@ -383,7 +379,11 @@ def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
             [_only(name, result.names)] if name in result.names else [*_named(name, result.names)]
         )
         if numbers == [interest]:
-            raise nuisance_of_interest(name)
+            raise MinimumError(
+                f"`impacts` got `{name}` both as the parameter of interest and in `nuisances`, and "
+                "its impact on itself is its error. Nothing was evaluated. Leave it out of "
+                "`nuisances`."
+            )
         found |= dict.fromkeys(number for number in numbers if number != interest)
     return np.array(list(found), int)
 
@@ -393,7 +393,7 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
     found = np.full((2, len(result.names)), np.nan)
     for name, pair in constraints.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise wrong_nuisance_constraint(name, repr(pair), "it is no pair")
+            raise _wrong_nuisance_constraint(name, repr(pair), "it is no pair")
         for number, rest in _named(name, result.names).items():
             index = _INDEX.fullmatch(rest)
             place = tuple(map(int, index[1].split(","))) if index else ()
@@ -401,7 +401,7 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
                 found[row, number] = _element(name, np.asarray(given, float), place, rest)
             if not 0 < found[1, number] < np.inf:
                 seen = f"the standard error {found[1, number]:.6g}"
-                raise wrong_nuisance_constraint(name, seen, "it is no number above zero")
+                raise _wrong_nuisance_constraint(name, seen, "it is no number above zero")
     return found[0], found[1]
 
 
@@ -412,6 +412,25 @@ def _element(name: str, given: np.ndarray, place: tuple[int, ...], rest: str) ->
         return float(given[place])
     except (IndexError, TypeError) as error:
         reason = f"it does not fit the element `{name}{rest}`"
-        raise wrong_nuisance_constraint(
+        raise _wrong_nuisance_constraint(
             name, f"an array of shape {list(given.shape)}", reason
         ) from error
+
+
+def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
+    """A name that several elements have."""
+    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
+    return MinimumError(
+        f"`impacts` got {name!r}, which may be {shown}. This is usually an array without `[i]`, or "
+        "a name that two models have. Nothing was evaluated. Write the whole name of the one you "
+        "mean."
+    )
+
+
+def _wrong_nuisance_constraint(name: str, seen: str, reason: str) -> MinimumError:
+    """A constraint that gives no pull."""
+    return MinimumError(
+        f"`impacts(constraints=...)` got {seen} for `{name}`: {reason}. Nothing was evaluated. "
+        "Pass the centre and the standard error of the constraint, numbers or arrays of the "
+        'parameter\'s shape: `constraints={"theta": (0.0, 1.0)}`.'
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import incrax
-from incrax.fit.messages import other_record
+from incrax.errors import MinimumError
 
 FORMAT = 1
 """Of the records; greater where older readers would misunderstand."""
@@ -32,11 +32,11 @@ def from_json(kind: str, text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise other_record(f"text that is no JSON ({error})", kind) from error
+        raise _other_record(f"text that is no JSON ({error})", kind) from error
     found = content.get("kind") if isinstance(content, dict) else None
     if found != kind or content.get("format", np.inf) > FORMAT:
         seen = f"a record of kind {found!r}" if found != kind else f"format {content.get('format')}"
-        raise other_record(seen, kind)
+        raise _other_record(seen, kind)
     return content
 
 
@@ -54,3 +54,10 @@ def _plain(x: Any) -> Any:
 def array(x: Any) -> np.ndarray:
     """An array from JSON."""
     return np.array(x, dtype=np.float64)
+
+
+def _other_record(seen: str, expected: str) -> MinimumError:
+    """JSON of something else."""
+    return MinimumError(
+        f"`from_json` got {seen}; it reads what `{expected}.to_json` wrote. Nothing was evaluated."
+    )

@@ -18,18 +18,11 @@ from rich.table import Table
 
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
-from incrax.errors import CovarianceError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
-from incrax.fit.messages import (
-    no_scalar_function,
-    not_a_minimum,
-    other_function,
-    unknown_element,
-    unrecorded_covariance,
-    without_function,
-)
 from incrax.fit.methods import Errors, Interval
 from incrax.fit.problem import Problem, problem
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
@@ -210,7 +203,7 @@ class FitResult(ShownAsText):
 
     def _known(self, what: str) -> Problem:
         if self._problem is None:
-            raise without_function(what)
+            raise _without_function(what)
         return self._problem
 
     def task(self, what: str = "task") -> Task:
@@ -221,9 +214,13 @@ class FitResult(ShownAsText):
                 squares.
         """
         if self._linear is not None:
-            raise no_scalar_function(what)
+            raise MinimumError(
+                f"`{what}` needs a scalar function, and this is a fit of residuals by "
+                "`levenberg_marquardt`. Nothing was evaluated. Pass half the sum of their squares "
+                "to `minimize`, from these `params`."
+            )
         if self._task is None:
-            raise without_function(what)
+            raise _without_function(what)
         return self._task
 
     @property
@@ -288,7 +285,11 @@ class FitResult(ShownAsText):
             return self._curvature.covariance
         _, inverse, is_free, is_known = self._linear
         if inverse is None:
-            raise unrecorded_covariance(self.values.size)
+            raise CovarianceError(
+                f"The covariance of {self.values.size:,} parameters is not in this record: it was "
+                "too large to be found when the fit was written. All else is here. Fit again from "
+                "these values with the parameters of interest in `wrt`."
+            )
         variance = 1.0
         if not self.is_absolute:
             variance = 2 * self.value / self.num_dof if self.num_dof else np.nan
@@ -535,7 +536,13 @@ class FitResult(ShownAsText):
             if bounds is None:
                 given = given._replace(box=box)
             if list(given.names) != content["names"]:
-                raise other_function(given.names, content["names"])
+                expected = content["names"]
+                raise MinimumError(
+                    "`from_json` was given a function with the free elements "
+                    f"{', '.join(given.names[:NUM_SHOWN])}, and the fit was of "
+                    f"{', '.join(expected[:NUM_SHOWN])}. Nothing was evaluated. Pass the function, "
+                    "arguments and `wrt` of the fit."
+                )
         plain = {name: content[name] for name in _PLAIN}
         plain |= {"value": float(content["value"]), "names": tuple(content["names"])}
         intervals = {
@@ -616,4 +623,33 @@ def _linear_of(content: Mapping[str, Any]) -> LinearModel:
         inverse=None if inverse is None else records.array(inverse),
         is_free=np.array(content["is_free"], bool),
         is_known=np.array(content["is_known"], bool),
+    )
+
+
+def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
+    """A scan over what is not free."""
+    shown = ", ".join(f"`{each}`" for each in names[:NUM_SHOWN])
+    return MinimumError(
+        f"{name!r} names no free element of this fit. This is usually a typing error, an array "
+        "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
+        f"{shown}."
+    )
+
+
+def _without_function(what: str) -> MinimumError:
+    """A result that was read from JSON."""
+    return MinimumError(
+        f"`{what}` needs the function, and this result was read from JSON, which holds none. "
+        "Nothing was evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was "
+        "minimised."
+    )
+
+
+def not_a_minimum(what: str, status: str) -> MinimumError:
+    """A scan around a point that is no minimum."""
+    return MinimumError(
+        f"`{what}` goes out from a minimum, and this search ended as: {status}. Its Hessian is "
+        "needed, positive definite, for a first guess. This is usually a search that was stopped, "
+        "or a parameter that the data do not determine. Minimise again from here, or fix that "
+        "parameter by `wrt`."
     )

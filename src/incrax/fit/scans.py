@@ -16,11 +16,12 @@ from incrax import Bound
 from incrax._extras import needed
 from incrax._forecast import Forecast
 from incrax._progress import Meter
+from incrax.errors import MinimumError
 from incrax.fit import records
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
+from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.result import FitResult
+from incrax.fit.result import FitResult, not_a_minimum
 from incrax.fit.task import CountedTask, Counts, Task, Work, work_of
 
 TOLERANCE = 1e-5
@@ -366,7 +367,10 @@ def _minimum(result: Any, what: str) -> FitResult:
 
 def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
     if first == second:
-        raise same_element(first)
+        raise MinimumError(
+            f"A scan of two elements got `{first}` twice. Nothing was evaluated. Name two "
+            "different ones."
+        )
     return result.number(first), result.number(second)
 
 
@@ -376,7 +380,7 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
     if grid is None:
         error = result.errors[number]
         if not np.isfinite(error):
-            raise wrong_grid(
+            raise _wrong_grid(
                 result.names[number],
                 "None",
                 f"its standard error is {error}, so that there is no width",
@@ -387,9 +391,9 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
         return np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
-        raise wrong_grid(result.names[number], repr(grid), "it is no vector of finite numbers")
+        raise _wrong_grid(result.names[number], repr(grid), "it is no vector of finite numbers")
     if np.any((found < lower) | (found > upper)):
-        raise wrong_grid(
+        raise _wrong_grid(
             result.names[number], repr(grid), f"it leaves the bounds ({lower:.6g}, {upper:.6g})"
         )
     return found
@@ -492,3 +496,11 @@ def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:
     if not lines:
         raise failed_minuit("contour", "the grid does not reach the level")
     return lines
+
+
+def _wrong_grid(name: str, seen: str, reason: str) -> MinimumError:
+    """A grid that cannot be scanned."""
+    return MinimumError(
+        f"A scan of `{name}` got the grid {seen}: {reason}. Nothing was evaluated. Pass a vector "
+        "of values within the bounds."
+    )

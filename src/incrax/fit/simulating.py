@@ -17,7 +17,7 @@ from incrax import Bound
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._progress import Meter
-from incrax.fit.messages import no_data_sets
+from incrax.errors import BindError
 from incrax.fit.minimizing import minimize
 from incrax.fit.result import element_number
 
@@ -143,7 +143,11 @@ def toys(
                 results.append(_fitted(model, has_errors, options))
             meter.advance()
     if not results:
-        raise no_data_sets()
+        raise BindError(
+            "`toys(model, data_sets)` got no data set. This is usually a generator that was used "
+            'up before. Nothing was fitted. Pass a list, or a new generator: `({"x": sample(k)} '
+            "for k in range(100))`."
+        )
     values, errors, minima, converged = zip(*results, strict=True)
     return Toys(
         names, np.stack(values), np.stack(errors), np.array(minima), np.array(converged), start

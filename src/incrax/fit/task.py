@@ -19,8 +19,8 @@ from incrax._messages import wrong_option
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
+from incrax.errors import MethodError
 from incrax.fit.box import Box
-from incrax.fit.messages import not_scalar
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
 
 Callback = Callable[[Any, float], "bool | None"]
@@ -131,8 +131,10 @@ def _check_scalar(task: Task) -> None:
         or leaves[0].shape != ()
         or not jnp.issubdtype(leaves[0].dtype, jnp.floating)
     ):
-        raise not_scalar(
-            ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
+        seen = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
+        raise MethodError(
+            f"`minimize` needs a function that returns one real number, and got {seen} from it. "
+            "Nothing was evaluated. Sum it up, or pass residuals to `levenberg_marquardt`."
         )
 
 

@@ -17,15 +17,7 @@ import numpy as np
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.paths import is_within
-from incrax.errors import UnknownInputError
-from incrax.models.messages import (
-    no_element,
-    other_definition,
-    other_structure,
-    overlapping_names,
-    wrong_element_role,
-    wrong_size,
-)
+from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
 from incrax.models.roles import (
@@ -213,7 +205,7 @@ class Inputs:
         """
         expected = jax.tree.structure(self.tree(self.leaves_of(TRAINABLE)))
         if jax.tree.structure(dict(tree)) != expected:
-            raise other_structure(
+            raise _other_structure(
                 "the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected)
             )
         return [
@@ -233,7 +225,11 @@ class Inputs:
         free = self.free
         x = np.asarray(x)
         if x.shape != free.numbers.shape:
-            raise wrong_size(list(x.shape), free.numbers.size)
+            raise InputValueError(
+                f"A vector of shape {list(x.shape)} was given for {free.numbers.size} trainable "
+                f"elements. The model is as it was. Pass one of shape [{free.numbers.size}], in "
+                "the order of `model.names`."
+            )
         return dict(zip(self.paths(TRAINABLE), cuts.split(free.whole(x)), strict=True))
 
     # --- changes ----------------------------------------------------------------------------------
@@ -335,7 +331,13 @@ class Inputs:
     def _set_element_role(self, path: str, index: tuple[int, ...], role: str) -> None:
         number = self.names.number(path)
         if role not in (TRAINABLE, FIXED) or self.roles[number] not in (TRAINABLE, FIXED):
-            raise wrong_element_role(path, index, role, self.roles[number])
+            name = f"{path}{list(index)}"
+            raise BindError(
+                f"`{name}` was to have the role {role!r}, and `{path}` has the role "
+                f'{self.roles[number]!r}. Elements of one array differ only in being "trainable" '
+                'or "fixed": the others are roles of whole arrays. The model is as it was. Give '
+                "the array itself one of these two roles first, or pass two arrays."
+            )
         (mask,) = self.masks_of([path])
         mask = mask.copy()
         mask[index] = role == TRAINABLE
@@ -369,7 +371,16 @@ class Inputs:
         shape = np.shape(self.leaves[self.names.number(path)]) if path in self.names.paths else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
         if len(index) > len(shape) or not all(is_inside):
-            raise no_element(name, path, shape)
+            if not shape:
+                raise UnknownInputError(
+                    f"`{name}` names no element: `{path}` is no array. The model is as it was. "
+                    f"Write `{path}`."
+                )
+            raise UnknownInputError(
+                f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually "
+                "an index that counts from 1. The model is as it was. Indices count from 0, one "
+                "for each axis."
+            )
         return path, index
 
     def _own_roles(self) -> dict[str, str]:
@@ -383,7 +394,11 @@ class Inputs:
         if found is None:
             return value
         if path in self.opened and found.definition != self.opened[path].definition:
-            raise other_definition(path)
+            raise InputValueError(
+                f"`{path}` was to be set to a module that is defined in another way: another "
+                "class, other layers, or another mode of training and evaluation. The model is as "
+                "it was. Bind a new model of it."
+            )
         return found.tree
 
     def _is_data(self, path: str) -> bool:
@@ -397,7 +412,7 @@ class Inputs:
         old = jax.tree.structure(parts_of(self.trees, path)[path])
         new = jax.tree.structure(value)
         if old != new:
-            raise other_structure(f"`{path}`", str(new), str(old))
+            raise _other_structure(f"`{path}`", str(new), str(old))
         found = {}
         for number, leaf in zip(self.names.numbers(path), jax.tree.leaves(value), strict=True):
             name = self.names.paths[number]
@@ -424,7 +439,10 @@ def _check_disjoint(paths: Sequence[str]) -> None:
     for number, path in enumerate(paths):
         for other in paths[:number]:
             if is_within(path, other) or is_within(other, path):
-                raise overlapping_names(other, path)
+                raise InputValueError(
+                    f"`{other}` and `{path}` were to be set at once, and one is part of the other. "
+                    "The model is as it was. Set one of them."
+                )
 
 
 def _all_held(path: str, tree: Any) -> Any:
@@ -444,3 +462,12 @@ def _held(path: str, leaf: Any, role: str) -> Any:
     ):
         return leaf
     return frozen(leaf) if role == DATA else leaf.copy()
+
+
+def _other_structure(path: str, seen: str, expected: str) -> InputValueError:
+    """A value of another tree structure."""
+    return InputValueError(
+        f"{path} has the structure {expected} and was to be set to one of {seen}. The model is as "
+        'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
+        "may change theirs."
+    )

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
+from incrax.errors import BindError
 from incrax.models.functions import Functions
 from incrax.models.inputs import Inputs
-from incrax.models.messages import roles_changed, wrong_choice
 from incrax.models.roles import STATE, TRAINABLE
 
 WHEN = ("before", "after", "never")
@@ -41,7 +41,11 @@ class Training:
     def __init__(self, inputs: Inputs, functions: Functions, optimizer: Any, updates: str) -> None:
         """See `Bound.training`."""
         if updates not in WHEN:
-            raise wrong_choice("updates", updates, WHEN)
+            shown = ", ".join(f'"{word}"' for word in WHEN)
+            raise BindError(
+                f"`training(updates=...)` got {updates!r}. The model is as it was. Use one of "
+                f"{shown}."
+            )
         self._inputs = inputs
         self._fitted = _fitted(inputs)
         self._optimizer_state = optimizer.init(self._trained())
@@ -60,7 +64,11 @@ class Training:
         if values or named:
             inputs.set({**(values or {}), **named})
         if _fitted(inputs) != self._fitted:
-            raise roles_changed()
+            raise BindError(
+                "Roles of the model changed since `training` was called, and its steps are those "
+                "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
+                "again."
+            )
         statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
         is_other = [
             role != TRAINABLE and is_dynamic(leaf)

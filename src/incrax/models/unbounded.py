@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.models.messages import not_a_role_for, outside, wrong_pair
+from incrax.errors import BindError, InputValueError
 from incrax.models.names import Names
 from incrax.models.roles import DATA, FIXED, TRAINABLE
 
@@ -48,7 +48,11 @@ class Bounds(NamedTuple):
         ):
             if value[at] < self.low[at] or value[at] > self.high[at]:
                 name = f"{path}{[int(k) for k in at]}" if at else path
-                raise outside(name, value[at], self.low[at], self.high[at])
+                raise InputValueError(
+                    f"`{name}` was to be set to {value[at]:.6g}, outside of its bounds "
+                    f"({self.low[at]:.6g}, {self.high[at]:.6g}). The model is as it was. Set a "
+                    "value inside, or bind the model with wider bounds."
+                )
 
     def nearest(self, value: Any) -> Any:
         """The nearest value inside."""
@@ -132,7 +136,11 @@ def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[
     numbers = names.numbers(path)
     found = [number for number in numbers if roles[number] in (TRAINABLE, FIXED)]
     if not found:
-        raise not_a_role_for(option, path, roles[numbers[0]] if numbers else DATA)
+        raise BindError(
+            f"`bind({option}=...)` names `{path}`, whose role is "
+            f'"{roles[numbers[0]] if numbers else DATA}"; only what is trainable or fixed has '
+            'them. Nothing was bound. Leave it out, or give it the role "trainable".'
+        )
     return found
 
 
@@ -188,3 +196,12 @@ def slopes_of(forward: Function, u: Any) -> Any:
     """dx/du of a transform of an array of n elements, shape (n, n)."""
     u = jnp.asarray(u)
     return jax.jacfwd(lambda flat: jnp.ravel(forward(flat.reshape(u.shape))))(u.reshape(-1))
+
+
+def wrong_pair(option: str, path: str, seen: Any, reason: str) -> BindError:
+    """Bounds or a transform that are no pair, or do not fit."""
+    example = "(0, None)" if option == "bounds" else "(jnp.exp, jnp.log)"
+    return BindError(
+        f"`bind({option}=...)` got {seen!r} for `{path}`: {reason}. Nothing was bound. Pass a "
+        f"pair: `{option}={{{path!r}: {example}}}`."
+    )

@@ -17,10 +17,10 @@ from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import IncrementalOptions
 from incrax.engine.compile.captured import unfolded
+from incrax.errors import BindError, InputValueError
 from incrax.models.inputs import Inputs
-from incrax.models.messages import at_a_bound, mixed_elements, wrong_pair
 from incrax.models.roles import TRAINABLE
-from incrax.models.unbounded import slopes_of
+from incrax.models.unbounded import slopes_of, wrong_pair
 
 
 class Unbounded:
@@ -128,10 +128,17 @@ def _inverse(path: str, transform: Any, value: Any, mask: np.ndarray | None) -> 
         )
     is_free = True if mask is None else mask
     if not np.all(np.isfinite(found) | ~np.isfinite(np.asarray(value)) | ~np.asarray(is_free)):
-        raise at_a_bound(path)
+        raise InputValueError(
+            f"`{path}` lies on its bound, which is infinitely far away in unbounded space. The "
+            "model is as it was. Set it to a value inside of its bounds first."
+        )
     if mask is None:
         return float(found) if isinstance(value, float) else found
     slopes = np.asarray(slopes_of(transform.forward, np.where(mask, found, 0)))
     if np.any(slopes[np.ix_(~mask.ravel(), mask.ravel())]):
-        raise mixed_elements(path)
+        raise BindError(
+            f"Some elements of `{path}` are fixed, and its transform makes them of the others, "
+            "too: in unbounded space none of them can be held alone. The model is as it was. Fix "
+            f"all of `{path}`, or bind it without this transform."
+        )
     return np.where(mask, found, value)
