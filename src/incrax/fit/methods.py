@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -137,54 +138,28 @@ class Interval(NamedTuple):
     cl: float | None = None
 
 
-class Errors:
+@contextmanager
+def minuit_at(
+    counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float, what: str
+) -> Iterator[Any]:
     """Minuit at a minimum, for MINOS and contours.
 
     Its inner searches start from the Hessian at the minimum instead of numeric second derivatives
     at every point.
+
+    Raises:
+        MinimumError: inside of the `with` block, Minuit gives up.
     """
-
-    def __init__(
-        self, counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float
-    ) -> None:
-        metric = None if hessian is None else (lambda _: hessian)
-        self._minuit = minuit = _minuit(counted, x, errordef, hessian=metric)
-        minuit.strategy = 0
-        minuit.hesse()
-        if not minuit.valid:
-            minuit.migrad()
-
-    def intervals(self, names: Sequence[str], cl: float | None) -> dict[str, Interval]:
-        """By MINOS.
-
-        Raises:
-            MinimumError: Minuit finds no minimum here.
-        """
-        self._run("minos", lambda: self._minuit.minos(*names, cl=cl))
-        found = {name: self._minuit.merrors[name] for name in names}
-        return {
-            name: Interval(each.lower, each.upper, bool(each.is_valid), cl)
-            for name, each in found.items()
-        }
-
-    def contour(self, pair: tuple[str, str], cl: float | None, num_points: int) -> np.ndarray:
-        """Points where the profile of two elements is at a level, shape (num_points + 1, 2),
-        closed.
-
-        Raises:
-            MinimumError: Minuit finds no minimum here, or no contour.
-        """
-        points = self._run("contour", lambda: self._minuit.mncontour(*pair, cl=cl, size=num_points))
-        if len(points) < 4:
-            raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
-        return np.asarray(points)
-
-    @staticmethod
-    def _run(what: str, call: Any) -> Any:
-        try:
-            return call()
-        except RuntimeError as error:
-            raise failed_minuit(what, str(error).splitlines()[0]) from error
+    metric = None if hessian is None else (lambda _: hessian)
+    minuit = _minuit(counted, x, errordef, hessian=metric)
+    minuit.strategy = 0
+    minuit.hesse()
+    if not minuit.valid:
+        minuit.migrad()
+    try:
+        yield minuit
+    except RuntimeError as error:
+        raise failed_minuit(what, str(error).splitlines()[0]) from error
 
 
 # --- SciPy: each method is given the derivatives that it takes ------------------------------------

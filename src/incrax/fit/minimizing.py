@@ -36,7 +36,6 @@ from incrax.fit.task import (
     Stopped,
     Task,
     make_task,
-    work_of,
 )
 
 MIGRAD = "migrad"
@@ -174,13 +173,12 @@ def minimized(
     progress: bool = False,
 ) -> FitResult:
     """The result of a search of a task."""
-    before = work_of(task.prepared)
     with Meter(name, settings.max_calls, is_shown=progress) as meter:
         counted = CountedTask(task, settings.max_calls, meter.advance)
         counted.callback = callback
         ended = _ended(counted, search)
     counts = counted.counts
-    work = work_of(task.prepared).since(before)
+    work = counted.work
     value = _final(counted, ended)
     is_finite = bool(np.isfinite(value))
     if not is_finite:

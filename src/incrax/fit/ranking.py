@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from incrax import Bound
 from incrax._console import ShownAsText, as_text
@@ -20,17 +19,18 @@ from incrax._extras import needed
 from incrax._messages import NUM_SHOWN
 from incrax._progress import Meter
 from incrax.errors import MinimumError
-from incrax.fit import records
 from incrax.fit.covariance import differenced
 from incrax.fit.following import Follower, Minimum
+from incrax.fit.records import Record, table
 from incrax.fit.result import NOISE, FitResult, unknown_element
-from incrax.fit.scans import check_near, fit_of
-from incrax.fit.task import CountedTask, Counts, Work, work_of
+from incrax.fit.scans import fit_of
+from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-6
 """Of the error definition: the distance to each minimum that is near enough. The parameter of
 interest is then known to a thousandth of its error, and small impacts are told apart.
 """
+HEADER = ("nuisance", "value", "error", "pull", "at - error", "at + error")
 NUM_DRAWN = 30
 """Rows of a plot."""
 
@@ -38,7 +38,7 @@ Constraints = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Impacts(ShownAsText):
+class Impacts(Record, ShownAsText):
     """Impacts of k nuisance parameters on a parameter of interest, the greatest first.
 
     Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
@@ -138,52 +138,22 @@ class Impacts(ShownAsText):
         return f"{self.names[k]} = {self.values[k]:.4g} ± {self.errors[k].mean():.2g}"
 
     def __str__(self) -> str:
-        table = Table(*("nuisance", "value", "error", "pull", "at - error", "at + error"))
-        below, above = self.shifts.T
-        rows = zip(self.names, self.values, self.errors, self.pulls, below, above, strict=True)
-        for name, value, errors, pull, low, high in rows:
-            table.add_row(
-                name.replace("[", r"\["),
+        rows = [
+            (
+                name,
                 f"{value:.4g}",
                 f"{errors.mean():.3g}",
                 "" if np.isnan(pull) else f"{pull:+.2f}",
-                f"{low:+.3g}",
-                f"{high:+.3g}",
+                *(f"{shift:+.3g}" for shift in shifts),
             )
+            for name, value, errors, pull, shifts in zip(
+                self.names, self.values, self.errors, self.pulls, self.shifts, strict=True
+            )
+        ]
         head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}, and its shifts"
         failed = int(np.sum(~self.is_converged))
         missing = f"; {failed} of {self.is_converged.size} minima not found" if failed else ""
-        return f"{head}{missing}\n{as_text(table)}"
-
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        content = {each.name: getattr(self, each.name) for each in fields(self)}
-        content |= {"counts": self.counts._asdict(), "work": self.work._asdict()}
-        return records.to_json("Impacts", content)
-
-    @staticmethod
-    def from_json(text: str) -> Impacts:
-        """What `to_json` wrote.
-
-        Raises:
-            MinimumError: the text is something else.
-        """
-        content = records.from_json("Impacts", text)
-        arrays = ("values", "errors", "held", "shifts", "centres", "widths")
-        found: dict[str, Any] = {name: records.array(content[name]) for name in arrays}
-        # No row of a table of two columns would be read as a vector.
-        for name in ("errors", "held", "shifts"):
-            found[name] = found[name].reshape(-1, 2)
-        return Impacts(
-            poi=content["poi"],
-            value=float(content["value"]),
-            error=float(content["error"]),
-            names=tuple(content["names"]),
-            is_converged=np.array(content["is_converged"], bool).reshape(-1, 2),
-            counts=Counts(**content["counts"]),
-            work=Work(**content["work"]),
-            **found,
-        )
+        return f"{head}{missing}\n{as_text(table(HEADER, rows))}"
 
 
 def impacts(
@@ -236,10 +206,9 @@ def impacts(
     """
     result = fit_of(result, "impacts")
     task = result.task("impacts")
-    before = work_of(task.prepared)
     counted = CountedTask(task)
     result = _curved(result, counted)
-    check_near(result, "impacts")
+    result.check_near("impacts")
     interest = _only(poi, result.names)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
@@ -271,7 +240,7 @@ def impacts(
         centres=centres[chosen],
         widths=widths[chosen],
         counts=counted.counts,
-        work=work_of(task.prepared).since(before),
+        work=counted.work,
     )
 
 

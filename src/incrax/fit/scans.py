@@ -6,7 +6,7 @@ In: a `FitResult`, names, grids. Out: a `Scan`, which plots itself and goes to a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from incrax._extras import needed
 from incrax._forecast import Forecast
 from incrax._progress import Meter
 from incrax.errors import MinimumError
-from incrax.fit import records
 from incrax.fit.following import Follower, Minimum
 from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
-from incrax.fit.result import FitResult, not_a_minimum
-from incrax.fit.task import CountedTask, Counts, Task, Work, work_of
+from incrax.fit.records import Record
+from incrax.fit.result import FitResult
+from incrax.fit.task import CountedTask, Counts, Task, Work
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
@@ -37,7 +37,7 @@ def _nothing() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class Scan(Record):
     """The function along one element or over two. Made by `profile`, `scan2d` and `contour`.
 
     A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and
@@ -128,43 +128,6 @@ class Scan:
         if levels:
             axes.contour(*self.grids, self.rise.T, levels=levels, colors="white", linewidths=0.7)
         axes.figure.colorbar(filled, ax=axes, label="rise above the minimum")
-
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        content = {each.name: getattr(self, each.name) for each in fields(self)}
-        content |= {"counts": self.counts._asdict(), "work": self.work._asdict()}
-        return records.to_json("Scan", content)
-
-    @staticmethod
-    def from_json(text: str) -> Scan:
-        """What `to_json` wrote.
-
-        Raises:
-            MinimumError: the text is something else.
-        """
-        content = records.from_json("Scan", text)
-        for name, read in _READERS.items():
-            content[name] = read(content[name])
-        return Scan(**{each.name: content[each.name] for each in fields(Scan)})
-
-
-def _arrays(given: list[Any]) -> tuple[np.ndarray, ...]:
-    return tuple(map(records.array, given))
-
-
-_READERS = {
-    "axes": tuple,
-    "names": tuple,
-    "minimum": float,
-    "counts": lambda given: Counts(**given),
-    "work": lambda given: Work(**given),
-    "grids": _arrays,
-    "values": records.array,
-    "free": records.array,
-    "is_converged": lambda given: np.array(given, bool),
-    "pieces": _arrays,
-}
-"""How fields come from JSON; the others are as they are there."""
 
 
 # --- scans ----------------------------------------------------------------------------------------
@@ -313,18 +276,20 @@ def contour(
         return replace(scan, cl=cl, level=level, pieces=_lines(scan, level))
     task = result.task("contour")
     counted = CountedTask(task)
-    before = work_of(task.prepared)
-    pieces = (result.minuit_errors(counted, "contour").contour((first, second), cl, num_points),)
+    with result.minuit(counted, "contour") as minuit:
+        points = np.asarray(minuit.mncontour(first, second, cl=cl, size=num_points))
+    if len(points) < 4:
+        raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
     return Scan(
         axes=(first, second),
         names=result.names,
         minimum=result.value,
         errordef=result.errordef,
         counts=counted.counts,
-        work=work_of(task.prepared).since(before),
+        work=counted.work,
         cl=cl,
         level=level,
-        pieces=pieces,
+        pieces=(points,),
     )
 
 
@@ -349,19 +314,9 @@ def fit_of(result: Any, what: str) -> FitResult:
     return found
 
 
-def check_near(found: FitResult, what: str) -> None:
-    """Refuse a point that is no minimum to go out from.
-
-    Raises:
-        MinimumError: as it says.
-    """
-    if not found.is_near:
-        raise not_a_minimum(what, found.status.value)
-
-
 def _minimum(result: Any, what: str) -> FitResult:
     found = fit_of(result, what)
-    check_near(found, what)
+    found.check_near(what)
     return found
 
 
@@ -428,7 +383,6 @@ def _followed(
     """Minima at points, found outward from the minimum so that each has a neighbour."""
     task = result.task("profile")
     counted = CountedTask(task)
-    before = work_of(task.prepared)
     first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
     goal = tolerance * result.errordef
     follower = Follower(counted, first, held, goal)
@@ -443,7 +397,7 @@ def _followed(
             found[k] = follower.at(points[k])
             forecast.advance()
             meter.advance()
-    return counted, [found[k] for k in range(len(points))], work_of(task.prepared).since(before)
+    return counted, [found[k] for k in range(len(points))], counted.work
 
 
 def _outward(points: np.ndarray, distance: np.ndarray, center: np.ndarray) -> Iterable[int]:
@@ -460,7 +414,6 @@ def _sliced(
     """Values at points, all else at the minimum."""
     task = result.task("scan2d")
     counted = CountedTask(task)
-    before = work_of(task.prepared)
     found = []
     forecast = _forecast(task, len(points))
     with Meter("scan", len(points), is_shown=progress) as meter:
@@ -475,7 +428,7 @@ def _sliced(
             )
             forecast.advance()
             meter.advance()
-    return counted, found, work_of(task.prepared).since(before)
+    return counted, found, counted.work
 
 
 def _forecast(task: Task, num_points: int) -> Forecast:

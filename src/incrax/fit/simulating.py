@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from incrax import Bound
 from incrax._console import ShownAsText, as_text
@@ -19,7 +18,10 @@ from incrax._extras import needed
 from incrax._progress import Meter
 from incrax.errors import BindError
 from incrax.fit.minimizing import minimize
+from incrax.fit.records import table
 from incrax.fit.result import element_number
+
+HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,18 +84,18 @@ class Toys(ShownAsText):
 
     def __str__(self) -> str:
         done = self.is_converged
-        table = Table(*("parameter", "mean", "spread", "mean error", "pull mean", "pull width"))
-        pulls = self.pulls()
-        for k, name in enumerate(self.names):
-            columns = (
-                self.values[done, k].mean(),
-                self.values[done, k].std(),
-                self.errors[done, k].mean(),
-            )
-            table.add_row(
-                name, *(f"{x:.4g}" for x in (*columns, pulls[:, k].mean(), pulls[:, k].std()))
-            )
-        return f"{done.sum()} of {done.size} fits converged\n{as_text(table)}"
+        columns = (
+            self.values[done].mean(axis=0),
+            self.values[done].std(axis=0),
+            self.errors[done].mean(axis=0),
+            self.pulls().mean(axis=0),
+            self.pulls().std(axis=0),
+        )
+        rows = [
+            (name, *(f"{x:.4g}" for x in row))
+            for name, row in zip(self.names, np.transpose(columns), strict=True)
+        ]
+        return f"{done.sum()} of {done.size} fits converged\n{as_text(table(HEADER, rows))}"
 
 
 def toys(

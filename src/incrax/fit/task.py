@@ -173,10 +173,6 @@ class Work(NamedTuple):
         """The share that was not run, 0 to 1."""
         return 1.0 - self.ran / self.whole if self.whole else 0.0
 
-    def since(self, before: Work) -> Work:
-        """The work after an earlier moment."""
-        return Work(self.ran - before.ran, self.whole - before.whole)
-
 
 def work_of(prepared: Prepared | None) -> Work:
     """All work of a prepared function so far."""
@@ -221,10 +217,17 @@ class CountedTask:
         self.max_calls: float = max_calls
         self.watch: Callable[[], None] | None = watch
         self.counts: Counts = Counts()
+        self._before: Work = work_of(task.prepared)
         self.callback: Callback | None = None
         self.best: tuple[float, np.ndarray] = (np.inf, task.x)
         self.is_at_limit: bool = False
         self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
+
+    @property
+    def work(self) -> Work:
+        """What saved values avoided so far."""
+        done = work_of(self.task.prepared)
+        return Work(done.ran - self._before.ran, done.whole - self._before.whole)
 
     def value(self, x: Any) -> float:
         """The value at a vector."""
