@@ -218,13 +218,17 @@ def impacts(
     best = _best(result, counted, goal)
     ends = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(ends, *(bound[numbers, None] for bound in result.bounds))
+    rows = []
     with Meter("impacts", held.size, is_shown=progress) as meter:
-        rows = [
-            _moved(Follower(counted, best, [number], goal), row, interest, meter)
-            for number, row in zip(numbers, held, strict=True)
-        ]
+        for number, ends in zip(numbers, held, strict=True):
+            follower = Follower(counted, best, [number], goal)
+            for value in ends:
+                at = follower.at([value]) if np.isfinite(value) else None
+                shift = np.nan if at is None else at.x[interest] - best.x[interest]
+                rows.append((shift, at is not None and at.is_converged))
+                meter.advance()
     # Of no nuisance parameter, too, a table of two columns.
-    shifts, is_converged = np.array(rows, float).reshape(-1, 2, 2).swapaxes(0, 1)
+    shifts, is_converged = np.array(rows, float).reshape(-1, 2, 2).transpose(2, 0, 1)
     order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
     chosen = numbers[order]
     return Impacts(
@@ -286,21 +290,6 @@ def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
     return found if found.is_converged else first
 
 
-def _moved(
-    follower: Follower, held: np.ndarray, interest: int, meter: Meter
-) -> tuple[list[float], list[bool]]:
-    """Of two values of a nuisance parameter: the shifts, and whether their minima were found."""
-    best = follower.known[0]
-    shifts = []
-    is_converged = []
-    for value in held:
-        found = follower.at([value]) if np.isfinite(value) else None
-        shifts.append(np.nan if found is None else float(found.x[interest] - best.x[interest]))
-        is_converged.append(found is not None and found.is_converged)
-        meter.advance()
-    return shifts, is_converged
-
-
 # --- names ----------------------------------------------------------------------------------------
 
 _KEY = re.compile(r"""\[(['"])(\w+)\1\]""")
@@ -313,13 +302,14 @@ def _named(name: str, names: Sequence[str]) -> dict[int, str]:
     Raises:
         MinimumError: there are none, or several things end so.
     """
+    if name in names:
+        return {names.index(name): ""}
     asked, *plain = [_KEY.sub(r".\2", each) for each in (name, *names)]
     pattern = re.compile(rf"(?:^|\.){re.escape(asked)}(?=$|[\[.])")
     matches = {k: match for k, each in enumerate(plain) if (match := pattern.search(each))}
-    starts = {plain[k][: match.end()] for k, match in matches.items()}
     if not matches:
         raise unknown_element(name, names)
-    if len(starts) > 1 and name not in names:
+    if len({plain[k][: match.end()] for k, match in matches.items()}) > 1:
         raise _several_elements(name, [names[k] for k in matches])
     return {k: plain[k][match.end() :] for k, match in matches.items()}
 
@@ -330,12 +320,10 @@ def _only(name: str, names: Sequence[str]) -> int:
     Raises:
         MinimumError: it stands for none, or for several.
     """
-    if name in names:
-        return names.index(name)
-    found = list(_named(name, names))
-    if len(found) > 1:
-        raise _several_elements(name, [names[k] for k in found])
-    return found[0]
+    number, *others = _named(name, names)
+    if others:
+        raise _several_elements(name, [names[k] for k in (number, *others)])
+    return number
 
 
 def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
@@ -344,9 +332,7 @@ def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
         return np.delete(np.arange(len(result.names)), interest)
     found: dict[int, None] = {}
     for name in (nuisances,) if isinstance(nuisances, str) else nuisances:
-        numbers = (
-            [_only(name, result.names)] if name in result.names else [*_named(name, result.names)]
-        )
+        numbers = [*_named(name, result.names)]
         if numbers == [interest]:
             raise MinimumError(
                 f"`impacts` got `{name}` both as the parameter of interest and in `nuisances`, and "
@@ -366,24 +352,17 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
         for number, rest in _named(name, result.names).items():
             index = _INDEX.fullmatch(rest)
             place = tuple(map(int, index[1].split(","))) if index else ()
-            for row, given in enumerate(pair):
-                found[row, number] = _element(name, np.asarray(given, float), place, rest)
+            for row, given in enumerate(np.asarray(each, float) for each in pair):
+                try:
+                    found[row, number] = given[place] if given.ndim else given
+                except (IndexError, TypeError, ValueError) as error:
+                    seen = f"an array of shape {list(given.shape)}"
+                    reason = f"it does not fit the element `{name}{rest}`"
+                    raise _wrong_nuisance_constraint(name, seen, reason) from error
             if not 0 < found[1, number] < np.inf:
                 seen = f"the standard error {found[1, number]:.6g}"
                 raise _wrong_nuisance_constraint(name, seen, "it is no number above zero")
     return found[0], found[1]
-
-
-def _element(name: str, given: np.ndarray, place: tuple[int, ...], rest: str) -> float:
-    if not given.ndim:
-        return float(given)
-    try:
-        return float(given[place])
-    except (IndexError, TypeError) as error:
-        reason = f"it does not fit the element `{name}{rest}`"
-        raise _wrong_nuisance_constraint(
-            name, f"an array of shape {list(given.shape)}", reason
-        ) from error
 
 
 def _several_elements(name: str, found: Sequence[str]) -> MinimumError:

@@ -22,7 +22,7 @@ from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
 from incrax.fit.records import Record
 from incrax.fit.result import FitResult
-from incrax.fit.task import CountedTask, Counts, Task, Work
+from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
@@ -176,10 +176,8 @@ def profile(
         [0.5, 0.0, 0.5]
     """
     result = _minimum(result, "profile")
-    number = result.number(name)
-    points = _grid(result, number, grid, num_points, width)
-    found = _followed(result, [number], points[:, None], tolerance, progress=progress)
-    return _scan(result, (name,), (points,), found)
+    points = _grid(result, result.number(name), grid, num_points, width)
+    return _scan(result, (name,), (points,), tolerance, progress=progress)
 
 
 def scan2d(
@@ -223,12 +221,8 @@ def scan2d(
     sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
     given = (None, None) if grids is None else grids
     axes = [_grid(result, *each, width) for each in zip(numbers, given, sizes, strict=True)]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-    if is_minimized:
-        found = _followed(result, numbers, points, tolerance, progress=progress)
-    else:
-        found = _sliced(result, numbers, points, progress=progress)
-    return _scan(result, (first, second), tuple(axes), found)
+    goal = tolerance if is_minimized else None
+    return _scan(result, (first, second), tuple(axes), goal, progress=progress)
 
 
 def contour(
@@ -358,10 +352,35 @@ def _scan(
     result: FitResult,
     axes: tuple[str, ...],
     grids: tuple[np.ndarray, ...],
-    found: tuple[CountedTask, list[Minimum], Work],
+    tolerance: float | None,
+    *,
+    progress: bool,
 ) -> Scan:
-    """Minima at the points of a grid, the last axis running fastest."""
-    counted, minima, work = found
+    """The function over a grid, the last axis running fastest; without a tolerance nothing is
+    minimised.
+    """
+    task = result.task("profile")
+    counted = CountedTask(task)
+    held = [result.number(name) for name in axes]
+    points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    follower = Follower(counted, first, held, (tolerance or TOLERANCE) * result.errordef)
+    methods = lambda: () if task.prepared is None else task.prepared.methods.values()
+    forecast = Forecast(methods, len(points))
+    found: dict[int, Minimum] = {}
+    with Meter("scan", len(points), is_shown=progress) as meter:
+        for k in _outward(result, held, points):
+            if tolerance is None:
+                x = first.x.copy()
+                x[held] = points[k]
+                value = counted.value(x)
+                is_finite = bool(np.isfinite(value))
+                found[k] = first._replace(x=x, value=value, is_converged=is_finite)
+            else:
+                found[k] = follower.at(points[k])
+            forecast.advance()
+            meter.advance()
+    minima = [found[k] for k in range(len(points))]
     shape = tuple(map(len, grids))
     return Scan(
         axes=axes,
@@ -369,7 +388,7 @@ def _scan(
         minimum=result.value,
         errordef=result.errordef,
         counts=counted.counts,
-        work=work,
+        work=counted.work,
         grids=grids,
         values=np.array([each.value for each in minima]).reshape(shape),
         free=np.stack([each.x for each in minima]).reshape(*shape, -1),
@@ -377,64 +396,15 @@ def _scan(
     )
 
 
-def _followed(
-    result: FitResult, held: Sequence[int], points: np.ndarray, tolerance: float, *, progress: bool
-) -> tuple[CountedTask, list[Minimum], Work]:
-    """Minima at points, found outward from the minimum so that each has a neighbour."""
-    task = result.task("profile")
-    counted = CountedTask(task)
-    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
-    goal = tolerance * result.errordef
-    follower = Follower(counted, first, held, goal)
-    errors = result.errors[list(held)]
-    distance = np.sum(
-        ((points - result.values[list(held)]) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1
-    )
-    found: dict[int, Minimum] = {}
-    forecast = _forecast(task, len(points))
-    with Meter("scan", len(points), is_shown=progress) as meter:
-        for k in _outward(points, distance, result.values[list(held)]):
-            found[k] = follower.at(points[k])
-            forecast.advance()
-            meter.advance()
-    return counted, [found[k] for k in range(len(points))], counted.work
-
-
-def _outward(points: np.ndarray, distance: np.ndarray, center: np.ndarray) -> Iterable[int]:
-    """An order of points: of one element first up, then down; of two by distance."""
-    if points.shape[1] > 1:
-        return [int(k) for k in np.argsort(distance, kind="stable")]
-    is_up = points[:, 0] >= center[0]
-    return [int(k) for k in np.lexsort((distance, ~is_up))]
-
-
-def _sliced(
-    result: FitResult, held: Sequence[int], points: np.ndarray, *, progress: bool
-) -> tuple[CountedTask, list[Minimum], Work]:
-    """Values at points, all else at the minimum."""
-    task = result.task("scan2d")
-    counted = CountedTask(task)
-    found = []
-    forecast = _forecast(task, len(points))
-    with Meter("scan", len(points), is_shown=progress) as meter:
-        for point in points:
-            x = result.values.copy()
-            x[list(held)] = point
-            value = counted.value(x)
-            found.append(
-                Minimum(
-                    x, value, result.gradient, result.hessian, is_converged=bool(np.isfinite(value))
-                )
-            )
-            forecast.advance()
-            meter.advance()
-    return counted, found, counted.work
-
-
-def _forecast(task: Task, num_points: int) -> Forecast:
-    """Of what a task evaluates; methods are made when they are asked for."""
-    prepared = task.prepared
-    return Forecast(lambda: () if prepared is None else prepared.methods.values(), num_points)
+def _outward(result: FitResult, held: Sequence[int], points: np.ndarray) -> Iterable[int]:
+    """An order in which each point has a neighbour: of one element first up, then down; of two by
+    distance.
+    """
+    center = result.values[held]
+    errors = result.errors[held]
+    distance = np.sum(((points - center) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1)
+    is_down = points[:, 0] < center[0] if len(held) == 1 else np.zeros(len(points), bool)
+    return map(int, np.lexsort((distance, is_down)))
 
 
 def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:
