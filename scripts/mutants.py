@@ -698,8 +698,8 @@ MUTANTS = [
     Mutant(
         "weights are of the residuals, not of their squares",
         "fit/problem.py",
-        "np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape)",
-        "np.broadcast_to(np.asarray(w), leaf.shape)",
+        "np.broadcast_to(np.sqrt(weight), leaf.shape)",
+        "np.broadcast_to(weight, leaf.shape)",
     ),
     Mutant(
         "a switch sets what was in force at first",

@@ -159,7 +159,8 @@ def _as_floats(params: Any) -> Any:
     )
 
 
-def _made(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
+@remembered
+def _programs(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
     @jax.jit
     def program(free: Any, others: Any, state: StepState) -> tuple[Any, StepState]:
         dtype = state.damping.dtype
@@ -169,9 +170,6 @@ def _made(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) 
         return layout.free_leaves(x), state
 
     return program
-
-
-_programs = remembered(_made)
 
 
 def _stepped(

@@ -19,8 +19,8 @@ from incrax.derivatives.transforms import plain
 from incrax.fit import linear, steps
 from incrax.fit.linear import HostModel, SparseModel
 from incrax.fit.losses import unknown_option
-from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
-from incrax.fit.search import LeastSquares, Maths, second_derivative
+from incrax.fit.problem import ArgumentLayout, Problem, remembered
+from incrax.fit.search import LeastSquares, Maths, evaluations, hosted
 from incrax.fit.steps import LinearizedPoint, Search, Setup
 
 SOLVERS = ("dense", "sparse", "matrix-free", "auto")
@@ -31,13 +31,10 @@ MAX_SHARE = 0.1
 
 
 class LargePrograms(NamedTuple):
-    """What is compiled of a function of a vector, and of what is fixed with the roots of weights."""
+    """What is compiled beside `Evaluations`, of a vector and of what is given."""
 
-    residuals: Any
     gradient: Any
     """J^T r; also of r."""
-    curvature: Any
-    """Also of v: r''(v, v)."""
     sparse: Any
     """The Jacobian as BCOO."""
     norms: Any
@@ -47,27 +44,25 @@ class LargePrograms(NamedTuple):
     moved: Any
     """J v; also of v."""
     dense: Any
+    """The Jacobian after all."""
 
 
-def _made(fun: Any, layout: ArgumentLayout) -> LargePrograms:
+@remembered
+def _programs(fun: Any, layout: ArgumentLayout) -> LargePrograms:
+    evaluate = evaluations(fun, layout)
+
     def at(given: Any) -> Callable[[Any], Any]:
-        others, roots = given
-        return lambda x: weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
+        return lambda x: evaluate.residuals(x, given)
 
     programs = LargePrograms(
-        lambda x, given: at(given)(x),
         lambda x, given, r: jax.vjp(at(given), x)[1](r)[0],
-        lambda x, given, v: second_derivative(at(given), x, v),
         lambda x, given: jacobian(at(given), sparse=True)(x),
         lambda x, given, rows: linear.column_norms(at(given), x, rows),
         lambda x, given, *system: linear.matrix_free_step(at(given), x, *system)[0],
         lambda x, given, v: jax.jvp(at(given), (x,), (v,))[1],
-        lambda x, given: jacobian(at(given))(x),
+        evaluate.jacobian,
     )
     return LargePrograms(*map(jax.jit, programs))
-
-
-_programs = remembered(_made)
 
 
 class FreeModel(HostModel):
@@ -110,11 +105,13 @@ def large(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
     # arrays anew.
     copied = lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x
     given = jax.tree.map(copied, (task.others, roots))
-    programs = _programs(plain(fun), task.layout)
+    fun = plain(fun)
+    programs = _programs(fun, task.layout)
+    evaluate = hosted(fun, task.layout)
 
     def look(search: Search) -> tuple[Search, LinearizedPoint]:
         x = np.asarray(search.x)
-        residuals = programs.residuals(x, given)
+        residuals = evaluate.residuals(x, given)
         seen = setup.weighed(residuals)
         gradient = np.asarray(programs.gradient(x, given, seen.rows * seen.residuals))
         is_free = ~setup.box.is_pressed(x, gradient)
@@ -129,13 +126,7 @@ def large(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
             search._replace(x=x), residuals, seen, model, is_free, is_finite, setup
         )
 
-    return LeastSquares(
-        residuals=lambda x: programs.residuals(x, given),
-        look=look,
-        curvature=lambda x, v: programs.curvature(x, given, v),
-        setup=setup,
-        maths=Maths(),
-    )
+    return LeastSquares(evaluate, given, look, setup, Maths())
 
 
 def _sparse_model(found: Any, seen: Any, is_free: np.ndarray, last_scale: Any) -> SparseModel:

@@ -33,7 +33,7 @@ from incrax.fit.problem import (
     roots_of_weights,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.search import functions, hosted, looped, searched, traced
+from incrax.fit.search import dense, evaluations, hosted, looped, searched
 from incrax.fit.steps import Found, SearchSettings, Setup
 
 Function = Callable[..., Any]
@@ -155,25 +155,13 @@ def levenberg_marquardt(
     elif callback is None and not isinstance(residuals, Incremental):
         found = _compiled(residuals, task, roots, setup, progress=progress)
     else:
-        found = _hosted(residuals, task, roots, setup, callback, progress=progress)
+        squares = dense(hosted(residuals, task.layout), (task.others, roots), setup)
+        found = searched(squares, task, callback, progress=progress)
     made = _result(asked, found, is_absolute=is_absolute)
     if model is not None:
         model.keep_differentiated()
         model.set_vector(asked.box.inside(made.values))
     return made
-
-
-def _hosted(
-    fun: Function, task: Problem, roots: Any, setup: Setup, callback: Any, *, progress: bool
-) -> Found:
-    """Step by step; what was saved is left to an incremental function alone."""
-    made = functions(fun, task.layout)
-    try:
-        return searched(hosted(made, task, roots, setup), task, callback, progress=progress)
-    finally:
-        if not isinstance(fun, Incremental):
-            for function in made:
-                function.clear()
 
 
 # --- one program ----------------------------------------------------------------------------------
@@ -201,19 +189,17 @@ def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progres
     return found
 
 
-def _made(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
+@remembered
+def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
     def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
         """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
         setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
-        squares = traced(fun, layout, given, setup)
+        squares = dense(evaluations(fun, layout), given, setup)
         turn = looped(squares, steps.unpacked(search), numbers[-1])
         return steps.packed(turn.search), squares.found(turn.search, turn.at, turn.is_over)
 
     return program
-
-
-_programs = remembered(_made)
 
 
 def _types(fun: Function, task: Problem) -> Any:

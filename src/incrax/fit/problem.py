@@ -367,11 +367,7 @@ def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
     for root, leaf in zip(roots or [None] * len(leaves), leaves, strict=True):
         flat = jnp.ravel(leaf if root is None else root * leaf)
         parts += [flat.real, flat.imag] if jnp.iscomplexobj(flat) else [flat]
-    return jnp.concatenate([part.astype(jnp.promote_types(dtype, _real(part))) for part in parts])
-
-
-def _real(part: Any) -> Any:
-    return part.dtype if jnp.issubdtype(part.dtype, jnp.floating) else jnp.float32
+    return jnp.concatenate(parts).astype(dtype)
 
 
 def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
@@ -387,23 +383,17 @@ def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
             f"the structure {jax.tree.structure(weights)}", f"that of the residuals, {treedef}"
         )
     given = given if len(given) == len(leaves) else given * len(leaves)
-    for weight, leaf in zip(given, leaves, strict=True):
-        if np.any(~(np.asarray(weight) >= 0)):
+    roots = []
+    for weight, leaf in zip(map(np.asarray, given), leaves, strict=True):
+        if np.any(~(weight >= 0)):
             raise _wrong_weights("a negative weight or NaN", "none below zero")
-        shape = np.shape(weight)
-        if len(shape) > len(leaf.shape) or any(map(_is_wider, shape[::-1], leaf.shape[::-1])):
+        try:
+            roots.append(np.broadcast_to(np.sqrt(weight), leaf.shape))
+        except ValueError as error:
             raise _wrong_weights(
-                f"the shape {list(shape)}", f"{list(leaf.shape)}, that of the residuals"
-            )
-    return tuple(
-        np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape)
-        for w, leaf in zip(given, leaves, strict=True)
-    )
-
-
-def _is_wider(seen: int, expected: int) -> bool:
-    """Whether an axis does not broadcast to one of this length."""
-    return seen not in (1, expected)
+                f"the shape {list(weight.shape)}", f"{list(leaf.shape)}, that of the residuals"
+            ) from error
+    return tuple(roots)
 
 
 def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:

@@ -178,12 +178,10 @@ def looked(
 ) -> tuple[Search, LinearizedPoint]:
     """The dense linear model where the search is, and whether that is its end.
 
-    The Jacobian is one matrix, or blocks of columns of any shape.
+    The Jacobian is of shape (m, n).
     """
-    blocks = [block.reshape(residuals.size, -1) for block in jax.tree.leaves(jacobian)]
-    matrix = jnp.concatenate(blocks, axis=1).astype(search.x.dtype)
     seen = setup.weighed(residuals)
-    matrix = seen.rows[:, None] * matrix
+    matrix = seen.rows[:, None] * jacobian
     is_free = ~setup.box.is_pressed(search.x, seen.residuals @ matrix)
     matrix = jnp.where(is_free, matrix, 0)
     model = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
