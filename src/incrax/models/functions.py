@@ -53,9 +53,8 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
             "the inputs of `guarded(f)` yourself."
         )
-    try:
-        parameters = inspect.signature(fun).parameters
-    except (TypeError, ValueError):
+    parameters = _parameters(fun)
+    if parameters is None:
         return dict(inputs)
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = {key: each for key, each in parameters.items() if each.kind not in kinds}
@@ -87,10 +86,14 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def parameter_names(fun: Function) -> list[str]:
     """Of a function that tells them."""
+    return list(_parameters(fun) or ())
+
+
+def _parameters(fun: Function) -> Mapping[str, inspect.Parameter] | None:
     try:
-        return list(inspect.signature(fun).parameters)
+        return inspect.signature(fun).parameters
     except (TypeError, ValueError):
-        return []
+        return None
 
 
 def _name(fun: Any) -> str:
@@ -161,15 +164,9 @@ def functions_of(
 
 def _positional_only(fun: Function) -> list[tuple[str, Any]]:
     """Names and defaults."""
-    try:
-        parameters = inspect.signature(fun).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [
-        (each.name, each.default)
-        for each in parameters
-        if each.kind is inspect.Parameter.POSITIONAL_ONLY
-    ]
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = (_parameters(fun) or {}).values()
+    return [(each.name, each.default) for each in parameters if each.kind is kind]
 
 
 def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:

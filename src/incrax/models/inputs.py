@@ -267,20 +267,15 @@ class Inputs:
             watcher(told)
 
     def parts(self, names: Sequence[str]) -> dict[str, Any]:
-        """What `put_back` takes: the present values and roles of some parts."""
-        return {
-            path: (parts_of(self.trees, path)[path], self._roles_within(path))
-            for path in map(self.path, names)
-        }
+        """What `put_back` takes: the present values of some parts."""
+        return {path: parts_of(self.trees, path)[path] for path in map(self.path, names)}
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Give parts their earlier values back, which fitted, and tell who watches."""
         trees = self.trees
-        roles = {}
-        for path, (value, known) in parts.items():
+        for path, value in parts.items():
             trees = with_part(trees, path, value)
-            roles |= known
-        self._adopt(trees, roles)
+        self._adopt(trees)
         self.commit({}, parts)
 
     def values(self) -> tuple[Any, ...]:
@@ -404,9 +399,6 @@ class Inputs:
     def _is_data(self, path: str) -> bool:
         return all(self.roles[number] == DATA for number in self.names.numbers(path))
 
-    def _roles_within(self, path: str) -> dict[str, str]:
-        return {self.names.paths[number]: self.roles[number] for number in self.names.numbers(path)}
-
     def _checked(self, path: str, value: Any) -> dict[str, Any]:
         """Leaves at and below a path, in the types of those that they replace."""
         old = jax.tree.structure(parts_of(self.trees, path)[path])
@@ -421,9 +413,9 @@ class Inputs:
                 self.bounds[name].hold(name, found[name])
         return found
 
-    def _adopt(self, trees: Mapping[str, Any], roles: Mapping[str, str] | None = None) -> None:
-        """Take other trees; what is new in them is data."""
-        known = {**(roles or {}), **dict(zip(self.names.paths, self.roles, strict=True))}
+    def _adopt(self, trees: Mapping[str, Any]) -> None:
+        """Take other trees; what is new in them is data, whose structure alone may change."""
+        known = dict(zip(self.names.paths, self.roles, strict=True))
         self.leaves = jax.tree.leaves(tuple(trees.values()))
         if jax.tree.structure(tuple(trees.values())) != self.names.treedef:
             self.names = names_of(trees)

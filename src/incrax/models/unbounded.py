@@ -41,18 +41,16 @@ class Bounds(NamedTuple):
             InputValueError: some element is; NaN is not.
         """
         value = np.asarray(value)
-        for at in (
-            zip(*np.nonzero((value < self.low) | (value > self.high)), strict=True)
-            if value.shape
-            else [()]
-        ):
-            if value[at] < self.low[at] or value[at] > self.high[at]:
-                name = f"{path}{[int(k) for k in at]}" if at else path
-                raise InputValueError(
-                    f"`{name}` was to be set to {value[at]:.6g}, outside of its bounds "
-                    f"({self.low[at]:.6g}, {self.high[at]:.6g}). The model is as it was. Set a "
-                    "value inside, or bind the model with wider bounds."
-                )
+        is_outside = (value < self.low) | (value > self.high)
+        if not is_outside.any():
+            return
+        at = tuple(np.argwhere(is_outside)[0].tolist())
+        name = f"{path}{list(at)}" if at else path
+        raise InputValueError(
+            f"`{name}` was to be set to {value[at]:.6g}, outside of its bounds "
+            f"({self.low[at]:.6g}, {self.high[at]:.6g}). The model is as it was. Set a value "
+            "inside, or bind the model with wider bounds."
+        )
 
     def nearest(self, value: Any) -> Any:
         """The nearest value inside."""
