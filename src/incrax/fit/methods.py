@@ -49,8 +49,7 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
         minuit.tol = settings.tolerance
     # Limits are this package's: Minuit counts calls that remembered values answer.
     minuit.migrad(ncall=max(10 * settings.max_calls, 10_000), use_simplex=use_simplex)
-    found = minuit.fmin
-    reasons = [text for is_one, text in _reasons(found) if is_one]
+    reasons = [text for name, text in _REASONS.items() if getattr(minuit.fmin, name)]
     return Ended(
         np.array(minuit.values),
         bool(minuit.valid),
@@ -109,13 +108,13 @@ def _minuit(
     return minuit
 
 
-def _reasons(found: Any) -> list[tuple[bool, str]]:
-    return [
-        (found.is_above_max_edm, "the estimated distance to the minimum is above its goal"),
-        (found.has_reached_call_limit, "call limit reached"),
-        (found.has_parameters_at_limit, "a parameter is at its limit"),
-        (found.hesse_failed, "the Hessian cannot be inverted"),
-    ]
+_REASONS = {
+    "is_above_max_edm": "the estimated distance to the minimum is above its goal",
+    "has_reached_call_limit": "call limit reached",
+    "has_parameters_at_limit": "a parameter is at its limit",
+    "hesse_failed": "the Hessian cannot be inverted",
+}
+"""What Minuit says of an end, by the attributes that say it."""
 
 
 # --- intervals ------------------------------------------------------------------------------------
@@ -285,20 +284,16 @@ TOLERANCE = 1e-6
 """Of optax: the greatest element of the gradient, relative to the value or 1."""
 
 
-def _is_of(library: str, kind: str, x: Any) -> bool:
-    """Whether an object is of a class of a library; if it is, the library is imported already."""
-    module = sys.modules.get(library)
-    return module is not None and isinstance(x, getattr(module, kind))
-
-
 def is_optax(x: Any) -> bool:
-    """Whether it is an optimiser of optax."""
-    return _is_of("optax", "GradientTransformation", x)
+    """Whether it is an optimiser of optax; if it is, the library is imported already."""
+    module = sys.modules.get("optax")
+    return module is not None and isinstance(x, module.GradientTransformation)
 
 
 def is_optimistix(x: Any) -> bool:
     """Whether it is a minimiser of optimistix."""
-    return _is_of("optimistix", "AbstractMinimiser", x)
+    module = sys.modules.get("optimistix")
+    return module is not None and isinstance(x, module.AbstractMinimiser)
 
 
 class _Given(NamedTuple):

@@ -34,7 +34,6 @@ from incrax.fit.task import (
     Ended,
     MethodSettings,
     Stopped,
-    Task,
     make_task,
 )
 
@@ -123,7 +122,10 @@ def minimize(
     task = make_task(fun, args, wrt, bounds)
     settings = MethodSettings(float(errordef), tolerance, int(max_calls), options)
     name, search = _method(method, settings, callback)
-    found = minimized(task, name, search, settings, callback, progress=progress)
+    with Meter(name, settings.max_calls, is_shown=progress) as meter:
+        counted = CountedTask(task, settings.max_calls, meter.advance, callback)
+        ended = _ended(counted, search)
+    found = _result(counted, ended, name, settings.errordef)
     if isinstance(fun, Bound):
         fun.set_vector(found.bounds.inside(found.values))
     return found
@@ -163,47 +165,47 @@ def _check_options(name: str, settings: MethodSettings, known: tuple[str, ...]) 
         raise unknown_options(name, unknown, known)
 
 
-def minimized(
-    task: Task,
-    name: str,
-    search: Callable[[CountedTask], Ended],
-    settings: MethodSettings,
-    callback: Callback | None = None,
-    *,
-    progress: bool = False,
-) -> FitResult:
-    """The result of a search of a task."""
-    with Meter(name, settings.max_calls, is_shown=progress) as meter:
-        counted = CountedTask(task, settings.max_calls, meter.advance)
-        counted.callback = callback
-        ended = _ended(counted, search)
+def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ended:
+    """The end of a search, by itself, by a limit, or by a start that is not finite."""
+    try:
+        ended = search(counted)
+    except Stopped:
+        message = "limit of calls reached" if counted.is_at_limit else "stopped by the callback"
+        ended = Ended(counted.best[1], False, message, is_limited=True)
+    is_better = ended.is_limited and counted.best[0] < np.inf
+    return ended._replace(x=counted.best[1]) if is_better else ended
+
+
+def _result(counted: CountedTask, ended: Ended, name: str, errordef: float) -> FitResult:
+    """Of the end of a search; what is evaluated now counts for nobody."""
+    task = counted.task
     counts = counted.counts
     work = counted.work
-    value = _final(counted, ended)
-    is_finite = bool(np.isfinite(value))
-    if not is_finite:
-        ended = ended._replace(x=counted.best[1])
-        value = counted.value(ended.x)
+    counted.max_calls = np.inf
+    counted.callback = None
+    status = Status.MAX_STEPS if ended.is_limited else Status.STALLED
+    status = Status.CONVERGED if ended.is_done else status
+    x = ended.x
+    if not np.isfinite(counted.value(x)):
+        status = Status.NOT_FINITE
+        x = counted.best[1]
     found = FitResult(
-        status=_status(ended) if is_finite else Status.NOT_FINITE,
+        status=status,
         method=name,
         message=ended.message,
-        value=value,
-        values=np.asarray(ended.x, np.float64),
+        value=counted.value(x),
+        values=np.asarray(x, np.float64),
         names=task.names,
         bounds=task.bounds,
-        errordef=settings.errordef,
+        errordef=errordef,
         counts=counts,
         work=work,
         num_steps=ended.num_steps,
         _problem=task.problem,
         _task=task,
     )
-    return (
-        _tested(found, counted, ended.metric)
-        if found.status in (Status.CONVERGED, Status.STALLED)
-        else found
-    )
+    is_tested = status in (Status.CONVERGED, Status.STALLED)
+    return _tested(found, counted, ended.metric) if is_tested else found
 
 
 # --- our own test of an end -----------------------------------------------------------------------
@@ -244,27 +246,3 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
 
 _NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 """What JAX raises for functions that have no derivative, or no second one."""
-
-
-def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ended:
-    """The end of a search, by itself, by a limit, or by a start that is not finite."""
-    try:
-        ended = search(counted)
-    except Stopped:
-        message = "limit of calls reached" if counted.is_at_limit else "stopped by the callback"
-        return Ended(counted.best[1], False, message, is_limited=True)
-    is_better = ended.is_limited and counted.best[0] < np.inf
-    return ended._replace(x=counted.best[1]) if is_better else ended
-
-
-def _final(counted: CountedTask, ended: Ended) -> float:
-    """The value at the end, remembered or evaluated whatever the limit."""
-    counted.max_calls = np.inf
-    counted.callback = None
-    return counted.value(ended.x)
-
-
-def _status(ended: Ended) -> Status:
-    if ended.is_done:
-        return Status.CONVERGED
-    return Status.MAX_STEPS if ended.is_limited else Status.STALLED
