@@ -26,6 +26,7 @@ from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.signature import argument_names
 from incrax.errors import BindError, BoundsError, ParameterTypeError, WeightsError
 from incrax.fit.box import Box
+from incrax.models.unbounded import bounds_from
 
 SQUARES = "levenberg_marquardt"
 NUM_SHAPES = 256
@@ -306,11 +307,16 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
                 "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
                 f"evaluated. Free are {shown}."
             )
+        seen = f"{pair!r} for `{path}`"
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise _wrong_bounds(caller, seen, "it is no pair (lower, upper)")
         try:
-            _set_bounds(box, pair, parts)
+            for first, last, shape in parts:
+                low, high = bounds_from(pair, shape, x.dtype)
+                box.lower[first:last] = low.reshape(-1)
+                box.upper[first:last] = high.reshape(-1)
         except ValueError as error:
-            seen = f"{pair!r} for `{path}`"
-            raise _wrong_bounds(caller, seen, str(error)) from error.__cause__
+            raise _wrong_bounds(caller, seen, str(error)) from error
     for name, low, value, high in zip(layout.names, box.lower, x, box.upper, strict=True):
         if not low <= value <= high and not np.isnan(value):
             raise BoundsError(
@@ -318,30 +324,6 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
                 f"{high:.6g}). Nothing was evaluated. Start inside, or widen the bounds."
             )
     return box
-
-
-def _set_bounds(box: Box, pair: Any, parts: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
-    """The bounds of some leaves.
-
-    Raises:
-        ValueError: with the reason, where they are none.
-    """
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ValueError("it is no pair (lower, upper)")
-    low = -np.inf if pair[0] is None else pair[0]
-    high = np.inf if pair[1] is None else pair[1]
-    try:
-        is_ordered = np.all(np.asarray(low) < np.asarray(high))
-    except (TypeError, ValueError) as error:
-        raise ValueError("its parts cannot be compared") from error
-    if not is_ordered:
-        raise ValueError("the lower bound is not below the upper one")
-    for first, last, shape in parts:
-        try:
-            box.lower[first:last] = np.broadcast_to(low, shape).reshape(-1)
-            box.upper[first:last] = np.broadcast_to(high, shape).reshape(-1)
-        except ValueError as error:
-            raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
 # --- residuals ------------------------------------------------------------------------------------

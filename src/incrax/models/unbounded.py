@@ -69,27 +69,37 @@ def bounds_of(
     """
     found = {}
     for path, pair in _by_path(names, given, "bounds"):
-        low = -np.inf if pair[0] is None else pair[0]
-        high = np.inf if pair[1] is None else pair[1]
-        if not np.all(np.asarray(low) < np.asarray(high)):
-            raise wrong_pair("bounds", path, pair, "the lower bound is not below the upper one")
         for number in _fitted(names, path, roles, "bounds"):
-            shape = np.shape(leaves[number])
             dtype = _dtype_of(leaves[number])
             if np.issubdtype(dtype, np.complexfloating):
                 raise wrong_pair("bounds", path, pair, "complex numbers have no order")
             try:
-                bounds = Bounds(
-                    np.broadcast_to(low, shape).astype(dtype),
-                    np.broadcast_to(high, shape).astype(dtype),
-                )
+                bounds = bounds_from(pair, np.shape(leaves[number]), dtype)
             except ValueError as error:
-                raise wrong_pair(
-                    "bounds", path, pair, f"it does not fit the shape {list(shape)}"
-                ) from error
+                raise wrong_pair("bounds", path, pair, str(error)) from error
             bounds.hold(names.paths[number], leaves[number])
             found[names.paths[number]] = bounds
     return found
+
+
+def bounds_from(pair: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Bounds:
+    """The bounds of a leaf by those of users, None for no bound.
+
+    Raises:
+        ValueError: with the reason, where they are none.
+    """
+    low = -np.inf if pair[0] is None else pair[0]
+    high = np.inf if pair[1] is None else pair[1]
+    try:
+        is_ordered = np.all(np.asarray(low) < np.asarray(high))
+    except (TypeError, ValueError) as error:
+        raise ValueError("its parts cannot be compared") from error
+    if not is_ordered:
+        raise ValueError("the lower bound is not below the upper one")
+    try:
+        return Bounds(*(np.broadcast_to(each, shape).astype(dtype) for each in (low, high)))
+    except ValueError as error:
+        raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
 def _dtype_of(leaf: Any) -> np.dtype[Any]:
