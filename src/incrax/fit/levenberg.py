@@ -210,35 +210,31 @@ def _types(fun: Function, task: Problem) -> Any:
     )
 
 
-_ENDS = {
-    steps.RUNNING: Status.MAX_STEPS,
-    steps.CONVERGED: Status.CONVERGED,
-    steps.QUIET: Status.AT_PRECISION,
-    steps.SINGULAR: Status.SINGULAR,
-    steps.STALLED: Status.STALLED,
-    steps.NOT_FINITE: Status.NOT_FINITE,
-}
-
-
-def status_of(code: int, num_residuals: int, num_params: int) -> Status:
-    """The end of a search by its number."""
-    found = _ENDS[code]
-    if found is Status.SINGULAR and num_residuals < num_params:
-        return Status.UNDERDETERMINED
-    return found
+_ENDS = (
+    Status.MAX_STEPS,
+    Status.CONVERGED,
+    Status.AT_PRECISION,
+    Status.SINGULAR,
+    Status.STALLED,
+    Status.NOT_FINITE,
+)
+"""In the order of the numbers of `steps`."""
 
 
 def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
     """Of a search of all elements of the task's layout; what is fixed is left out."""
     end = found.summary
     num_residuals = found.residuals.size
+    status = _ENDS[int(end.status)]
+    if status is Status.SINGULAR and num_residuals < task.x.size:
+        status = Status.UNDERDETERMINED
     linear = LinearModel(found.residuals, found.inverse, found.is_free, found.is_known)
     values = np.asarray(found.x)
     if task.free is not None:
         linear = linear.of(task.free.numbers)
         values = values[task.free.numbers]
     return FitResult(
-        status=status_of(int(end.status), num_residuals, task.x.size),
+        status=status,
         method="levenberg-marquardt",
         message="",
         value=end.cost,

@@ -323,32 +323,20 @@ def last(search: Search, at: LinearizedPoint) -> Any:
     return jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)
 
 
-class End(NamedTuple):
-    """The point that a search returns, and what was evaluated there."""
-
-    x: Any
-    residuals: Any
-    cost: Any
-
-
-def ended(at: Any, x: Any, residuals: Any, cost: Any) -> End:
-    """The last point, or the one before it where the last step left the region with values."""
-    is_sound = jnp.isfinite(cost)
-    return End(
-        *(
-            jnp.where(is_sound, new, old)
-            for new, old in ((x, at.x), (residuals, at.residuals), (cost, at.cost))
-        )
-    )
-
-
 def found(
     search: Search, at: LinearizedPoint, x: Any, residuals: Any, setup: Setup, is_over: Any
 ) -> Found:
-    """The end of a search, from where it ended and the linear model there."""
-    end = ended(at, x, residuals, setup.weighed(residuals).cost)
+    """The end of a search, from its last point and the linear model before it, where it is if the
+    last step left the region with values.
+    """
+    cost = setup.weighed(residuals).cost
+    chosen = lambda new, old: jnp.where(jnp.isfinite(cost), new, old)
     counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-    summary = Summary(is_over, *counts, at.model.rank, end.cost)
-    known = at.model.is_known(at.is_free)
-    report = packed((end.x, *summary))
-    return Found(report, end.residuals, at.model.inverse_normal(), at.is_free, known)
+    summary = Summary(is_over, *counts, at.model.rank, chosen(cost, at.cost))
+    return Found(
+        packed((chosen(x, at.x), *summary)),
+        chosen(residuals, at.residuals),
+        at.model.inverse_normal(),
+        at.is_free,
+        at.model.is_known(at.is_free),
+    )
