@@ -405,7 +405,7 @@ class Bound(ShownAsText):
     @property
     def transforms(self) -> dict[str, tuple[Any, Any]]:
         """The transforms that were given, from unbounded space and back, by path."""
-        return {path: self._inputs.transforms[path][:2] for path in self._inputs.transformed}
+        return {path: each[:2] for path, each in self._inputs.transforms.items()}
 
     def path(self, name: str) -> str:
         """The path that a name stands for.

@@ -8,7 +8,7 @@ not all, are fixed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +32,7 @@ from incrax.models.roles import (
     fitted,
     roles_of,
 )
-from incrax.models.unbounded import Bounds, Transform, bounds_of, transforms_of
+from incrax.models.unbounded import Bounds, Transform, bounds_of, transform_into, transforms_of
 
 Watcher = Callable[[tuple[str, ...]], None]
 
@@ -59,13 +59,7 @@ class Inputs:
         self.masks: dict[str, np.ndarray] = {}
         leaves = list(map(as_parameter, leaves, self.roles))
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
-        self.transforms: dict[str, Transform] = transforms_of(
-            self.names, self.roles, transforms, self.bounds
-        )
-        asked = [self.names.path(name) for name in transforms or {}]
-        self.transformed: list[str] = [
-            path for path in self.transforms if any(is_within(path, x) for x in asked)
-        ]
+        self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
         rows = zip(self.names.paths, leaves, self.roles, strict=True)
         self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
         self.watchers: list[Watcher] = []
@@ -98,10 +92,7 @@ class Inputs:
 
     def with_leaves(self, role: str, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """All leaves, with other values for those of a role."""
-        found = list(leaves)
-        for number, value in zip(self.numbers(role), values, strict=True):
-            found[number] = value
-        return found
+        return replaced(leaves, self.numbers(role), values)
 
     def paths(self, role: str) -> tuple[str, ...]:
         """Their paths."""
@@ -124,6 +115,12 @@ class Inputs:
         path = self.path(name)
         found = parts_of(self.trees, path)[path]
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
+
+    def transform(self, path: str) -> Transform | None:
+        """Of the leaf at a path: as given, else from its bounds."""
+        if path in self.bounds and path not in self.transforms:
+            return transform_into(self.bounds[path])
+        return self.transforms.get(path)
 
     def masks_of(self, paths: Sequence[str]) -> list[np.ndarray]:
         """Which elements of some leaves are trainable: an array of booleans for each, in the order
@@ -189,9 +186,7 @@ class Inputs:
         owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
 
         def shaped(results: Sequence[Any]) -> dict[str, Any]:
-            leaves: list[Any] = [None] * count
-            for number, result in zip(numbers, results, strict=True):
-                leaves[number] = result
+            leaves = replaced([None] * count, numbers, results)
             trees = dict(zip(names.inputs, jax.tree.unflatten(names.treedef, leaves), strict=True))
             return {name: trees[name] for name in owners}
 
@@ -241,24 +236,21 @@ class Inputs:
             UnknownInputError: a name stands for nothing, or for several things.
             InputValueError: a value does not fit, or two names overlap.
         """
-        by_path = {
-            self.path(name): self._given(self.path(name), value) for name, value in values.items()
-        }
-        _check_disjoint([*map(self.path, values)])
+        paths = [self.path(name) for name in values]
+        _check_disjoint(paths)
         found: dict[str, Any] = {}
         trees = self.trees
-        for path, value in by_path.items():
+        for path, value in zip(paths, values.values(), strict=True):
+            given = self._given(path, value)
             if self._is_data(path):
-                trees = with_part(trees, path, _all_held(path, value))
+                trees = with_part(trees, path, _all_held(path, given))
             else:
-                found.update(self._checked(path, value))
+                found.update(self._checked(path, given))
         self._adopt(trees)
         names = self.names
-        self.commit({names.number(path): leaf for path, leaf in found.items()}, by_path)
+        self.commit({names.number(path): leaf for path, leaf in found.items()}, paths)
 
-    def commit(
-        self, leaves: Mapping[int, Any], paths: Sequence[str] | Mapping[str, Any] = ()
-    ) -> None:
+    def commit(self, leaves: Mapping[int, Any], paths: Iterable[str] = ()) -> None:
         """Give leaves new values, which fit, and tell who watches."""
         for number, leaf in leaves.items():
             self.leaves[number] = as_was(self.leaves[number], leaf)
@@ -420,6 +412,14 @@ class Inputs:
         if jax.tree.structure(tuple(trees.values())) != self.names.treedef:
             self.names = names_of(trees)
             self.roles = tuple(known.get(path, DATA) for path in self.names.paths)
+
+
+def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """Leaves with other values at some places."""
+    found = list(leaves)
+    for number, value in zip(numbers, values, strict=True):
+        found[number] = value
+    return found
 
 
 def _as_tree(value: Any) -> Any:

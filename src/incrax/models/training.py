@@ -69,15 +69,10 @@ class Training:
                 "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
                 "again."
             )
-        statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
-        is_other = [
-            role != TRAINABLE and is_dynamic(leaf)
-            for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
-        ]
-        others = [
-            as_plain(leaf) if is_one else None
-            for is_one, leaf in zip(is_other, inputs.leaves, strict=True)
-        ]
+        is_value = [is_dynamic(leaf) for leaf in inputs.leaves]
+        leaves = list(zip(is_value, inputs.leaves, strict=True))
+        statics = tuple(None if is_one else leaf for is_one, leaf in leaves)
+        others = [as_plain(leaf) if is_one else None for is_one, leaf in leaves]
         key = (inputs.names.treedef, statics)
         loss, stepped, state, self._optimizer_state = self._step(
             key, self._trained(), others, self._optimizer_state

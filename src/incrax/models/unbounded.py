@@ -107,16 +107,14 @@ def _dtype_of(leaf: Any) -> np.dtype[Any]:
     return np.dtype(float) if isinstance(leaf, float) else np.dtype(jax.dtypes.result_type(leaf))
 
 
-def transforms_of(
-    names: Names, roles: Sequence[str], given: Any, bounds: Mapping[str, Bounds]
-) -> dict[str, Transform]:
-    """The transform of each leaf that has one: as given, else from its bounds.
+def transforms_of(names: Names, roles: Sequence[str], given: Any) -> dict[str, Transform]:
+    """The transform of each leaf that is given one.
 
     Raises:
         UnknownInputError: a path names nothing.
         BindError: a transform is no pair of functions, or is of what is not fitted.
     """
-    found = {path: _into(each) for path, each in bounds.items()}
+    found = {}
     for path, pair in _by_path(names, given, "transforms"):
         if not all(map(callable, pair)):
             raise wrong_pair(
@@ -155,7 +153,7 @@ def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[
 # --- transforms -----------------------------------------------------------------------------------
 
 
-def _into(bounds: Bounds) -> Transform:
+def transform_into(bounds: Bounds) -> Transform:
     """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x =
     u.
     """
