@@ -88,11 +88,12 @@ def levenberg_marquardt(
             steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the
             residual variance.
-        solver: how steps are solved for. `"dense"`: QR of the Jacobian. `"sparse"`: its elements
-            that may be nonzero, and a sparse factorisation of the normal matrix, for parameters in
-            groups that share few residuals. `"matrix-free"`: LSMR over products with the Jacobian,
-            which is never formed; needs lineax. `"auto"`: dense up to 1,000 free elements, else
-            sparse where at most a tenth of the Jacobian may be nonzero, else matrix-free.
+        solver: how steps are solved for. `"dense"`: singular values of the Jacobian. `"sparse"`:
+            its elements that may be nonzero, and a sparse factorisation of the normal matrix, for
+            parameters in groups that share few residuals. `"matrix-free"`: LSMR over products with
+            the Jacobian, which is never formed; needs lineax. `"auto"`: dense up to 1,000 free
+            elements, else sparse where at most a tenth of the Jacobian may be nonzero, else
+            matrix-free.
         callback: called after each step with the parameters (as `result.params`) and the cost;
             stops the search if it returns True. The search then runs step by step.
         progress: whether a search of over two seconds shows its progress on a terminal.
