@@ -20,7 +20,7 @@ from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.box import Box
-from incrax.fit.large import check_solver, chosen, large
+from incrax.fit.large import check_solver, chosen, sparse
 from incrax.fit.losses import check_loss
 from incrax.fit.problem import (
     SQUARES,
@@ -33,7 +33,7 @@ from incrax.fit.problem import (
     roots_of_weights,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.search import dense, evaluations, hosted, looped, searched
+from incrax.fit.search import evaluations, hosted, least_squares, looped, searched
 from incrax.fit.steps import Found, SearchSettings, Setup
 
 Function = Callable[..., Any]
@@ -114,8 +114,9 @@ def levenberg_marquardt(
 
     Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m
         n^2 + n^3), and, for each step tried, one evaluation of the residuals and one of their
-        second derivative along a line. Without a dense Jacobian the host goes step by step, nothing
-        is taken from saved values, and a covariance is found when it is asked for.
+        second derivative along a line. With a sparse Jacobian the host goes step by step. Without
+        a dense one nothing is taken from saved values, and a covariance is found when it is asked
+        for.
 
     Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm
     (1978).
@@ -151,12 +152,14 @@ def levenberg_marquardt(
     settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if solver != "dense":
-        squares = large(residuals, task, roots, setup)
+        residuals = plain(residuals)
+    if solver == "sparse":
+        squares = sparse(residuals, task, roots, setup)
         found = searched(squares, task, callback, progress=progress)
     elif callback is None and not isinstance(residuals, Incremental):
         found = _compiled(residuals, task, roots, setup, progress=progress)
     else:
-        squares = dense(hosted(residuals, task.layout), (task.others, roots), setup)
+        squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
         found = searched(squares, task, callback, progress=progress)
     made = _result(asked, found, is_absolute=is_absolute)
     if model is not None:
@@ -196,7 +199,7 @@ def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -
     def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
         """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
         setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
-        squares = dense(evaluations(fun, layout), given, setup)
+        squares = least_squares(evaluations(fun, layout), given, setup)
         turn = looped(squares, steps.unpacked(search), numbers[-1])
         return steps.packed(turn.search), squares.found(turn.search, turn.at, turn.is_over)
 

@@ -17,7 +17,7 @@ Matrix-free: LSMR (Fong and Saunders 2011) over pushforwards and pullbacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array, diags_array
 from scipy.sparse.linalg import splu
 
+from incrax import jacobian
 from incrax._extras import needed
 from incrax.errors import CovarianceError
 
@@ -101,84 +102,75 @@ def _reduction(moved: Any, residuals: Any) -> Any:
     return -(moved * residuals).sum() - 0.5 * (moved**2).sum()
 
 
-# --- models on the host ---------------------------------------------------------------------------
+# --- without a dense Jacobian ---------------------------------------------------------------------
 
 MAX_COVARIANCE = 4096
 """Free elements up to which a covariance is found, a dense matrix."""
 
 
-class HostModel:
-    """The linear model at a point, |r + J p|^2, of many elements; it has no dense Jacobian.
+class LargeModel:
+    """The linear model |r + J p|^2 of many elements at a point.
 
     Standard errors, which a test of convergence wants, are too dear: each element's error with all
-    others fixed, which is smaller, stands for it, so that the test is the stricter.
+    others fixed, which is smaller, stands for it, so that the test is the stricter. Which elements
+    the data determine is not found out: all, or none. NumPy makes (J^T J)^-1 of it, shape (n, n),
+    when it is asked for.
     """
 
     solver: str
-    scale: np.ndarray
+    scale: Any
     """D, shape (n,), positive."""
-    residuals: np.ndarray
+    residuals: Any
     """Under the loss, shape (m,)."""
-    rank: int
+    rank: Any
     """How many elements the data determine."""
 
-    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
-        """The damped step p, shape (n,); also for other residuals."""
-        raise NotImplementedError
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
+    def moved(self, step: Any) -> Any:
         """J p, shape (m,)."""
         raise NotImplementedError
 
-    def dense_inverse(self) -> np.ndarray:
+    def inverse(self) -> Any:
         """(J^T J)^-1, shape (n, n)."""
         raise NotImplementedError
 
     def reduction(self, step: Any) -> Any:
         """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
-        return _reduction(self.moved(np.asarray(step)), self.residuals)
+        return _reduction(self.moved(step), self.residuals)
 
-    def variances(self) -> np.ndarray:
+    def variances(self) -> Any:
         """Of each element with all others fixed, for residuals of variance 1."""
         return self.scale**-2
 
-    def is_known(self, is_free: np.ndarray) -> np.ndarray:
-        """Which elements the data determine, shape (n,): all or none."""
-        return np.full(is_free.shape, self.rank >= is_free.sum())
+    def is_known(self, is_free: Any) -> Any:
+        """Which elements the data determine, shape (n,)."""
+        return (is_free | True) & (self.rank >= is_free.sum())
 
-    def inverse_normal(self) -> OnDemand:
+    def inverse_normal(self) -> LargeModel:
         """(J^T J)^-1, not computed before it is asked for."""
-        return OnDemand(self)
-
-
-class OnDemand:
-    """(J^T J)^-1 for whoever asks NumPy for an array of it."""
-
-    def __init__(self, model: HostModel) -> None:
-        self.model = model
+        return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The matrix.
+        """(J^T J)^-1.
 
         Raises:
             CovarianceError: it is too large.
         """
-        n = len(self.model.scale)
+        n = len(self.scale)
         if n > MAX_COVARIANCE:
             raise CovarianceError(
                 f"A covariance of {n:,} parameters was asked for after a fit with "
-                f'`solver="{self.model.solver}"`. It is a dense matrix of {n:,} x {n:,}, found on '
+                f'`solver="{self.solver}"`. It is a dense matrix of {n:,} x {n:,}, found on '
                 f"demand for up to {MAX_COVARIANCE:,} parameters. The fit itself is whole. Name "
                 "the parameters of interest by `wrt` and fit these again from here, or use "
                 '`solver="dense"`.'
             )
-        return np.asarray(self.model.dense_inverse(), dtype)
+        return np.asarray(self.inverse(), dtype)
 
 
 # --- a sparse Jacobian: the normal matrix, factorised sparse --------------------------------------
 
 
-class SparseModel(HostModel):
+class SparseModel(LargeModel):
     """By the normal matrix; arrays of NumPy and SciPy."""
 
     solver = "sparse"
@@ -216,9 +208,9 @@ class SparseModel(HostModel):
 
     def moved(self, step: np.ndarray) -> np.ndarray:
         """J p, shape (m,)."""
-        return self.scaled @ (step * self.scale)
+        return self.scaled @ (np.asarray(step) * self.scale)
 
-    def dense_inverse(self) -> np.ndarray:
+    def inverse(self) -> np.ndarray:
         """(J^T J)^-1, shape (n, n). Cost: n solutions."""
         inverse = self._factor(self._least()).solve(np.eye(self.scale.size))
         return inverse / self.scale / self.scale[:, None]
@@ -247,51 +239,69 @@ ACCURACY = 1e-4
 """By what a solution lowers the gradient of the linear model; inexact steps are still steps
 down.
 """
-WHAT = 'levenberg_marquardt(solver="matrix-free")'
 
 
-def column_norms(fun: Callable[[Any], Any], x: Any, rows: Any) -> Any:
-    """Estimates of the norms of the columns of a Jacobian, shape (n,), for shape (m,) of `rows`,
-    which weigh its rows.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class FreeModel(LargeModel):
+    """By products; arrays of JAX."""
+
+    fun: Any
+    """A pytree that can be called: (n,) -> (m,)."""
+    x: Any
+    """Where it is linearised."""
+    rows: Any
+    """R, what the loss makes of the rows of J."""
+    residuals: Any
+    is_free: Any
+    scale: Any
+    rank: Any
+    solver = "matrix-free"
+
+    def step(self, damping: Any, residuals: Any = None) -> Any:
+        """The minimiser p of |r + R J p|^2 + damping |y|^2 for p = C y, with C diagonal.
+
+        Raises:
+            MissingExtraError: lineax is not installed.
+        """
+        lineax = needed("lineax", 'levenberg_marquardt(solver="matrix-free")', "fit")
+        x = self.x
+        rows = self.rows
+        residuals = self.residuals if residuals is None else residuals
+        columns = self.is_free / self.scale
+        push = jax.linearize(self.fun, x)[1]
+        root = jnp.sqrt(damping)
+        apply = lambda y: (rows * push(columns * y), root * y)
+        operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is
+        # to fall by a factor.
+        slope = jnp.linalg.norm(columns * jax.linear_transpose(push, x)(rows * residuals)[0])
+        size = jnp.sqrt(x.size) * jnp.linalg.norm(residuals)
+        eps = jnp.finfo(x.dtype).eps
+        rtol = jnp.clip(ACCURACY * slope / jnp.where(size > 0, size, 1), eps, ACCURACY)
+        solver = lineax.LSMR(rtol=rtol, atol=rtol, conlim=1 / float(eps))
+        right = (-residuals, jnp.zeros_like(x))
+        return columns * lineax.linear_solve(operator, right, solver, throw=False).value
+
+    def moved(self, step: Any) -> Any:
+        """R J p, shape (m,)."""
+        return self.rows * jax.jvp(self.fun, (self.x,), (step,))[1]
+
+    def inverse(self) -> Any:
+        """By the Jacobian after all."""
+        matrix = self.rows[:, None] * jacobian(self.fun)(self.x) * self.is_free
+        return dense(matrix, self.residuals, self.scale).inverse_normal()
+
+
+def matrix_free(fun: Any, x: Any, rows: Any, residuals: Any, is_free: Any) -> FreeModel:
+    """The linear model with the norms of columns estimated.
 
     The mean of (J^T z)^2 is the sum of squares of each column, for signs z at random.
     """
-    _, pullback = jax.vjp(fun, x)
+    pullback = jax.vjp(fun, x)[1]
     signs = jax.random.rademacher(jax.random.PRNGKey(0), (NUM_PROBES, rows.size), rows.dtype)
     products = jax.vmap(lambda z: pullback(rows * z)[0])(signs)
-    return jnp.sqrt(jnp.mean(products**2, axis=0))
-
-
-def matrix_free_step(
-    fun: Callable[[Any], Any], x: Any, columns: Any, rows: Any, residuals: Any, damping: Any
-) -> tuple[Any, Any]:
-    """The minimiser p of |r + R J p|^2 + damping |y|^2 for p = C y, and R J p, with diagonal R and
-    C.
-
-    Args:
-        fun: (n,) -> (m,).
-        x: where it is linearised.
-        columns: C, zero for elements that do not move.
-        rows: R.
-        residuals: r.
-        damping: at least zero.
-
-    Raises:
-        MissingExtraError: lineax is not installed.
-    """
-    lineax = needed("lineax", WHAT, "fit")
-    push = jax.linearize(fun, x)[1]
-    pull = jax.linear_transpose(push, x)
-    root = jnp.sqrt(damping)
-    eps = jnp.finfo(x.dtype).eps
-    apply = lambda y: (rows * push(columns * y), root * y)
-    operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is to
-    # fall by a factor.
-    slope = jnp.linalg.norm(columns * pull(rows * residuals)[0])
-    size = jnp.sqrt(x.size) * jnp.linalg.norm(residuals)
-    rtol = jnp.clip(ACCURACY * slope / jnp.where(size > 0, size, 1), eps, ACCURACY)
-    solver = lineax.LSMR(rtol=rtol, atol=rtol, conlim=1 / float(eps))
-    right = (-residuals, jnp.zeros_like(x))
-    y = lineax.linear_solve(operator, right, solver, throw=False).value
-    return columns * y, rows * push(columns * y)
+    norms = jnp.sqrt(jnp.mean(products**2, axis=0)) * is_free
+    # At most: the rank is not found out.
+    rank = jnp.minimum(is_free.sum(), residuals.size)
+    return FreeModel(fun, x, rows, residuals, is_free, jnp.where(norms > 0, norms, 1), rank)

@@ -28,6 +28,7 @@ class Maths(NamedTuple):
     """The steps of a search, as they are or compiled."""
 
     looked: Any = steps.looked
+    looked_by_products: Any = steps.looked_by_products
     velocity: Any = steps.velocity
     trial: Any = steps.trial
     answered: Any = steps.answered
@@ -134,12 +135,15 @@ class LeastSquares(NamedTuple):
         return self.maths.found(search, at, x, self.residuals(x), self.setup, is_over)
 
 
-def dense(evaluate: Evaluations, given: Any, setup: Setup) -> LeastSquares:
-    """A search by dense Jacobians."""
+def least_squares(evaluate: Evaluations, given: Any, setup: Setup) -> LeastSquares:
+    """A search by dense Jacobians, or by none."""
 
     def look(search: Search) -> tuple[Search, LinearizedPoint]:
-        residuals, matrix = (each(search.x, given) for each in evaluate[:2])
-        return COMPILED.looked(search, residuals, matrix, setup)
+        residuals = evaluate.residuals(search.x, given)
+        if setup.settings.solver == "matrix-free":
+            fun = jax.tree_util.Partial(evaluate.residuals, given=given)
+            return COMPILED.looked_by_products(search, fun, residuals, setup)
+        return COMPILED.looked(search, residuals, evaluate.jacobian(search.x, given), setup)
 
     return LeastSquares(evaluate, given, look, setup)
 

@@ -189,6 +189,20 @@ def looked(
     return linearized(search, residuals, seen, model, is_free, is_finite, setup)
 
 
+def looked_by_products(
+    search: Search, fun: Any, residuals: Any, setup: Setup
+) -> tuple[Search, LinearizedPoint]:
+    """The same without a Jacobian, by a pytree that gives the residuals."""
+    seen = setup.weighed(residuals)
+    gradient = jax.vjp(fun, search.x)[1](seen.rows * seen.residuals)[0]
+    is_free = ~setup.box.is_pressed(search.x, gradient)
+    is_finite = jnp.isfinite(seen.cost) & jnp.all(jnp.isfinite(gradient))
+    # Of zeros a step is zero at once, where no solution would be found.
+    known = jnp.where(is_finite, seen.residuals, 0)
+    model = linear.matrix_free(fun, search.x, seen.rows, known, is_free)
+    return linearized(search, residuals, seen, model, is_free, is_finite, setup)
+
+
 def linearized(
     search: Search,
     residuals: Any,
