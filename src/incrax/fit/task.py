@@ -155,6 +155,10 @@ class Work(NamedTuple):
         """The share that was not run, 0 to 1."""
         return 1.0 - self.ran / self.whole if self.whole else 0.0
 
+    def since(self, before: Work) -> Work:
+        """The work after an earlier moment."""
+        return Work(self.ran - before.ran, self.whole - before.whole)
+
 
 def work_of(prepared: Prepared | None) -> Work:
     """All work of a prepared function so far."""
@@ -211,8 +215,7 @@ class CountedTask:
     @property
     def work(self) -> Work:
         """What saved values avoided so far."""
-        done = work_of(self.task.prepared)
-        return Work(done.ran - self._before.ran, done.whole - self._before.whole)
+        return work_of(self.task.prepared).since(self._before)
 
     def value(self, x: Any) -> float:
         """The value at a vector."""
