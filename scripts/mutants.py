@@ -745,7 +745,7 @@ MUTANTS = [
     Mutant(
         "a bound holds nothing",
         "fit/steps.py",
-        "is_free = ~setup.box.is_pressed(search.x, along @ core)",
+        "is_free = ~setup.box.is_pressed(search.x, seen.residuals @ matrix)",
         "is_free = jnp.ones(search.x.shape, bool)",
     ),
     Mutant(
@@ -757,8 +757,8 @@ MUTANTS = [
     Mutant(
         "singular values are never looked at",
         "fit/linear.py",
-        "is_sure = _norm(core) * _norm(guess) * jnp.finfo(core.dtype).eps * size < 1",
-        "is_sure = jnp.array(True)",
+        "is_kept = sizes > jnp.finfo(sizes.dtype).eps * max(jacobian.shape) * sizes[0]",
+        "is_kept = sizes > 0",
     ),
     Mutant(
         "a batch's step is taken though it raises the cost",
@@ -775,8 +775,8 @@ MUTANTS = [
     Mutant(
         "weights are of the residuals, not of their squares",
         "fit/problem.py",
-        "np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape)",
-        "np.broadcast_to(np.asarray(w), leaf.shape)",
+        "np.broadcast_to(np.sqrt(weight), leaf.shape)",
+        "np.broadcast_to(weight, leaf.shape)",
     ),
     Mutant(
         "a switch sets what was in force at first",

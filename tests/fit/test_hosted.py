@@ -15,7 +15,7 @@ import pytest
 import incrax
 from incrax import fit
 from incrax.fit.problem import problem
-from incrax.fit.search import functions
+from incrax.fit.search import hosted
 
 X = np.linspace(0, 3, 40)
 Y = 2 * np.exp(-1.3 * X) + 0.5
@@ -34,7 +34,7 @@ def counted():
 
 
 def kept(fun):
-    return functions(fun, problem(fun, (START, X, Y), None, None).layout)
+    return hosted(fun, problem(fun, (START, X, Y), None, None).layout)
 
 
 @pytest.mark.parametrize("make", [incrax.incremental, lambda fun: fun])
@@ -71,13 +71,6 @@ def test_equal_fits_of_an_incremental_function_run_nothing_twice():
     for function, (calls, unchanged) in zip(kept(fun), counts, strict=True):
         assert function.stats.calls > calls
         assert function.stats.unchanged > unchanged
-
-
-def test_saved_values_of_a_plain_function_go_with_its_search():
-    plain, _ = counted()
-    fit.levenberg_marquardt(plain, START, X, Y, callback=lambda p, cost: None)
-    assert kept(plain).residuals.stats.calls > 0
-    assert [function.stats.saved_bytes for function in kept(plain)] == [0, 0, 0]
 
 
 def test_derivatives_of_an_incremental_function_go_with_it():

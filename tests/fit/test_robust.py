@@ -4,6 +4,8 @@ returned.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ import scipy.optimize
 
 import incrax
 from incrax import fit
+from incrax.fit.box import Box
 from incrax.fit.losses import LOSSES
 
 ROBUST = [name for name in LOSSES if name != "squares"]
@@ -118,6 +121,18 @@ def test_the_last_step_never_leaves_the_region_with_values():
     """The undamped step that ends a search is not taken where the residuals have no value."""
     from incrax.fit import steps
 
-    at = steps.End(jnp.array([1.0]), jnp.array([0.5]), jnp.array(0.125))
-    end = steps.ended(at, jnp.array([2.0]), jnp.array([jnp.nan]), jnp.array(jnp.nan))
-    assert (end.x[0], end.residuals[0], end.cost) == (1.0, 0.5, 0.125)
+    model = SimpleNamespace(
+        rank=1, inverse_normal=lambda: jnp.eye(1), is_known=lambda is_free: is_free
+    )
+    at = SimpleNamespace(
+        x=jnp.array([1.0]),
+        residuals=jnp.array([0.5]),
+        cost=jnp.array(0.125),
+        model=model,
+        is_free=jnp.array([True]),
+    )
+    search = steps.unpacked(jnp.asarray(steps.start(np.ones(1))))
+    settings = steps.SearchSettings("squares", 1e-9, 10, is_accelerated=False)
+    setup = steps.Setup(settings, Box(-np.inf, np.inf), 1.0)
+    end = steps.found(search, at, jnp.array([2.0]), jnp.array([jnp.nan]), setup, True)
+    assert (end.x[0], end.residuals[0], end.summary.cost) == (1.0, 0.5, 0.125)

@@ -20,7 +20,6 @@ from incrax._names import name_of
 from incrax.derivatives.cuts import is_mark
 from incrax.derivatives.selection import is_python_int
 from incrax.derivatives.transforms import plain
-from incrax.fit.messages import not_positive
 from incrax.fit.problem import ArgumentLayout, laid_out, remembered, weighed_vector
 from incrax.fit.steps import FIRST_GROWTH, adapted
 
@@ -103,7 +102,10 @@ class LeastSquaresSteps:
             raise wrong_option(f"{NAME}(residuals)", residuals, "a function")
         for name, value in (("damping", damping), ("least_damping", least_damping)):
             if value is not None and not value > 0:
-                raise not_positive(NAME, name, value)
+                raise ValueError(
+                    f"`{NAME}({name}=...)` got {value!r}. Nothing was evaluated. Pass a number "
+                    "above zero."
+                )
         self.residuals: Callable[..., Any] = plain(residuals)
         self.damping: float = float(damping)
         self.least_damping: float | None = least_damping
@@ -157,7 +159,8 @@ def _as_floats(params: Any) -> Any:
     )
 
 
-def _made(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
+@remembered
+def _programs(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) -> Any:
     @jax.jit
     def program(free: Any, others: Any, state: StepState) -> tuple[Any, StepState]:
         dtype = state.damping.dtype
@@ -167,9 +170,6 @@ def _made(fun: Callable[..., Any], layout: ArgumentLayout, least: float | None) 
         return layout.free_leaves(x), state
 
     return program
-
-
-_programs = remembered(_made)
 
 
 def _stepped(

@@ -17,19 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound, incremental
+from incrax._messages import NUM_SHOWN
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
-from incrax.errors import AmbiguousInputError, UnknownInputError
-from incrax.fit.messages import (
-    no_models,
-    not_shared,
-    other_shared_type,
-    shared_twice,
-    state_in_sum,
-    taken_model_name,
-    wrong_constraint,
-    wrong_part_name,
-)
+from incrax.errors import AmbiguousInputError, BindError, UnknownInputError
 from incrax.models.names import parts_of, with_part
 from incrax.models.roles import STATE
 
@@ -74,7 +65,7 @@ def gaussian_constraint(
     def term(*values: Any) -> Any:
         found = jnp.concatenate([jnp.ravel(each) for each in values])
         if found.size != centre.size:
-            raise wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
+            raise _wrong_constraint(names, f"has {centre.size} values for {found.size} elements")
         return 0.5 * jnp.sum((root @ (found - centre)) ** 2)
 
     return Constraint(names, term)
@@ -85,20 +76,20 @@ def _whitening(
 ) -> np.ndarray:
     """W with W^T W = C^-1, shape (k, k)."""
     if (sigma is None) == (covariance is None):
-        raise wrong_constraint(names, "needs either `sigma` or `covariance`")
+        raise _wrong_constraint(names, "needs either `sigma` or `covariance`")
     size = math.prod(shape)
     try:
         errors = None if sigma is None else np.broadcast_to(sigma, shape).reshape(-1)
         matrix = np.diag(errors**2) if errors is not None else np.asarray(covariance, float)
     except ValueError as error:
-        raise wrong_constraint(
+        raise _wrong_constraint(
             names, f"has errors that do not fit values of shape {list(shape)}"
         ) from error
     if errors is not None and not np.all(errors > 0):
-        raise wrong_constraint(names, "has errors that are not above zero")
+        raise _wrong_constraint(names, "has errors that are not above zero")
     is_square = matrix.shape == (size, size) and np.allclose(matrix, matrix.T)
     if not is_square or not np.all(np.linalg.eigvalsh(matrix) > 0):
-        raise wrong_constraint(
+        raise _wrong_constraint(
             names,
             f"has a matrix of shape {list(matrix.shape)} that is no covariance of {size} values",
         )
@@ -173,20 +164,40 @@ def simultaneous(
         2.0
     """
     if not models:
-        raise no_models()
-    places = {name: _word(name) for name in shared}
+        raise BindError(
+            "`simultaneous(models)` got no model. No model was made. Pass a mapping of names to "
+            "bound models."
+        )
+    models = dict(models)
+    words = {name: _word(name) for name in shared}
+    inputs: dict[str, Any] = dict.fromkeys(words.values())
+    owners: dict[str, str] = {}  # of each shared input: the first model that has it
+    settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}, "transforms": {}}
+    places: dict[str, dict[str, str]] = {}
     for name, model in models.items():
-        _check_part(name, model, places.values())
-    parts = {name: _part(name, model, places) for name, model in models.items()}
-    inputs, settings = _shared_inputs(parts, places)
-    for name, part in parts.items():
-        inputs[name] = part.own()
-        _take(settings, part, lambda path, name=name, part=part: part.joint_path(name, path))
+        _check_part(name, model, words.values())
+        places[name] = _places(name, model, words)
+    for name, model in models.items():
+        own = dict(zip(model.inputs, model.args, strict=True))
+        for path, word in places[name].items():
+            value = model[path]
+            if owners.setdefault(word, name) == name:
+                inputs[word] = value
+            _check_type(word, (name, value), (owners[word], inputs[word]))
+            own = with_part(own, path, None)
+        inputs[name] = own
+        owned = [word for word, owner in owners.items() if owner == name]
+        for option, found in settings.items():
+            found |= _renamed(getattr(model, option), (name, model, places[name]), owned)
+    _check_shared(words, owners, models)
 
     def total(**given: Any) -> Any:
-        values = [
-            part.model.function(*part.args(given[name], given)) for name, part in parts.items()
-        ]
+        values = []
+        for name, model in models.items():
+            trees = given[name]
+            for path, word in places[name].items():
+                trees = with_part(trees, path, given[word])
+            values.append(model.function(*(trees[each] for each in model.inputs)))
         return sum(values[1:], values[0])
 
     options = next(iter(models.values())).options
@@ -197,122 +208,93 @@ def simultaneous(
 # --- parts of a sum -------------------------------------------------------------------------------
 
 
-class _SummedModel(NamedTuple):
-    """A model in a sum."""
-
-    model: Bound
-    shared: dict[str, str]
-    """The shared inputs of the sum by the paths that they have in the model."""
-
-    def own(self) -> dict[str, Any]:
-        """The model's inputs without what is shared."""
-        trees = dict(zip(self.model.inputs, self.model.args, strict=True))
-        for path in self.shared:
-            trees = with_part(trees, path, None)
-        return trees
-
-    def args(self, own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The model's arguments from its own inputs and the shared ones."""
-        trees = dict(own)
-        for path, name in self.shared.items():
-            trees = with_part(trees, path, given[name])
-        return tuple(trees[name] for name in self.model.inputs)
-
-    def joint_path(self, name: str, path: str) -> str | None:
-        """The path in the sum of one of the model's own leaves; None for what is shared."""
-        if any(is_within(path, each) for each in self.shared):
-            return None
-        owner = max((each for each in self.model.inputs if is_within(path, each)), key=len)
-        return f"{name}[{owner!r}]{path.removeprefix(owner)}"
-
-
 def _word(name: str) -> str:
     """What a shared path is called in the sum: its last key."""
     found = re.search(r"""(\w+)['"]?\]?$""", name)
     return found[1] if found else name
 
 
+def _places(name: str, model: Bound, words: Mapping[str, str]) -> dict[str, str]:
+    """The shared inputs of the sum by the paths that they have in a model."""
+    found: dict[str, str] = {}
+    for each, word in words.items():
+        try:
+            path = model.path(each)
+        except AmbiguousInputError:
+            raise
+        except UnknownInputError:
+            continue
+        for other in found:
+            if is_within(path, other) or is_within(other, path):
+                raise BindError(
+                    f"`simultaneous(shared=...)` names `{found[other]}` and `{word}`, and in "
+                    f"`{name}` one is part of the other. No model was made. Share one of them."
+                )
+        found[path] = word
+    return found
+
+
+def _renamed(
+    values: Mapping[str, Any], part: tuple[str, Bound, Mapping[str, str]], owned: Collection[str]
+) -> dict[str, Any]:
+    """Values of the leaves of a part by their paths in the sum; of shared inputs those owned."""
+    name, model, places = part
+    found = {}
+    for path, value in values.items():
+        outer = next((each for each in places if is_within(path, each)), None)
+        if outer is None:
+            owner = max((each for each in model.inputs if is_within(path, each)), key=len)
+            found[f"{name}[{owner!r}]{path.removeprefix(owner)}"] = value
+        elif places[outer] in owned:
+            found[places[outer] + path.removeprefix(outer)] = value
+    return found
+
+
 def _check_part(name: Any, model: Bound, shared: Collection[str]) -> None:
     if not (isinstance(name, str) and name.isidentifier()):
-        raise wrong_part_name(name)
+        raise BindError(
+            f"`simultaneous` got {name!r} as the name of a part. No model was made. Names of parts "
+            "are names of inputs: letters, digits and underscores."
+        )
     _check_stateless(name, model)
     if name in shared:
-        raise taken_model_name(name)
-
-
-def _part(name: str, model: Bound, places: Mapping[str, str]) -> _SummedModel:
-    shared: dict[str, str] = {}
-    for each, word in places.items():
-        path = _place(model, each)
-        if path is None:
-            continue
-        for other in shared:
-            if is_within(path, other) or is_within(other, path):
-                raise shared_twice(shared[other], word, name)
-        shared[path] = word
-    return _SummedModel(model, shared)
-
-
-def _place(model: Bound, name: str) -> str | None:
-    """The path of what has a name in a model, None if nothing has it."""
-    try:
-        return model.path(name)
-    except AmbiguousInputError:
-        raise
-    except UnknownInputError:
-        return None
-
-
-def _shared_inputs(
-    parts: Mapping[str, _SummedModel], places: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Values of the shared inputs, and their roles, bounds and transforms by path."""
-    inputs: dict[str, Any] = {}
-    settings: dict[str, dict[str, Any]] = {"roles": {}, "bounds": {}, "transforms": {}}
-    for name, word in places.items():
-        paths = {
-            key: path
-            for key, part in parts.items()
-            for path, each in part.shared.items()
-            if each == word
-        }
-        if not paths:
-            raise not_shared(name, list(parts))
-        found = {key: parts[key].model[path] for key, path in paths.items()}
-        first = next(iter(found))
-        for key, value in found.items():
-            if _types(value) != _types(found[first]):
-                raise other_shared_type(
-                    name, key, str(_types(value)[0]), first, str(_types(found[first])[0])
-                )
-        inputs[word] = found[first]
-        path = paths[first]
-        inside = lambda each, word=word, path=path: (
-            word + each.removeprefix(path) if is_within(each, path) else None
+        raise BindError(
+            f"`simultaneous` got `{name}` both as a model and as shared. No model was made. Rename "
+            "the model."
         )
-        _take(settings, parts[first], inside)
-    return inputs, settings
 
 
-def _take(
-    settings: dict[str, dict[str, Any]], part: _SummedModel, renamed: Callable[[str], str | None]
+def _check_shared(
+    words: Mapping[str, str], owners: Collection[str], models: Collection[str]
 ) -> None:
-    """Roles, bounds and transforms of a part's leaves under their names in the sum."""
-    for option, found in settings.items():
-        for path, value in getattr(part.model, option).items():
-            name = renamed(path)
-            if name is not None:
-                found[name] = value
+    for name, word in words.items():
+        if word not in owners:
+            shown = ", ".join(f"`{each}`" for each in list(models)[:NUM_SHOWN])
+            raise BindError(
+                f"`simultaneous(shared=...)` names `{name}`, and none of the models {shown} has "
+                "one input of this name. No model was made. Use an input's name, a path as "
+                "`print(model)` shows it, or its end where that is unique."
+            )
 
 
-def _types(value: Any) -> tuple[list[str], Any]:
-    leaves, structure = jax.tree.flatten(value)
-    return [type_name(leaf) for leaf in leaves], structure
+def _check_type(word: str, part: tuple[str, Any], first: tuple[str, Any]) -> None:
+    leaves, structures = zip(*(jax.tree.flatten(value) for _, value in (part, first)), strict=True)
+    seen, expected = ([type_name(leaf) for leaf in each] for each in leaves)
+    if seen != expected or structures[0] != structures[1]:
+        raise BindError(
+            f"`{word}` is to be shared, and is of type {seen} in `{part[0]}` but {expected} in "
+            f"`{first[0]}`. No model was made. Give it the same structure, shape and dtype in all "
+            "models."
+        )
 
 
 def _check_stateless(name: str, model: Bound) -> None:
     if STATE in model.roles.values():
-        raise state_in_sum(name)
+        raise BindError(
+            f'The model `{name}` has inputs with the role "state", and a sum of models has no '
+            'updates. No model was made. Give them the role "fixed" first: '
+            '`model.set_role("moments", "fixed")`.'
+        )
 
 
 def negative(model: Bound) -> Bound:
@@ -346,3 +328,12 @@ def _composed(model: Bound, change: Callable[[Any, tuple[Any, ...]], Any]) -> Bo
     inputs = dict(zip(names, model.args, strict=True))
     settings = {"roles": model.roles, "bounds": model.bounds, "transforms": model.transforms}
     return Bound(incremental(total, **model.options), inputs, **settings)
+
+
+def _wrong_constraint(names: Sequence[str], reason: str) -> BindError:
+    """A constraint that cannot be evaluated."""
+    shown = ", ".join(f"`{name}`" for name in names)
+    return BindError(
+        f"The constraint of {shown} {reason}. No model was made. Pass `gaussian_constraint(name, "
+        "value, sigma)`, or `covariance=` of shape (k, k) for k elements in all."
+    )

@@ -1,4 +1,4 @@
-"""Searches with many parameters: the host goes step by step, with a sparse Jacobian or with none.
+"""Searches with many parameters: the host goes step by step, with a sparse Jacobian.
 
 In: residuals, a `Problem`. Out: the search. The mathematics are those of `steps`; what differs is
 how a step is solved for.
@@ -6,7 +6,6 @@ how a step is solved for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +15,11 @@ from scipy.sparse import csr_array
 
 from incrax import jacobian
 from incrax.derivatives.transforms import plain
-from incrax.fit import linear, steps
-from incrax.fit.linear import HostModel, SparseModel
-from incrax.fit.messages import unknown_option
-from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
-from incrax.fit.search import LeastSquares, Maths, second_derivative
+from incrax.fit import steps
+from incrax.fit.linear import SparseModel
+from incrax.fit.losses import unknown_option
+from incrax.fit.problem import ArgumentLayout, Problem, remembered
+from incrax.fit.search import LeastSquares, Maths, evaluations, hosted
 from incrax.fit.steps import LinearizedPoint, Search, Setup
 
 SOLVERS = ("dense", "sparse", "matrix-free", "auto")
@@ -30,116 +29,51 @@ MAX_SHARE = 0.1
 """Share of elements that may be nonzero up to which `"auto"` is `"sparse"`."""
 
 
-class LargePrograms(NamedTuple):
-    """What is compiled of a function of a vector, and of what is fixed with the roots of weights."""
+class SparsePrograms(NamedTuple):
+    """What is compiled beside `Evaluations`, of a vector and of what is given."""
 
-    residuals: Any
     gradient: Any
     """J^T r; also of r."""
-    curvature: Any
-    """Also of v: r''(v, v)."""
-    sparse: Any
-    """The Jacobian as BCOO."""
-    norms: Any
-    """Of columns; also of rows."""
-    step: Any
-    """By products; also of columns, rows, residuals, damping."""
-    moved: Any
-    """J v; also of v."""
-    dense: Any
+    jacobian: Any
+    """As BCOO."""
 
 
-def _made(fun: Any, layout: ArgumentLayout) -> LargePrograms:
-    def at(given: Any) -> Callable[[Any], Any]:
-        others, roots = given
-        return lambda x: weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
-
-    programs = LargePrograms(
-        lambda x, given: at(given)(x),
-        lambda x, given, r: jax.vjp(at(given), x)[1](r)[0],
-        lambda x, given, v: second_derivative(at(given), x, v),
-        lambda x, given: jacobian(at(given), sparse=True)(x),
-        lambda x, given, rows: linear.column_norms(at(given), x, rows),
-        lambda x, given, *system: linear.matrix_free_step(at(given), x, *system)[0],
-        lambda x, given, v: jax.jvp(at(given), (x,), (v,))[1],
-        lambda x, given: jacobian(at(given))(x),
+@remembered
+def _programs(fun: Any, layout: ArgumentLayout) -> SparsePrograms:
+    residuals = evaluations(fun, layout).residuals
+    at = lambda given: lambda x: residuals(x, given)
+    return SparsePrograms(
+        jax.jit(lambda x, given, r: jax.vjp(at(given), x)[1](r)[0]),
+        jax.jit(lambda x, given: jacobian(at(given), sparse=True)(x)),
     )
-    return LargePrograms(*map(jax.jit, programs))
 
 
-_programs = remembered(_made)
-
-
-class FreeModel(HostModel):
-    """A linear model by products."""
-
-    solver = "matrix-free"
-
-    def __init__(
-        self, programs: LargePrograms, x: Any, given: Any, seen: Any, is_free: np.ndarray
-    ) -> None:
-        self._programs = programs
-        self._at = (x, given)
-        self._rows = seen.rows
-        self._is_free = is_free
-        self.residuals = seen.residuals
-        norms = np.asarray(programs.norms(*self._at, seen.rows)) * is_free
-        self.scale = np.where(norms > 0, norms, 1)
-        # At most: the rank is not found out.
-        self.rank = min(int(is_free.sum()), seen.residuals.size)
-
-    def step(self, damping: float, residuals: Any) -> np.ndarray:
-        """The damped step for some residuals."""
-        columns = self._is_free / self.scale
-        return np.asarray(self._programs.step(*self._at, columns, self._rows, residuals, damping))
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
-        """J times a step, rows under the loss."""
-        return np.asarray(self._rows * self._programs.moved(*self._at, step))
-
-    def dense_inverse(self) -> np.ndarray:
-        """(J^T J)^-1, by the Jacobian after all."""
-        matrix = self._rows[:, None] * self._programs.dense(*self._at) * self._is_free
-        left, core = linear.reduced(matrix)
-        along = linear.components(left, self.residuals)
-        return np.array(linear.factored(left, core, self.scale, along).inverse_normal())
-
-
-def large(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
-    """The search by a sparse Jacobian or by none."""
+def sparse(fun: Any, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
+    """The search by a sparse Jacobian."""
     # Copied, since the covariance is found after the fit, when callers may have filled their
     # arrays anew.
     copied = lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x
     given = jax.tree.map(copied, (task.others, roots))
-    programs = _programs(plain(fun), task.layout)
+    fun = plain(fun)
+    programs = _programs(fun, task.layout)
+    evaluate = hosted(fun, task.layout)
 
     def look(search: Search) -> tuple[Search, LinearizedPoint]:
         x = np.asarray(search.x)
-        residuals = programs.residuals(x, given)
+        residuals = evaluate.residuals(x, given)
         seen = setup.weighed(residuals)
         gradient = np.asarray(programs.gradient(x, given, seen.rows * seen.residuals))
         is_free = ~setup.box.is_pressed(x, gradient)
         is_finite = bool(np.isfinite(seen.cost) and np.all(np.isfinite(gradient)))
-        if not is_finite:
-            model = SparseModel(csr_array((1, x.size)), np.zeros(1), np.zeros(x.size))
-        elif setup.settings.solver == "matrix-free":
-            model = FreeModel(programs, x, given, seen, is_free)
+        if is_finite:
+            model = _sparse_model(programs.jacobian(x, given), seen, is_free, search.scale)
         else:
-            model = _sparse_model(programs.sparse(x, given), seen, is_free, search.scale)
-        newton = setup.box.inside(x + model.newton()) - x
-        gain = np.sum(model.moved(newton) ** 2)
-        at = LinearizedPoint(
-            x, residuals, seen.cost, seen.rows, model, newton, gain, is_free, is_finite
+            model = SparseModel(csr_array((1, x.size)), np.zeros(1), np.zeros(x.size))
+        return steps.linearized(
+            search._replace(x=x), residuals, seen, model, is_free, is_finite, setup
         )
-        return steps.judged(search, at, setup), at
 
-    return LeastSquares(
-        residuals=lambda x: programs.residuals(x, given),
-        look=look,
-        curvature=lambda x, v: programs.curvature(x, given, v),
-        setup=setup,
-        maths=Maths(),
-    )
+    return LeastSquares(evaluate, given, look, setup, Maths())
 
 
 def _sparse_model(found: Any, seen: Any, is_free: np.ndarray, last_scale: Any) -> SparseModel:
@@ -169,5 +103,5 @@ def chosen(solver: str, fun: Any, task: Problem, roots: Any) -> str:
     if n <= MAX_DENSE:
         return "dense"
     programs = _programs(plain(fun), task.layout)
-    found = jax.eval_shape(programs.sparse, task.x, (task.others, roots))
+    found = jax.eval_shape(programs.jacobian, task.x, (task.others, roots))
     return "sparse" if found.nse <= MAX_SHARE * np.prod(found.shape) else "matrix-free"

@@ -20,10 +20,10 @@ from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import plain
 from incrax.fit import steps
 from incrax.fit.box import Box
-from incrax.fit.large import check_solver, chosen, large
+from incrax.fit.large import check_solver, chosen, sparse
 from incrax.fit.losses import check_loss
-from incrax.fit.messages import SQUARES
 from incrax.fit.problem import (
+    SQUARES,
     ArgumentLayout,
     Problem,
     check_alone,
@@ -33,7 +33,7 @@ from incrax.fit.problem import (
     roots_of_weights,
 )
 from incrax.fit.result import FitResult, LinearModel, Status
-from incrax.fit.search import functions, hosted, looped, searched, traced
+from incrax.fit.search import evaluations, hosted, least_squares, looped, searched
 from incrax.fit.steps import Found, SearchSettings, Setup
 
 Function = Callable[..., Any]
@@ -88,11 +88,12 @@ def levenberg_marquardt(
             steps in curved valleys.
         is_absolute: whether weights are known errors, so that the covariance is not scaled by the
             residual variance.
-        solver: how steps are solved for. `"dense"`: QR of the Jacobian. `"sparse"`: its elements
-            that may be nonzero, and a sparse factorisation of the normal matrix, for parameters in
-            groups that share few residuals. `"matrix-free"`: LSMR over products with the Jacobian,
-            which is never formed; needs lineax. `"auto"`: dense up to 1,000 free elements, else
-            sparse where at most a tenth of the Jacobian may be nonzero, else matrix-free.
+        solver: how steps are solved for. `"dense"`: singular values of the Jacobian. `"sparse"`:
+            its elements that may be nonzero, and a sparse factorisation of the normal matrix, for
+            parameters in groups that share few residuals. `"matrix-free"`: LSMR over products with
+            the Jacobian, which is never formed; needs lineax. `"auto"`: dense up to 1,000 free
+            elements, else sparse where at most a tenth of the Jacobian may be nonzero, else
+            matrix-free.
         callback: called after each step with the parameters (as `result.params`) and the cost;
             stops the search if it returns True. The search then runs step by step.
         progress: whether a search of over two seconds shows its progress on a terminal.
@@ -113,8 +114,9 @@ def levenberg_marquardt(
 
     Cost: per step one Jacobian (min(m, n) passes, fewer where it is sparse), its factorisation (m
         n^2 + n^3), and, for each step tried, one evaluation of the residuals and one of their
-        second derivative along a line. Without a dense Jacobian the host goes step by step, nothing
-        is taken from saved values, and a covariance is found when it is asked for.
+        second derivative along a line. With a sparse Jacobian the host goes step by step. Without
+        a dense one nothing is taken from saved values, and a covariance is found when it is asked
+        for.
 
     Source: M. Transtrum and J. Sethna, arXiv:1201.5885; J. Moré, The Levenberg-Marquardt algorithm
     (1978).
@@ -150,30 +152,20 @@ def levenberg_marquardt(
     settings = SearchSettings(check_loss(loss), tolerance, int(max_steps), is_accelerated, solver)
     setup = Setup(settings, task.box, np.asarray(loss_scale, task.x.dtype))
     if solver != "dense":
-        squares = large(residuals, task, roots, setup)
+        residuals = plain(residuals)
+    if solver == "sparse":
+        squares = sparse(residuals, task, roots, setup)
         found = searched(squares, task, callback, progress=progress)
     elif callback is None and not isinstance(residuals, Incremental):
         found = _compiled(residuals, task, roots, setup, progress=progress)
     else:
-        found = _hosted(residuals, task, roots, setup, callback, progress=progress)
+        squares = least_squares(hosted(residuals, task.layout), (task.others, roots), setup)
+        found = searched(squares, task, callback, progress=progress)
     made = _result(asked, found, is_absolute=is_absolute)
     if model is not None:
         model.keep_differentiated()
         model.set_vector(asked.box.inside(made.values))
     return made
-
-
-def _hosted(
-    fun: Function, task: Problem, roots: Any, setup: Setup, callback: Any, *, progress: bool
-) -> Found:
-    """Step by step; what was saved is left to an incremental function alone."""
-    made = functions(fun, task.layout)
-    try:
-        return searched(hosted(made, task, roots, setup), task, callback, progress=progress)
-    finally:
-        if not isinstance(fun, Incremental):
-            for function in made:
-                function.clear()
 
 
 # --- one program ----------------------------------------------------------------------------------
@@ -201,19 +193,17 @@ def _compiled(fun: Function, task: Problem, roots: Any, setup: Setup, *, progres
     return found
 
 
-def _made(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
+@remembered
+def _programs(fun: Function, layout: ArgumentLayout, settings: SearchSettings) -> Any:
     @jax.jit
     def program(search: Any, numbers: Any, given: Any) -> tuple[Any, Found]:
         """Of a packed search, and of the bounds, the loss' scale and a limit: one transfer each."""
         setup = Setup(settings, Box(*numbers[:-2].reshape(2, -1)), numbers[-2])
-        squares = traced(fun, layout, given, setup)
+        squares = least_squares(evaluations(fun, layout), given, setup)
         turn = looped(squares, steps.unpacked(search), numbers[-1])
         return steps.packed(turn.search), squares.found(turn.search, turn.at, turn.is_over)
 
     return program
-
-
-_programs = remembered(_made)
 
 
 def _types(fun: Function, task: Problem) -> Any:
@@ -224,35 +214,31 @@ def _types(fun: Function, task: Problem) -> Any:
     )
 
 
-_ENDS = {
-    steps.RUNNING: Status.MAX_STEPS,
-    steps.CONVERGED: Status.CONVERGED,
-    steps.QUIET: Status.AT_PRECISION,
-    steps.SINGULAR: Status.SINGULAR,
-    steps.STALLED: Status.STALLED,
-    steps.NOT_FINITE: Status.NOT_FINITE,
-}
-
-
-def status_of(code: int, num_residuals: int, num_params: int) -> Status:
-    """The end of a search by its number."""
-    found = _ENDS[code]
-    if found is Status.SINGULAR and num_residuals < num_params:
-        return Status.UNDERDETERMINED
-    return found
+_ENDS = (
+    Status.MAX_STEPS,
+    Status.CONVERGED,
+    Status.AT_PRECISION,
+    Status.SINGULAR,
+    Status.STALLED,
+    Status.NOT_FINITE,
+)
+"""In the order of the numbers of `steps`."""
 
 
 def _result(task: Problem, found: Found, *, is_absolute: bool) -> FitResult:
     """Of a search of all elements of the task's layout; what is fixed is left out."""
     end = found.summary
     num_residuals = found.residuals.size
+    status = _ENDS[int(end.status)]
+    if status is Status.SINGULAR and num_residuals < task.x.size:
+        status = Status.UNDERDETERMINED
     linear = LinearModel(found.residuals, found.inverse, found.is_free, found.is_known)
     values = np.asarray(found.x)
     if task.free is not None:
         linear = linear.of(task.free.numbers)
         values = values[task.free.numbers]
     return FitResult(
-        status=status_of(int(end.status), num_residuals, task.x.size),
+        status=status,
         method="levenberg-marquardt",
         message="",
         value=end.cost,

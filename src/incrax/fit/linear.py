@@ -3,9 +3,9 @@ never formed.
 
 In: a Jacobian of shape (m, n). Out: steps, covariance.
 
-Dense: one factorisation serves every damping. With k = min(m, n), D the scale of the columns: J / D
-= left core right, of orthonormal columns and rows. The step that minimises |r + J p|^2 + damping |D
-p|^2 is D p = right^T y, where y minimises |core y + left^T r|^2 + damping |y|^2.
+Dense: with k = min(m, n) singular values s and D the scale of the columns, J / D = left diag(s)
+right. The step that minimises |r + J p|^2 + damping |D p|^2 is D p = -right^T y, where y = s / (s^2
++ damping) left^T r.
 
 Sparse: with A = J / D, (A^T A + damping) y = -A^T r, D p = y, corrected once by the residual of
 that, which undoes most of what is lost by squaring. Where parameters come in groups that share no
@@ -17,239 +17,160 @@ Matrix-free: LSMR (Fong and Saunders 2011) over pushforwards and pullbacks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from scipy.sparse import csc_array, csr_array, diags_array
 from scipy.sparse.linalg import splu
 
+from incrax import jacobian
 from incrax._extras import needed
-from incrax.fit.messages import no_covariance
+from incrax.errors import CovarianceError
 
 
 class DenseModel(NamedTuple):
-    """The linear model |r + J p|^2 at a point, by a scaled Jacobian J / D = left core right."""
+    """The linear model |r + J p|^2 at a point, by the singular values of J / D."""
 
-    left: Any | None
-    """Shape (m, k); None for the identity."""
-    core: Any
-    """Shape (k, k)."""
-    right: Any | None
-    """Shape (k, n); None for the identity."""
+    left: Any
+    """Shape (m, k)."""
+    sizes: Any
+    """Singular values, shape (k,)."""
+    inverses: Any
+    """Theirs; zero for those that are rounding errors."""
+    right: Any
+    """Shape (k, n)."""
     scale: Any
     """D, shape (n,), positive."""
-    inverse: Any
-    """The pseudo-inverse of the core."""
-    kept: Any
-    """The projection on what it determines, shape (k, k): the identity where the core is
-    regular.
-    """
-    rank: Any
     along: Any
-    """left^T r; of it what the Jacobian can change."""
+    """left^T r, shape (k,)."""
+    rank: Any
 
-    def newton(self) -> Any:
-        """The step p of Gauss and Newton, shape (n,).
+    def step(self, damping: Any, residuals: Any = None) -> Any:
+        """The damped step p, shape (n,); also for other residuals.
 
-        The shortest in scaled units where the Jacobian is singular.
+        Undamped, the shortest in scaled units where the Jacobian is singular.
         """
-        return -self._spread(self.inverse @ self.along)
+        along = self.along if residuals is None else residuals @ self.left
+        # s / (s^2 + damping), also for s = 0.
+        shares = self.inverses / (1 + damping * self.inverses**2)
+        return -((along * shares) @ self.right) / self.scale
 
-    def damped(self, damping: Any) -> tuple[Any, Any]:
-        """The damped step p, and R^-1, where Q R = (core; sqrt(damping) I). Cost: k^3."""
-        k = self.core.shape[0]
-        above = jnp.concatenate([self.core, self.along[:, None]], axis=1)
-        below = jnp.sqrt(damping) * jnp.eye(k, k + 1, dtype=self.core.dtype)
-        triangle = jnp.linalg.qr(jnp.concatenate([above, below]), mode="r")
-        root = _inverse(triangle[:k, :k], lower=False)
-        return -self._spread(root @ triangle[:k, k]), root
-
-    def damped_again(self, residuals: Any, root: Any) -> Any:
-        """The same for other residuals, as -R^-1 R^-T core^T left^T r.
-
-        Its error grows with epsilon / damping, which is no harm to a correction of a step.
-        """
-        along = components(self.left, residuals)
-        return -self._spread(root @ ((along @ self.core) @ root))
-
-    def _spread(self, y: Any) -> Any:
-        return (y if self.right is None else y @ self.right) / self.scale
+    def moved(self, step: Any) -> Any:
+        """left^T J p, of the length of J p."""
+        return self.sizes * (self.right @ (self.scale * step))
 
     def reduction(self, step: Any) -> Any:
         """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
-        scaled = self.scale * step
-        moved = self.core @ (scaled if self.right is None else self.right @ scaled)
-        return _reduction(moved, self.along)
+        return _reduction(self.moved(step), self.along)
 
     def inverse_normal(self) -> Any:
         """(J^T J)^-1, shape (n, n); of what the data determine, where that is not all."""
         half = self._half()
-        return half @ half.T
+        return half.T @ half
 
     def variances(self) -> Any:
         """Its diagonal."""
-        return jnp.sum(self._half() ** 2, axis=1)
+        return jnp.sum(self._half() ** 2, axis=0)
 
     def _half(self) -> Any:
-        half = self.inverse if self.right is None else self.right.T @ self.inverse
-        return half / self.scale[:, None]
+        return self.inverses[:, None] * self.right / self.scale
 
     def is_known(self, is_free: Any) -> Any:
         """Which elements the data determine, shape (n,)."""
-        if self.right is None:
-            share = jnp.diagonal(self.kept)
-        else:
-            share = jnp.sum((self.kept @ self.right) * self.right, axis=0)
+        share = jnp.sum(self.right**2, axis=0, where=self.inverses[:, None] > 0)
         return share > 1 - jnp.sqrt(jnp.finfo(share.dtype).eps)
 
 
-def reduced(jacobian: Any) -> tuple[Any | None, Any]:
-    """A Jacobian as left core, by QR where there are more rows than columns; else left is None.
+def dense(jacobian: Any, residuals: Any, last_scale: Any) -> DenseModel:
+    """The linear model of shapes (m, n), (m,), by a scale of at least (n,).
 
-    Columns are not scaled yet, to which QR is blind. Cost: m n^2.
+    Cost: m n^2; one decomposition serves every damping.
     """
-    m, n = jacobian.shape
-    return jnp.linalg.qr(jacobian) if m >= n else (None, jacobian)
-
-
-def components(left: Any | None, residuals: Any) -> Any:
-    """left^T r."""
-    return residuals if left is None else residuals @ left
-
-
-def factored(left: Any | None, core: Any, scale: Any, along: Any) -> DenseModel:
-    """The linear model by what `reduced` found, for left^T r.
-
-    Cost: n^3; m^2 n for m < n. Singular values are found only where the rank is in doubt.
-    """
-    core = core / scale
-    right = None
-    if left is None:
-        basis, triangle = jnp.linalg.qr(core.T)
-        core = triangle.T
-        right = basis.T
-    size = scale.size if left is None else left.shape[0]
-    eye = jnp.eye(core.shape[0], dtype=core.dtype)
-    guess = _inverse(core, lower=left is None)
-    is_sure = _norm(core) * _norm(guess) * jnp.finfo(core.dtype).eps * size < 1
-    regular = lambda core, guess, along: (guess, eye, jnp.asarray(len(eye)), along)
-    singular = lambda core, _, along: _pseudo_inverse(core, along, size)
-    solved = lax.cond(is_sure, regular, singular, core, guess, along)
-    return DenseModel(left, core, right, scale, *solved)
-
-
-def _norm(matrix: Any) -> Any:
-    return jnp.sqrt(jnp.sum(matrix**2))
-
-
-def _pseudo_inverse(core: Any, along: Any, size: int) -> tuple[Any, Any, Any, Any]:
-    """Pseudo-inverse, projection on its range, rank, the part of a vector that the matrix
-    reaches.
-    """
-    u, s, v = jnp.linalg.svd(core)
-    is_kept = s > jnp.finfo(s.dtype).eps * size * s[0]
-    v = jnp.where(is_kept[:, None], v, 0)
-    u = jnp.where(is_kept, u, 0)
-    return (v.T / jnp.where(is_kept, s, 1)) @ u.T, v.T @ v, jnp.sum(is_kept), u @ (along @ u)
-
-
-def _inverse(triangle: Any, *, lower: bool) -> Any:
-    eye = jnp.eye(triangle.shape[0], dtype=triangle.dtype)
-    return lax.linalg.triangular_solve(triangle, eye, left_side=True, lower=lower)
+    scale = jnp.maximum(last_scale, jnp.sqrt(jnp.sum(jacobian**2, axis=0)))
+    scale = jnp.where(scale > 0, scale, 1)
+    left, sizes, right = jnp.linalg.svd(jacobian / scale, full_matrices=False)
+    is_kept = sizes > jnp.finfo(sizes.dtype).eps * max(jacobian.shape) * sizes[0]
+    inverses = jnp.where(is_kept, 1 / jnp.where(is_kept, sizes, 1), 0)
+    sizes = jnp.where(is_kept, sizes, 0)
+    return DenseModel(left, sizes, inverses, right, scale, residuals @ left, jnp.sum(is_kept))
 
 
 def _reduction(moved: Any, residuals: Any) -> Any:
     return -(moved * residuals).sum() - 0.5 * (moved**2).sum()
 
 
-# --- models on the host ---------------------------------------------------------------------------
+# --- without a dense Jacobian ---------------------------------------------------------------------
 
 MAX_COVARIANCE = 4096
 """Free elements up to which a covariance is found, a dense matrix."""
 
 
-class HostModel:
-    """The linear model at a point, |r + J p|^2, of many elements; it has no dense Jacobian.
+class LargeModel:
+    """The linear model |r + J p|^2 of many elements at a point.
 
     Standard errors, which a test of convergence wants, are too dear: each element's error with all
-    others fixed, which is smaller, stands for it, so that the test is the stricter.
+    others fixed, which is smaller, stands for it, so that the test is the stricter. Which elements
+    the data determine is not found out: all, or none. NumPy makes (J^T J)^-1 of it, shape (n, n),
+    when it is asked for.
     """
 
     solver: str
-    scale: np.ndarray
+    scale: Any
     """D, shape (n,), positive."""
-    residuals: np.ndarray
+    residuals: Any
     """Under the loss, shape (m,)."""
-    rank: int
+    rank: Any
     """How many elements the data determine."""
 
-    def step(self, damping: float, residuals: Any) -> np.ndarray:
-        """The damped step p for some residuals, shape (n,)."""
-        raise NotImplementedError
-
-    def moved(self, step: np.ndarray) -> np.ndarray:
+    def moved(self, step: Any) -> Any:
         """J p, shape (m,)."""
         raise NotImplementedError
 
-    def dense_inverse(self) -> np.ndarray:
+    def inverse(self) -> Any:
         """(J^T J)^-1, shape (n, n)."""
         raise NotImplementedError
 
-    def newton(self) -> np.ndarray:
-        """The undamped step."""
-        return self.step(0.0, self.residuals)
-
-    def damped(self, damping: Any) -> tuple[np.ndarray, float]:
-        """The damped step, and the damping."""
-        return self.step(float(damping), self.residuals), float(damping)
-
-    def damped_again(self, residuals: Any, damping: float) -> np.ndarray:
-        """The damped step for other residuals."""
-        return self.step(damping, np.asarray(residuals))
-
     def reduction(self, step: Any) -> Any:
         """By how much 1/2 |r + J p|^2 is below 1/2 |r|^2, without cancellation."""
-        return _reduction(self.moved(np.asarray(step)), self.residuals)
+        return _reduction(self.moved(step), self.residuals)
 
-    def variances(self) -> np.ndarray:
+    def variances(self) -> Any:
         """Of each element with all others fixed, for residuals of variance 1."""
         return self.scale**-2
 
-    def is_known(self, is_free: np.ndarray) -> np.ndarray:
-        """Which elements the data determine, shape (n,): all or none."""
-        return np.full(is_free.shape, self.rank >= is_free.sum())
+    def is_known(self, is_free: Any) -> Any:
+        """Which elements the data determine, shape (n,)."""
+        return (is_free | True) & (self.rank >= is_free.sum())
 
-    def inverse_normal(self) -> OnDemand:
+    def inverse_normal(self) -> LargeModel:
         """(J^T J)^-1, not computed before it is asked for."""
-        return OnDemand(self)
-
-
-class OnDemand:
-    """(J^T J)^-1 for whoever asks NumPy for an array of it."""
-
-    def __init__(self, model: HostModel) -> None:
-        self.model = model
+        return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The matrix.
+        """(J^T J)^-1.
 
         Raises:
             CovarianceError: it is too large.
         """
-        n = len(self.model.scale)
+        n = len(self.scale)
         if n > MAX_COVARIANCE:
-            raise no_covariance(self.model.solver, n, MAX_COVARIANCE)
-        return np.asarray(self.model.dense_inverse(), dtype)
+            raise CovarianceError(
+                f"A covariance of {n:,} parameters was asked for after a fit with "
+                f'`solver="{self.solver}"`. It is a dense matrix of {n:,} x {n:,}, found on '
+                f"demand for up to {MAX_COVARIANCE:,} parameters. The fit itself is whole. Name "
+                "the parameters of interest by `wrt` and fit these again from here, or use "
+                '`solver="dense"`.'
+            )
+        return np.asarray(self.inverse(), dtype)
 
 
 # --- a sparse Jacobian: the normal matrix, factorised sparse --------------------------------------
 
 
-class SparseModel(HostModel):
+class SparseModel(LargeModel):
     """By the normal matrix; arrays of NumPy and SciPy."""
 
     solver = "sparse"
@@ -276,12 +197,10 @@ class SparseModel(HostModel):
             return int(np.sum(~self._is_empty)) - 1
         return int(np.sum(pivots > self._tiny()) - np.sum(self._is_empty))
 
-    def newton(self) -> np.ndarray:
-        """The undamped step."""
-        return self.step(self._least(), self.residuals)
-
-    def step(self, damping: float, residuals: Any) -> np.ndarray:
-        """The damped step p for some residuals, shape (n,)."""
+    def step(self, damping: float, residuals: Any = None) -> np.ndarray:
+        """The damped step p, shape (n,); also for other residuals."""
+        residuals = self.residuals if residuals is None else np.asarray(residuals)
+        damping = max(float(damping), self._least())
         factor = self._factor(damping)
         y = factor.solve(-(self.scaled.T @ residuals))
         y += factor.solve(-(self.scaled.T @ (residuals + self.scaled @ y)) - damping * y)
@@ -289,9 +208,9 @@ class SparseModel(HostModel):
 
     def moved(self, step: np.ndarray) -> np.ndarray:
         """J p, shape (m,)."""
-        return self.scaled @ (step * self.scale)
+        return self.scaled @ (np.asarray(step) * self.scale)
 
-    def dense_inverse(self) -> np.ndarray:
+    def inverse(self) -> np.ndarray:
         """(J^T J)^-1, shape (n, n). Cost: n solutions."""
         inverse = self._factor(self._least()).solve(np.eye(self.scale.size))
         return inverse / self.scale / self.scale[:, None]
@@ -320,51 +239,69 @@ ACCURACY = 1e-4
 """By what a solution lowers the gradient of the linear model; inexact steps are still steps
 down.
 """
-WHAT = 'levenberg_marquardt(solver="matrix-free")'
 
 
-def column_norms(fun: Callable[[Any], Any], x: Any, rows: Any) -> Any:
-    """Estimates of the norms of the columns of a Jacobian, shape (n,), for shape (m,) of `rows`,
-    which weigh its rows.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class FreeModel(LargeModel):
+    """By products; arrays of JAX."""
+
+    fun: Any
+    """A pytree that can be called: (n,) -> (m,)."""
+    x: Any
+    """Where it is linearised."""
+    rows: Any
+    """R, what the loss makes of the rows of J."""
+    residuals: Any
+    is_free: Any
+    scale: Any
+    rank: Any
+    solver = "matrix-free"
+
+    def step(self, damping: Any, residuals: Any = None) -> Any:
+        """The minimiser p of |r + R J p|^2 + damping |y|^2 for p = C y, with C diagonal.
+
+        Raises:
+            MissingExtraError: lineax is not installed.
+        """
+        lineax = needed("lineax", 'levenberg_marquardt(solver="matrix-free")', "fit")
+        x = self.x
+        rows = self.rows
+        residuals = self.residuals if residuals is None else residuals
+        columns = self.is_free / self.scale
+        push = jax.linearize(self.fun, x)[1]
+        root = jnp.sqrt(damping)
+        apply = lambda y: (rows * push(columns * y), root * y)
+        operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is
+        # to fall by a factor.
+        slope = jnp.linalg.norm(columns * jax.linear_transpose(push, x)(rows * residuals)[0])
+        size = jnp.sqrt(x.size) * jnp.linalg.norm(residuals)
+        eps = jnp.finfo(x.dtype).eps
+        rtol = jnp.clip(ACCURACY * slope / jnp.where(size > 0, size, 1), eps, ACCURACY)
+        solver = lineax.LSMR(rtol=rtol, atol=rtol, conlim=1 / float(eps))
+        right = (-residuals, jnp.zeros_like(x))
+        return columns * lineax.linear_solve(operator, right, solver, throw=False).value
+
+    def moved(self, step: Any) -> Any:
+        """R J p, shape (m,)."""
+        return self.rows * jax.jvp(self.fun, (self.x,), (step,))[1]
+
+    def inverse(self) -> Any:
+        """By the Jacobian after all."""
+        matrix = self.rows[:, None] * jacobian(self.fun)(self.x) * self.is_free
+        return dense(matrix, self.residuals, self.scale).inverse_normal()
+
+
+def matrix_free(fun: Any, x: Any, rows: Any, residuals: Any, is_free: Any) -> FreeModel:
+    """The linear model with the norms of columns estimated.
 
     The mean of (J^T z)^2 is the sum of squares of each column, for signs z at random.
     """
-    _, pullback = jax.vjp(fun, x)
+    pullback = jax.vjp(fun, x)[1]
     signs = jax.random.rademacher(jax.random.PRNGKey(0), (NUM_PROBES, rows.size), rows.dtype)
     products = jax.vmap(lambda z: pullback(rows * z)[0])(signs)
-    return jnp.sqrt(jnp.mean(products**2, axis=0))
-
-
-def matrix_free_step(
-    fun: Callable[[Any], Any], x: Any, columns: Any, rows: Any, residuals: Any, damping: Any
-) -> tuple[Any, Any]:
-    """The minimiser p of |r + R J p|^2 + damping |y|^2 for p = C y, and R J p, with diagonal R and
-    C.
-
-    Args:
-        fun: (n,) -> (m,).
-        x: where it is linearised.
-        columns: C, zero for elements that do not move.
-        rows: R.
-        residuals: r.
-        damping: at least zero.
-
-    Raises:
-        MissingExtraError: lineax is not installed.
-    """
-    lineax = needed("lineax", WHAT, "fit")
-    push = jax.linearize(fun, x)[1]
-    pull = jax.linear_transpose(push, x)
-    root = jnp.sqrt(damping)
-    eps = jnp.finfo(x.dtype).eps
-    apply = lambda y: (rows * push(columns * y), root * y)
-    operator = lineax.FunctionLinearOperator(apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
-    # LSMR ends where |A^T r| <= rtol |A| |r|, which near a minimum holds from the start: it is to
-    # fall by a factor.
-    slope = jnp.linalg.norm(columns * pull(rows * residuals)[0])
-    size = jnp.sqrt(x.size) * jnp.linalg.norm(residuals)
-    rtol = jnp.clip(ACCURACY * slope / jnp.where(size > 0, size, 1), eps, ACCURACY)
-    solver = lineax.LSMR(rtol=rtol, atol=rtol, conlim=1 / float(eps))
-    right = (-residuals, jnp.zeros_like(x))
-    y = lineax.linear_solve(operator, right, solver, throw=False).value
-    return columns * y, rows * push(columns * y)
+    norms = jnp.sqrt(jnp.mean(products**2, axis=0)) * is_free
+    # At most: the rank is not found out.
+    rank = jnp.minimum(is_free.sum(), residuals.size)
+    return FreeModel(fun, x, rows, residuals, is_free, jnp.where(norms > 0, norms, 1), rank)

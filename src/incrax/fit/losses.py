@@ -6,13 +6,11 @@ finds. rho(z) ~ z for small z.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from incrax.fit.messages import unknown_option
 
 
 def _huber(z: Any) -> Any:
@@ -78,3 +76,12 @@ def check_loss(name: Any) -> str:
     if name not in LOSSES:
         raise unknown_option("loss", name, tuple(LOSSES))
     return name
+
+
+def unknown_option(option: str, name: Any, known: Sequence[str]) -> ValueError:
+    """A loss or a solver that does not exist."""
+    shown = ", ".join(f'"{each}"' for each in known)
+    return ValueError(
+        f"`levenberg_marquardt({option}=...)` got {name!r}. Nothing was evaluated. Use one of "
+        f"{shown}."
+    )

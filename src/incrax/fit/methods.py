@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,8 +19,8 @@ import scipy.optimize
 
 from incrax._extras import needed
 from incrax.engine.compile.captured import with_captured
+from incrax.errors import MethodError, MinimumError
 from incrax.fit.box import Box
-from incrax.fit.messages import failed_minuit, no_bounds, unknown_options
 from incrax.fit.task import CountedTask, Counts, Ended, MethodSettings, Task
 
 # --- Minuit ---------------------------------------------------------------------------------------
@@ -48,8 +49,7 @@ def by_minuit(counted: CountedTask, settings: MethodSettings) -> Ended:
         minuit.tol = settings.tolerance
     # Limits are this package's: Minuit counts calls that remembered values answer.
     minuit.migrad(ncall=max(10 * settings.max_calls, 10_000), use_simplex=use_simplex)
-    found = minuit.fmin
-    reasons = [text for is_one, text in _reasons(found) if is_one]
+    reasons = [text for name, text in _REASONS.items() if getattr(minuit.fmin, name)]
     return Ended(
         np.array(minuit.values),
         bool(minuit.valid),
@@ -108,13 +108,13 @@ def _minuit(
     return minuit
 
 
-def _reasons(found: Any) -> list[tuple[bool, str]]:
-    return [
-        (found.is_above_max_edm, "the estimated distance to the minimum is above its goal"),
-        (found.has_reached_call_limit, "call limit reached"),
-        (found.has_parameters_at_limit, "a parameter is at its limit"),
-        (found.hesse_failed, "the Hessian cannot be inverted"),
-    ]
+_REASONS = {
+    "is_above_max_edm": "the estimated distance to the minimum is above its goal",
+    "has_reached_call_limit": "call limit reached",
+    "has_parameters_at_limit": "a parameter is at its limit",
+    "hesse_failed": "the Hessian cannot be inverted",
+}
+"""What Minuit says of an end, by the attributes that say it."""
 
 
 # --- intervals ------------------------------------------------------------------------------------
@@ -137,54 +137,28 @@ class Interval(NamedTuple):
     cl: float | None = None
 
 
-class Errors:
+@contextmanager
+def minuit_at(
+    counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float, what: str
+) -> Iterator[Any]:
     """Minuit at a minimum, for MINOS and contours.
 
     Its inner searches start from the Hessian at the minimum instead of numeric second derivatives
     at every point.
+
+    Raises:
+        MinimumError: inside of the `with` block, Minuit gives up.
     """
-
-    def __init__(
-        self, counted: CountedTask, x: np.ndarray, hessian: np.ndarray | None, errordef: float
-    ) -> None:
-        metric = None if hessian is None else (lambda _: hessian)
-        self._minuit = minuit = _minuit(counted, x, errordef, hessian=metric)
-        minuit.strategy = 0
-        minuit.hesse()
-        if not minuit.valid:
-            minuit.migrad()
-
-    def intervals(self, names: Sequence[str], cl: float | None) -> dict[str, Interval]:
-        """By MINOS.
-
-        Raises:
-            MinimumError: Minuit finds no minimum here.
-        """
-        self._run("minos", lambda: self._minuit.minos(*names, cl=cl))
-        found = {name: self._minuit.merrors[name] for name in names}
-        return {
-            name: Interval(each.lower, each.upper, bool(each.is_valid), cl)
-            for name, each in found.items()
-        }
-
-    def contour(self, pair: tuple[str, str], cl: float | None, num_points: int) -> np.ndarray:
-        """Points where the profile of two elements is at a level, shape (num_points + 1, 2),
-        closed.
-
-        Raises:
-            MinimumError: Minuit finds no minimum here, or no contour.
-        """
-        points = self._run("contour", lambda: self._minuit.mncontour(*pair, cl=cl, size=num_points))
-        if len(points) < 4:
-            raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
-        return np.asarray(points)
-
-    @staticmethod
-    def _run(what: str, call: Any) -> Any:
-        try:
-            return call()
-        except RuntimeError as error:
-            raise failed_minuit(what, str(error).splitlines()[0]) from error
+    metric = None if hessian is None else (lambda _: hessian)
+    minuit = _minuit(counted, x, errordef, hessian=metric)
+    minuit.strategy = 0
+    minuit.hesse()
+    if not minuit.valid:
+        minuit.migrad()
+    try:
+        yield minuit
+    except RuntimeError as error:
+        raise failed_minuit(what, str(error).splitlines()[0]) from error
 
 
 # --- SciPy: each method is given the derivatives that it takes ------------------------------------
@@ -236,7 +210,7 @@ def by_scipy(counted: CountedTask, method: str, settings: MethodSettings) -> End
     takes = METHODS[method]
     task = counted.task
     if task.bounds.is_bounded and not takes.bounds:
-        raise no_bounds(method, ["migrad", *BOUNDED])
+        raise _no_bounds(method, ["migrad", *BOUNDED])
     watched = _Watched()
     given: dict[str, Any] = {"jac": True} if takes.gradient else {}
     if takes.second is not None:
@@ -310,20 +284,16 @@ TOLERANCE = 1e-6
 """Of optax: the greatest element of the gradient, relative to the value or 1."""
 
 
-def _is_of(library: str, kind: str, x: Any) -> bool:
-    """Whether an object is of a class of a library; if it is, the library is imported already."""
-    module = sys.modules.get(library)
-    return module is not None and isinstance(x, getattr(module, kind))
-
-
 def is_optax(x: Any) -> bool:
-    """Whether it is an optimiser of optax."""
-    return _is_of("optax", "GradientTransformation", x)
+    """Whether it is an optimiser of optax; if it is, the library is imported already."""
+    module = sys.modules.get("optax")
+    return module is not None and isinstance(x, module.GradientTransformation)
 
 
 def is_optimistix(x: Any) -> bool:
     """Whether it is a minimiser of optimistix."""
-    return _is_of("optimistix", "AbstractMinimiser", x)
+    module = sys.modules.get("optimistix")
+    return module is not None and isinstance(x, module.AbstractMinimiser)
 
 
 class _Given(NamedTuple):
@@ -425,7 +395,7 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     optimistix = needed("optimistix", "minimize(method=an optimistix minimiser)", "fit")
     task = counted.task
     if task.bounds.is_bounded:
-        raise no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
+        raise _no_bounds(type(minimiser).__name__, ["migrad", *BOUNDED])
     options = {"max_steps": MAX_STEPS, **settings.options, "throw": False}
 
     def made() -> tuple[Any, Any]:
@@ -448,4 +418,35 @@ def by_optimistix(counted: CountedTask, minimiser: Any, settings: MethodSettings
     )
     return Ended(
         np.asarray(x), bool(is_done), message, is_limited=is_limited, num_steps=int(num_steps)
+    )
+
+
+def _no_bounds(method: str, known: Sequence[str]) -> MethodError:
+    """Bounds for a method that takes none."""
+    return MethodError(
+        f"`minimize(bounds=...)` was given bounds, and the method {method!r} has none: it would "
+        f"walk out of them. Nothing was evaluated. Use one of {', '.join(map(repr, known))}, or "
+        "optax, or write the parameter as a function of an unbounded one."
+    )
+
+
+def unknown_options(method: str, options: Sequence[str], known: Sequence[str]) -> MethodError:
+    """Options that a method does not have."""
+    shown = ", ".join(f"`{name}`" for name in options)
+    listed = ", ".join(f"`{name}`" for name in known)
+    rest = (
+        f"Those of {method!r} are {listed}."
+        if known
+        else f"`scipy.optimize.show_options` lists those of {method!r}."
+    )
+    return MethodError(
+        f"`minimize(method={method!r})` got the options {shown}. Nothing was evaluated. {rest}"
+    )
+
+
+def failed_minuit(what: str, reason: str) -> MinimumError:
+    """Minuit gave up."""
+    return MinimumError(
+        f"`{what}` was given up by Minuit: {reason}. This is usually a minimum that is not sharp "
+        "enough, or bounds in the way. Minimise again with a smaller `tolerance`, or use `profile`."
     )

@@ -13,8 +13,8 @@ import numpy as np
 
 from incrax import Bound
 from incrax._progress import Meter
+from incrax.errors import MethodError
 from incrax.fit.covariance import SLOPE, steepest
-from incrax.fit.messages import no_callback, unknown_method, unknown_options
 from incrax.fit.methods import (
     METHODS,
     MINUIT_OPTIONS,
@@ -25,6 +25,7 @@ from incrax.fit.methods import (
     is_optax,
     is_optimistix,
     scipy_name,
+    unknown_options,
 )
 from incrax.fit.result import FitResult, Status
 from incrax.fit.task import (
@@ -33,9 +34,7 @@ from incrax.fit.task import (
     Ended,
     MethodSettings,
     Stopped,
-    Task,
     make_task,
-    work_of,
 )
 
 MIGRAD = "migrad"
@@ -123,7 +122,10 @@ def minimize(
     task = make_task(fun, args, wrt, bounds)
     settings = MethodSettings(float(errordef), tolerance, int(max_calls), options)
     name, search = _method(method, settings, callback)
-    found = minimized(task, name, search, settings, callback, progress=progress)
+    with Meter(name, settings.max_calls, is_shown=progress) as meter:
+        counted = CountedTask(task, settings.max_calls, meter.advance, callback)
+        ended = _ended(counted, search)
+    found = _result(counted, ended, name, settings.errordef)
     if isinstance(fun, Bound):
         fun.set_vector(found.bounds.inside(found.values))
     return found
@@ -141,12 +143,20 @@ def _method(
         return known, lambda counted: by_scipy(counted, known, settings)
     if is_optimistix(method):
         if callback is not None:
-            raise no_callback(type(method).__name__)
+            raise MethodError(
+                f"`minimize(callback=...)` was given a callback, and {type(method).__name__} "
+                "searches within one compiled program that never calls the host. Nothing was "
+                "evaluated. Leave the callback out, or use a method of SciPy, Minuit or optax."
+            )
         return type(method).__name__, lambda counted: by_optimistix(counted, method, settings)
     if is_optax(method):
         _check_options("optax", settings, ("max_steps",))
         return "optax", lambda counted: by_optax(counted, method, settings)
-    raise unknown_method(method, [MIGRAD, *METHODS])
+    raise MethodError(
+        f"`minimize(method=...)` got {method!r}. Nothing was evaluated. Use one of "
+        f"{', '.join(map(repr, [MIGRAD, *METHODS]))}, or an optimiser of optax or a minimiser of "
+        "optimistix as an object: `method=optax.adam(0.01)`."
+    )
 
 
 def _check_options(name: str, settings: MethodSettings, known: tuple[str, ...]) -> None:
@@ -155,48 +165,47 @@ def _check_options(name: str, settings: MethodSettings, known: tuple[str, ...]) 
         raise unknown_options(name, unknown, known)
 
 
-def minimized(
-    task: Task,
-    name: str,
-    search: Callable[[CountedTask], Ended],
-    settings: MethodSettings,
-    callback: Callback | None = None,
-    *,
-    progress: bool = False,
-) -> FitResult:
-    """The result of a search of a task."""
-    before = work_of(task.prepared)
-    with Meter(name, settings.max_calls, is_shown=progress) as meter:
-        counted = CountedTask(task, settings.max_calls, meter.advance)
-        counted.callback = callback
-        ended = _ended(counted, search)
+def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ended:
+    """The end of a search, by itself, by a limit, or by a start that is not finite."""
+    try:
+        ended = search(counted)
+    except Stopped:
+        message = "limit of calls reached" if counted.is_at_limit else "stopped by the callback"
+        ended = Ended(counted.best[1], False, message, is_limited=True)
+    is_better = ended.is_limited and counted.best[0] < np.inf
+    return ended._replace(x=counted.best[1]) if is_better else ended
+
+
+def _result(counted: CountedTask, ended: Ended, name: str, errordef: float) -> FitResult:
+    """Of the end of a search; what is evaluated now counts for nobody."""
+    task = counted.task
     counts = counted.counts
-    work = work_of(task.prepared).since(before)
-    value = _final(counted, ended)
-    is_finite = bool(np.isfinite(value))
-    if not is_finite:
-        ended = ended._replace(x=counted.best[1])
-        value = counted.value(ended.x)
+    work = counted.work
+    counted.max_calls = np.inf
+    counted.callback = None
+    status = Status.MAX_STEPS if ended.is_limited else Status.STALLED
+    status = Status.CONVERGED if ended.is_done else status
+    x = ended.x
+    if not np.isfinite(counted.value(x)):
+        status = Status.NOT_FINITE
+        x = counted.best[1]
     found = FitResult(
-        status=_status(ended) if is_finite else Status.NOT_FINITE,
+        status=status,
         method=name,
         message=ended.message,
-        value=value,
-        values=np.asarray(ended.x, np.float64),
+        value=counted.value(x),
+        values=np.asarray(x, np.float64),
         names=task.names,
         bounds=task.bounds,
-        errordef=settings.errordef,
+        errordef=errordef,
         counts=counts,
         work=work,
         num_steps=ended.num_steps,
         _problem=task.problem,
         _task=task,
     )
-    return (
-        _tested(found, counted, ended.metric)
-        if found.status in (Status.CONVERGED, Status.STALLED)
-        else found
-    )
+    is_tested = status in (Status.CONVERGED, Status.STALLED)
+    return _tested(found, counted, ended.metric) if is_tested else found
 
 
 # --- our own test of an end -----------------------------------------------------------------------
@@ -237,27 +246,3 @@ def _tested(found: FitResult, counted: CountedTask, metric: np.ndarray | None) -
 
 _NO_DERIVATIVE = (TypeError, ValueError, NotImplementedError)
 """What JAX raises for functions that have no derivative, or no second one."""
-
-
-def _ended(counted: CountedTask, search: Callable[[CountedTask], Ended]) -> Ended:
-    """The end of a search, by itself, by a limit, or by a start that is not finite."""
-    try:
-        ended = search(counted)
-    except Stopped:
-        message = "limit of calls reached" if counted.is_at_limit else "stopped by the callback"
-        return Ended(counted.best[1], False, message, is_limited=True)
-    is_better = ended.is_limited and counted.best[0] < np.inf
-    return ended._replace(x=counted.best[1]) if is_better else ended
-
-
-def _final(counted: CountedTask, ended: Ended) -> float:
-    """The value at the end, remembered or evaluated whatever the limit."""
-    counted.max_calls = np.inf
-    counted.callback = None
-    return counted.value(ended.x)
-
-
-def _status(ended: Ended) -> Status:
-    if ended.is_done:
-        return Status.CONVERGED
-    return Status.MAX_STEPS if ended.is_limited else Status.STALLED

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from incrax import Bound
+from incrax._messages import NUM_SHOWN
 from incrax._tables import LruTable
 from incrax.derivatives.cuts import Mark, is_mark
 from incrax.derivatives.flat import Ends, FreeElements, element_names, ends
@@ -23,19 +24,11 @@ from incrax.derivatives.transforms import plain
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.paths import is_within
 from incrax.engine.inputs.signature import argument_names
+from incrax.errors import BindError, BoundsError, ParameterTypeError, WeightsError
 from incrax.fit.box import Box
-from incrax.fit.messages import (
-    SQUARES,
-    beside_a_model,
-    complex_parameter,
-    no_parameters,
-    no_residuals,
-    outside_bounds,
-    unknown_bound,
-    wrong_bounds,
-    wrong_weights,
-)
+from incrax.models.unbounded import bounds_from
 
+SQUARES = "levenberg_marquardt"
 NUM_SHAPES = 256
 """Shapes of problems that are kept: of a small fit, finding one takes a tenth of the time."""
 NUM_PROGRAMS = 64
@@ -208,12 +201,26 @@ def _layout(name: str, fun: Callable[..., Any], args: tuple[Any, ...], wrt: Any)
     values = selection.values
     for path, value in zip(selection.paths, values, strict=True):
         if jnp.iscomplexobj(value):
-            raise complex_parameter(name, path, type_name(value))
+            what, rest = (
+                ("least squares need", " Residuals may be complex.")
+                if name == SQUARES
+                else ("minimisers need", "")
+            )
+            raise ParameterTypeError(
+                f"`{name}` was asked to fit `{path}` of type {type_name(value)}, and {what} real "
+                "parameters. Nothing was evaluated. Pass real and imaginary part as two "
+                f"parameters, or leave it out of `wrt`.{rest}"
+            )
     is_value = tuple(is_dynamic(_unmarked(leaf)) for leaf in selection.leaves)
     leaves = zip(is_value, selection.leaves, strict=True)
     shapes = ends([np.shape(value) for value in values])
     if not shapes.size:
-        raise no_parameters(name, selection.paths)
+        shown = ", ".join(f"`{each}`" for each in selection.paths[:NUM_SHOWN])
+        raise ParameterTypeError(
+            f"`{name}` has no parameter to fit: {shown} without any element. This is usually an "
+            "array that was cut or filtered to nothing. Nothing was evaluated. Pass at least one "
+            "number, or name what is free by `wrt`."
+        )
     return ArgumentLayout(
         selection.treedef,
         selection.numbers,
@@ -266,7 +273,11 @@ def check_alone(model: Bound, caller: str, args: tuple[Any, ...], wrt: Any, boun
     given = {"arguments": args, "`wrt`": wrt, "`bounds`": bounds}
     named = [name for name, value in given.items() if value not in ((), None)]
     if named:
-        raise beside_a_model(caller, named)
+        raise BindError(
+            f"`{caller}` got a bound model and {', '.join(named)} beside it. A model has values, "
+            "roles and bounds of its own. Nothing was evaluated. Use `model.set`, `model.set_role` "
+            "and `bind(bounds=...)`, or pass the function itself."
+        )
 
 
 def _unmarked(leaf: Any) -> Any:
@@ -282,7 +293,7 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
     if bounds is None:
         return box
     if not isinstance(bounds, Mapping):
-        raise wrong_bounds(caller, repr(bounds), "it is no mapping of paths to pairs")
+        raise _wrong_bounds(caller, repr(bounds), "it is no mapping of paths to pairs")
     for path, pair in bounds.items():
         parts = [
             part
@@ -290,40 +301,29 @@ def _box(caller: str, layout: ArgumentLayout, bounds: Any, x: np.ndarray) -> Box
             if is_within(name, path)
         ]
         if not parts:
-            raise unknown_bound(caller, path, layout.paths)
+            shown = ", ".join(f"`{each}`" for each in layout.paths[:NUM_SHOWN])
+            raise BoundsError(
+                f"`{caller}(bounds=...)` names `{path}`, and no free parameter has this path. This "
+                "is usually a typing error, or a parameter that `wrt` leaves out. Nothing was "
+                f"evaluated. Free are {shown}."
+            )
+        seen = f"{pair!r} for `{path}`"
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise _wrong_bounds(caller, seen, "it is no pair (lower, upper)")
         try:
-            _set_bounds(box, pair, parts)
+            for first, last, shape in parts:
+                low, high = bounds_from(pair, shape, x.dtype)
+                box.lower[first:last] = low.reshape(-1)
+                box.upper[first:last] = high.reshape(-1)
         except ValueError as error:
-            seen = f"{pair!r} for `{path}`"
-            raise wrong_bounds(caller, seen, str(error)) from error.__cause__
+            raise _wrong_bounds(caller, seen, str(error)) from error
     for name, low, value, high in zip(layout.names, box.lower, x, box.upper, strict=True):
         if not low <= value <= high and not np.isnan(value):
-            raise outside_bounds(caller, name, value, low, high)
+            raise BoundsError(
+                f"`{caller}` starts with `{name}` = {value:.6g}, outside of its bounds ({low:.6g}, "
+                f"{high:.6g}). Nothing was evaluated. Start inside, or widen the bounds."
+            )
     return box
-
-
-def _set_bounds(box: Box, pair: Any, parts: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
-    """The bounds of some leaves.
-
-    Raises:
-        ValueError: with the reason, where they are none.
-    """
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise ValueError("it is no pair (lower, upper)")
-    low = -np.inf if pair[0] is None else pair[0]
-    high = np.inf if pair[1] is None else pair[1]
-    try:
-        is_ordered = np.all(np.asarray(low) < np.asarray(high))
-    except (TypeError, ValueError) as error:
-        raise ValueError("its parts cannot be compared") from error
-    if not is_ordered:
-        raise ValueError("the lower bound is not below the upper one")
-    for first, last, shape in parts:
-        try:
-            box.lower[first:last] = np.broadcast_to(low, shape).reshape(-1)
-            box.upper[first:last] = np.broadcast_to(high, shape).reshape(-1)
-        except ValueError as error:
-            raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
 # --- residuals ------------------------------------------------------------------------------------
@@ -340,16 +340,16 @@ def weighed_vector(tree: Any, roots: Any, dtype: Any) -> Any:
     """
     leaves = jax.tree.leaves(tree)
     if not any(np.size(leaf) for leaf in leaves):
-        raise no_residuals(repr(tree))
+        raise ParameterTypeError(
+            f"`levenberg_marquardt` needs a function that returns residuals, and got {repr(tree)} "
+            "from it. Nothing was evaluated. Return an array, or a pytree of arrays, whose squares "
+            "are to be summed; for a scalar cost pass `prepare(cost, ...).flat` to a minimiser."
+        )
     parts = []
     for root, leaf in zip(roots or [None] * len(leaves), leaves, strict=True):
         flat = jnp.ravel(leaf if root is None else root * leaf)
         parts += [flat.real, flat.imag] if jnp.iscomplexobj(flat) else [flat]
-    return jnp.concatenate([part.astype(jnp.promote_types(dtype, _real(part))) for part in parts])
-
-
-def _real(part: Any) -> Any:
-    return part.dtype if jnp.issubdtype(part.dtype, jnp.floating) else jnp.float32
+    return jnp.concatenate(parts).astype(dtype)
 
 
 def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
@@ -361,24 +361,35 @@ def roots_of_weights(weights: Any, residuals: Any) -> tuple[Any, ...]:
     leaves, treedef = jax.tree.flatten(residuals)
     given = jax.tree.leaves(weights)
     if jax.tree.structure(weights) != treedef and len(given) != 1:
-        raise wrong_weights(
+        raise _wrong_weights(
             f"the structure {jax.tree.structure(weights)}", f"that of the residuals, {treedef}"
         )
     given = given if len(given) == len(leaves) else given * len(leaves)
-    for weight, leaf in zip(given, leaves, strict=True):
-        if np.any(~(np.asarray(weight) >= 0)):
-            raise wrong_weights("a negative weight or NaN", "none below zero")
-        shape = np.shape(weight)
-        if len(shape) > len(leaf.shape) or any(map(_is_wider, shape[::-1], leaf.shape[::-1])):
-            raise wrong_weights(
-                f"the shape {list(shape)}", f"{list(leaf.shape)}, that of the residuals"
-            )
-    return tuple(
-        np.broadcast_to(np.sqrt(np.asarray(w)), leaf.shape)
-        for w, leaf in zip(given, leaves, strict=True)
+    roots = []
+    for weight, leaf in zip(map(np.asarray, given), leaves, strict=True):
+        if np.any(~(weight >= 0)):
+            raise _wrong_weights("a negative weight or NaN", "none below zero")
+        try:
+            roots.append(np.broadcast_to(np.sqrt(weight), leaf.shape))
+        except ValueError as error:
+            raise _wrong_weights(
+                f"the shape {list(weight.shape)}", f"{list(leaf.shape)}, that of the residuals"
+            ) from error
+    return tuple(roots)
+
+
+def _wrong_bounds(caller: str, seen: str, reason: str) -> BoundsError:
+    """Bounds that cannot be understood."""
+    return BoundsError(
+        f"`{caller}(bounds=...)` got {seen}: {reason}. Nothing was evaluated. Pass a mapping of "
+        "paths to pairs, with None for no bound: `bounds={\"params['sigma']\": (0, None)}`."
     )
 
 
-def _is_wider(seen: int, expected: int) -> bool:
-    """Whether an axis does not broadcast to one of this length."""
-    return seen not in (1, expected)
+def _wrong_weights(seen: str, expected: str) -> WeightsError:
+    """Weights that do not fit the residuals."""
+    return WeightsError(
+        f"`levenberg_marquardt(weights=...)` got {seen}; expected {expected}. Nothing was "
+        "evaluated. A weight multiplies a squared residual: pass 1 / sigma**2 in the structure of "
+        "the residuals, or one array that broadcasts to each."
+    )

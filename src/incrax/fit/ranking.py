@@ -8,33 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from incrax import Bound
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
+from incrax._messages import NUM_SHOWN
 from incrax._progress import Meter
-from incrax.fit import records
+from incrax.errors import MinimumError
 from incrax.fit.covariance import differenced
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.messages import (
-    nuisance_of_interest,
-    several_elements,
-    unknown_element,
-    wrong_nuisance_constraint,
-)
-from incrax.fit.result import NOISE, FitResult
-from incrax.fit.scans import check_near, fit_of
-from incrax.fit.task import CountedTask, Counts, Work, work_of
+from incrax.fit.records import Record, table
+from incrax.fit.result import NOISE, FitResult, unknown_element
+from incrax.fit.scans import fit_of
+from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-6
 """Of the error definition: the distance to each minimum that is near enough. The parameter of
 interest is then known to a thousandth of its error, and small impacts are told apart.
 """
+HEADER = ("nuisance", "value", "error", "pull", "at - error", "at + error")
 NUM_DRAWN = 30
 """Rows of a plot."""
 
@@ -42,7 +38,7 @@ Constraints = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Impacts(ShownAsText):
+class Impacts(Record, ShownAsText):
     """Impacts of k nuisance parameters on a parameter of interest, the greatest first.
 
     Made by `impacts`. NaN where there is none: of a parameter that a bound holds, or that the data
@@ -142,52 +138,22 @@ class Impacts(ShownAsText):
         return f"{self.names[k]} = {self.values[k]:.4g} ± {self.errors[k].mean():.2g}"
 
     def __str__(self) -> str:
-        table = Table(*("nuisance", "value", "error", "pull", "at - error", "at + error"))
-        below, above = self.shifts.T
-        rows = zip(self.names, self.values, self.errors, self.pulls, below, above, strict=True)
-        for name, value, errors, pull, low, high in rows:
-            table.add_row(
-                name.replace("[", r"\["),
+        rows = [
+            (
+                name,
                 f"{value:.4g}",
                 f"{errors.mean():.3g}",
                 "" if np.isnan(pull) else f"{pull:+.2f}",
-                f"{low:+.3g}",
-                f"{high:+.3g}",
+                *(f"{shift:+.3g}" for shift in shifts),
             )
+            for name, value, errors, pull, shifts in zip(
+                self.names, self.values, self.errors, self.pulls, self.shifts, strict=True
+            )
+        ]
         head = f"{self.poi} = {self.value:.6g} ± {self.error:.3g}, and its shifts"
         failed = int(np.sum(~self.is_converged))
         missing = f"; {failed} of {self.is_converged.size} minima not found" if failed else ""
-        return f"{head}{missing}\n{as_text(table)}"
-
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        content = {each.name: getattr(self, each.name) for each in fields(self)}
-        content |= {"counts": self.counts._asdict(), "work": self.work._asdict()}
-        return records.to_json("Impacts", content)
-
-    @staticmethod
-    def from_json(text: str) -> Impacts:
-        """What `to_json` wrote.
-
-        Raises:
-            MinimumError: the text is something else.
-        """
-        content = records.from_json("Impacts", text)
-        arrays = ("values", "errors", "held", "shifts", "centres", "widths")
-        found: dict[str, Any] = {name: records.array(content[name]) for name in arrays}
-        # No row of a table of two columns would be read as a vector.
-        for name in ("errors", "held", "shifts"):
-            found[name] = found[name].reshape(-1, 2)
-        return Impacts(
-            poi=content["poi"],
-            value=float(content["value"]),
-            error=float(content["error"]),
-            names=tuple(content["names"]),
-            is_converged=np.array(content["is_converged"], bool).reshape(-1, 2),
-            counts=Counts(**content["counts"]),
-            work=Work(**content["work"]),
-            **found,
-        )
+        return f"{head}{missing}\n{as_text(table(HEADER, rows))}"
 
 
 def impacts(
@@ -240,10 +206,9 @@ def impacts(
     """
     result = fit_of(result, "impacts")
     task = result.task("impacts")
-    before = work_of(task.prepared)
     counted = CountedTask(task)
     result = _curved(result, counted)
-    check_near(result, "impacts")
+    result.check_near("impacts")
     interest = _only(poi, result.names)
     numbers = _nuisances(result, interest, nuisances)
     centres, widths = _known(result, constraints or {})
@@ -253,13 +218,17 @@ def impacts(
     best = _best(result, counted, goal)
     ends = best.x[numbers, None] + errors * [-1.0, 1.0]
     held = np.clip(ends, *(bound[numbers, None] for bound in result.bounds))
+    rows = []
     with Meter("impacts", held.size, is_shown=progress) as meter:
-        rows = [
-            _moved(Follower(counted, best, [number], goal), row, interest, meter)
-            for number, row in zip(numbers, held, strict=True)
-        ]
+        for number, ends in zip(numbers, held, strict=True):
+            follower = Follower(counted, best, [number], goal)
+            for value in ends:
+                at = follower.at([value]) if np.isfinite(value) else None
+                shift = np.nan if at is None else at.x[interest] - best.x[interest]
+                rows.append((shift, at is not None and at.is_converged))
+                meter.advance()
     # Of no nuisance parameter, too, a table of two columns.
-    shifts, is_converged = np.array(rows, float).reshape(-1, 2, 2).swapaxes(0, 1)
+    shifts, is_converged = np.array(rows, float).reshape(-1, 2, 2).transpose(2, 0, 1)
     order = np.argsort(-np.nan_to_num(_sizes(shifts), nan=-1.0), kind="stable")
     chosen = numbers[order]
     return Impacts(
@@ -275,7 +244,7 @@ def impacts(
         centres=centres[chosen],
         widths=widths[chosen],
         counts=counted.counts,
-        work=work_of(task.prepared).since(before),
+        work=counted.work,
     )
 
 
@@ -321,21 +290,6 @@ def _best(result: FitResult, counted: CountedTask, goal: float) -> Minimum:
     return found if found.is_converged else first
 
 
-def _moved(
-    follower: Follower, held: np.ndarray, interest: int, meter: Meter
-) -> tuple[list[float], list[bool]]:
-    """Of two values of a nuisance parameter: the shifts, and whether their minima were found."""
-    best = follower.known[0]
-    shifts = []
-    is_converged = []
-    for value in held:
-        found = follower.at([value]) if np.isfinite(value) else None
-        shifts.append(np.nan if found is None else float(found.x[interest] - best.x[interest]))
-        is_converged.append(found is not None and found.is_converged)
-        meter.advance()
-    return shifts, is_converged
-
-
 # --- names ----------------------------------------------------------------------------------------
 
 _KEY = re.compile(r"""\[(['"])(\w+)\1\]""")
@@ -348,14 +302,15 @@ def _named(name: str, names: Sequence[str]) -> dict[int, str]:
     Raises:
         MinimumError: there are none, or several things end so.
     """
+    if name in names:
+        return {names.index(name): ""}
     asked, *plain = [_KEY.sub(r".\2", each) for each in (name, *names)]
     pattern = re.compile(rf"(?:^|\.){re.escape(asked)}(?=$|[\[.])")
     matches = {k: match for k, each in enumerate(plain) if (match := pattern.search(each))}
-    starts = {plain[k][: match.end()] for k, match in matches.items()}
     if not matches:
         raise unknown_element(name, names)
-    if len(starts) > 1 and name not in names:
-        raise several_elements(name, [names[k] for k in matches])
+    if len({plain[k][: match.end()] for k, match in matches.items()}) > 1:
+        raise _several_elements(name, [names[k] for k in matches])
     return {k: plain[k][match.end() :] for k, match in matches.items()}
 
 
@@ -365,12 +320,10 @@ def _only(name: str, names: Sequence[str]) -> int:
     Raises:
         MinimumError: it stands for none, or for several.
     """
-    if name in names:
-        return names.index(name)
-    found = list(_named(name, names))
-    if len(found) > 1:
-        raise several_elements(name, [names[k] for k in found])
-    return found[0]
+    number, *others = _named(name, names)
+    if others:
+        raise _several_elements(name, [names[k] for k in (number, *others)])
+    return number
 
 
 def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
@@ -379,11 +332,13 @@ def _nuisances(result: FitResult, interest: int, nuisances: Any) -> np.ndarray:
         return np.delete(np.arange(len(result.names)), interest)
     found: dict[int, None] = {}
     for name in (nuisances,) if isinstance(nuisances, str) else nuisances:
-        numbers = (
-            [_only(name, result.names)] if name in result.names else [*_named(name, result.names)]
-        )
+        numbers = [*_named(name, result.names)]
         if numbers == [interest]:
-            raise nuisance_of_interest(name)
+            raise MinimumError(
+                f"`impacts` got `{name}` both as the parameter of interest and in `nuisances`, and "
+                "its impact on itself is its error. Nothing was evaluated. Leave it out of "
+                "`nuisances`."
+            )
         found |= dict.fromkeys(number for number in numbers if number != interest)
     return np.array(list(found), int)
 
@@ -393,25 +348,37 @@ def _known(result: FitResult, constraints: Constraints) -> tuple[np.ndarray, np.
     found = np.full((2, len(result.names)), np.nan)
     for name, pair in constraints.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise wrong_nuisance_constraint(name, repr(pair), "it is no pair")
+            raise _wrong_nuisance_constraint(name, repr(pair), "it is no pair")
         for number, rest in _named(name, result.names).items():
             index = _INDEX.fullmatch(rest)
             place = tuple(map(int, index[1].split(","))) if index else ()
-            for row, given in enumerate(pair):
-                found[row, number] = _element(name, np.asarray(given, float), place, rest)
+            for row, given in enumerate(np.asarray(each, float) for each in pair):
+                try:
+                    found[row, number] = given[place] if given.ndim else given
+                except (IndexError, TypeError, ValueError) as error:
+                    seen = f"an array of shape {list(given.shape)}"
+                    reason = f"it does not fit the element `{name}{rest}`"
+                    raise _wrong_nuisance_constraint(name, seen, reason) from error
             if not 0 < found[1, number] < np.inf:
                 seen = f"the standard error {found[1, number]:.6g}"
-                raise wrong_nuisance_constraint(name, seen, "it is no number above zero")
+                raise _wrong_nuisance_constraint(name, seen, "it is no number above zero")
     return found[0], found[1]
 
 
-def _element(name: str, given: np.ndarray, place: tuple[int, ...], rest: str) -> float:
-    if not given.ndim:
-        return float(given)
-    try:
-        return float(given[place])
-    except (IndexError, TypeError) as error:
-        reason = f"it does not fit the element `{name}{rest}`"
-        raise wrong_nuisance_constraint(
-            name, f"an array of shape {list(given.shape)}", reason
-        ) from error
+def _several_elements(name: str, found: Sequence[str]) -> MinimumError:
+    """A name that several elements have."""
+    shown = ", ".join(f"`{each}`" for each in found[:NUM_SHOWN])
+    return MinimumError(
+        f"`impacts` got {name!r}, which may be {shown}. This is usually an array without `[i]`, or "
+        "a name that two models have. Nothing was evaluated. Write the whole name of the one you "
+        "mean."
+    )
+
+
+def _wrong_nuisance_constraint(name: str, seen: str, reason: str) -> MinimumError:
+    """A constraint that gives no pull."""
+    return MinimumError(
+        f"`impacts(constraints=...)` got {seen} for `{name}`: {reason}. Nothing was evaluated. "
+        "Pass the centre and the standard error of the constraint, numbers or arrays of the "
+        'parameter\'s shape: `constraints={"theta": (0.0, 1.0)}`.'
+    )

@@ -1,30 +1,57 @@
-"""Results of fits as JSON, every float to the last bit."""
+"""Results of fits as JSON, every float to the last bit, and as tables."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from types import NoneType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
+from rich.table import Table
 
 import incrax
-from incrax.fit.messages import other_record
+from incrax.errors import MinimumError
 
 FORMAT = 1
 """Of the records; greater where older readers would misunderstand."""
 
 
-def to_json(kind: str, content: Mapping[str, Any]) -> str:
+class Record:
+    """Base of dataclasses that go to and from JSON, whose fields have the types that `revived`
+    knows.
+    """
+
+    def to_json(self) -> str:
+        """Everything, as JSON."""
+        return written(type(self).__name__, contents(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote.
+
+        Raises:
+            MinimumError: the text is something else.
+        """
+        return cls(**fields_of(cls, read(cls.__name__, text)))
+
+
+def contents(record: Any) -> dict[str, Any]:
+    """The public fields of a dataclass."""
+    names = [each.name for each in dataclasses.fields(record) if not each.name.startswith("_")]
+    return {name: getattr(record, name) for name in names}
+
+
+def written(kind: str, content: Mapping[str, Any]) -> str:
     """A record of numbers, texts and arrays as JSON; floats come back to the last bit."""
     head = {"kind": kind, "format": FORMAT, "incrax": incrax.__version__}
-    return json.dumps(
-        {**head, **{name: _plain(value) for name, value in content.items()}}, allow_nan=False
-    )
+    return json.dumps({**head, **_plain(content)}, allow_nan=False)
 
 
-def from_json(kind: str, text: str) -> dict[str, Any]:
-    """What `to_json` wrote.
+def read(kind: str, text: str) -> dict[str, Any]:
+    """What `written` wrote.
 
     Raises:
         MinimumError: it is something else.
@@ -32,18 +59,58 @@ def from_json(kind: str, text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise other_record(f"text that is no JSON ({error})", kind) from error
+        raise _other_record(f"text that is no JSON ({error})", kind) from error
     found = content.get("kind") if isinstance(content, dict) else None
-    if found != kind or content.get("format", np.inf) > FORMAT:
-        seen = f"a record of kind {found!r}" if found != kind else f"format {content.get('format')}"
-        raise other_record(seen, kind)
+    if found != kind:
+        raise _other_record(f"a record of kind {found!r}", kind)
+    if content.get("format", np.inf) > FORMAT:
+        raise _other_record(f"format {content.get('format')}", kind)
     return content
+
+
+def fields_of(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass or a named tuple that a record has, in their types."""
+    hints = get_type_hints(kind)
+    return {name: revived(hints[name], content[name]) for name in hints if name in content}
+
+
+def revived(hint: Any, x: Any) -> Any:
+    """What was written of a value of this type; a list of unknown type is an array."""
+    kinds = [each for each in get_args(hint) if each not in (NoneType, Ellipsis)]
+    origin = get_origin(hint) or hint
+    if x is None:
+        return x
+    if origin is tuple:
+        return tuple(revived(kinds[0], each) for each in x)
+    if origin is dict:
+        return {key: revived(kinds[1], each) for key, each in x.items()}
+    if kinds:  # one of these, or None
+        return revived(kinds[0], x)
+    if hasattr(hint, "_fields"):
+        given = x if isinstance(x, Mapping) else dict(zip(hint._fields, x, strict=False))
+        return hint(**fields_of(hint, given))
+    if isinstance(x, Mapping):
+        return np.zeros(x["shape"])
+    if isinstance(x, list):
+        return _array(x)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint[x]
+    return float(x) if hint is float else x
+
+
+def _array(x: list[Any]) -> np.ndarray:
+    found = np.array(x)
+    return found if found.dtype == bool else np.array(x, np.float64)
 
 
 def _plain(x: Any) -> Any:
     """As JSON knows it; numbers that it has no word for as text."""
+    if isinstance(x, Enum):
+        return x.name
     if isinstance(x, (np.ndarray, np.generic)):
-        x = x.tolist()
+        x = x.tolist() if x.size or x.ndim < 2 else {"shape": x.shape}
+    if hasattr(x, "_asdict"):
+        x = x._asdict()
     if isinstance(x, Mapping):
         return {key: _plain(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
@@ -51,6 +118,21 @@ def _plain(x: Any) -> Any:
     return str(x) if isinstance(x, float) and not np.isfinite(x) else x
 
 
-def array(x: Any) -> np.ndarray:
-    """An array from JSON."""
-    return np.array(x, dtype=np.float64)
+def _other_record(seen: str, expected: str) -> MinimumError:
+    """JSON of something else."""
+    return MinimumError(
+        f"`from_json` got {seen}; it reads what `{expected}.to_json` wrote. Nothing was evaluated."
+    )
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A column of names, and columns of numbers."""
+    made = Table(header[0])
+    for name in header[1:]:
+        made.add_column(name, justify="right")
+    for row in rows:
+        made.add_row(*[cell.replace("[", r"\[") for cell in row])
+    return made

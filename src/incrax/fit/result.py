@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,19 +19,12 @@ from rich.table import Table
 
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
-from incrax.errors import CovarianceError
+from incrax._messages import NUM_SHOWN
+from incrax.errors import CovarianceError, MinimumError
 from incrax.fit import records
 from incrax.fit.box import Box
 from incrax.fit.covariance import Curvature, curvature, is_held_by, left_to_gain
-from incrax.fit.messages import (
-    no_scalar_function,
-    not_a_minimum,
-    other_function,
-    unknown_element,
-    unrecorded_covariance,
-    without_function,
-)
-from incrax.fit.methods import Errors, Interval
+from incrax.fit.methods import Interval, minuit_at
 from incrax.fit.problem import Problem, problem
 from incrax.fit.task import CountedTask, Counts, Task, Work, make_task
 
@@ -113,28 +107,17 @@ class LinearModel(NamedTuple):
     """Which elements are not held by a bound, shape (n,)."""
     is_known: Any
     """Which elements the data determine, shape (n,)."""
+    numbers: np.ndarray | None = None
+    """Of the elements that count, the others being fixed; None: all."""
 
     def of(self, numbers: np.ndarray) -> LinearModel:
         """That of some elements, all others fixed."""
-        return self._replace(
-            inverse=None
-            if self.inverse is None
-            else Part(self.inverse, (numbers[:, None], numbers)),
-            is_free=Part(self.is_free, numbers),
-            is_known=Part(self.is_known, numbers),
-        )
+        return self._replace(numbers=numbers)
 
-
-class Part:
-    """A part of what NumPy makes an array of, which it does when it is asked for."""
-
-    def __init__(self, whole: Any, chosen: Any) -> None:
-        self._whole = whole
-        self._chosen = chosen
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Of shape and type of the part."""
-        return np.asarray(np.asarray(self._whole)[self._chosen], dtype)
+    def part(self, of_elements: Any) -> np.ndarray:
+        """Of an array along all elements, a copy of those that count."""
+        found = np.array(of_elements)
+        return found if self.numbers is None else found[np.ix_(*[self.numbers] * found.ndim)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +193,7 @@ class FitResult(ShownAsText):
 
     def _known(self, what: str) -> Problem:
         if self._problem is None:
-            raise without_function(what)
+            raise _without_function(what)
         return self._problem
 
     def task(self, what: str = "task") -> Task:
@@ -221,9 +204,13 @@ class FitResult(ShownAsText):
                 squares.
         """
         if self._linear is not None:
-            raise no_scalar_function(what)
+            raise MinimumError(
+                f"`{what}` needs a scalar function, and this is a fit of residuals by "
+                "`levenberg_marquardt`. Nothing was evaluated. Pass half the sum of their squares "
+                "to `minimize`, from these `params`."
+            )
         if self._task is None:
-            raise without_function(what)
+            raise _without_function(what)
         return self._task
 
     @property
@@ -260,7 +247,7 @@ class FitResult(ShownAsText):
     def is_held(self) -> np.ndarray:
         """Which elements a bound holds, shape (n,)."""
         if self._linear is not None:
-            return ~np.asarray(self._linear.is_free)
+            return ~self._linear.part(self._linear.is_free)
         return is_held_by(
             self.values, (self.gradient, np.diagonal(self.hessian)), self.bounds, self.errordef
         )
@@ -286,15 +273,19 @@ class FitResult(ShownAsText):
         """
         if self._linear is None:
             return self._curvature.covariance
-        _, inverse, is_free, is_known = self._linear
-        if inverse is None:
-            raise unrecorded_covariance(self.values.size)
+        linear = self._linear
+        if linear.inverse is None:
+            raise CovarianceError(
+                f"The covariance of {self.values.size:,} parameters is not in this record: it was "
+                "too large to be found when the fit was written. All else is here. Fit again from "
+                "these values with the parameters of interest in `wrt`."
+            )
         variance = 1.0
         if not self.is_absolute:
             variance = 2 * self.value / self.num_dof if self.num_dof else np.nan
-        covariance = variance * np.asarray(inverse)
-        for is_good, value in ((is_known, np.inf), (is_free, np.nan)):
-            is_bad = ~np.asarray(is_good)
+        covariance = variance * linear.part(linear.inverse)
+        for is_good, value in ((linear.is_known, np.inf), (linear.is_free, np.nan)):
+            is_bad = ~linear.part(is_good)
             covariance[is_bad] = value
             covariance[:, is_bad] = value
         return covariance
@@ -383,27 +374,42 @@ class FitResult(ShownAsText):
         chosen = names or tuple(
             name for name, is_held in zip(self.names, self.is_held, strict=True) if not is_held
         )
-        found = self.minuit_errors(CountedTask(task), "minos").intervals(chosen, cl)
-        self.intervals.update(found)
-        return found
+        with self.minuit(CountedTask(task), "minos") as minuit:
+            minuit.minos(*chosen, cl=cl)
+            merrors = [minuit.merrors[name] for name in chosen]
+        found = [Interval(each.lower, each.upper, bool(each.is_valid), cl) for each in merrors]
+        self.intervals.update(zip(chosen, found, strict=True))
+        return {name: self.intervals[name] for name in chosen}
 
-    def minuit_errors(self, counted: CountedTask, what: str) -> Errors:
+    def minuit(self, counted: CountedTask, what: str) -> AbstractContextManager[Any]:
         """Minuit at the minimum, over these functions.
 
         Raises:
             MinimumError: it is no minimum.
         """
+        self.check_near(what)
+        hessian = None if np.any(self.is_held) else self.hessian
+        return minuit_at(counted, self.values, hessian, self.errordef, what)
+
+    def check_near(self, what: str) -> None:
+        """Refuse a point that is no minimum to go out from.
+
+        Raises:
+            MinimumError: as it says.
+        """
         if not self.is_near:
-            raise not_a_minimum(what, self.status.value)
-        return Errors(
-            counted, self.values, None if np.any(self.is_held) else self.hessian, self.errordef
-        )
+            raise MinimumError(
+                f"`{what}` goes out from a minimum, and this search ended as: {self.status.value}. "
+                "Its Hessian is needed, positive definite, for a first guess. This is usually a "
+                "search that was stopped, or a parameter that the data do not determine. Minimise "
+                "again from here, or fix that parameter by `wrt`."
+            )
 
     # --- reports ----------------------------------------------------------------------------------
 
     def table(self) -> Table:
         """The free elements with their errors, for a terminal."""
-        columns = {"value": [f"{x:.8g}" for x in self.values]}
+        columns = {"parameter": self.names, "value": [f"{x:.8g}" for x in self.values]}
         with contextlib.suppress(CovarianceError):
             columns["error"] = [f"{x:.3g}" for x in self.errors]
         if self.intervals:
@@ -411,13 +417,7 @@ class FitResult(ShownAsText):
             columns["MINOS"] = [
                 "" if each is None else f"{each.lower:+.3g} {each.upper:+.3g}" for each in found
             ]
-        table = Table()
-        table.add_column("parameter")
-        for name in columns:
-            table.add_column(name, justify="right")
-        for row in zip(self.names, *columns.values(), strict=True):
-            table.add_row(*[cell.replace("[", r"\[") for cell in row])
-        return table
+        return records.table([*columns], zip(*columns.values(), strict=True))
 
     def _head(self) -> str:
         start = f"{self.method}: {self.status.value}, value {self.value:.8g}"
@@ -477,31 +477,17 @@ class FitResult(ShownAsText):
 
         Cost: a Hessian, if none was evaluated yet.
         """
-        content = {name: getattr(self, name) for name in _PLAIN}
-        content |= {
-            "status": self.status.name,
-            "edm": self._edm,
-            "values": self.values,
-            "bounds": self.bounds,
-        }
-        content |= {
-            "intervals": self.intervals,
-            "counts": self.counts._asdict(),
-            "work": self.work._asdict(),
-        }
+        content = {**records.contents(self), "edm": self._edm}
         if self._linear is None:
             content |= {"gradient": self.gradient, "hessian": self.hessian}
-        else:
-            content |= {
-                name: np.asarray(each)
-                for name, each in self._linear._asdict().items()
-                if name != "inverse"
-            }
-            with contextlib.suppress(CovarianceError):
-                content["inverse"] = (
-                    None if self._linear.inverse is None else np.asarray(self._linear.inverse)
-                )
-        return records.to_json("FitResult", content)
+            return records.written("FitResult", content)
+        linear = self._linear
+        content |= {"residuals": self.residuals, "inverse": None}
+        content |= {name: linear.part(getattr(linear, name)) for name in ("is_free", "is_known")}
+        with contextlib.suppress(CovarianceError):
+            if linear.inverse is not None:
+                content["inverse"] = linear.part(linear.inverse)
+        return records.written("FitResult", content)
 
     @staticmethod
     def from_json(
@@ -524,42 +510,29 @@ class FitResult(ShownAsText):
         Raises:
             MinimumError: the text is something else, or the function has other free elements.
         """
-        content = records.from_json("FitResult", text)
-        is_squares = "residuals" in content
-        task = None if fun is None or is_squares else make_task(fun, args, wrt, bounds)
-        given = None if task is None else task.problem
-        if fun is not None and is_squares:
-            given = problem(fun, args, wrt, bounds)
-        box = Box(*map(records.array, content["bounds"]))
-        if given is not None:
-            if bounds is None:
-                given = given._replace(box=box)
-            if list(given.names) != content["names"]:
-                raise other_function(given.names, content["names"])
-        plain = {name: content[name] for name in _PLAIN}
-        plain |= {"value": float(content["value"]), "names": tuple(content["names"])}
-        intervals = {
-            name: Interval(float(a), float(b), *rest)
-            for name, (a, b, *rest) in content["intervals"].items()
-        }
-        found = FitResult(
-            **plain,
-            status=Status[content["status"]],
-            values=records.array(content["values"]),
-            bounds=box,
-            counts=Counts(**content["counts"]),
-            work=Work(**content["work"]),
-            intervals=intervals,
-            _edm=float(content["edm"]),
-            _linear=_linear_of(content) if is_squares else None,
-            _problem=given,
-            _task=None if task is None or given is None else task._replace(problem=given),
-        )
-        if not is_squares:
-            found.keep(
-                gradient=records.array(content["gradient"]),
-                hessian=records.array(content["hessian"]),
-            )
+        content = records.read("FitResult", text)
+        plain = records.fields_of(FitResult, content)
+        linear = None
+        if "residuals" in content:
+            linear = LinearModel(**records.fields_of(LinearModel, content))
+        task = given = None
+        if fun is not None:
+            task = make_task(fun, args, wrt, bounds) if linear is None else None
+            given = problem(fun, args, wrt, bounds) if task is None else task.problem
+            if given.names != plain["names"]:
+                raise MinimumError(
+                    "`from_json` was given a function with the free elements "
+                    f"{', '.join(given.names[:NUM_SHOWN])}, and the fit was of "
+                    f"{', '.join(plain['names'][:NUM_SHOWN])}. Nothing was evaluated. Pass the "
+                    "function, arguments and `wrt` of the fit."
+                )
+            given = given if bounds is not None else given._replace(box=plain["bounds"])
+            task = None if task is None else task._replace(problem=given)
+        edm = float(content["edm"])
+        found = FitResult(**plain, _edm=edm, _linear=linear, _problem=given, _task=task)
+        if linear is None:
+            names = ("gradient", "hessian")
+            found.keep(**{name: records.revived(Any, content[name]) for name in names})
         return found
 
     def judged(self) -> FitResult:
@@ -594,26 +567,20 @@ class FitResult(ShownAsText):
         return found
 
 
-_PLAIN = (
-    "method",
-    "message",
-    "value",
-    "names",
-    "errordef",
-    "num_steps",
-    "num_jacobians",
-    "num_residuals",
-    "num_dof",
-    "is_absolute",
-)
-"""Fields that JSON has words for."""
+def unknown_element(name: Any, names: Sequence[str]) -> MinimumError:
+    """A scan over what is not free."""
+    shown = ", ".join(f"`{each}`" for each in names[:NUM_SHOWN])
+    return MinimumError(
+        f"{name!r} names no free element of this fit. This is usually a typing error, an array "
+        "without `[i]`, or a parameter that `wrt` leaves out. Nothing was evaluated. Free are "
+        f"{shown}."
+    )
 
 
-def _linear_of(content: Mapping[str, Any]) -> LinearModel:
-    inverse = content.get("inverse")
-    return LinearModel(
-        residuals=records.array(content["residuals"]),
-        inverse=None if inverse is None else records.array(inverse),
-        is_free=np.array(content["is_free"], bool),
-        is_known=np.array(content["is_known"], bool),
+def _without_function(what: str) -> MinimumError:
+    """A result that was read from JSON."""
+    return MinimumError(
+        f"`{what}` needs the function, and this result was read from JSON, which holds none. "
+        "Nothing was evaluated. Read it by `from_json(text, fun, *args, wrt=...)` with what was "
+        "minimised."
     )

@@ -6,7 +6,7 @@ In: a `FitResult`, names, grids. Out: a `Scan`, which plots itself and goes to a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ from incrax import Bound
 from incrax._extras import needed
 from incrax._forecast import Forecast
 from incrax._progress import Meter
-from incrax.fit import records
+from incrax.errors import MinimumError
 from incrax.fit.following import Follower, Minimum
-from incrax.fit.messages import failed_minuit, not_a_minimum, same_element, wrong_grid
+from incrax.fit.methods import failed_minuit
 from incrax.fit.minimizing import minimize
+from incrax.fit.records import Record
 from incrax.fit.result import FitResult
-from incrax.fit.task import CountedTask, Counts, Task, Work, work_of
+from incrax.fit.task import CountedTask, Counts, Work
 
 TOLERANCE = 1e-5
 """Of the error definition: the distance to the minimum over the others that is near enough."""
@@ -36,7 +37,7 @@ def _nothing() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class Scan(Record):
     """The function along one element or over two. Made by `profile`, `scan2d` and `contour`.
 
     A contour by Minuit has no grid: `grids` is empty, and so are `values`, `free` and
@@ -128,43 +129,6 @@ class Scan:
             axes.contour(*self.grids, self.rise.T, levels=levels, colors="white", linewidths=0.7)
         axes.figure.colorbar(filled, ax=axes, label="rise above the minimum")
 
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        content = {each.name: getattr(self, each.name) for each in fields(self)}
-        content |= {"counts": self.counts._asdict(), "work": self.work._asdict()}
-        return records.to_json("Scan", content)
-
-    @staticmethod
-    def from_json(text: str) -> Scan:
-        """What `to_json` wrote.
-
-        Raises:
-            MinimumError: the text is something else.
-        """
-        content = records.from_json("Scan", text)
-        for name, read in _READERS.items():
-            content[name] = read(content[name])
-        return Scan(**{each.name: content[each.name] for each in fields(Scan)})
-
-
-def _arrays(given: list[Any]) -> tuple[np.ndarray, ...]:
-    return tuple(map(records.array, given))
-
-
-_READERS = {
-    "axes": tuple,
-    "names": tuple,
-    "minimum": float,
-    "counts": lambda given: Counts(**given),
-    "work": lambda given: Work(**given),
-    "grids": _arrays,
-    "values": records.array,
-    "free": records.array,
-    "is_converged": lambda given: np.array(given, bool),
-    "pieces": _arrays,
-}
-"""How fields come from JSON; the others are as they are there."""
-
 
 # --- scans ----------------------------------------------------------------------------------------
 
@@ -212,10 +176,8 @@ def profile(
         [0.5, 0.0, 0.5]
     """
     result = _minimum(result, "profile")
-    number = result.number(name)
-    points = _grid(result, number, grid, num_points, width)
-    found = _followed(result, [number], points[:, None], tolerance, progress=progress)
-    return _scan(result, (name,), (points,), found)
+    points = _grid(result, result.number(name), grid, num_points, width)
+    return _scan(result, (name,), (points,), tolerance, progress=progress)
 
 
 def scan2d(
@@ -259,12 +221,8 @@ def scan2d(
     sizes = num_points if isinstance(num_points, tuple) else (num_points, num_points)
     given = (None, None) if grids is None else grids
     axes = [_grid(result, *each, width) for each in zip(numbers, given, sizes, strict=True)]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-    if is_minimized:
-        found = _followed(result, numbers, points, tolerance, progress=progress)
-    else:
-        found = _sliced(result, numbers, points, progress=progress)
-    return _scan(result, (first, second), tuple(axes), found)
+    goal = tolerance if is_minimized else None
+    return _scan(result, (first, second), tuple(axes), goal, progress=progress)
 
 
 def contour(
@@ -312,18 +270,20 @@ def contour(
         return replace(scan, cl=cl, level=level, pieces=_lines(scan, level))
     task = result.task("contour")
     counted = CountedTask(task)
-    before = work_of(task.prepared)
-    pieces = (result.minuit_errors(counted, "contour").contour((first, second), cl, num_points),)
+    with result.minuit(counted, "contour") as minuit:
+        points = np.asarray(minuit.mncontour(first, second, cl=cl, size=num_points))
+    if len(points) < 4:
+        raise failed_minuit("contour", f"{max(len(points) - 1, 0)} points were found")
     return Scan(
         axes=(first, second),
         names=result.names,
         minimum=result.value,
         errordef=result.errordef,
         counts=counted.counts,
-        work=work_of(task.prepared).since(before),
+        work=counted.work,
         cl=cl,
         level=level,
-        pieces=pieces,
+        pieces=(points,),
     )
 
 
@@ -348,25 +308,18 @@ def fit_of(result: Any, what: str) -> FitResult:
     return found
 
 
-def check_near(found: FitResult, what: str) -> None:
-    """Refuse a point that is no minimum to go out from.
-
-    Raises:
-        MinimumError: as it says.
-    """
-    if not found.is_near:
-        raise not_a_minimum(what, found.status.value)
-
-
 def _minimum(result: Any, what: str) -> FitResult:
     found = fit_of(result, what)
-    check_near(found, what)
+    found.check_near(what)
     return found
 
 
 def _pair(result: FitResult, first: str, second: str) -> tuple[int, int]:
     if first == second:
-        raise same_element(first)
+        raise MinimumError(
+            f"A scan of two elements got `{first}` twice. Nothing was evaluated. Name two "
+            "different ones."
+        )
     return result.number(first), result.number(second)
 
 
@@ -376,7 +329,7 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
     if grid is None:
         error = result.errors[number]
         if not np.isfinite(error):
-            raise wrong_grid(
+            raise _wrong_grid(
                 result.names[number],
                 "None",
                 f"its standard error is {error}, so that there is no width",
@@ -387,9 +340,9 @@ def _grid(result: FitResult, number: int, grid: Any, num_points: int, width: flo
         return np.linspace(low, high, num_points)
     found = np.asarray(grid, np.float64)
     if found.ndim != 1 or not found.size or not np.all(np.isfinite(found)):
-        raise wrong_grid(result.names[number], repr(grid), "it is no vector of finite numbers")
+        raise _wrong_grid(result.names[number], repr(grid), "it is no vector of finite numbers")
     if np.any((found < lower) | (found > upper)):
-        raise wrong_grid(
+        raise _wrong_grid(
             result.names[number], repr(grid), f"it leaves the bounds ({lower:.6g}, {upper:.6g})"
         )
     return found
@@ -399,10 +352,35 @@ def _scan(
     result: FitResult,
     axes: tuple[str, ...],
     grids: tuple[np.ndarray, ...],
-    found: tuple[CountedTask, list[Minimum], Work],
+    tolerance: float | None,
+    *,
+    progress: bool,
 ) -> Scan:
-    """Minima at the points of a grid, the last axis running fastest."""
-    counted, minima, work = found
+    """The function over a grid, the last axis running fastest; without a tolerance nothing is
+    minimised.
+    """
+    task = result.task("profile")
+    counted = CountedTask(task)
+    held = [result.number(name) for name in axes]
+    points = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
+    follower = Follower(counted, first, held, (tolerance or TOLERANCE) * result.errordef)
+    methods = lambda: () if task.prepared is None else task.prepared.methods.values()
+    forecast = Forecast(methods, len(points))
+    found: dict[int, Minimum] = {}
+    with Meter("scan", len(points), is_shown=progress) as meter:
+        for k in _outward(result, held, points):
+            if tolerance is None:
+                x = first.x.copy()
+                x[held] = points[k]
+                value = counted.value(x)
+                is_finite = bool(np.isfinite(value))
+                found[k] = first._replace(x=x, value=value, is_converged=is_finite)
+            else:
+                found[k] = follower.at(points[k])
+            forecast.advance()
+            meter.advance()
+    minima = [found[k] for k in range(len(points))]
     shape = tuple(map(len, grids))
     return Scan(
         axes=axes,
@@ -410,7 +388,7 @@ def _scan(
         minimum=result.value,
         errordef=result.errordef,
         counts=counted.counts,
-        work=work,
+        work=counted.work,
         grids=grids,
         values=np.array([each.value for each in minima]).reshape(shape),
         free=np.stack([each.x for each in minima]).reshape(*shape, -1),
@@ -418,66 +396,15 @@ def _scan(
     )
 
 
-def _followed(
-    result: FitResult, held: Sequence[int], points: np.ndarray, tolerance: float, *, progress: bool
-) -> tuple[CountedTask, list[Minimum], Work]:
-    """Minima at points, found outward from the minimum so that each has a neighbour."""
-    task = result.task("profile")
-    counted = CountedTask(task)
-    before = work_of(task.prepared)
-    first = Minimum(result.values, result.value, result.gradient, result.hessian, is_converged=True)
-    goal = tolerance * result.errordef
-    follower = Follower(counted, first, held, goal)
-    errors = result.errors[list(held)]
-    distance = np.sum(
-        ((points - result.values[list(held)]) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1
-    )
-    found: dict[int, Minimum] = {}
-    forecast = _forecast(task, len(points))
-    with Meter("scan", len(points), is_shown=progress) as meter:
-        for k in _outward(points, distance, result.values[list(held)]):
-            found[k] = follower.at(points[k])
-            forecast.advance()
-            meter.advance()
-    return counted, [found[k] for k in range(len(points))], work_of(task.prepared).since(before)
-
-
-def _outward(points: np.ndarray, distance: np.ndarray, center: np.ndarray) -> Iterable[int]:
-    """An order of points: of one element first up, then down; of two by distance."""
-    if points.shape[1] > 1:
-        return [int(k) for k in np.argsort(distance, kind="stable")]
-    is_up = points[:, 0] >= center[0]
-    return [int(k) for k in np.lexsort((distance, ~is_up))]
-
-
-def _sliced(
-    result: FitResult, held: Sequence[int], points: np.ndarray, *, progress: bool
-) -> tuple[CountedTask, list[Minimum], Work]:
-    """Values at points, all else at the minimum."""
-    task = result.task("scan2d")
-    counted = CountedTask(task)
-    before = work_of(task.prepared)
-    found = []
-    forecast = _forecast(task, len(points))
-    with Meter("scan", len(points), is_shown=progress) as meter:
-        for point in points:
-            x = result.values.copy()
-            x[list(held)] = point
-            value = counted.value(x)
-            found.append(
-                Minimum(
-                    x, value, result.gradient, result.hessian, is_converged=bool(np.isfinite(value))
-                )
-            )
-            forecast.advance()
-            meter.advance()
-    return counted, found, work_of(task.prepared).since(before)
-
-
-def _forecast(task: Task, num_points: int) -> Forecast:
-    """Of what a task evaluates; methods are made when they are asked for."""
-    prepared = task.prepared
-    return Forecast(lambda: () if prepared is None else prepared.methods.values(), num_points)
+def _outward(result: FitResult, held: Sequence[int], points: np.ndarray) -> Iterable[int]:
+    """An order in which each point has a neighbour: of one element first up, then down; of two by
+    distance.
+    """
+    center = result.values[held]
+    errors = result.errors[held]
+    distance = np.sum(((points - center) / np.where(errors > 0, errors, 1.0)) ** 2, axis=1)
+    is_down = points[:, 0] < center[0] if len(held) == 1 else np.zeros(len(points), bool)
+    return map(int, np.lexsort((distance, is_down)))
 
 
 def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:
@@ -492,3 +419,11 @@ def _lines(scan: Scan, rise: float) -> tuple[np.ndarray, ...]:
     if not lines:
         raise failed_minuit("contour", "the grid does not reach the level")
     return lines
+
+
+def _wrong_grid(name: str, seen: str, reason: str) -> MinimumError:
+    """A grid that cannot be scanned."""
+    return MinimumError(
+        f"A scan of `{name}` got the grid {seen}: {reason}. Nothing was evaluated. Pass a vector "
+        "of values within the bounds."
+    )

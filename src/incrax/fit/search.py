@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from incrax import Incremental, incremental, jacobian
@@ -24,15 +23,13 @@ from incrax.fit import steps
 from incrax.fit.problem import ArgumentLayout, Problem, remembered, weighed_vector
 from incrax.fit.steps import Found, LinearizedPoint, Search, SearchSettings, Setup
 
-Residuals = Callable[[Any], Any]
-
 
 class Maths(NamedTuple):
     """The steps of a search, as they are or compiled."""
 
     looked: Any = steps.looked
-    judged: Any = steps.judged
-    damped: Any = steps.damped
+    looked_by_products: Any = steps.looked_by_products
+    velocity: Any = steps.velocity
     trial: Any = steps.trial
     answered: Any = steps.answered
     found: Any = steps.found
@@ -42,15 +39,75 @@ COMPILED = Maths(*(jax.jit(each, inline=True) for each in Maths()))
 """For linear models of JAX arrays. Inlined, they leave no trace in a program of the whole."""
 
 
+class Evaluations(NamedTuple):
+    """What a search evaluates, functions of a vector and of what is given: all that is fixed, and
+    the roots of the weights.
+    """
+
+    residuals: Any
+    """Shape (m,)."""
+    jacobian: Any
+    """Shape (m, n)."""
+    curvature: Any
+    """r''(v, v), also of v; shape (m,)."""
+
+
+def evaluations(fun: Callable[..., Any], layout: ArgumentLayout) -> Evaluations:
+    """Those of a function, for JAX to trace."""
+
+    def residuals(x: Any, given: Any) -> Any:
+        others, roots = given
+        return weighed_vector(fun(*layout.arguments(x, others)), roots, x.dtype)
+
+    def matrix(x: Any, given: Any) -> Any:
+        return jacobian(lambda x: residuals(x, given))(x)
+
+    def curvature(x: Any, given: Any, v: Any) -> Any:
+        along = lambda x: jax.jvp(lambda x: residuals(x, given), (x,), (v,))[1]
+        return jax.jvp(along, (x,), (v,))[1]
+
+    return Evaluations(residuals, matrix, curvature)
+
+
+@remembered
+def _compiled(fun: Any, layout: ArgumentLayout) -> Evaluations:
+    return Evaluations(*map(jax.jit, evaluations(fun, layout)))
+
+
+def hosted(fun: Any, layout: ArgumentLayout) -> Evaluations:
+    """Those of a function for the host, made once, so that a second fit traces nothing.
+
+    Those of an incremental function have its options, live as long as it does, share its budget of
+    memory, and a second fit finds what the first one saved.
+    """
+    if not isinstance(fun, Incremental):
+        return _compiled(fun, layout)
+    if fun not in _of_incremental:
+        _of_incremental[fun] = remembered(functools.partial(_saving, plain(fun), options_of(fun)))
+    return _of_incremental[fun](layout)
+
+
+def _saving(fun: Any, options: Any, layout: ArgumentLayout) -> Evaluations:
+    made = evaluations(fun, layout)
+    if options.get("memory") is not None:
+        options = {**options, "memory": options["memory"] // len(made)}
+    return Evaluations(
+        incremental(made.residuals, **options),
+        jacobian(made.residuals, **options),
+        incremental(made.curvature, **options),
+    )
+
+
+_of_incremental: WeakKeyDictionary[Incremental[..., Any], Any] = WeakKeyDictionary()
+
+
 class LeastSquares(NamedTuple):
     """One search, whoever drives it: a loop in a program, where all is traced, or the host."""
 
-    residuals: Residuals
-    """Of a vector, shape (m,)."""
+    evaluate: Evaluations
+    given: Any
     look: Callable[[Search], tuple[Search, LinearizedPoint]]
     """The linear model where a search is, and whether that is its end."""
-    curvature: Callable[[Any, Any], Any]
-    """r''(v, v), of x and v."""
     setup: Setup
     maths: Maths = COMPILED
 
@@ -59,11 +116,17 @@ class LeastSquares(NamedTuple):
         """What was asked of the search."""
         return self.setup.settings
 
+    def residuals(self, x: Any) -> Any:
+        """Of a vector, shape (m,)."""
+        return self.evaluate.residuals(x, self.given)
+
     def attempt(self, search: Search, at: LinearizedPoint) -> tuple[Search, Any]:
         """Try a step from a point, without another Jacobian; whether it was taken."""
-        velocity, factor = self.maths.damped(at, search.damping)
-        curvature = self.curvature(at.x, velocity) if self.settings.is_accelerated else None
-        tried = self.maths.trial(at, velocity, factor, curvature, self.setup)
+        velocity = self.maths.velocity(search, at)
+        curvature = None
+        if self.settings.is_accelerated:
+            curvature = self.evaluate.curvature(at.x, self.given, velocity)
+        tried = self.maths.trial(search, at, velocity, curvature, self.setup)
         return self.maths.answered(search, at, tried, self.residuals(tried.x), self.setup)
 
     def found(self, search: Search, at: LinearizedPoint, is_over: Any = True) -> Found:
@@ -72,16 +135,17 @@ class LeastSquares(NamedTuple):
         return self.maths.found(search, at, x, self.residuals(x), self.setup, is_over)
 
 
-def dense(residuals: Residuals, matrix: Any, curvature: Any, setup: Setup) -> LeastSquares:
-    """A search by dense Jacobians, which `matrix` gives at a vector."""
-    look = lambda search: COMPILED.looked(search, residuals(search.x), matrix(search.x), setup)
-    return LeastSquares(residuals, look, curvature, setup)
+def least_squares(evaluate: Evaluations, given: Any, setup: Setup) -> LeastSquares:
+    """A search by dense Jacobians, or by none."""
 
+    def look(search: Search) -> tuple[Search, LinearizedPoint]:
+        residuals = evaluate.residuals(search.x, given)
+        if setup.settings.solver == "matrix-free":
+            fun = jax.tree_util.Partial(evaluate.residuals, given=given)
+            return COMPILED.looked_by_products(search, fun, residuals, setup)
+        return COMPILED.looked(search, residuals, evaluate.jacobian(search.x, given), setup)
 
-def second_derivative(residuals: Residuals, x: Any, v: Any) -> Any:
-    """r''(v, v), shape (m,), for x and v of one structure."""
-    along = lambda x: jax.jvp(residuals, (x,), (v,))[1]
-    return jax.jvp(along, (x,), (v,))[1]
+    return LeastSquares(evaluate, given, look, setup)
 
 
 # --- driven by a loop in a program, in rounds that give the host a moment -------------------------
@@ -97,17 +161,6 @@ class Turn(NamedTuple):
     num_refused: Any
     """Steps refused in a row."""
     is_over: Any
-
-
-def traced(fun: Callable[..., Any], layout: ArgumentLayout, given: Any, setup: Setup) -> Any:
-    """The search of a function, for a program of it."""
-
-    def residuals(x: Any) -> Any:
-        values = fun(*layout.arguments(x, given[0]))
-        return weighed_vector(values, given[1], x.dtype).astype(x.dtype)
-
-    curvature = lambda x, v: second_derivative(residuals, x, v)
-    return dense(residuals, jacobian(residuals), curvature, setup)
 
 
 def looped(squares: LeastSquares, search: Search, max_jacobians: Any) -> Turn:
@@ -171,66 +224,3 @@ def _moved(squares: LeastSquares, search: Search, at: LinearizedPoint) -> Search
         if bool(is_taken):
             return search
     return steps.stalled(search, at, steps.MAX_TRIALS)[0]
-
-
-# --- through the engine ---------------------------------------------------------------------------
-
-
-class HostFunctions(NamedTuple):
-    """What the host evaluates: functions of the free leaves, of what is fixed, and of the roots of
-    the weights.
-    """
-
-    residuals: Incremental[..., Any]
-    jacobian: Incremental[..., Any]
-    curvature: Incremental[..., Any]
-    """Also of the tangents of the free leaves."""
-
-
-def functions(fun: Any, layout: ArgumentLayout) -> HostFunctions:
-    """Residuals, Jacobian and second derivative as incremental functions with the options of the
-    one given.
-
-    Made once, so that a second fit traces nothing. Those of an incremental function live as long as
-    it does, share its budget of memory, and a second fit finds what the first one saved.
-    """
-    if not isinstance(fun, Incremental):
-        return _kept(fun, layout)
-    if fun not in _of_incremental:
-        make = functools.partial(_made, plain(fun), **options_of(fun))
-        _of_incremental[fun] = remembered(make)
-    return _of_incremental[fun](layout)
-
-
-def _made(function: Any, layout: ArgumentLayout, **options: Any) -> HostFunctions:
-    dtype = np.result_type(*layout.dtypes)
-
-    def residuals(leaves: Any, others: Any, roots: Any) -> Any:
-        return weighed_vector(function(*layout.filled(leaves, others)), roots, dtype)
-
-    def curvature(leaves: Any, tangents: Any, others: Any, roots: Any) -> Any:
-        return second_derivative(lambda leaves: residuals(leaves, others, roots), leaves, tangents)
-
-    if options.get("memory") is not None:
-        options["memory"] //= len(HostFunctions._fields)
-    return HostFunctions(
-        incremental(residuals, **options),
-        jacobian(residuals, **options),
-        incremental(curvature, **options),
-    )
-
-
-_kept = remembered(_made)
-_of_incremental: WeakKeyDictionary[Incremental[..., Any], Any] = WeakKeyDictionary()
-
-
-def hosted(made: HostFunctions, task: Problem, roots: Any, setup: Setup) -> LeastSquares:
-    """The search by incremental functions."""
-    given = (task.others, roots)
-    leaves = task.layout.free_leaves
-    return dense(
-        lambda x: made.residuals(leaves(x), *given),
-        lambda x: made.jacobian(leaves(x), *given),
-        lambda x, v: made.curvature(leaves(x), leaves(v), *given),
-        setup,
-    )

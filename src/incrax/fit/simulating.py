@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from incrax import Bound
 from incrax._console import ShownAsText, as_text
 from incrax._extras import needed
 from incrax._progress import Meter
-from incrax.fit.messages import no_data_sets
+from incrax.errors import BindError
 from incrax.fit.minimizing import minimize
+from incrax.fit.records import table
 from incrax.fit.result import element_number
+
+HEADER = ("parameter", "mean", "spread", "mean error", "pull mean", "pull width")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,18 +84,18 @@ class Toys(ShownAsText):
 
     def __str__(self) -> str:
         done = self.is_converged
-        table = Table(*("parameter", "mean", "spread", "mean error", "pull mean", "pull width"))
-        pulls = self.pulls()
-        for k, name in enumerate(self.names):
-            columns = (
-                self.values[done, k].mean(),
-                self.values[done, k].std(),
-                self.errors[done, k].mean(),
-            )
-            table.add_row(
-                name, *(f"{x:.4g}" for x in (*columns, pulls[:, k].mean(), pulls[:, k].std()))
-            )
-        return f"{done.sum()} of {done.size} fits converged\n{as_text(table)}"
+        columns = (
+            self.values[done].mean(axis=0),
+            self.values[done].std(axis=0),
+            self.errors[done].mean(axis=0),
+            self.pulls().mean(axis=0),
+            self.pulls().std(axis=0),
+        )
+        rows = [
+            (name, *(f"{x:.4g}" for x in row))
+            for name, row in zip(self.names, np.transpose(columns), strict=True)
+        ]
+        return f"{done.sum()} of {done.size} fits converged\n{as_text(table(HEADER, rows))}"
 
 
 def toys(
@@ -143,7 +145,11 @@ def toys(
                 results.append(_fitted(model, has_errors, options))
             meter.advance()
     if not results:
-        raise no_data_sets()
+        raise BindError(
+            "`toys(model, data_sets)` got no data set. This is usually a generator that was used "
+            'up before. Nothing was fitted. Pass a list, or a new generator: `({"x": sample(k)} '
+            "for k in range(100))`."
+        )
     values, errors, minima, converged = zip(*results, strict=True)
     return Toys(
         names, np.stack(values), np.stack(errors), np.array(minima), np.array(converged), start

@@ -178,27 +178,46 @@ def looked(
 ) -> tuple[Search, LinearizedPoint]:
     """The dense linear model where the search is, and whether that is its end.
 
-    The Jacobian is one matrix, or blocks of columns of any shape.
+    The Jacobian is of shape (m, n).
     """
-    blocks = [block.reshape(residuals.size, -1) for block in jax.tree.leaves(jacobian)]
-    matrix = jnp.concatenate(blocks, axis=1).astype(search.x.dtype)
     seen = setup.weighed(residuals)
-    left, core = linear.reduced(seen.rows[:, None] * matrix)
-    along = linear.components(left, seen.residuals)
-    is_free = ~setup.box.is_pressed(search.x, along @ core)
-    core = jnp.where(is_free, core, 0)
-    scale = jnp.maximum(search.scale * FORGETTING, jnp.sqrt(jnp.sum(core**2, axis=0)))
-    model = linear.factored(left, core, jnp.where(scale > 0, scale, 1), along)
+    matrix = seen.rows[:, None] * jacobian
+    is_free = ~setup.box.is_pressed(search.x, seen.residuals @ matrix)
+    matrix = jnp.where(is_free, matrix, 0)
+    model = linear.dense(matrix, seen.residuals, search.scale * FORGETTING)
+    is_finite = jnp.all(jnp.isfinite(model.sizes))
+    return linearized(search, residuals, seen, model, is_free, is_finite, setup)
+
+
+def looked_by_products(
+    search: Search, fun: Any, residuals: Any, setup: Setup
+) -> tuple[Search, LinearizedPoint]:
+    """The same without a Jacobian, by a pytree that gives the residuals."""
+    seen = setup.weighed(residuals)
+    gradient = jax.vjp(fun, search.x)[1](seen.rows * seen.residuals)[0]
+    is_free = ~setup.box.is_pressed(search.x, gradient)
+    is_finite = jnp.isfinite(seen.cost) & jnp.all(jnp.isfinite(gradient))
+    # Of zeros a step is zero at once, where no solution would be found.
+    known = jnp.where(is_finite, seen.residuals, 0)
+    model = linear.matrix_free(fun, search.x, seen.rows, known, is_free)
+    return linearized(search, residuals, seen, model, is_free, is_finite, setup)
+
+
+def linearized(
+    search: Search,
+    residuals: Any,
+    seen: Weighed,
+    model: Any,
+    is_free: Any,
+    is_finite: Any,
+    setup: Setup,
+) -> tuple[Search, LinearizedPoint]:
+    """A linear model where the search is, and whether that is its end."""
+    x = search.x
+    newton = setup.box.inside(x + model.step(0.0)) - x
+    gain = (model.moved(newton) ** 2).sum()
     at = LinearizedPoint(
-        search.x,
-        residuals,
-        seen.cost,
-        seen.rows,
-        model,
-        newton=setup.box.inside(search.x + model.newton()) - search.x,
-        gain=jnp.sum(model.along**2),
-        is_free=is_free,
-        is_finite=jnp.all(jnp.isfinite(model.core)),
+        x, residuals, seen.cost, seen.rows, model, newton, gain, is_free, is_finite
     )
     return judged(search, at, setup), at
 
@@ -239,20 +258,15 @@ def judged(search: Search, at: LinearizedPoint, setup: Setup) -> Search:
     )
 
 
-def damped(at: LinearizedPoint, damping: Any) -> tuple[Any, Any]:
-    """The damped step v, shape (n,), and what it was found with."""
-    return at.model.damped(damping)
-
-
 def trial(
-    at: LinearizedPoint, velocity: Any, factor: Any, curvature: Any | None, setup: Setup
+    search: Search, at: LinearizedPoint, velocity: Any, curvature: Any | None, setup: Setup
 ) -> Trial:
     """The step to try, from v and r''(v, v) of shape (m,), or None."""
     model = at.model
     step = velocity
     is_sound = jnp.array(True)
     if curvature is not None:
-        acceleration = 0.5 * model.damped_again(at.rows * curvature, factor)
+        acceleration = 0.5 * model.step(search.damping, at.rows * curvature)
         length = jnp.sqrt(jnp.sum((model.scale * velocity) ** 2))
         bend = jnp.sqrt(jnp.sum((model.scale * acceleration) ** 2))
         is_sound = bend <= MAX_ACCELERATION * length
@@ -311,6 +325,11 @@ def polished(search: Search, at: LinearizedPoint) -> Search:
     return search._replace(x=at.x + at.newton, num_steps=search.num_steps + 1)
 
 
+def velocity(search: Search, at: LinearizedPoint) -> Any:
+    """The damped step v, shape (n,)."""
+    return at.model.step(search.damping)
+
+
 def last(search: Search, at: LinearizedPoint) -> Any:
     """Where a search ends: one undamped step further where that is below the tolerance, for its
     digits.
@@ -318,32 +337,20 @@ def last(search: Search, at: LinearizedPoint) -> Any:
     return jnp.where(search.status == CONVERGED, at.x + at.newton, search.x)
 
 
-class End(NamedTuple):
-    """The point that a search returns, and what was evaluated there."""
-
-    x: Any
-    residuals: Any
-    cost: Any
-
-
-def ended(at: Any, x: Any, residuals: Any, cost: Any) -> End:
-    """The last point, or the one before it where the last step left the region with values."""
-    is_sound = jnp.isfinite(cost)
-    return End(
-        *(
-            jnp.where(is_sound, new, old)
-            for new, old in ((x, at.x), (residuals, at.residuals), (cost, at.cost))
-        )
-    )
-
-
 def found(
     search: Search, at: LinearizedPoint, x: Any, residuals: Any, setup: Setup, is_over: Any
 ) -> Found:
-    """The end of a search, from where it ended and the linear model there."""
-    end = ended(at, x, residuals, setup.weighed(residuals).cost)
+    """The end of a search, from its last point and the linear model before it, where it is if the
+    last step left the region with values.
+    """
+    cost = setup.weighed(residuals).cost
+    chosen = lambda new, old: jnp.where(jnp.isfinite(cost), new, old)
     counts = (search.status, search.num_steps, search.num_jacobians, search.num_residuals)
-    summary = Summary(is_over, *counts, at.model.rank, end.cost)
-    known = at.model.is_known(at.is_free)
-    report = packed((end.x, *summary))
-    return Found(report, end.residuals, at.model.inverse_normal(), at.is_free, known)
+    summary = Summary(is_over, *counts, at.model.rank, chosen(cost, at.cost))
+    return Found(
+        packed((chosen(x, at.x), *summary)),
+        chosen(residuals, at.residuals),
+        at.model.inverse_normal(),
+        at.is_free,
+        at.model.is_known(at.is_free),
+    )

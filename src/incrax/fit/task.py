@@ -7,7 +7,7 @@ of it. Every way to name a function to `minimize` ends here, in `make_task`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import jax
@@ -19,31 +19,11 @@ from incrax._messages import wrong_option
 from incrax.derivatives.selection import as_parameters
 from incrax.derivatives.transforms import options_of, plain
 from incrax.engine.inputs.rows import has_rows
+from incrax.errors import MethodError
 from incrax.fit.box import Box
-from incrax.fit.messages import not_scalar
 from incrax.fit.problem import Problem, check_alone, problem, problem_of
 
 Callback = Callable[[Any, float], "bool | None"]
-
-
-class FlatFunction(Protocol):
-    """A scalar function of a float64 vector of shape (n,), with its derivatives."""
-
-    def value(self, x: Any) -> Any:
-        """The value."""
-        ...
-
-    def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
-        """Both, by one program; the gradient of shape (n,)."""
-        ...
-
-    def hessian(self, x: Any) -> np.ndarray:
-        """The second derivatives, shape (n, n)."""
-        ...
-
-    def hvp(self, x: Any, v: Any) -> np.ndarray:
-        """The Hessian times a vector, shape (n,)."""
-        ...
 
 
 class Task(NamedTuple):
@@ -55,8 +35,10 @@ class Task(NamedTuple):
     """Of the arguments, plain."""
     problem: Problem
     """Start, bounds, and the way between pytrees and vectors."""
-    flat: FlatFunction
-    """Value and derivatives of one vector."""
+    flat: Any
+    """Of a float64 vector of shape (n,): methods `value(x)`, `value_and_gradient(x)`,
+    `hessian(x)`, `hvp(x, v)`, as of `Prepared.flat`.
+    """
     prepared: Prepared | None = None
     """Whose counters tell of the work avoided; None for other evaluations."""
 
@@ -131,8 +113,10 @@ def _check_scalar(task: Task) -> None:
         or leaves[0].shape != ()
         or not jnp.issubdtype(leaves[0].dtype, jnp.floating)
     ):
-        raise not_scalar(
-            ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
+        seen = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or repr(found)
+        raise MethodError(
+            f"`minimize` needs a function that returns one real number, and got {seen} from it. "
+            "Nothing was evaluated. Sum it up, or pass residuals to `levenberg_marquardt`."
         )
 
 
@@ -211,18 +195,27 @@ class CountedTask:
     """
 
     def __init__(
-        self, task: Task, max_calls: float = np.inf, watch: Callable[[], None] | None = None
+        self,
+        task: Task,
+        max_calls: float = np.inf,
+        watch: Callable[[], None] = lambda: None,
+        callback: Callback | None = None,
     ) -> None:
         self.task: Task = task
         self.bounds: Box = task.bounds
-        self._flat: FlatFunction = task.flat
         self.max_calls: float = max_calls
-        self.watch: Callable[[], None] | None = watch
+        self.watch: Callable[[], None] = watch
         self.counts: Counts = Counts()
-        self.callback: Callback | None = None
+        self._before: Work = work_of(task.prepared)
+        self.callback: Callback | None = callback
         self.best: tuple[float, np.ndarray] = (np.inf, task.x)
         self.is_at_limit: bool = False
         self._known: dict[bytes, tuple[float, np.ndarray | None]] = {}
+
+    @property
+    def work(self) -> Work:
+        """What saved values avoided so far."""
+        return work_of(self.task.prepared).since(self._before)
 
     def value(self, x: Any) -> float:
         """The value at a vector."""
@@ -231,7 +224,7 @@ class CountedTask:
         if known is not None:
             return known[0]
         self._count("values")
-        return self._seen(x, float(self._flat.value(x)), None)
+        return self._seen(x, float(self.task.flat.value(x)), None)
 
     def value_and_gradient(self, x: Any) -> tuple[float, np.ndarray]:
         """Value and gradient, shape (n,)."""
@@ -239,7 +232,7 @@ class CountedTask:
         value, gradient = self._known.get(x.tobytes(), (0.0, None))
         if gradient is None:
             self._count("gradients")
-            value, gradient = self._flat.value_and_gradient(x)
+            value, gradient = self.task.flat.value_and_gradient(x)
             self._seen(x, value, gradient)
         return value, gradient.copy()
 
@@ -250,12 +243,12 @@ class CountedTask:
     def hessian(self, x: Any) -> np.ndarray:
         """The second derivatives, shape (n, n)."""
         self._count("hessians")
-        return self._flat.hessian(np.array(x, np.float64))
+        return self.task.flat.hessian(np.array(x, np.float64))
 
     def hvp(self, x: Any, v: Any) -> np.ndarray:
         """The Hessian times a vector, shape (n,)."""
         self._count("products")
-        return self._flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
+        return self.task.flat.hvp(np.array(x, np.float64), np.asarray(v, np.float64))
 
     # --- inner ------------------------------------------------------------------------------------
 
@@ -264,8 +257,7 @@ class CountedTask:
             self.is_at_limit = True
             raise Stopped
         self.counts = self.counts._replace(**{name: getattr(self.counts, name) + 1})
-        if self.watch is not None:
-            self.watch()
+        self.watch()
 
     def _seen(self, x: np.ndarray, value: float, gradient: np.ndarray | None) -> float:
         while len(self._known) > NUM_KNOWN:

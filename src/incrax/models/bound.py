@@ -31,6 +31,7 @@ from incrax.derivatives.transforms import (
     plain,
     value_and_grad,
 )
+from incrax.errors import BindError
 from incrax.explanation.last_call import Explanation
 from incrax.models.functions import (
     Functions,
@@ -40,7 +41,6 @@ from incrax.models.functions import (
     parameter_names,
 )
 from incrax.models.inputs import Inputs, Watcher
-from incrax.models.messages import no_state, nothing_to_train
 from incrax.models.modules import is_module
 from incrax.models.roles import FIXED, STATE, TRAINABLE, Roles
 from incrax.models.table import shown
@@ -205,7 +205,11 @@ class Bound(ShownAsText):
         """
         numbers = self._inputs.numbers(STATE)
         if not numbers:
-            raise no_state("update")
+            raise BindError(
+                '`update` needs inputs with the role "state", and this model has none. The '
+                'model is as it was. Give an input that role: `bind(..., roles={"moments": '
+                '"state"})`.'
+            )
         self._inputs.commit(dict(zip(numbers, self._called("updates"), strict=True)))
 
     def _ready(self, method: str) -> None:
@@ -247,7 +251,11 @@ class Bound(ShownAsText):
             BindError: there are none.
         """
         if not self.trainable_paths:
-            raise nothing_to_train(method)
+            raise BindError(
+                f"`{method}` needs something trainable, and no input of this model is. The model "
+                'is as it was. Give a floating input the role "trainable": `model.set_role("mu", '
+                '"trainable")`.'
+            )
         return self.trainable_paths
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -397,7 +405,7 @@ class Bound(ShownAsText):
     @property
     def transforms(self) -> dict[str, tuple[Any, Any]]:
         """The transforms that were given, from unbounded space and back, by path."""
-        return {path: self._inputs.transforms[path][:2] for path in self._inputs.transformed}
+        return {path: each[:2] for path, each in self._inputs.transforms.items()}
 
     def path(self, name: str) -> str:
         """The path that a name stands for.

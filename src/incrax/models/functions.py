@@ -5,6 +5,7 @@ In: a user's function. Out: functions of all inputs by position, for the engine 
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,18 +16,9 @@ import jax.numpy as jnp
 from incrax.control_flow.tapes.guarded import Guarded
 from incrax.derivatives.selection import type_name
 from incrax.engine.inputs.paths import is_within
-from incrax.models.messages import (
-    guarded_function,
-    missing_inputs,
-    no_updates,
-    not_a_state,
-    not_callable,
-    other_inputs,
-    taken_option,
-    wrong_update,
-)
+from incrax.errors import BindError
 from incrax.models.modules import Opened
-from incrax.models.names import names_of, parts_of
+from incrax.models.names import listed, names_of, parts_of
 
 Function = Callable[..., Any]
 OPTIONS = ("roles", "bounds", "transforms")
@@ -50,36 +42,58 @@ def checked_inputs(fun: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         BindError: the function cannot be called, or its parameters are not those that are given.
     """
     if not callable(fun):
-        raise not_callable(f"{fun!r} of type {type(fun).__name__}")
+        raise BindError(
+            f"`bind(f)` got {fun!r} of type {type(fun).__name__}, which cannot be called. Nothing "
+            "was bound. Pass a function of the inputs."
+        )
     name = _name(fun)
     if isinstance(fun, Guarded):
-        raise guarded_function(name)
-    try:
-        parameters = inspect.signature(fun).parameters
-    except (TypeError, ValueError):
+        raise BindError(
+            f"`bind({name})` got a guarded function, and a bound model traces its function as a "
+            "whole. Nothing was bound. Write the branch with `jax.lax.cond` or `jnp.where`, or set "
+            "the inputs of `guarded(f)` yourself."
+        )
+    parameters = _parameters(fun)
+    if parameters is None:
         return dict(inputs)
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = {key: each for key, each in parameters.items() if each.kind not in kinds}
     required = [key for key, each in named.items() if each.default is inspect.Parameter.empty]
     for option in OPTIONS:
         if option in required:
-            raise taken_option(name, option)
+            raise BindError(
+                f"`bind({name})` cannot bind the parameter `{option}`, because `bind` itself has "
+                "an option of this name. Nothing was bound. Give it another name: `bind(lambda "
+                f"my_{option}, ...: {name}({option}=my_{option}, ...), my_{option}=...)`."
+            )
     missing = [key for key in required if key not in inputs]
     unknown = [key for key in inputs if key not in named]
     has_rest = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     if unknown and not has_rest:
-        raise other_inputs(name, unknown, list(named))
+        near = difflib.get_close_matches(unknown[0], list(named), 1)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise BindError(
+            f"`bind({name})` got {listed(unknown)}, and the function takes {listed(list(named))}. "
+            f"This is usually a typing error. Nothing was bound.{hint}"
+        )
     if missing:
-        raise missing_inputs(name, missing)
+        raise BindError(
+            f"`bind({name})` got no value for {listed(missing)}, and a bound model has a value for "
+            f"each input. Nothing was bound. Pass `bind({name}, {missing[0]}=...)`."
+        )
     return {key: inputs[key] for key in [*(key for key in named if key in inputs), *unknown]}
 
 
 def parameter_names(fun: Function) -> list[str]:
     """Of a function that tells them."""
+    return list(_parameters(fun) or ())
+
+
+def _parameters(fun: Function) -> Mapping[str, inspect.Parameter] | None:
     try:
-        return list(inspect.signature(fun).parameters)
+        return inspect.signature(fun).parameters
     except (TypeError, ValueError):
-        return []
+        return None
 
 
 def _name(fun: Any) -> str:
@@ -119,10 +133,15 @@ def functions_of(
         if not is_pair:
             return out, own
         if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping)):
-            raise no_updates(
+            seen = (
                 f"a {type(out).__name__}"
                 if not isinstance(out, tuple)
                 else f"a tuple of {len(out)}"
+            )
+            raise BindError(
+                'A function of inputs with the role "state" returns a pair: its value, and a '
+                f"mapping of state inputs to their new values. This one returned {seen}. The model "
+                'is as it was. Return `value, {"moments": new_moments}`.'
             )
         given_back = {
             name: opened[name].leaves_of(new) if name in opened else new
@@ -145,15 +164,9 @@ def functions_of(
 
 def _positional_only(fun: Function) -> list[tuple[str, Any]]:
     """Names and defaults."""
-    try:
-        parameters = inspect.signature(fun).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [
-        (each.name, each.default)
-        for each in parameters
-        if each.kind is inspect.Parameter.POSITIONAL_ONLY
-    ]
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = (_parameters(fun) or {}).values()
+    return [(each.name, each.default) for each in parameters if each.kind is kind]
 
 
 def _named(fun: Any, name: str, inputs: Sequence[str]) -> Function:
@@ -176,10 +189,14 @@ def _state_leaves(
         if not any(names.paths[number] in state.ever for number in numbers):
             if name in owning:
                 continue
-            raise not_a_state(path)
+            raise BindError(
+                f"The function returned an update of `{path}`, and nothing there has the role "
+                f'"state". The model is as it was. Give it that role: `bind(..., roles={{{path!r}: '
+                '"state"})`.'
+            )
         old = parts_of(trees, path)[path]
         if jax.tree.structure(tree) != jax.tree.structure(old):
-            raise wrong_update(
+            raise _wrong_update(
                 path, f"the structure {jax.tree.structure(tree)}", str(jax.tree.structure(old))
             )
         for number, new in zip(numbers, jax.tree.leaves(tree), strict=True):
@@ -191,8 +208,16 @@ def _state_leaves(
 def _like(path: str, old: Any, new: Any) -> Any:
     """A new value of a state leaf, in its dtype."""
     if jnp.shape(new) != jnp.shape(old):
-        raise wrong_update(path, type_name(new), type_name(old))
+        raise _wrong_update(path, type_name(new), type_name(old))
     dtype = jax.dtypes.result_type(old)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return new
     return jax.lax.stop_gradient(jnp.asarray(new).astype(dtype))
+
+
+def _wrong_update(path: str, seen: str, expected: str) -> BindError:
+    """An update that does not fit the state."""
+    return BindError(
+        f"The function returned an update of `{path}` of {seen}; the state is of {expected}. The "
+        "model is as it was. Return an update of the same structure and shapes."
+    )

@@ -8,7 +8,7 @@ not all, are fixed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,15 +17,7 @@ import numpy as np
 from incrax.derivatives.flat import FreeElements, element_names, ends
 from incrax.engine.inputs.leaves import descriptor, frozen, is_dynamic
 from incrax.engine.inputs.paths import is_within
-from incrax.errors import UnknownInputError
-from incrax.models.messages import (
-    no_element,
-    other_definition,
-    other_structure,
-    overlapping_names,
-    wrong_element_role,
-    wrong_size,
-)
+from incrax.errors import BindError, InputValueError, UnknownInputError
 from incrax.models.modules import Opened, opened, unwrapped
 from incrax.models.names import Names, names_of, parts_of, with_part
 from incrax.models.roles import (
@@ -40,7 +32,7 @@ from incrax.models.roles import (
     fitted,
     roles_of,
 )
-from incrax.models.unbounded import Bounds, Transform, bounds_of, transforms_of
+from incrax.models.unbounded import Bounds, Transform, bounds_of, transform_into, transforms_of
 
 Watcher = Callable[[tuple[str, ...]], None]
 
@@ -67,13 +59,7 @@ class Inputs:
         self.masks: dict[str, np.ndarray] = {}
         leaves = list(map(as_parameter, leaves, self.roles))
         self.bounds: dict[str, Bounds] = bounds_of(self.names, leaves, self.roles, bounds)
-        self.transforms: dict[str, Transform] = transforms_of(
-            self.names, self.roles, transforms, self.bounds
-        )
-        asked = [self.names.path(name) for name in transforms or {}]
-        self.transformed: list[str] = [
-            path for path in self.transforms if any(is_within(path, x) for x in asked)
-        ]
+        self.transforms: dict[str, Transform] = transforms_of(self.names, self.roles, transforms)
         rows = zip(self.names.paths, leaves, self.roles, strict=True)
         self.leaves = [_held(path, leaf, role) for path, leaf, role in rows]
         self.watchers: list[Watcher] = []
@@ -106,10 +92,7 @@ class Inputs:
 
     def with_leaves(self, role: str, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """All leaves, with other values for those of a role."""
-        found = list(leaves)
-        for number, value in zip(self.numbers(role), values, strict=True):
-            found[number] = value
-        return found
+        return replaced(leaves, self.numbers(role), values)
 
     def paths(self, role: str) -> tuple[str, ...]:
         """Their paths."""
@@ -132,6 +115,12 @@ class Inputs:
         path = self.path(name)
         found = parts_of(self.trees, path)[path]
         return self.opened[path].build(found) if path in self.opened else unwrapped(found)
+
+    def transform(self, path: str) -> Transform | None:
+        """Of the leaf at a path: as given, else from its bounds."""
+        if path in self.bounds and path not in self.transforms:
+            return transform_into(self.bounds[path])
+        return self.transforms.get(path)
 
     def masks_of(self, paths: Sequence[str]) -> list[np.ndarray]:
         """Which elements of some leaves are trainable: an array of booleans for each, in the order
@@ -197,9 +186,7 @@ class Inputs:
         owners = [name for name in names.inputs if not set(names.numbers(name)).isdisjoint(numbers)]
 
         def shaped(results: Sequence[Any]) -> dict[str, Any]:
-            leaves: list[Any] = [None] * count
-            for number, result in zip(numbers, results, strict=True):
-                leaves[number] = result
+            leaves = replaced([None] * count, numbers, results)
             trees = dict(zip(names.inputs, jax.tree.unflatten(names.treedef, leaves), strict=True))
             return {name: trees[name] for name in owners}
 
@@ -213,7 +200,7 @@ class Inputs:
         """
         expected = jax.tree.structure(self.tree(self.leaves_of(TRAINABLE)))
         if jax.tree.structure(dict(tree)) != expected:
-            raise other_structure(
+            raise _other_structure(
                 "the trainable inputs", str(jax.tree.structure(dict(tree))), str(expected)
             )
         return [
@@ -233,7 +220,11 @@ class Inputs:
         free = self.free
         x = np.asarray(x)
         if x.shape != free.numbers.shape:
-            raise wrong_size(list(x.shape), free.numbers.size)
+            raise InputValueError(
+                f"A vector of shape {list(x.shape)} was given for {free.numbers.size} trainable "
+                f"elements. The model is as it was. Pass one of shape [{free.numbers.size}], in "
+                "the order of `model.names`."
+            )
         return dict(zip(self.paths(TRAINABLE), cuts.split(free.whole(x)), strict=True))
 
     # --- changes ----------------------------------------------------------------------------------
@@ -245,24 +236,21 @@ class Inputs:
             UnknownInputError: a name stands for nothing, or for several things.
             InputValueError: a value does not fit, or two names overlap.
         """
-        by_path = {
-            self.path(name): self._given(self.path(name), value) for name, value in values.items()
-        }
-        _check_disjoint([*map(self.path, values)])
+        paths = [self.path(name) for name in values]
+        _check_disjoint(paths)
         found: dict[str, Any] = {}
         trees = self.trees
-        for path, value in by_path.items():
+        for path, value in zip(paths, values.values(), strict=True):
+            given = self._given(path, value)
             if self._is_data(path):
-                trees = with_part(trees, path, _all_held(path, value))
+                trees = with_part(trees, path, _all_held(path, given))
             else:
-                found.update(self._checked(path, value))
+                found.update(self._checked(path, given))
         self._adopt(trees)
         names = self.names
-        self.commit({names.number(path): leaf for path, leaf in found.items()}, by_path)
+        self.commit({names.number(path): leaf for path, leaf in found.items()}, paths)
 
-    def commit(
-        self, leaves: Mapping[int, Any], paths: Sequence[str] | Mapping[str, Any] = ()
-    ) -> None:
+    def commit(self, leaves: Mapping[int, Any], paths: Iterable[str] = ()) -> None:
         """Give leaves new values, which fit, and tell who watches."""
         for number, leaf in leaves.items():
             self.leaves[number] = as_was(self.leaves[number], leaf)
@@ -271,20 +259,15 @@ class Inputs:
             watcher(told)
 
     def parts(self, names: Sequence[str]) -> dict[str, Any]:
-        """What `put_back` takes: the present values and roles of some parts."""
-        return {
-            path: (parts_of(self.trees, path)[path], self._roles_within(path))
-            for path in map(self.path, names)
-        }
+        """What `put_back` takes: the present values of some parts."""
+        return {path: parts_of(self.trees, path)[path] for path in map(self.path, names)}
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Give parts their earlier values back, which fitted, and tell who watches."""
         trees = self.trees
-        roles = {}
-        for path, (value, known) in parts.items():
+        for path, value in parts.items():
             trees = with_part(trees, path, value)
-            roles |= known
-        self._adopt(trees, roles)
+        self._adopt(trees)
         self.commit({}, parts)
 
     def values(self) -> tuple[Any, ...]:
@@ -335,7 +318,13 @@ class Inputs:
     def _set_element_role(self, path: str, index: tuple[int, ...], role: str) -> None:
         number = self.names.number(path)
         if role not in (TRAINABLE, FIXED) or self.roles[number] not in (TRAINABLE, FIXED):
-            raise wrong_element_role(path, index, role, self.roles[number])
+            name = f"{path}{list(index)}"
+            raise BindError(
+                f"`{name}` was to have the role {role!r}, and `{path}` has the role "
+                f'{self.roles[number]!r}. Elements of one array differ only in being "trainable" '
+                'or "fixed": the others are roles of whole arrays. The model is as it was. Give '
+                "the array itself one of these two roles first, or pass two arrays."
+            )
         (mask,) = self.masks_of([path])
         mask = mask.copy()
         mask[index] = role == TRAINABLE
@@ -369,7 +358,16 @@ class Inputs:
         shape = np.shape(self.leaves[self.names.number(path)]) if path in self.names.paths else ()
         is_inside = [-size <= k < size for k, size in zip(index, shape, strict=False)]
         if len(index) > len(shape) or not all(is_inside):
-            raise no_element(name, path, shape)
+            if not shape:
+                raise UnknownInputError(
+                    f"`{name}` names no element: `{path}` is no array. The model is as it was. "
+                    f"Write `{path}`."
+                )
+            raise UnknownInputError(
+                f"`{name}` names no element: `{path}` is of shape {list(shape)}. This is usually "
+                "an index that counts from 1. The model is as it was. Indices count from 0, one "
+                "for each axis."
+            )
         return path, index
 
     def _own_roles(self) -> dict[str, str]:
@@ -383,21 +381,22 @@ class Inputs:
         if found is None:
             return value
         if path in self.opened and found.definition != self.opened[path].definition:
-            raise other_definition(path)
+            raise InputValueError(
+                f"`{path}` was to be set to a module that is defined in another way: another "
+                "class, other layers, or another mode of training and evaluation. The model is as "
+                "it was. Bind a new model of it."
+            )
         return found.tree
 
     def _is_data(self, path: str) -> bool:
         return all(self.roles[number] == DATA for number in self.names.numbers(path))
-
-    def _roles_within(self, path: str) -> dict[str, str]:
-        return {self.names.paths[number]: self.roles[number] for number in self.names.numbers(path)}
 
     def _checked(self, path: str, value: Any) -> dict[str, Any]:
         """Leaves at and below a path, in the types of those that they replace."""
         old = jax.tree.structure(parts_of(self.trees, path)[path])
         new = jax.tree.structure(value)
         if old != new:
-            raise other_structure(f"`{path}`", str(new), str(old))
+            raise _other_structure(f"`{path}`", str(new), str(old))
         found = {}
         for number, leaf in zip(self.names.numbers(path), jax.tree.leaves(value), strict=True):
             name = self.names.paths[number]
@@ -406,13 +405,21 @@ class Inputs:
                 self.bounds[name].hold(name, found[name])
         return found
 
-    def _adopt(self, trees: Mapping[str, Any], roles: Mapping[str, str] | None = None) -> None:
-        """Take other trees; what is new in them is data."""
-        known = {**(roles or {}), **dict(zip(self.names.paths, self.roles, strict=True))}
+    def _adopt(self, trees: Mapping[str, Any]) -> None:
+        """Take other trees; what is new in them is data, whose structure alone may change."""
+        known = dict(zip(self.names.paths, self.roles, strict=True))
         self.leaves = jax.tree.leaves(tuple(trees.values()))
         if jax.tree.structure(tuple(trees.values())) != self.names.treedef:
             self.names = names_of(trees)
             self.roles = tuple(known.get(path, DATA) for path in self.names.paths)
+
+
+def replaced(leaves: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """Leaves with other values at some places."""
+    found = list(leaves)
+    for number, value in zip(numbers, values, strict=True):
+        found[number] = value
+    return found
 
 
 def _as_tree(value: Any) -> Any:
@@ -424,7 +431,10 @@ def _check_disjoint(paths: Sequence[str]) -> None:
     for number, path in enumerate(paths):
         for other in paths[:number]:
             if is_within(path, other) or is_within(other, path):
-                raise overlapping_names(other, path)
+                raise InputValueError(
+                    f"`{other}` and `{path}` were to be set at once, and one is part of the other. "
+                    "The model is as it was. Set one of them."
+                )
 
 
 def _all_held(path: str, tree: Any) -> Any:
@@ -444,3 +454,12 @@ def _held(path: str, leaf: Any, role: str) -> Any:
     ):
         return leaf
     return frozen(leaf) if role == DATA else leaf.copy()
+
+
+def _other_structure(path: str, seen: str, expected: str) -> InputValueError:
+    """A value of another tree structure."""
+    return InputValueError(
+        f"{path} has the structure {expected} and was to be set to one of {seen}. The model is as "
+        'it was. Pass the same structure, or bind a new model; only inputs with the role "data" '
+        "may change theirs."
+    )

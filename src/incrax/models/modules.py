@@ -17,70 +17,58 @@ from incrax.models.roles import DATA, STATE, TRAINABLE, Static
 
 
 class Opened(NamedTuple):
-    """A value with modules in it as a pytree."""
-
-    tree: Any
-    roles: Any
-    """What modules say of their leaves, in the structure of `tree`; None where nothing is said."""
-    definition: tuple[Any, ...]
-    """What of the modules is no leaf."""
-    has_updates: bool
-    """Whether a call changes modules in place."""
-    build: Callable[[Any], Any]
-    """The value with other leaves."""
-    leaves_of: Callable[[Any], Any]
-    """The tree of such a value, after its modules were called."""
-
-
-class _Part(NamedTuple):
-    """One module, or a leaf outside of all."""
+    """A value with modules in it as a pytree; also one module, or a leaf outside of all."""
 
     tree: Any
     roles: Any = None
+    """What modules say of their leaves, in the structure of `tree`; None where nothing is said."""
     definition: Any = None
+    """What of the modules is no leaf."""
+    has_updates: bool = False
+    """Whether a call changes modules in place."""
     build: Callable[[Any], Any] = lambda tree: tree
+    """The value with other leaves."""
     leaves_of: Callable[[Any], Any] = lambda value: value
+    """The tree of such a value, after its modules were called."""
 
 
 def opened(value: Any) -> Opened | None:
     """A value as a pytree; None if no module is in it."""
     flax = sys.modules.get("flax.nnx")
     equinox = sys.modules.get("equinox")
-    kinds = tuple(library.Module for library in (flax, equinox) if library is not None)
-    if not kinds:
-        return None
+    openers = {
+        library.Module: opener
+        for library, opener in ((flax, _flax_part), (equinox, _equinox_part))
+        if library is not None
+    }
+    kinds = tuple(openers)
     outer, treedef = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, kinds))
     if not any(isinstance(each, kinds) for each in outer):
         return None
-    is_flax = [flax is not None and isinstance(each, flax.Module) for each in outer]
-    parts = [
-        _flax_part(flax, each)
-        if is_one
-        else _equinox_part(each)
-        if isinstance(each, kinds)
-        else _Part(each)
-        for each, is_one in zip(outer, is_flax, strict=True)
-    ]
+
+    def part_of(each: Any) -> Opened:
+        return next(
+            (make(each) for kind, make in openers.items() if isinstance(each, kind)), Opened(each)
+        )
+
+    parts = [part_of(each) for each in outer]
+    joined = lambda values: jax.tree.unflatten(treedef, list(values))
 
     def build(tree: Any) -> Any:
         trees = treedef.flatten_up_to(tree)
-        return jax.tree.unflatten(
-            treedef, [part.build(each) for part, each in zip(parts, trees, strict=True)]
-        )
+        return joined(part.build(each) for part, each in zip(parts, trees, strict=True))
 
     def leaves_of(built: Any) -> Any:
         values = treedef.flatten_up_to(built)
-        return jax.tree.unflatten(
-            treedef, [part.leaves_of(each) for part, each in zip(parts, values, strict=True)]
-        )
+        return joined(part.leaves_of(each) for part, each in zip(parts, values, strict=True))
 
     return Opened(
-        tree=jax.tree.unflatten(treedef, [part.tree for part in parts]),
-        roles=jax.tree.unflatten(treedef, [part.roles for part in parts]),
-        definition=tuple(part.definition for part in parts),
-        has_updates=any(is_flax),
-        build=build,
-        leaves_of=leaves_of,
+        joined(part.tree for part in parts),
+        joined(part.roles for part in parts),
+        tuple(part.definition for part in parts),
+        any(part.has_updates for part in parts),
+        build,
+        leaves_of,
     )
 
 
@@ -89,20 +77,24 @@ def unwrapped(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.value if isinstance(leaf, Static) else leaf, tree)
 
 
-def _equinox_part(module: Any) -> _Part:
+def _equinox_part(module: Any) -> Opened:
     """Python numbers in a module are settings (`inference`, a rate of dropout), as they are for
     Equinox.
     """
     wrap = lambda leaf: Static(leaf) if type(leaf) in (bool, int, float, complex) else leaf
-    return _Part(
-        jax.tree.map(wrap, module), None, None, unwrapped, lambda built: jax.tree.map(wrap, built)
-    )
+    wrapped = lambda built: jax.tree.map(wrap, built)
+    return Opened(wrapped(module), build=unwrapped, leaves_of=wrapped)
 
 
-def _flax_part(nnx: Any, module: Any) -> _Part:
+def _flax_part(module: Any) -> Opened:
+    """Parameters are trained, statistics and the states of generators are updated."""
+    nnx = sys.modules["flax.nnx"]
     definition, state = nnx.split(module)
     is_variable = lambda each: isinstance(each, nnx.Variable)
-    roles = jax.tree.map(lambda each: _role(nnx, each), state, is_leaf=is_variable)
+    role = lambda each: (
+        TRAINABLE if isinstance(each, nnx.Param) else STATE if is_variable(each) else DATA
+    )
+    roles = jax.tree.map(role, state, is_leaf=is_variable)
 
     def build(tree: Any) -> Any:
         fresh = jax.tree.map(lambda each: each, state)
@@ -110,16 +102,8 @@ def _flax_part(nnx: Any, module: Any) -> _Part:
         return nnx.merge(definition, fresh)
 
     leaves_of = lambda built: nnx.to_pure_dict(nnx.state(built))
-    return _Part(nnx.to_pure_dict(state), nnx.to_pure_dict(roles), definition, build, leaves_of)
-
-
-def _role(nnx: Any, variable: Any) -> str:
-    """Of a variable: parameters are trained, statistics and the states of generators are
-    updated.
-    """
-    if isinstance(variable, nnx.Param):
-        return TRAINABLE
-    return STATE if isinstance(variable, nnx.Variable) else DATA
+    pure = nnx.to_pure_dict
+    return Opened(pure(state), pure(roles), definition, True, build, leaves_of)
 
 
 def is_module(value: Any) -> bool:

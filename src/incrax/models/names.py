@@ -5,14 +5,16 @@ In: inputs by name, pytrees. Out: paths of their leaves, and what a user's name 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import DictKey, GetAttrKey, keystr, tree_flatten_with_path
 
+from incrax._messages import NUM_SHOWN
 from incrax.engine.inputs.paths import is_within
-from incrax.models.messages import ambiguous_name, unknown_name
+from incrax.errors import AmbiguousInputError, UnknownInputError
 
 
 class Names(NamedTuple):
@@ -34,10 +36,22 @@ class Names(NamedTuple):
             return name
         found = self.short.get(name, ())
         if len(found) > 1:
-            raise ambiguous_name(name, found)
+            raise AmbiguousInputError(
+                f"`{name}` may be {listed(found)}. The model is as it was. Write the whole path of "
+                "the one you mean."
+            )
         if not found:
-            paths = [path for path in self.paths if path not in self.inputs]
-            raise unknown_name(name, [*self.inputs, *paths], list(self.short))
+            known = list(dict.fromkeys((*self.inputs, *self.paths)))
+            near = difflib.get_close_matches(name, [*known, *self.short], 1)
+            hint = (
+                f"Did you mean `{near[0]}`?"
+                if near
+                else "Use an input's name, a path as `print(model)` shows it, or its end."
+            )
+            raise UnknownInputError(
+                f"`{name}` names no input of this model, which has "
+                f"{listed(known)}. The model is as it was. {hint}"
+            )
         return found[0]
 
     def numbers(self, path: str) -> list[int]:
@@ -115,3 +129,9 @@ def _children(name: str, tree: Any) -> list[tuple[str, Any]]:
     """The parts of a tree one level below, with their paths; none of a leaf."""
     pairs = tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     return [(f"{name}{keystr(keys)}", part) for keys, part in pairs if keys]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as messages show them."""
+    rest = f", and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
+    return (", ".join(f"`{name}`" for name in names[:NUM_SHOWN]) or "none") + rest

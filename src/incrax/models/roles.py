@@ -14,7 +14,7 @@ import numpy as np
 
 from incrax.derivatives.selection import is_python_int, type_name
 from incrax.engine.inputs.leaves import has_tracer, is_dynamic
-from incrax.models.messages import cannot_train, other_type, traced_value, wrong_role, wrong_roles
+from incrax.errors import BindError, InputValueError
 from incrax.models.names import Names
 
 TRAINABLE, FIXED, STATE, DATA = ROLES = ("trainable", "fixed", "state", "data")
@@ -69,7 +69,10 @@ def roles_of(
         said = [roles(path, leaf) for path, leaf in _pairs(names, leaves)]
         found = [word or role for word, role in zip(said, found, strict=True)]
     elif roles is not None and not isinstance(roles, Mapping):
-        raise wrong_roles(roles)
+        raise BindError(
+            f"`bind(roles=...)` got {roles!r}. Nothing was bound. Pass a mapping of names to "
+            'roles, `roles={"x": "data"}`, or a function (path, leaf) -> role.'
+        )
     else:
         parts = {names.path(name): role for name, role in (roles or {}).items()}
         for path in sorted(parts, key=len):
@@ -91,9 +94,17 @@ def check_role(path: str, leaf: Any, role: Any) -> None:
         BindError: as it says.
     """
     if role not in ROLES:
-        raise wrong_role(path, role, ROLES)
+        shown = ", ".join(f'"{role}"' for role in ROLES)
+        raise BindError(
+            f"`bind(roles=...)` gives `{path}` the role {role!r}. The model is as it was. Use one "
+            f"of {shown}."
+        )
     if role == TRAINABLE and not _can_move(leaf):
-        raise cannot_train(path, type_name(leaf))
+        raise BindError(
+            f"`{path}` of type {type_name(leaf)} cannot be trainable, because it has no "
+            "derivative. This is usually a number without a decimal point. The model is as it was. "
+            'Write 1.0 instead of 1, or give it the role "fixed" or "data".'
+        )
 
 
 def _can_move(leaf: Any) -> bool:
@@ -124,9 +135,9 @@ def fitted(path: str, old: Any, new: Any) -> Any:
         new = np.asarray(new)
     dtype = jax.dtypes.result_type(old)
     if isinstance(new, np.ndarray) and new.dtype.kind in "USOMmV":
-        raise other_type(path, type(given).__name__, type_name(old))
+        raise _other_type(path, type(given).__name__, type_name(old))
     if new.shape != np.shape(old) or not _is_kept(new.dtype, dtype):
-        raise other_type(path, type_name(new), type_name(old))
+        raise _other_type(path, type_name(new), type_name(old))
     if isinstance(old, (bool, int, float, complex)):
         return type(old)(new)
     if isinstance(old, jax.Array):
@@ -141,9 +152,13 @@ def check_value(path: str, shaped: Any, value: Any) -> None:
         InputValueError: as it says.
     """
     if has_tracer([value]):
-        raise traced_value(path)
+        raise InputValueError(
+            f"`{path}` was to be set to a traced value, which has no number. This is usually a "
+            "call of `set` inside `jax.jit` or `jax.grad`. The model is as it was. Set it outside; "
+            "inside compiled code, pass the value to the function itself."
+        )
     if shaped is not None and np.shape(value) != np.shape(shaped):
-        raise other_type(path, type_name(value), type_name(shaped))
+        raise _other_type(path, type_name(value), type_name(shaped))
 
 
 def as_was(old: Any, new: Any) -> Any:
@@ -163,3 +178,11 @@ def _is_kept(new: Any, old: Any) -> bool:
         [k for k, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind)] for dtype in (new, old)
     ]
     return new == old if not all(ranks) else ranks[0] <= ranks[1]
+
+
+def _other_type(path: str, seen: str, expected: str) -> InputValueError:
+    """A value of another shape, or whose dtype would lose something."""
+    return InputValueError(
+        f"`{path}` is of type {expected} and was to be set to {seen}. The model is as it was. Pass "
+        'a value of the same shape and kind; only inputs with the role "data" may change theirs.'
+    )

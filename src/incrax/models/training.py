@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from incrax.engine.inputs.leaves import is_dynamic
 from incrax.engine.inputs.rows import as_plain
+from incrax.errors import BindError
 from incrax.models.functions import Functions
 from incrax.models.inputs import Inputs
-from incrax.models.messages import roles_changed, wrong_choice
 from incrax.models.roles import STATE, TRAINABLE
 
 WHEN = ("before", "after", "never")
@@ -41,7 +41,11 @@ class Training:
     def __init__(self, inputs: Inputs, functions: Functions, optimizer: Any, updates: str) -> None:
         """See `Bound.training`."""
         if updates not in WHEN:
-            raise wrong_choice("updates", updates, WHEN)
+            shown = ", ".join(f'"{word}"' for word in WHEN)
+            raise BindError(
+                f"`training(updates=...)` got {updates!r}. The model is as it was. Use one of "
+                f"{shown}."
+            )
         self._inputs = inputs
         self._fitted = _fitted(inputs)
         self._optimizer_state = optimizer.init(self._trained())
@@ -60,16 +64,15 @@ class Training:
         if values or named:
             inputs.set({**(values or {}), **named})
         if _fitted(inputs) != self._fitted:
-            raise roles_changed()
-        statics = tuple(None if is_dynamic(leaf) else leaf for leaf in inputs.leaves)
-        is_other = [
-            role != TRAINABLE and is_dynamic(leaf)
-            for role, leaf in zip(inputs.roles, inputs.leaves, strict=True)
-        ]
-        others = [
-            as_plain(leaf) if is_one else None
-            for is_one, leaf in zip(is_other, inputs.leaves, strict=True)
-        ]
+            raise BindError(
+                "Roles of the model changed since `training` was called, and its steps are those "
+                "of the earlier roles. The model is as it was. Call `model.training(optimizer)` "
+                "again."
+            )
+        is_value = [is_dynamic(leaf) for leaf in inputs.leaves]
+        leaves = list(zip(is_value, inputs.leaves, strict=True))
+        statics = tuple(None if is_one else leaf for is_one, leaf in leaves)
+        others = [as_plain(leaf) if is_one else None for is_one, leaf in leaves]
         key = (inputs.names.treedef, statics)
         loss, stepped, state, self._optimizer_state = self._step(
             key, self._trained(), others, self._optimizer_state

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from incrax.models.messages import not_a_role_for, outside, wrong_pair
+from incrax.errors import BindError, InputValueError
 from incrax.models.names import Names
 from incrax.models.roles import DATA, FIXED, TRAINABLE
 
@@ -41,14 +41,16 @@ class Bounds(NamedTuple):
             InputValueError: some element is; NaN is not.
         """
         value = np.asarray(value)
-        for at in (
-            zip(*np.nonzero((value < self.low) | (value > self.high)), strict=True)
-            if value.shape
-            else [()]
-        ):
-            if value[at] < self.low[at] or value[at] > self.high[at]:
-                name = f"{path}{[int(k) for k in at]}" if at else path
-                raise outside(name, value[at], self.low[at], self.high[at])
+        is_outside = (value < self.low) | (value > self.high)
+        if not is_outside.any():
+            return
+        at = tuple(np.argwhere(is_outside)[0].tolist())
+        name = f"{path}{list(at)}" if at else path
+        raise InputValueError(
+            f"`{name}` was to be set to {value[at]:.6g}, outside of its bounds "
+            f"({self.low[at]:.6g}, {self.high[at]:.6g}). The model is as it was. Set a value "
+            "inside, or bind the model with wider bounds."
+        )
 
     def nearest(self, value: Any) -> Any:
         """The nearest value inside."""
@@ -67,27 +69,37 @@ def bounds_of(
     """
     found = {}
     for path, pair in _by_path(names, given, "bounds"):
-        low = -np.inf if pair[0] is None else pair[0]
-        high = np.inf if pair[1] is None else pair[1]
-        if not np.all(np.asarray(low) < np.asarray(high)):
-            raise wrong_pair("bounds", path, pair, "the lower bound is not below the upper one")
         for number in _fitted(names, path, roles, "bounds"):
-            shape = np.shape(leaves[number])
             dtype = _dtype_of(leaves[number])
             if np.issubdtype(dtype, np.complexfloating):
                 raise wrong_pair("bounds", path, pair, "complex numbers have no order")
             try:
-                bounds = Bounds(
-                    np.broadcast_to(low, shape).astype(dtype),
-                    np.broadcast_to(high, shape).astype(dtype),
-                )
+                bounds = bounds_from(pair, np.shape(leaves[number]), dtype)
             except ValueError as error:
-                raise wrong_pair(
-                    "bounds", path, pair, f"it does not fit the shape {list(shape)}"
-                ) from error
+                raise wrong_pair("bounds", path, pair, str(error)) from error
             bounds.hold(names.paths[number], leaves[number])
             found[names.paths[number]] = bounds
     return found
+
+
+def bounds_from(pair: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Bounds:
+    """The bounds of a leaf by those of users, None for no bound.
+
+    Raises:
+        ValueError: with the reason, where they are none.
+    """
+    low = -np.inf if pair[0] is None else pair[0]
+    high = np.inf if pair[1] is None else pair[1]
+    try:
+        is_ordered = np.all(np.asarray(low) < np.asarray(high))
+    except (TypeError, ValueError) as error:
+        raise ValueError("its parts cannot be compared") from error
+    if not is_ordered:
+        raise ValueError("the lower bound is not below the upper one")
+    try:
+        return Bounds(*(np.broadcast_to(each, shape).astype(dtype) for each in (low, high)))
+    except ValueError as error:
+        raise ValueError(f"it does not fit the shape {list(shape)}") from error
 
 
 def _dtype_of(leaf: Any) -> np.dtype[Any]:
@@ -95,16 +107,14 @@ def _dtype_of(leaf: Any) -> np.dtype[Any]:
     return np.dtype(float) if isinstance(leaf, float) else np.dtype(jax.dtypes.result_type(leaf))
 
 
-def transforms_of(
-    names: Names, roles: Sequence[str], given: Any, bounds: Mapping[str, Bounds]
-) -> dict[str, Transform]:
-    """The transform of each leaf that has one: as given, else from its bounds.
+def transforms_of(names: Names, roles: Sequence[str], given: Any) -> dict[str, Transform]:
+    """The transform of each leaf that is given one.
 
     Raises:
         UnknownInputError: a path names nothing.
         BindError: a transform is no pair of functions, or is of what is not fitted.
     """
-    found = {path: _into(each) for path, each in bounds.items()}
+    found = {}
     for path, pair in _by_path(names, given, "transforms"):
         if not all(map(callable, pair)):
             raise wrong_pair(
@@ -132,14 +142,18 @@ def _fitted(names: Names, path: str, roles: Sequence[str], option: str) -> list[
     numbers = names.numbers(path)
     found = [number for number in numbers if roles[number] in (TRAINABLE, FIXED)]
     if not found:
-        raise not_a_role_for(option, path, roles[numbers[0]] if numbers else DATA)
+        raise BindError(
+            f"`bind({option}=...)` names `{path}`, whose role is "
+            f'"{roles[numbers[0]] if numbers else DATA}"; only what is trainable or fixed has '
+            'them. Nothing was bound. Leave it out, or give it the role "trainable".'
+        )
     return found
 
 
 # --- transforms -----------------------------------------------------------------------------------
 
 
-def _into(bounds: Bounds) -> Transform:
+def transform_into(bounds: Bounds) -> Transform:
     """Elementwise: x = low + e^u, x = high - e^-u, x = low + (high - low) / (1 + e^-u), or x =
     u.
     """
@@ -188,3 +202,12 @@ def slopes_of(forward: Function, u: Any) -> Any:
     """dx/du of a transform of an array of n elements, shape (n, n)."""
     u = jnp.asarray(u)
     return jax.jacfwd(lambda flat: jnp.ravel(forward(flat.reshape(u.shape))))(u.reshape(-1))
+
+
+def wrong_pair(option: str, path: str, seen: Any, reason: str) -> BindError:
+    """Bounds or a transform that are no pair, or do not fit."""
+    example = "(0, None)" if option == "bounds" else "(jnp.exp, jnp.log)"
+    return BindError(
+        f"`bind({option}=...)` got {seen!r} for `{path}`: {reason}. Nothing was bound. Pass a "
+        f"pair: `{option}={{{path!r}: {example}}}`."
+    )

@@ -17,10 +17,10 @@ from incrax.derivatives.flat import ends
 from incrax.derivatives.prepared import Flat, Prepared
 from incrax.derivatives.transforms import IncrementalOptions
 from incrax.engine.compile.captured import unfolded
-from incrax.models.inputs import Inputs
-from incrax.models.messages import at_a_bound, mixed_elements, wrong_pair
+from incrax.errors import BindError, InputValueError
+from incrax.models.inputs import Inputs, replaced
 from incrax.models.roles import TRAINABLE
-from incrax.models.unbounded import slopes_of
+from incrax.models.unbounded import slopes_of, wrong_pair
 
 
 class Unbounded:
@@ -41,7 +41,7 @@ class Unbounded:
         self._paths = inputs.paths(TRAINABLE)
         self._cuts = ends([np.shape(leaf) for leaf in inputs.leaves_of(TRAINABLE)])
         self._numbers = inputs.numbers(TRAINABLE)
-        self._transforms = [inputs.transforms.get(path) for path in self._paths]
+        self._transforms = [inputs.transform(path) for path in self._paths]
         self._masks = [inputs.masks.get(path) for path in self._paths]
         values = inputs.leaves_of(TRAINABLE)
         rows = zip(self._paths, self._transforms, values, self._masks, strict=True)
@@ -57,19 +57,14 @@ class Unbounded:
 
     def bounded(self, u: Any) -> dict[str, Any]:
         """The trainable inputs at a vector of shape (n,), in the shape of `grad()`."""
-        leaves = jax.tree.leaves(self.flat.arguments(u))
-        return self._shape(
-            [self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)]
-        )
+        return self._shape(self._bounded(u))
 
     def value(self, u: Any) -> Any:
         """The function's value at a vector; traceable, and plain: `flat.value` is the incremental
         one.
         """
         leaves, treedef = jax.tree.flatten(self._args)
-        leaves = list(map(unfolded, leaves))
-        for number, part in zip(self._numbers, self._parts(u), strict=True):
-            leaves[number] = part
+        leaves = replaced(list(map(unfolded, leaves)), self._numbers, self._parts(u))
         return self._fun(*jax.tree.unflatten(treedef, leaves))
 
     def log_det(self, u: Any) -> Any:
@@ -85,9 +80,7 @@ class Unbounded:
 
     def set(self, u: Any) -> None:
         """Set the model's trainable inputs to those at a vector."""
-        leaves = jax.tree.leaves(self.flat.arguments(u))
-        values = [self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)]
-        self._inputs.set(dict(zip(self._paths, values, strict=True)))
+        self._inputs.set(dict(zip(self._paths, self._bounded(u), strict=True)))
 
     # --- inner ------------------------------------------------------------------------------------
 
@@ -102,6 +95,10 @@ class Unbounded:
 
         fun.__signature__ = value.__signature__  # pyright: ignore[reportFunctionMemberAccess]
         return fun
+
+    def _bounded(self, u: Any) -> list[Any]:
+        leaves = jax.tree.leaves(self.flat.arguments(u))
+        return [self._forward(k, leaves[number]) for k, number in enumerate(self._numbers)]
 
     def _forward(self, k: int, u: Any) -> Any:
         transform = self._transforms[k]
@@ -128,10 +125,17 @@ def _inverse(path: str, transform: Any, value: Any, mask: np.ndarray | None) -> 
         )
     is_free = True if mask is None else mask
     if not np.all(np.isfinite(found) | ~np.isfinite(np.asarray(value)) | ~np.asarray(is_free)):
-        raise at_a_bound(path)
+        raise InputValueError(
+            f"`{path}` lies on its bound, which is infinitely far away in unbounded space. The "
+            "model is as it was. Set it to a value inside of its bounds first."
+        )
     if mask is None:
         return float(found) if isinstance(value, float) else found
     slopes = np.asarray(slopes_of(transform.forward, np.where(mask, found, 0)))
     if np.any(slopes[np.ix_(~mask.ravel(), mask.ravel())]):
-        raise mixed_elements(path)
+        raise BindError(
+            f"Some elements of `{path}` are fixed, and its transform makes them of the others, "
+            "too: in unbounded space none of them can be held alone. The model is as it was. Fix "
+            f"all of `{path}`, or bind it without this transform."
+        )
     return np.where(mask, found, value)
