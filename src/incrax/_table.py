@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,3 +61,44 @@ def _rich_table(table: Table) -> RichTable:
     for row in table.rows:
         result.add_row(*[str(cell).replace("[", r"\[") for cell in row])
     return result
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def number_text(x: float | None, digits: int = 4) -> str:
+    """Up to nine digits as they are, of small ones the first; never -0."""
+    if x is None:
+        return "-"
+    is_shown_whole = x == round(x) or abs(x) >= 1e4
+    return f"{x + 0.0:,.0f}" if is_shown_whole and abs(x) < 1e9 else f"{x:.{digits}g}"
+
+
+def bytes_text(size: float | None) -> str:
+    """Bytes in the unit that fits; "-" where nobody knows."""
+    return "-" if size is None else _in_units(size, BYTES)
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds in the unit that fits."""
+    return _in_units(seconds, SECONDS)
+
+
+BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12}
+
+
+def _in_units(x: float, units: Mapping[str, float]) -> str:
+    """By the first unit, the largest first, of which there is one; else by the last."""
+    unit = next((unit for unit, size in units.items() if x >= size), [*units][-1])
+    return f"{x / units[unit]:.3g} {unit}"
+
+
+def first_rows(rows: Sequence[Sequence[str]], num: int, column: int = 0) -> list[Sequence[str]]:
+    """The first rows, and in this column how many more there are."""
+    rest = len(rows) - num
+    if rest <= 0:
+        return list(rows)
+    last = ["" for _ in rows[0]]
+    last[column] = f"... {rest} more"
+    return [*rows[:num], last]

@@ -29,7 +29,7 @@ from incrax.derivatives.cuts import Mark, is_mark, without_marks
 from incrax.derivatives.selection import select
 from incrax.engine.inputs.leaves import check_dynamic, is_dynamic
 from incrax.engine.inputs.signature import argument_names, leaf_path
-from incrax.errors import CostError, PythonBranchError, UnknownInputError, UnsupportedLeafError
+from incrax.errors import CostError, PythonBranchError, UnknownInputError
 from incrax.models.bound import Bound
 from incrax.models.modules import opened
 from incrax.models.names import with_part
@@ -220,19 +220,11 @@ class Call:
         return [self.numbers.index(number) for number in selection.numbers]
 
 
-def call_of(
-    fun: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    options: Sequence[str],
-    *,
-    has_aux: bool,
-) -> Call:
-    """A function with its arguments; `options` are the names of those of `cost`.
+def call_of(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_aux: bool) -> Call:
+    """A function with its arguments.
 
     Raises:
-        CostError: an argument is missing because an option has its name, or is an array without JAX
-            type.
+        UnsupportedLeafError: an argument is an array without JAX type.
         TapeError: the function is guarded, and no tape can hold the path.
         TypeError: it is no function.
     """
@@ -241,7 +233,6 @@ def call_of(
             f"`cost(f)` got {fun!r} of type {type(fun).__name__}; it must be a function."
         )
     name = getattr(fun, "__name__", type(fun).__name__)
-    _check_parameters(fun, name, args, kwargs, options)
     with_paths, treedef = jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_mark)
     names = argument_names(fun, len(args))
     paths = tuple(leaf_path(names, path) for path, _ in with_paths)
@@ -252,47 +243,9 @@ def call_of(
         if isinstance(leaf, jax.ShapeDtypeStruct) or is_dynamic(leaf)
     ]
     for number in numbers:
-        _check_type(leaves[number], paths[number])
+        check_dynamic(leaves[number], paths[number])
     plain = plain_of(fun, *jax.tree.unflatten(treedef, leaves), has_aux=has_aux)
     return Call(plain, name, treedef, leaves, paths, tuple(numbers))
-
-
-def _check_parameters(
-    fun: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str]
-) -> None:
-    try:
-        signature = inspect.signature(fun)
-    except (TypeError, ValueError):
-        return
-    given = signature.bind_partial(*args, **kwargs).arguments
-    needed = [
-        p.name
-        for p in signature.parameters.values()
-        if p.default is p.empty and p.name not in given
-    ]
-    taken = [each for each in needed if each in options]
-    if taken:
-        shown = ", ".join(f"`{each}`" for each in taken)
-        first = taken[0]
-        raise CostError(
-            f"`cost({name})` takes {shown} for itself, and the function has a parameter of that "
-            "name, which got no "
-            "value. Nothing was evaluated. Pass it by position, or give it another name: "
-            f"`cost(lambda my_{first}, ...: {name}({first}=my_{first}, ...), ...)`."
-        )
-
-
-def _check_type(leaf: Any, path: str) -> None:
-    try:
-        check_dynamic(leaf, path)
-    except UnsupportedLeafError:
-        is_masked = isinstance(leaf, np.ma.MaskedArray)
-        seen = "a masked array" if is_masked else f"an array of dtype {leaf.dtype}"
-        raise CostError(
-            f"`cost(f)` got `{path}` as {seen}, which JAX has no type for. This is usually a "
-            "ragged list, strings or "
-            "dates in an array. Nothing was evaluated. Convert it to a numeric array."
-        ) from None
 
 
 def _stand_in(leaf: Any) -> Any:
@@ -351,16 +304,6 @@ def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
             f"`incrax.guarded({call.name})`: the path that these values take is counted. Or write "
             "`jax.lax.cond`, or "
             f"fix the argument: `cost(lambda x: {call.name}(x, flag=True), x)`."
-        ) from error
-    except ValueError as error:
-        if "static arguments" not in str(error) or "Tracer" not in str(error):
-            raise
-        raise CostError(
-            f"`cost({call.name})` got a jitted function with a static argument that is a number or "
-            "an array. `cost` "
-            "traces all numbers, and `jax.jit` refuses what is traced there. Nothing was "
-            "evaluated. Fix the argument: "
-            f"`cost(lambda x: {call.name}(x, n=3), x)`."
         ) from error
     main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
     smooth = [

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import incrax
-from incrax.inspection import cost, source
+from incrax._table import number_text
+from incrax.inspection import source
 
 X = np.ones(20)
 
@@ -117,7 +118,7 @@ def test_numbers_are_shown_with_the_digits_that_matter():
         2.5e9: "2.5e+09",
         None: "-",
     }
-    assert {x: cost._number(x) for x in shown} == shown
+    assert {x: number_text(x) for x in shown} == shown
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")  # of JAX 0.12
