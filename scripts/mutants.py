@@ -702,12 +702,6 @@ MUTANTS = [
         "np.broadcast_to(np.asarray(w), leaf.shape)",
     ),
     Mutant(
-        "a switch sets what was in force at first",
-        "bijectors/switches.py",
-        "_ENTERED.set((*_ENTERED.get(), self._variable.get()))",
-        "_ENTERED.set((*_ENTERED.get(), True))",
-    ),
-    Mutant(
         "totals of another version of the parameters are used",
         "rows/totals.py",
         "key = version, tuple(",

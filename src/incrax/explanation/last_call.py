@@ -10,7 +10,7 @@ from typing import Any
 
 from incrax import _jax
 from incrax._messages import not_called
-from incrax._table import Printable, Table
+from incrax._table import Printable, Table, bytes_text, first_rows
 from incrax.engine.call.engine import Engine
 from incrax.engine.inputs.rows import Rows
 from incrax.engine.program.cost import Cost, total_cost
@@ -65,67 +65,63 @@ class Explanation(Printable):
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs."""
+        same = ("is_dry_run", "served_by", "why", "num_ran", "rows", "num_equations", "worth")
+        named = ("changed", "kept", "chunks")
+        values = ("loaded", "filled", "constants")
         return {
-            "is_dry_run": self.is_dry_run,
-            "changed": dict(self.changed),
-            "served_by": self.served_by,
-            "why": self.why,
+            **{name: getattr(self, name) for name in same},
+            **{name: dict(getattr(self, name)) for name in named},
+            **{
+                name: [{"type": kind, "bytes": size} for kind, size in getattr(self, name)]
+                for name in values
+            },
             "ran": [{"primitive": name, "source": source} for name, source in self.ran],
-            "num_ran": self.num_ran,
-            "rows": self.rows,
-            "num_equations": self.num_equations,
-            "loaded": _as_dicts(self.loaded),
             "loaded_bytes": sum(size for _, size in self.loaded),
-            "filled": _as_dicts(self.filled),
-            "kept": dict(self.kept),
             "statistics": list(self.statistics),
             "flops_ran": self.cost_ran.flops,
             "flops_avoided": self.cost_avoided.flops,
             "transcendentals_avoided": self.cost_avoided.transcendentals,
             "seconds": dict(self.times),
-            "chunks": dict(self.chunks),
-            "constants": _as_dicts(self.constants),
-            "worth": self.worth,
         }
 
     def tables(self) -> list[Table]:
         """The report for people."""
         verb = "would run" if self.is_dry_run else "ran"
-        loaded_bytes = sum(size for _, size in self.loaded)
-        filled_bytes = sum(size for _, size in self.filled)
-        flops = self.cost_avoided.flops + self.cost_ran.flops
+        avoided = self.cost_avoided
+        in_all = avoided.flops + self.cost_ran.flops
         summary = [
-            *([("is it worth it", self.worth)] if self.worth else []),
+            ("is it worth it", self.worth),
             ("served by", f"{self.served_by}: {self.why}"),
             (f"equations {verb}", f"{self.num_ran} of {self.num_equations}"),
-            *([(f"rows {verb}", self.rows)] if self.rows else []),
-            ("saved values loaded", f"{len(self.loaded)} ({_bytes(loaded_bytes)})"),
+            (f"rows {verb}", self.rows),
+            ("saved values loaded", _in_all(self.loaded)),
+            ("saved values filled", _in_all(self.filled) if self.filled else ""),
+            ("FLOPs avoided", f"{avoided.flops:.3g} of {in_all:.3g}"),
+            ("transcendentals avoided", f"{avoided.transcendentals:.3g}"),
+            *((f"chunks {name}", str(number)) for name, number in self.chunks),
+            *((f"kept value {name}", done) for name, done in self.kept),
+            *(("from statistics", line) for line in self.statistics),
             *(
-                [("saved values filled", f"{len(self.filled)} ({_bytes(filled_bytes)})")]
-                if self.filled
-                else []
-            ),
-            ("FLOPs avoided", f"{self.cost_avoided.flops:.3g} of {flops:.3g}"),
-            ("transcendentals avoided", f"{self.cost_avoided.transcendentals:.3g}"),
-            *[(f"chunks {name}", str(number)) for name, number in self.chunks],
-            *[(f"kept value {name}", verb) for name, verb in self.kept],
-            *[("from statistics", line) for line in self.statistics],
-            *[
-                ("closed over", f"{name}, {_bytes(size)}")
+                ("closed over", f"{name}, {bytes_text(size)}")
                 for name, size in self.constants[:NUM_CONSTANTS]
-            ],
+            ),
         ]
-        unchanged = [("nothing", "all leaves have the bits of the last call")]
+        title = "dry run" if self.is_dry_run else "last call"
+        changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         found = [
-            Table("dry run" if self.is_dry_run else "last call", ("", ""), summary),
-            Table("changed inputs", ("input", "why"), _shortened(self.changed) or unchanged),
+            Table(title, ("", ""), [row for row in summary if row[1]]),
+            Table("changed inputs", ("input", "why"), first_rows(changed, NUM_LISTED)),
         ]
         if self.is_verbose:
             times = [(name, f"{seconds * 1e3:.3g} ms") for name, seconds in self.times.items()]
-            ran = _shortened(self.ran)
+            ran = first_rows(self.ran, NUM_LISTED)
             found.append(Table("candidates", ("", "seconds"), times))
             found.append(Table(f"equations that {verb}", ("primitive", "source"), ran))
         return found
+
+
+def _in_all(values: Sequence[tuple[str, int]]) -> str:
+    return f"{len(values)} ({bytes_text(sum(size for _, size in values))})"
 
 
 def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
@@ -134,8 +130,8 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
     served = (reader.last() or reader.first()) if leaves is None else reader.dry_run(leaves)
     ran_ids = set(map(id, served.ran))
     marked = reader.facts.kept
-    kept = [(marked.get(var), "loaded") for var in served.loads]
-    kept += [(marked.get(var), "filled") for var in served.filled]
+    kept = [(var, "loaded") for var in served.loads] + [(var, "filled") for var in served.filled]
+    constants = map(sized, reader.facts.program.constvars)
     return Explanation(
         is_dry_run=leaves is not None,
         changed=tuple(reader.changes(served)),
@@ -145,7 +141,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         num_equations=len(reader.eqns),
         loaded=tuple(map(sized, served.loads)),
         filled=tuple(map(sized, served.filled)),
-        kept=tuple((name, verb) for name, verb in kept if name is not None),
+        kept=tuple((marked[var], done) for var, done in kept if marked.get(var) is not None),
         statistics=tuple(served.statistics),
         cost_ran=total_cost(served.ran),
         cost_avoided=total_cost(eqn for eqn in reader.eqns if id(eqn) not in ran_ids),
@@ -153,9 +149,7 @@ def explain_call(engine: Engine, leaves: Sequence[Any] | None) -> Explanation:
         num_ran=served.num_ran,
         rows=served.rows,
         worth=reader.worth,
-        constants=tuple(
-            sorted(map(sized, reader.facts.program.constvars), key=lambda item: -item[1])
-        ),
+        constants=tuple(sorted(constants, key=lambda item: -item[1])),
     )
 
 
@@ -166,28 +160,7 @@ def explain_rows(engine: RowEngine, leaves: Sequence[Any] | None, rows: Rows | N
         raise not_called("explain()")
     found = replace(explain_call(record.engine, None), is_dry_run=rows is not None)
     if not record.num_run:
-        found = replace(
-            found,
-            changed=(),
-            served_by="saved outputs",
-            why="no chunk changed",
-            ran=(),
-            num_ran=0,
-            loaded=(),
-            filled=(),
-        )
+        idle: dict[str, Any] = dict.fromkeys(("changed", "ran", "loaded", "filled"), ())
+        found = replace(found, **idle, served_by="saved outputs", why="no chunk changed", num_ran=0)
     chunks = ("run", record.num_run), ("reused", record.num_reused), ("joined", record.num_joined)
     return replace(found, chunks=chunks)
-
-
-def _as_dicts(values: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"type": name, "bytes": size} for name, size in values]
-
-
-def _bytes(num: int) -> str:
-    return f"{num / 1e6:.3g} MB" if num >= 1e5 else f"{num} bytes"
-
-
-def _shortened(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    rest = len(rows) - NUM_LISTED
-    return [*rows[:NUM_LISTED], *([(f"... {rest} more", "")] if rest > 0 else [])]
