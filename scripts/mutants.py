@@ -1373,7 +1373,6 @@ TESTS_OF = {
     "cli": "tests/test_cli.py",
     "demo": "tests/test_demo.py",
     "engine/rewrites": "tests/engine/plan tests/engine/program",
-    "explanation": "tests/inspection",
     "primitives": "tests/engine/program",
 }
 """Tests of folders that have none of that name among the tests, and of modules outside of

@@ -51,7 +51,7 @@ class Place(NamedTuple):
     where: str
     expression: str
     use: str
-    """`"print"`, `"raise"` or `""`: printed, part of an error, or anything else."""
+    """`"print"` where it is printed and nothing reads it, or `""`."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -107,7 +107,8 @@ def place_of(frame: FrameType | None) -> Place:
     span = _span(found.f_code, found.f_lasti, found.f_lineno)
     where = f"{os.path.basename(found.f_code.co_filename)}:{span[0]}"
     expression = _source(found, span)
-    return Place(where, expression, "print" if is_logged(frame, found) else _use(found, span))
+    is_printed = is_logged(frame, found) or _is_printed(found, span)
+    return Place(where, expression, "print" if is_printed else "")
 
 
 def is_logged(frame: FrameType | None, until: FrameType | None) -> bool:
@@ -182,24 +183,19 @@ _TRANSPARENT = (
 _TEXT_CALLS = {"str", "repr", "format"}
 
 
-def _use(frame: FrameType, span: Span) -> str:
-    """Whether a text made at this place is just printed, or part of an error that is raised."""
+def _is_printed(frame: FrameType, span: Span) -> bool:
+    """Whether a text made at this place is just printed."""
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    parents = _parents_at(tuple(lines), span)
-    for node in parents:
-        if isinstance(node, ast.Raise) or (
-            isinstance(node, ast.Assert) and not _covers(node.test, span)
-        ):
-            return "raise"
-    for node in parents:
+    for node in _parents_at(tuple(lines), span):
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and _means(frame, node.func.id) is builtins.print:
-                return "print" if _goes_to_terminal(node) else ""
-            if not (isinstance(node.func, ast.Name) and node.func.id in _TEXT_CALLS):
-                return ""
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            if name and _means(frame, name) is builtins.print:
+                return _goes_to_terminal(node)
+            if name not in _TEXT_CALLS:
+                return False
         elif not isinstance(node, _TRANSPARENT):
-            return ""
-    return ""
+            return False
+    return False
 
 
 def _goes_to_terminal(node: ast.Call) -> bool:

@@ -83,7 +83,7 @@ def test_arrays_that_were_closed_over_are_listed_with_their_size():
         {"type": "f64[10]", "bytes": 80},
     ]
     assert [
-        line for line in str(report).splitlines() if "closed over" in line and "0.16 MB" in line
+        line for line in str(report).splitlines() if "closed over" in line and "160 kB" in line
     ]
 
 
@@ -265,7 +265,7 @@ def test_the_text_says_what_changed_what_ran_and_what_was_loaded():
         "its bits differ from those at the baseline",
         "equations ran",
         "2 of",
-        "16 bytes",
+        "16 B",
         "mul",
         "test_explain.py",
         "FLOPs avoided",

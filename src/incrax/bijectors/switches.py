@@ -18,11 +18,9 @@ from incrax._messages import wrong_option
 
 SLOW_LADJ = (
     "A log-determinant is computed although `set_requires_ladj(False)` is in force, from the "
-    "remembered input. This "
-    "may slow down your forward and backward passes: where a log-determinant is wanted it is "
-    "cheaper to compute it "
-    "together with the output. Consider removing the context manager `set_requires_ladj(False)`. "
-    "This is said once."
+    "remembered input. This may slow down your forward and backward passes: where a "
+    "log-determinant is wanted it is cheaper to compute it together with the output. Consider "
+    "removing the context manager `set_requires_ladj(False)`. This is said once."
 )
 
 _RECORDS: ContextVar[bool] = ContextVar("incrax_record_flow_graph", default=True)

@@ -15,7 +15,7 @@ from typing import NoReturn
 import incrax
 from incrax import _interrupts
 from incrax.cli import cache, cost, demo, doctor, report
-from incrax.cli.usage import UsageError
+from incrax.cli.usage import UsageError, one_line
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{name}: error: {error}\n")
         return 2
     except incrax.IncraxError as error:
-        sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"{name}: error: {one_line(error)}\n")
         return 1
     except BrokenPipeError:
         os.dup2(

@@ -16,7 +16,7 @@ import numpy as np
 
 import incrax
 from incrax.cli import loading
-from incrax.cli.usage import UsageError, check_output, print_json
+from incrax.cli.usage import UsageError, add_json, check_output, one_line, show
 
 TEXT = (
     "write a page on what a function computes, what runs again when an input changes, and what "
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INPUT",
         help="report on value and gradient by this input",
     )
-    parser.add_argument("--json", action="store_true", help="print what the page shows, as JSON")
+    add_json(parser, "what the page shows, as ")
 
 
 def check_arguments(options: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         jax.block_until_ready(ours(*arguments))
     except (incrax.errors.SelectionError, incrax.errors.UnknownInputError) as error:
-        raise UsageError(" ".join(str(error).split())) from None
+        raise UsageError(one_line(error)) from None
     for changed in _changed(arguments, options.rounds):
         jax.block_until_ready(ours(*changed))
     return _show(incrax.report(ours), options)
@@ -103,11 +103,10 @@ def _report_of_model(model: incrax.Bound, options: argparse.Namespace) -> incrax
 
 def _show(page: incrax.Report, options: argparse.Namespace) -> int:
     page.save(options.output)
-    found = page.as_dict()
     if options.json:
-        print_json(found)
+        show(page, options)
     else:
-        print(f"{options.output}: {found['stats']['calls']} calls")
+        print(f"{options.output}: {page.as_dict()['stats']['calls']} calls")
     return 0
 
 

@@ -18,7 +18,7 @@ from incrax._messages import not_called, not_incremental, unknown_work
 from incrax._program import read_vars, written_vars
 from incrax.engine.inputs.paths import paths_mask
 from incrax.errors import UnknownInputError
-from incrax.explanation.reader import Reader
+from incrax.explanation import Reader
 
 NUM_SHOWN = 10
 """Equations that a message lists."""

@@ -392,8 +392,7 @@ class _Counting:
             if isinstance(value, jax.ShapeDtypeStruct):
                 raise CostError(
                     f"`cost({option})` runs the function, and `{path}` is {type_text(value)} "
-                    "without values. Nothing was evaluated. Pass an array, or leave "
-                    f"{option} out."
+                    f"without values. Nothing was evaluated. Pass an array, or leave {option} out."
                 )
         effects = sorted({str(effect) for eqn in traced.program.eqns for effect in eqn.effects})
         if effects:
@@ -644,8 +643,8 @@ class _Counting:
                 meter.advance(len(rounds) <= MIN_REPEATS)
         medians = map(statistics.median, zip(*rounds, strict=True))
         found = [
-            MeasuredPart(title, len(nodes), cost_of(nodes), *figures)
-            for (title, nodes), *figures in zip(groups, medians, memory, strict=True)
+            MeasuredPart(title, len(nodes), cost_of(nodes), seconds, used)
+            for (title, nodes), seconds, used in zip(groups, medians, memory, strict=True)
         ]
         return Measured(name, tuple(found[1:]), found[0], len(rounds))
 

@@ -61,18 +61,14 @@ def function_of_model(
         shown = ", ".join(f"`{each}`" for each in METHODS)
         raise CostError(
             f"`cost(model.{method})` got a method of a bound model that does not evaluate its "
-            "inputs as they are; "
-            f"{shown} do. Nothing was evaluated. Pass the model itself: `cost(model)` counts its "
-            "value, its gradient "
-            "and its Hessian times a vector."
+            f"inputs as they are; {shown} do. Nothing was evaluated. Pass the model itself: "
+            "`cost(model)` counts its value, its gradient and its Hessian times a vector."
         )
     if args:
         raise CostError(
             f"`cost(model)` got {len(args)} argument{'s' * (len(args) > 1)} by position; a bound "
-            "model holds values "
-            "for its inputs. Nothing was evaluated. Name those that are to be other: `cost(model, "
-            "x=...)`, arrays or "
-            "types."
+            "model holds values for its inputs. Nothing was evaluated. Name those that are to be "
+            "other: `cost(model, x=...)`, arrays or types."
         )
     function = model.made(method)
     trees = dict(zip(inspect.signature(function).parameters, model.args, strict=True))
@@ -158,10 +154,8 @@ def _without_guards(f: Guarded[..., Any], path: str, seen: str, *args: Any, **kw
     except NO_VALUE as error:
         raise CostError(
             f"`cost({f._subject.name})` got a guarded function, which has a program for each path, "
-            f"and `{path}` is "
-            f"{seen} without values; Python asks for one: {place_of_error(error)}. Nothing was "
-            "evaluated. Pass an "
-            "array: the path that it takes is counted."
+            f"and `{path}` is {seen} without values; Python asks for one: {place_of_error(error)}. "
+            "Nothing was evaluated. Pass an array: the path that it takes is counted."
         ) from error
 
 
@@ -287,23 +281,19 @@ def forward(call: Call) -> tuple[PassProgram, list[jax.ShapeDtypeStruct]]:
     except jax.errors.TracerArrayConversionError as error:
         raise CostError(
             f"`cost({call.name})` found a traced value turned into a NumPy array: "
-            f"{place_of_error(error)}. This is "
-            "usually a function of `numpy` where that of `jax.numpy` is meant, or one for "
-            "minimisers on the host, such "
-            "as `model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` "
-            "around what must run "
-            "on the host, or pass the model."
+            f"{place_of_error(error)}. This is usually a function of `numpy` where that of "
+            "`jax.numpy` is meant, or one for minimisers on the host, such as "
+            "`model.flat().value`. Nothing was evaluated. Use `jax.numpy`, `jax.pure_callback` "
+            "around what must run on the host, or pass the model."
         ) from error
     except (*NO_VALUE, PythonBranchError) as error:
         cause = error.__cause__ if isinstance(error, PythonBranchError) else None
         raise CostError(
             f"`cost({call.name})` found Python control flow on a traced value: "
-            f"{place_of_error(cause or error)}. What "
-            "runs depends on values, and there is no one program to count. Nothing was evaluated. "
-            "Pass "
-            f"`incrax.guarded({call.name})`: the path that these values take is counted. Or write "
-            "`jax.lax.cond`, or "
-            f"fix the argument: `cost(lambda x: {call.name}(x, flag=True), x)`."
+            f"{place_of_error(cause or error)}. What runs depends on values, and there is no one "
+            f"program to count. Nothing was evaluated. Pass `incrax.guarded({call.name})`: the "
+            "path that these values take is counted. Or write `jax.lax.cond`, or fix the argument: "
+            f"`cost(lambda x: {call.name}(x, flag=True), x)`."
         ) from error
     main = [atom.aval for atom in program.outvars[: tree.children()[0].num_leaves]]
     smooth = [

@@ -31,7 +31,7 @@ from incrax.derivatives.transforms import (
     plain,
     value_and_grad,
 )
-from incrax.explanation.last_call import Explanation
+from incrax.explanation import Explanation
 from incrax.models.functions import (
     Functions,
     HeldState,
