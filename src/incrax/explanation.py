@@ -257,8 +257,8 @@ class Explanation(Printable):
             ("saved values loaded", _in_all(self.loaded)),
             ("saved values filled", _in_all(self.filled) if self.filled else ""),
             ("FLOPs avoided", f"{avoided.flops:.3g} of {in_all:.3g}"),
-            ("transcendentals avoided", f"{avoided.transcendentals:.3g}"),
-            *((f"chunks {name}", str(number)) for name, number in self.chunks),
+            ("transcendentals avoided", avoided.transcendentals),
+            *((f"chunks {name}", number) for name, number in self.chunks),
             *((f"kept value {name}", done) for name, done in self.kept),
             *(("from statistics", line) for line in self.statistics),
             *(
@@ -269,7 +269,7 @@ class Explanation(Printable):
         title = "dry run" if self.is_dry_run else "last call"
         changed = self.changed or [("nothing", "all leaves have the bits of the last call")]
         found = [
-            Table(title, ("", ""), [row for row in summary if row[1]]),
+            Table(title, ("", ""), [row for row in summary if row[1] != ""]),
             Table("changed inputs", ("input", "why"), first_rows(changed, NUM_LISTED)),
         ]
         if self.is_verbose:
@@ -384,14 +384,7 @@ class DependenceTable(Printable):
     def tables(self) -> list[Table]:
         """The table for people."""
         rows = [
-            (
-                r.path,
-                str(r.elements),
-                str(r.equations),
-                f"{r.flops:.3g}",
-                f"{r.transcendentals:.3g}",
-                f"{r.share:.0%}",
-            )
+            (r.path, r.elements, r.equations, r.flops, r.transcendentals, f"{r.share:.0%}")
             for r in self.rows
         ]
         header = ("input", "elements", "equations", "FLOPs", "transcendentals", "share of work")

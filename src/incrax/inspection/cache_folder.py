@@ -36,8 +36,7 @@ class CacheFolder(Printable):
     def tables(self) -> list[Table]:
         """All of it for people."""
         rows = [
-            (file.about, bytes_text(file.num_bytes), f"{file.days:.3g}", file.name)
-            for file in self.files
+            (file.about, bytes_text(file.num_bytes), file.days, file.name) for file in self.files
         ]
         deleted = f", {self.num_deleted} deleted" if self.num_deleted else ""
         where = self.path or "nowhere, as INCRAX_REMEMBER=0"

@@ -25,7 +25,7 @@ from incrax import _jax
 from incrax._jax import Equation
 from incrax._program import evaluator
 from incrax._progress import Meter
-from incrax._table import Printable, Table, bytes_text, first_rows, number_text
+from incrax._table import Cell, Printable, Table, bytes_text, first_rows, number_text
 from incrax._tuning import Tuning
 from incrax.engine.inputs.paths import paths_mask
 from incrax.engine.inputs.rows import as_plain
@@ -889,17 +889,17 @@ class CostReport(Printable):
             *([Table("notes", ("what to know of these numbers",), notes)] if notes else []),
         ]
 
-    def _totals(self) -> Iterator[Sequence[str]]:
+    def _totals(self) -> Iterator[Sequence[Cell]]:
         for each in self.passes:
             yield (TITLES[each.name], *_total(each.total))
         if self.backward is not None:
             pairs = zip(_amounts(self.backward.total), _amounts(self.forward.total), strict=True)
-            yield ("backward / forward", *(number_text(_quotient(*pair), 3) for pair in pairs), "")
+            yield ("backward / forward", *(_quotient(*pair) for pair in pairs), "")
         for each in self.passes if self.changing is not None else ():
             yield (f"{TITLES[each.name]}, run again", *_total(each.again))
             yield (f"{TITLES[each.name]}, avoided", *_total(each.avoided))
 
-    def _dearest(self) -> Iterator[Sequence[str]]:
+    def _dearest(self) -> Iterator[Sequence[Cell]]:
         """Equations of the value and the backward pass; first those that nobody registered, also of
         the third pass.
         """
@@ -911,12 +911,12 @@ class CostReport(Printable):
         )
         for name, row in rows:
             what = f"{row.primitive} {' '.join(row.inputs)} -> {' '.join(row.results)}"
-            times = number_text(row.times) + " (one turn)" * (not row.is_known)
+            times = row.times if row.is_known else f"{number_text(row.times)} (one turn)"
             *work, moved = _figures(row.total)
             shown = work if row.is_counted else ("not counted", "-", "-")
             yield (name, what, times, *shown, moved, row.inside, row.source)
 
-    def _turns(self) -> Iterator[Sequence[str]]:
+    def _turns(self) -> Iterator[Sequence[Cell]]:
         for each in self.passes:
             for loop in each.loops:
                 what = f"a turn of {loop.primitive}"
@@ -933,12 +933,12 @@ def _amounts(cost: Cost) -> tuple[float, ...]:
     return cost.flops, cost.transcendentals, cost.int_ops, cost.bytes_read, cost.bytes_written
 
 
-def _total(cost: Cost) -> tuple[str, ...]:
-    return (*map(number_text, _amounts(cost)), number_text(_quotient(cost.flops, cost.bytes), 3))
+def _total(cost: Cost) -> tuple[Cell, ...]:
+    return (*_amounts(cost), _quotient(cost.flops, cost.bytes))
 
 
-def _figures(cost: Cost) -> tuple[str, ...]:
-    return (*map(number_text, _amounts(cost)[:3]), number_text(cost.bytes))
+def _figures(cost: Cost) -> tuple[Cell, ...]:
+    return (*_amounts(cost)[:3], cost.bytes)
 
 
 def _quotient(part: float, whole: float) -> float | None:
@@ -948,7 +948,7 @@ def _quotient(part: float, whole: float) -> float | None:
 
 def _named(names: Sequence[str]) -> str:
     """The first names, where there are many."""
-    return ", ".join(text for (text,) in first_rows([(name,) for name in names], NUM_ARGUMENTS))
+    return ", ".join(str(name) for (name,) in first_rows([(n,) for n in names], NUM_ARGUMENTS))
 
 
 MEASURED = (
@@ -959,16 +959,16 @@ MEASURED = (
 
 def _measured_table(each: Measured) -> Table:
     rows = [_part_cells(part, f"{part.seconds / each.sum_s:.0%}") for part in each.parts]
-    rows.append(("sum of the parts", "", "", f"{each.sum_s * 1e3:.3g}", "", "", "", "", ""))
+    rows.append(("sum of the parts", "", "", each.sum_s * 1e3, "", "", "", "", ""))
     rows.append(_part_cells(each.whole._replace(name="the whole, compiled as one"), ""))
     return Table(f"measured: {each.name}, medians of {each.repeats} runs", MEASURED, rows)
 
 
-def _part_cells(part: MeasuredPart, share: str) -> tuple[str, ...]:
+def _part_cells(part: MeasuredPart, share: str) -> tuple[Cell, ...]:
     arguments, results, temporary = map(bytes_text, part.memory)
-    figures = (str(part.num_equations), number_text(part.cost.flops), f"{part.seconds * 1e3:.3g}")
-    speed = f"{part.cost.flops / part.seconds * 1e-9:.3g}"
-    return (part.name, *figures, share, speed, temporary, arguments, results)
+    flops = part.cost.flops
+    figures = (part.num_equations, flops, part.seconds * 1e3, share, flops / part.seconds * 1e-9)
+    return (part.name, *figures, temporary, arguments, results)
 
 
 def _plain(x: Any) -> Any:

@@ -91,8 +91,7 @@ class totals(Printable):  # noqa: N801
         found = self.by_function
         every = found if len(found) == 1 else {**found, "in all": _sum(found.values())}
         rows = [
-            (name, *(str(getattr(stats, counter)) for counter in SHOWN))
-            for name, stats in every.items()
+            (name, *(getattr(stats, counter) for counter in SHOWN)) for name, stats in every.items()
         ]
         return [Table("counters", ("function", *SHOWN), rows)]
 

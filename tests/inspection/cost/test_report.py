@@ -95,7 +95,7 @@ def test_operations_on_integers_are_listed_with_the_dearest():
     dearest = report.tables()[1]
     assert dearest.header[3:6] == ("FLOPs", "transcendentals", "int ops")
     assert dearest.rows[0][1].startswith("sort int64[1024]")
-    assert dearest.rows[0][3:6] == ("0", "0", "10,240")
+    assert dearest.rows[0][3:6] == (0, 0, 10_240)
 
 
 def test_figures_below_zero_are_explained():
