@@ -162,7 +162,8 @@ class Incremental(Generic[P, R]):
         if not self._stats.transparent:
             logger.debug(plain_call(self._name))
         self._stats.transparent += 1
-        args, kwargs = as_plain((args, kwargs))
+        if has_rows(jax.tree_util.tree_leaves((args, kwargs))):
+            args, kwargs = as_plain((args, kwargs))
         fun: Any = self._fun
         return fun(*args, **kwargs)
 
@@ -405,14 +406,13 @@ class Incremental(Generic[P, R]):
 
         With `policy="exact"` the result has the bits of a call.
         """
-        plain_args, plain_kwargs = as_plain((args, kwargs))
-        leaves = jax.tree_util.tree_leaves((plain_args, plain_kwargs))
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if has_rows(leaves):
+            return cast(Any, self.fresh)(*as_plain(args), **as_plain(kwargs))
         with self._locked():
-            traced = (
-                None if self._is_off() else self._traces.aside(leaves, plain_args, plain_kwargs)
-            )
+            traced = None if self._is_off() else self._traces.aside(leaves, args, kwargs)
         if traced is None:
-            return self._fun(*plain_args, **plain_kwargs)
+            return self._fun(*args, **kwargs)
         engine = traced.engine
         dynamic = traced.signature.dynamic_leaves(leaves)
         if self._is_disabled or not self._traces.options.is_exact:

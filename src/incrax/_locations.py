@@ -177,6 +177,7 @@ _TRANSPARENT = (
     ast.BinOp,
     ast.Tuple,
     ast.Starred,
+    ast.keyword,
     ast.Attribute,
     ast.Name,
 )
@@ -186,7 +187,7 @@ _TEXT_CALLS = {"str", "repr", "format"}
 def _is_printed(frame: FrameType, span: Span) -> bool:
     """Whether a text made at this place is just printed."""
     lines = linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    for node in _parents_at(tuple(lines), span):
+    for node in _around(tuple(lines), span):
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ""
             if name and _means(frame, name) is builtins.print:
@@ -207,27 +208,13 @@ def _goes_to_terminal(node: ast.Call) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _parents_at(lines: tuple[str, ...], span: Span) -> tuple[ast.AST, ...]:
-    """The syntax around a span, innermost first, up to its statement."""
-    tree = _parsed(lines)
-    found: list[ast.AST] = []
-    nodes: list[ast.AST] = [] if tree is None else list(tree.body)
-    while nodes:
-        node = next((n for n in nodes if _covers(n, span)), None)
-        if node is None:
-            break
-        found.append(node)
-        nodes = [n for n in ast.iter_child_nodes(node) if hasattr(n, "lineno")]
-        nodes += [k.value for k in getattr(node, "keywords", ())]
-    return tuple(reversed(found))
-
-
-@functools.lru_cache(maxsize=16)
-def _parsed(lines: tuple[str, ...]) -> Any:
+def _around(lines: tuple[str, ...], span: Span) -> list[ast.AST]:
+    """The syntax around a span, innermost first."""
     try:
-        return ast.parse("".join(lines))
+        tree = ast.parse("".join(lines))
     except SyntaxError:
-        return None
+        return []
+    return [node for node in ast.walk(tree) if _covers(node, span)][::-1]
 
 
 def _covers(node: Any, span: Span) -> bool:

@@ -151,8 +151,9 @@ def _stats_line(function: Any) -> str:
     stats = function.stats
     return (
         f"{stats.calls} calls, {stats.unchanged} with nothing changed, {stats.ran:,} equations "
-        f"run, {stats.loaded:,} saved values loaded, {stats.compiles} programs compiled, "
-        f"{stats.saved_bytes / 1e6:.0f} MB saved"
+        f"run, {stats.loaded:,} "
+        f"saved values loaded, {stats.compiles} programs compiled, {stats.saved_bytes / 1e6:.0f} "
+        "MB saved"
     )
 
 
